@@ -1,0 +1,574 @@
+//! All that a procedure sees of the world: time, randomness, other procedures, calls to nodes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use crate::codec::DecodeError;
+use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
+use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
+use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
+
+crate::message! {
+    /// The answer to a request that its receiver did not take: nothing happened.
+    pub struct Refused = 1 {
+        /// Why, and what would be taken.
+        pub reason: String,
+    }
+}
+
+/// Why a request has no reply, and whether it may have happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// It did not leave this node: it did not happen.
+    #[error("not sent: {0}")]
+    NotSent(Unsent),
+    /// It left, and no reply came: unknown.
+    #[error("no reply from node {0}: the connection was lost; whether it happened is unknown")]
+    Lost(NodeId),
+    /// The receiver refused it: it did not happen.
+    #[error("refused by node {node}: {reason}")]
+    Refused {
+        /// Who refused.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// A reply came and could not be read: unknown.
+    #[error("unreadable reply from node {node}: {error}; whether it happened is unknown")]
+    Malformed {
+        /// Who answered.
+        node: NodeId,
+        /// What was wrong.
+        error: DecodeError,
+    },
+}
+
+/// Why a message did not leave this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsent {
+    /// No connection to that node at the moment.
+    #[error("no connection to node {0}")]
+    NotConnected(NodeId),
+    /// The queue to that node is full.
+    #[error("the queue to node {0} is full")]
+    QueueFull(NodeId),
+    /// This node is stopping.
+    #[error("this node is stopping")]
+    Stopping,
+}
+
+/// The time given to [`Env::within`] passed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+/// State of the outgoing side to one peer and class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Frames are taken.
+    Up,
+    /// Connected, but its queue is full.
+    Full,
+    /// Not connected.
+    Down,
+}
+
+pub(crate) type TaskId = u64;
+
+/// Tasks that want to be polled, in the order of their wakes.
+pub(crate) struct Ready {
+    queue: Mutex<VecDeque<TaskId>>,
+    host: Mutex<Option<Waker>>,
+}
+
+impl Ready {
+    fn push(&self, id: TaskId) {
+        lock(&self.queue).push_back(id);
+        self.wake_host();
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskId> {
+        lock(&self.queue).pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.queue).is_empty()
+    }
+
+    fn wake_host(&self) {
+        if let Some(waker) = &*lock(&self.host) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+pub(crate) struct TaskWaker {
+    pub(crate) id: TaskId,
+    pub(crate) ready: Arc<Ready>,
+    pub(crate) queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push(self.id);
+        }
+    }
+}
+
+pub(crate) struct Spawned {
+    pub(crate) id: TaskId,
+    pub(crate) name: &'static str,
+    pub(crate) future: BoxFuture<'static, ()>,
+}
+
+struct Pending {
+    to: NodeId,
+    class: Class,
+    reply: Completer<Result<Frame, CallError>>,
+}
+
+pub(crate) struct State {
+    pub(crate) now: Tick,
+    random: u64,
+    pub(crate) timers: BTreeMap<(Tick, u64), Waker>,
+    next_timer: u64,
+    next_task: TaskId,
+    pub(crate) spawned: Vec<Spawned>,
+    pub(crate) aborted: Vec<TaskId>,
+    pub(crate) outgoing: Vec<Outgoing>,
+    pub(crate) local: VecDeque<Envelope>,
+    pub(crate) local_replies: VecDeque<(u64, Frame)>,
+    pending: BTreeMap<u64, Pending>,
+    next_request: u64,
+    links: BTreeMap<(NodeId, Class), Link>,
+    pub(crate) dead: bool,
+}
+
+pub(crate) struct Inner {
+    node: NodeId,
+    incarnation: Incarnation,
+    pub(crate) state: Mutex<State>,
+    pub(crate) ready: Arc<Ready>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A handle to one node's executor, clock, randomness and transport. Cheap to clone; usable from any thread of the
+/// node, but procedures themselves run only inside the core's turn.
+#[derive(Clone)]
+pub struct Env(pub(crate) Arc<Inner>);
+
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Env(node {} life {})", self.0.node, self.0.incarnation)
+    }
+}
+
+impl Env {
+    pub(crate) fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
+        Env(Arc::new(Inner {
+            node,
+            incarnation,
+            ready: Arc::new(Ready { queue: Mutex::new(VecDeque::new()), host: Mutex::new(None) }),
+            state: Mutex::new(State {
+                now: Tick(0),
+                random: seed,
+                timers: BTreeMap::new(),
+                next_timer: 0,
+                next_task: 0,
+                spawned: Vec::new(),
+                aborted: Vec::new(),
+                outgoing: Vec::new(),
+                local: VecDeque::new(),
+                local_replies: VecDeque::new(),
+                pending: BTreeMap::new(),
+                next_request: 0,
+                links: BTreeMap::new(),
+                dead: false,
+            }),
+        }))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// This life of this node.
+    pub fn incarnation(&self) -> Incarnation {
+        self.0.incarnation
+    }
+
+    /// The time of the current turn, on this node's clock.
+    pub fn now(&self) -> Tick {
+        self.state().now
+    }
+
+    /// 64 random bits, from the node's seed.
+    pub fn random(&self) -> u64 {
+        self.state().draw()
+    }
+
+    /// A duration in `[d / 2, 3 d / 2)`, for back-off.
+    pub fn jitter(&self, d: Duration) -> Duration {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4).max(1);
+        Duration::from_nanos(nanos / 2 + self.random() % nanos)
+    }
+
+    /// Registers who is woken when there is work for a turn that came from outside of one.
+    pub fn set_host_waker(&self, waker: Waker) {
+        *lock(&self.0.ready.host) = Some(waker);
+    }
+
+    /// Ready at `at`; leaves the timer heap on drop.
+    pub fn sleep_until(&self, at: Tick) -> Sleep {
+        Sleep { env: self.clone(), at, key: None }
+    }
+
+    /// Ready after `d`.
+    pub fn sleep(&self, d: Duration) -> Sleep {
+        self.sleep_until(self.now().after(d))
+    }
+
+    /// Starts a procedure. It runs to its end unless aborted; dropping the handle detaches it.
+    pub fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        let id = {
+            let mut state = self.state();
+            let id = state.next_task;
+            state.next_task += 1;
+            if !state.dead {
+                state.spawned.push(Spawned { id, name, future });
+            }
+            id
+        };
+        self.0.ready.wake_host();
+        Task { env: self.clone(), id }
+    }
+
+    /// Starts a procedure and returns a ticket for its result. The procedure goes on if the ticket is dropped.
+    pub fn launch<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        f: impl Future<Output = T> + Send + 'static,
+    ) -> Ticket<T> {
+        let (done, wait) = ticket();
+        self.spawn(name, Box::pin(async move { done.complete(f.await) }));
+        wait
+    }
+
+    /// Sends a request. It is queued before this returns, so calls leave in the order in which they are made. No hidden
+    /// time-out or retry; dropping the future ignores the reply.
+    pub fn call<R: Rpc>(&self, to: NodeId, request: R) -> Call<R> {
+        self.call_role(to, R::ROLE, request)
+    }
+
+    /// Like [`Env::call`], for a request that more than one role takes.
+    pub fn call_role<R: Rpc>(&self, to: NodeId, role: RoleKind, request: R) -> Call<R> {
+        self.call_frame(to, R::CLASS, request.into_frame(role))
+    }
+
+    /// Like [`Env::call`], with a frame that is encoded already (a broadcast encodes once).
+    pub fn call_frame<R: Rpc>(&self, to: NodeId, class: Class, frame: Frame) -> Call<R> {
+        let (reply, wait) = ticket();
+        let mut state = self.state();
+        let request = state.next_request;
+        state.next_request += 1;
+        let envelope = Envelope { exchange: Exchange::Request(request), frame };
+        let sent = state.send(self.0.node, to, class, envelope);
+        match sent {
+            Ok(()) => {
+                state.pending.insert(request, Pending { to, class, reply });
+            }
+            Err(why) => reply.complete(Err(CallError::NotSent(why))),
+        }
+        drop(state);
+        self.0.ready.wake_host();
+        Call { env: self.clone(), to, request, wait, _reply: PhantomData }
+    }
+
+    /// Sends one way; false means that it was dropped here.
+    pub fn post<M: Message>(&self, to: NodeId, class: Class, target: RoleKind, message: M) -> bool {
+        let envelope = Envelope { exchange: Exchange::Post, frame: message.into_frame(target) };
+        let sent = self.state().send(self.0.node, to, class, envelope).is_ok();
+        self.0.ready.wake_host();
+        sent
+    }
+
+    /// Whether frames to a peer are taken at the moment; always up to itself.
+    pub fn link(&self, to: NodeId, class: Class) -> Link {
+        if to == self.0.node {
+            return Link::Up;
+        }
+        self.state().links.get(&(to, class)).copied().unwrap_or(Link::Down)
+    }
+
+    /// `f`, or [`Elapsed`] once `d` has passed; `f` wins when both are ready.
+    pub async fn within<F: Future>(&self, d: Duration, f: F) -> Result<F::Output, Elapsed> {
+        let mut sleep = self.sleep(d);
+        let mut f = std::pin::pin!(f);
+        std::future::poll_fn(move |cx| {
+            if let Poll::Ready(out) = f.as_mut().poll(cx) {
+                return Poll::Ready(Ok(out));
+            }
+            Pin::new(&mut sleep).poll(cx).map(|()| Err(Elapsed))
+        })
+        .await
+    }
+
+    /// Asks several nodes the same, and collects until `enough`, all have answered, or `until`.
+    pub async fn gather<R: Rpc + Clone>(
+        &self,
+        to: &[NodeId],
+        request: R,
+        until: Tick,
+        mut enough: impl FnMut(&Replies<R>) -> bool,
+    ) -> Replies<R> {
+        let frame = request.into_frame(R::ROLE);
+        let mut calls: Vec<Option<Call<R>>> =
+            to.iter().map(|n| Some(self.call_frame(*n, R::CLASS, frame.clone()))).collect();
+        let mut replies = Replies { slots: to.iter().map(|n| (*n, None)).collect() };
+        let mut sleep = self.sleep_until(until);
+        std::future::poll_fn(move |cx| {
+            for (i, call) in calls.iter_mut().enumerate() {
+                if let Some(c) = call
+                    && let Poll::Ready(r) = Pin::new(c).poll(cx)
+                {
+                    replies.slots[i].1 = Some(r);
+                    *call = None;
+                }
+            }
+            let done = enough(&replies) || replies.pending() == 0;
+            if done || Pin::new(&mut sleep).poll(cx).is_ready() {
+                let got = std::mem::replace(&mut replies, Replies { slots: Vec::new() });
+                return Poll::Ready(got);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn set_link(&self, peer: NodeId, class: Class, link: Link) {
+        let lost = {
+            let mut state = self.state();
+            state.links.insert((peer, class), link);
+            if link == Link::Down { state.take_pending(|p| p.to == peer && p.class == class) } else { Vec::new() }
+        };
+        for p in lost {
+            p.reply.complete(Err(CallError::Lost(peer)));
+        }
+    }
+
+    pub(crate) fn complete(&self, request: u64, frame: Frame) {
+        let pending = self.state().pending.remove(&request);
+        if let Some(p) = pending {
+            p.reply.complete(Ok(frame));
+        }
+    }
+
+    /// Refuses everything from now on and forgets what waits: `kill -9`, as the simulator does it.
+    pub(crate) fn kill(&self) {
+        let (pending, spawned, timers) = {
+            let mut state = self.state();
+            state.dead = true;
+            state.outgoing.clear();
+            state.local.clear();
+            state.local_replies.clear();
+            (
+                std::mem::take(&mut state.pending),
+                std::mem::take(&mut state.spawned),
+                std::mem::take(&mut state.timers),
+            )
+        };
+        drop((pending, spawned, timers));
+    }
+}
+
+impl State {
+    fn draw(&mut self) -> u64 {
+        // SplitMix64: every seed gives a full-period, well mixed sequence; no state beyond one word.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        me: NodeId,
+        to: NodeId,
+        class: Class,
+        envelope: Envelope,
+    ) -> Result<(), Unsent> {
+        if self.dead {
+            return Err(Unsent::Stopping);
+        }
+        if to == me {
+            match envelope.exchange {
+                Exchange::Reply(request) => self.local_replies.push_back((request, envelope.frame)),
+                _ => self.local.push_back(envelope),
+            }
+            return Ok(());
+        }
+        match self.links.get(&(to, class)).copied().unwrap_or(Link::Down) {
+            Link::Up => {}
+            Link::Full => return Err(Unsent::QueueFull(to)),
+            Link::Down => return Err(Unsent::NotConnected(to)),
+        }
+        self.outgoing.push(Outgoing { to, class, envelope });
+        Ok(())
+    }
+
+    fn take_pending(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let ids: Vec<u64> = self.pending.iter().filter(|(_, p)| which(p)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.pending.remove(&id)).collect()
+    }
+}
+
+/// See [`Env::sleep_until`].
+#[derive(Debug)]
+pub struct Sleep {
+    env: Env,
+    at: Tick,
+    key: Option<(Tick, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let env = self.env.clone();
+        let mut state = env.state();
+        if state.now >= self.at {
+            if let Some(key) = self.key.take() {
+                state.timers.remove(&key);
+            }
+            return Poll::Ready(());
+        }
+        let key = match self.key {
+            Some(key) => key,
+            None => {
+                let key = (self.at, state.next_timer);
+                state.next_timer += 1;
+                self.key = Some(key);
+                key
+            }
+        };
+        state.timers.insert(key, cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let waker = self.env.state().timers.remove(&key);
+            drop(waker);
+        }
+    }
+}
+
+/// A running procedure. Dropping the handle detaches it.
+#[derive(Debug)]
+pub struct Task {
+    env: Env,
+    id: TaskId,
+}
+
+impl Task {
+    /// Drops the procedure at its next await, if it still runs.
+    pub fn abort(&self) {
+        self.env.state().aborted.push(self.id);
+        self.env.0.ready.wake_host();
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub struct Call<R: Rpc> {
+    env: Env,
+    to: NodeId,
+    request: u64,
+    wait: Ticket<Result<Frame, CallError>>,
+    _reply: PhantomData<fn() -> R>,
+}
+
+impl<R: Rpc> Future for Call<R> {
+    type Output = Result<R::Reply, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let node = self.to;
+        Pin::new(&mut self.wait).poll(cx).map(|got| match got {
+            Ok(Ok(frame)) if frame.kind == Refused::KIND => match Refused::from_frame(frame) {
+                Ok(refused) => Err(CallError::Refused { node, reason: refused.reason }),
+                Err(error) => Err(CallError::Malformed { node, error }),
+            },
+            Ok(Ok(frame)) => R::Reply::from_frame(frame).map_err(|error| CallError::Malformed { node, error }),
+            Ok(Err(e)) => Err(e),
+            Err(Abandoned) => Err(CallError::Lost(node)),
+        })
+    }
+}
+
+impl<R: Rpc> Drop for Call<R> {
+    fn drop(&mut self) {
+        let pending = self.env.state().pending.remove(&self.request);
+        drop(pending);
+    }
+}
+
+/// What [`Env::gather`] got: one slot per node, in the order asked.
+#[derive(Debug)]
+pub struct Replies<R: Rpc> {
+    slots: Vec<(NodeId, Option<Result<R::Reply, CallError>>)>,
+}
+
+impl<R: Rpc> Replies<R> {
+    /// The replies so far, in the order of the nodes asked.
+    pub fn ok(&self) -> impl Iterator<Item = (NodeId, &R::Reply)> {
+        self.slots.iter().filter_map(|(n, r)| match r {
+            Some(Ok(reply)) => Some((*n, reply)),
+            _ => None,
+        })
+    }
+
+    /// The replies so far, by value.
+    pub fn into_ok(self) -> impl Iterator<Item = (NodeId, R::Reply)> {
+        self.slots.into_iter().filter_map(|(n, r)| r.and_then(Result::ok).map(|reply| (n, reply)))
+    }
+
+    /// How many nodes failed to answer.
+    pub fn failed(&self) -> usize {
+        self.slots.iter().filter(|(_, r)| matches!(r, Some(Err(_)))).count()
+    }
+
+    /// The failures, with their nodes.
+    pub fn errors(&self) -> impl Iterator<Item = (NodeId, &CallError)> {
+        self.slots.iter().filter_map(|(n, r)| match r {
+            Some(Err(e)) => Some((*n, e)),
+            _ => None,
+        })
+    }
+
+    /// How many have neither answered nor failed.
+    pub fn pending(&self) -> usize {
+        self.slots.iter().filter(|(_, r)| r.is_none()).count()
+    }
+}

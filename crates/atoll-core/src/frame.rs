@@ -1,0 +1,187 @@
+//! What travels between nodes: frames with a small head and payloads that are never copied into it.
+
+use bytes::Bytes;
+
+use crate::codec::{Decode, DecodeError, Encode};
+use crate::ids::{NodeId, RoleKind};
+
+/// Longest head of a frame, in bytes. Heads hold positions, configurations and registers' values.
+pub const MAX_HEAD_BYTES: usize = 1024 * 1024;
+/// Most payload bytes in one frame (contracts X11), all payloads together.
+pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024 + 64 * 1024;
+/// Most payloads in one frame.
+pub const MAX_PAYLOADS: usize = 1024;
+
+/// Which of the two connections to a peer a message takes. Seals, probes, gossip and register traffic never queue
+/// behind entries (X11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Small and urgent.
+    Control,
+    /// Entries.
+    Data,
+}
+
+/// One message, encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The message type, see [`Message::KIND`].
+    pub kind: u16,
+    /// The role that it is for; [`crate::ids::roles::NONE`] in replies.
+    pub target: RoleKind,
+    /// The encoded fields.
+    pub head: Bytes,
+    /// Blobs that are passed along as they came.
+    pub payloads: Vec<Bytes>,
+}
+
+impl Frame {
+    /// Bytes of head and payloads.
+    pub fn size_bytes(&self) -> usize {
+        self.head.len() + self.payloads.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// How a message is to be answered, and which side started the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// No answer wanted.
+    Post,
+    /// Wants one reply with this number; numbers are the sender's.
+    Request(u64),
+    /// Answers the receiver's request of this number.
+    Reply(u64),
+}
+
+/// A frame with its exchange: what the host carries, in order, per peer and class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Post, request or reply.
+    pub exchange: Exchange,
+    /// The message.
+    pub frame: Frame,
+}
+
+/// An envelope and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Receiver, never the sending node itself.
+    pub to: NodeId,
+    /// Which connection.
+    pub class: Class,
+    /// The message.
+    pub envelope: Envelope,
+}
+
+/// A message type: one number, one byte form.
+///
+/// Kinds are unique over the whole protocol: 1–99 core and members, 100–199 native, 200–299 rmwpaxos, 300–399 local,
+/// 400–499 detector.
+pub trait Message: Encode + Decode + Send + 'static {
+    /// The number of this message type on the wire.
+    const KIND: u16;
+    /// Its name in errors.
+    const NAME: &'static str;
+
+    /// Moves blobs out, to travel beside the head. Called once, before encoding.
+    fn take_payloads(&mut self) -> Vec<Bytes> {
+        Vec::new()
+    }
+
+    /// Puts back what [`Message::take_payloads`] took. The default takes none.
+    fn put_payloads(&mut self, payloads: Vec<Bytes>) -> Result<(), DecodeError> {
+        match payloads.len() {
+            0 => Ok(()),
+            n => Err(DecodeError::Invalid { what: Self::NAME, value: n as u64, allowed: "no payloads" }),
+        }
+    }
+
+    /// The frame of this message for a role.
+    fn into_frame(mut self, target: RoleKind) -> Frame {
+        let payloads = self.take_payloads();
+        Frame { kind: Self::KIND, target, head: self.to_bytes(), payloads }
+    }
+
+    /// Reads a frame of this kind.
+    fn from_frame(frame: Frame) -> Result<Self, DecodeError> {
+        if frame.kind != Self::KIND {
+            return Err(DecodeError::WrongKind { expected: Self::NAME, got: frame.kind });
+        }
+        let mut message = Self::from_bytes(frame.head)?;
+        message.put_payloads(frame.payloads)?;
+        Ok(message)
+    }
+}
+
+/// A request with one reply type, for one role.
+pub trait Rpc: Message {
+    /// The answer.
+    type Reply: Message;
+    /// Who answers it.
+    const ROLE: RoleKind;
+    /// Which connection it takes.
+    const CLASS: Class;
+}
+
+/// Declares a message: a [`crate::record!`] with a kind. With `+ payload field`, that `Bytes` field travels beside the head.
+///
+/// `message! { /// doc  pub struct Seal = 103 { /// doc  pub loglet: u128, } }`
+#[macro_export]
+macro_rules! message {
+    ($(#[$doc:meta])* pub struct $name:ident = $kind:literal { $($(#[$fdoc:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
+        $crate::record! { $(#[$doc])* pub struct $name { $($(#[$fdoc])* pub $field: $type),* } }
+        impl $crate::frame::Message for $name {
+            const KIND: u16 = $kind;
+            const NAME: &'static str = stringify!($name);
+        }
+    };
+    ($(#[$doc:meta])* pub struct $name:ident = $kind:literal { $($(#[$fdoc:meta])* pub $field:ident: $type:ty),* $(,)? }
+     + payload $(#[$pdoc:meta])* $payload:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$fdoc])* pub $field: $type,)*
+            $(#[$pdoc])*
+            pub $payload: ::bytes::Bytes,
+        }
+        impl $crate::codec::Encode for $name {
+            #[allow(unused_variables)]
+            fn encode(&self, out: &mut ::bytes::BytesMut) {
+                $($crate::codec::Encode::encode(&self.$field, out);)*
+            }
+        }
+        impl $crate::codec::Decode for $name {
+            #[allow(unused_variables)]
+            fn decode(from: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::DecodeError> {
+                Ok(Self { $($field: $crate::codec::Decode::decode(from)?,)* $payload: ::bytes::Bytes::new() })
+            }
+        }
+        impl $crate::frame::Message for $name {
+            const KIND: u16 = $kind;
+            const NAME: &'static str = stringify!($name);
+            fn take_payloads(&mut self) -> Vec<::bytes::Bytes> {
+                vec![std::mem::take(&mut self.$payload)]
+            }
+            fn put_payloads(&mut self, mut payloads: Vec<::bytes::Bytes>) -> Result<(), $crate::codec::DecodeError> {
+                match (payloads.len(), payloads.pop()) {
+                    (1, Some(payload)) => { self.$payload = payload; Ok(()) }
+                    (n, _) => Err($crate::codec::DecodeError::Invalid {
+                        what: stringify!($name), value: n as u64, allowed: "one payload",
+                    }),
+                }
+            }
+        }
+    };
+}
+
+/// Ties a request to its reply and role: `rpc!(Seal => SealOk, LOG_SERVER, Control);`
+#[macro_export]
+macro_rules! rpc {
+    ($request:ty => $reply:ty, $role:ident, $class:ident) => {
+        impl $crate::frame::Rpc for $request {
+            type Reply = $reply;
+            const ROLE: $crate::ids::RoleKind = $crate::ids::roles::$role;
+            const CLASS: $crate::frame::Class = $crate::frame::Class::$class;
+        }
+    };
+}

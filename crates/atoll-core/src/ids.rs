@@ -1,0 +1,104 @@
+//! Names of nodes, lives and places. Each is a newtype, so that one cannot be passed for another.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $format, self.0)
+            }
+        }
+
+        impl crate::codec::Encode for $name {
+            fn encode(&self, out: &mut bytes::BytesMut) {
+                self.0.encode(out);
+            }
+        }
+
+        impl crate::codec::Decode for $name {
+            fn decode(from: &mut crate::codec::Reader) -> Result<Self, crate::codec::DecodeError> {
+                Ok(Self(<$inner>::decode(from)?))
+            }
+        }
+    };
+}
+
+id!(
+    /// A member of the cluster, named by its operator. Stable over restarts; 0 is nobody.
+    NodeId(u32),
+    "{}"
+);
+id!(
+    /// One life of a node's process: drawn at random at start, never used again (rmwpaxos T5, native T6).
+    Incarnation(u64),
+    "{:016x}"
+);
+id!(
+    /// The identity of a data directory, written into a marker file before its first use (native T8). A wiped
+    /// disk has a new one.
+    StorageId(u128),
+    "{:032x}"
+);
+id!(
+    /// Which role of a node a message is for. Constants are in [`roles`].
+    RoleKind(u8),
+    "role {}"
+);
+
+/// The roles that a node can hold.
+pub mod roles {
+    use super::RoleKind;
+    /// Nobody: replies, which are matched by request instead.
+    pub const NONE: RoleKind = RoleKind(0);
+    /// LogServer of the NativeLoglet.
+    pub const LOG_SERVER: RoleKind = RoleKind(1);
+    /// Sequencer of the NativeLoglet.
+    pub const SEQUENCER: RoleKind = RoleKind(2);
+    /// Acceptor of RMWPaxos.
+    pub const ACCEPTOR: RoleKind = RoleKind(3);
+    /// Store of the LocalLoglet.
+    pub const LOCAL_STORE: RoleKind = RoleKind(4);
+    /// Who is there: identity, incarnation, members.
+    pub const MEMBER: RoleKind = RoleKind(5);
+    /// The failure detector.
+    pub const DETECTOR: RoleKind = RoleKind(6);
+}
+
+/// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tick(pub u64);
+
+impl Tick {
+    /// This moment and `d` more; saturates at the end of time.
+    #[must_use]
+    pub fn after(self, d: std::time::Duration) -> Tick {
+        Tick(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero if it lies ahead.
+    #[must_use]
+    pub fn since(self, earlier: Tick) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The number of a record in this node's journal: strictly increasing over the life of a data directory,
+/// restarts included. "Durable up to n" includes n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Below every record: an answer that reveals nothing that is only staged.
+    pub const NONE: Lsn = Lsn(0);
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lsn {}", self.0)
+    }
+}

@@ -1,0 +1,506 @@
+//! One node without sockets, threads or a clock: roles, procedures, timers, and the answers that wait for the disk.
+//!
+//! A host feeds it (envelopes, durable positions, links, time) and drains it (envelopes, one journal batch at a time,
+//! reads). There are two hosts: the TCP host, and the simulator. What is in here is simulated (contracts §1).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+
+use crate::codec::DecodeError;
+use crate::env::{Env, Link, Refused, TaskId, TaskWaker};
+use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
+use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
+use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
+use crate::testing::{Mutant, mutant};
+use crate::ticket::BoxFuture;
+
+/// Steps in one turn before it is cut and the rest left to the next: a spin shows instead of hanging the node.
+pub const STEPS_PER_TURN: usize = 20_000;
+
+/// Records that the journal writes and syncs as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalBatch {
+    /// In order; numbers rise by one.
+    pub records: Vec<(Lsn, Record)>,
+}
+
+/// A read of stored records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Who asked.
+    pub role: RoleKind,
+    /// Its tag.
+    pub tag: u64,
+    /// What to read.
+    pub locs: Vec<Loc>,
+}
+
+/// All facts of all roles, to be written aside and synced; then the facts up to `covers` may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Facts up to and including this one are in it; later ones may be.
+    pub covers: Lsn,
+    /// One blob per role.
+    pub states: Vec<(RoleKind, Bytes)>,
+}
+
+/// What the host has to do after a turn.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// Envelopes, in order per peer and class.
+    pub frames: Vec<Outgoing>,
+    /// At most one batch is under way; the next comes after [`NodeCore::durable`] (X2).
+    pub journal: Option<JournalBatch>,
+    /// Reads, answered by [`NodeCore::fetched`].
+    pub fetches: Vec<Fetch>,
+    /// Entries that nobody needs any more.
+    pub freed: Vec<Loc>,
+    /// Asked for by [`NodeCore::request_checkpoint`]; order against batches does not matter, it covers only synced facts.
+    pub checkpoint: Option<Checkpoint>,
+    /// The step budget was used up: take another turn at once.
+    pub more: bool,
+    /// Steps taken (messages, polls, deadlines): a measure of work.
+    pub steps: usize,
+}
+
+struct Running {
+    name: &'static str,
+    future: BoxFuture<'static, ()>,
+    waker: Waker,
+    flag: Arc<TaskWaker>,
+}
+
+/// See the module's words.
+pub struct NodeCore {
+    env: Env,
+    roles: BTreeMap<RoleKind, Box<dyn Role>>,
+    touched: BTreeSet<RoleKind>,
+    tasks: BTreeMap<TaskId, Running>,
+    staged: Vec<(Lsn, Record)>,
+    /// Owners of the records in the writer, to tell each role of its own.
+    writing: Vec<(Lsn, RoleKind)>,
+    next_lsn: u64,
+    durable: Lsn,
+    held: BTreeMap<Lsn, Vec<Effect>>,
+    space: Space,
+    fetches: Vec<Fetch>,
+    freed: Vec<Loc>,
+    checkpoint_wanted: bool,
+    steps: usize,
+}
+
+impl NodeCore {
+    /// A node with an empty journal, or one whose roles are about to be fed by [`NodeCore::recover_record`]. `seed` is all its
+    /// randomness.
+    pub fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
+        NodeCore {
+            env: Env::new(node, incarnation, seed),
+            roles: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            tasks: BTreeMap::new(),
+            staged: Vec::new(),
+            writing: Vec::new(),
+            next_lsn: 1,
+            durable: Lsn::NONE,
+            held: BTreeMap::new(),
+            space: Space::Plenty,
+            fetches: Vec::new(),
+            freed: Vec::new(),
+            checkpoint_wanted: false,
+            steps: 0,
+        }
+    }
+
+    /// The handle for procedures and doors.
+    pub fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    /// Adds a role. Panics if the node has one of this kind: that is a mistake of the assembly.
+    pub fn add_role(&mut self, kind: RoleKind, role: Box<dyn Role>) {
+        assert!(self.roles.insert(kind, role).is_none(), "{kind} is there twice");
+    }
+
+    /// Recovery, first: gives every role its part of the last checkpoint.
+    pub fn recover_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), RecoverError> {
+        for (kind, state) in checkpoint.states {
+            if state.is_empty() {
+                continue;
+            }
+            let role = self.roles.get_mut(&kind).ok_or(RecoverError::NoRole { role: kind })?;
+            role.restore(state).map_err(|error| RecoverError::Checkpoint { role: kind, error })?;
+        }
+        Ok(())
+    }
+
+    /// Recovery, then, in the order of the journal: every entry, and every fact above what the checkpoint covers. A record
+    /// of a role that this node does not hold is an error: the data directory belongs to another kind of node.
+    pub fn recover_record(&mut self, stored: Stored) -> Result<(), RecoverError> {
+        let (kind, lsn) = (stored.record.owner, stored.lsn);
+        let role = self.roles.get_mut(&kind).ok_or(RecoverError::NoRole { role: kind })?;
+        role.recover(stored).map_err(|error| RecoverError::Record { role: kind, lsn, error })
+    }
+
+    /// Recovery, last. `last` is the highest number in the journal or covered by the checkpoint.
+    pub fn recover_done(&mut self, last: Lsn) {
+        for role in self.roles.values_mut() {
+            self.freed.extend(role.recovered());
+        }
+        self.durable = last;
+        self.next_lsn = last.0 + 1;
+    }
+
+    fn with_role(&mut self, kind: RoleKind, now: Tick, f: impl FnOnce(&mut dyn Role, &mut Effects)) -> bool {
+        let Some(role) = self.roles.get_mut(&kind) else { return false };
+        self.touched.insert(kind);
+        let mut fx = Effects {
+            role: kind,
+            node: self.env.node(),
+            space: self.space,
+            next_lsn: self.next_lsn,
+            durable: self.durable,
+            staged: Vec::new(),
+            freed: Vec::new(),
+            todo: Vec::new(),
+        };
+        f(role.as_mut(), &mut fx);
+        self.next_lsn = fx.next_lsn;
+        if self.space != Space::Closed {
+            self.staged.append(&mut fx.staged);
+        }
+        self.freed.append(&mut fx.freed);
+        for (reveals, effect) in fx.todo {
+            assert!(reveals.0 < self.next_lsn, "an answer reveals {reveals}, which was never staged");
+            if reveals <= self.durable || mutant(Mutant::X1) {
+                self.perform(now, effect);
+            } else if self.space != Space::Closed {
+                self.held.entry(reveals).or_default().push(effect);
+            }
+        }
+        true
+    }
+
+    fn perform(&mut self, _now: Tick, effect: Effect) {
+        let me = self.env.node();
+        match effect {
+            Effect::Reply { to, frame } => {
+                if let Some(request) = to.request {
+                    let envelope = Envelope { exchange: Exchange::Reply(request), frame };
+                    // A reply that cannot leave is lost: the caller learns that from its own side of the connection.
+                    let _ = self.env.state().send(me, to.node, to.class, envelope);
+                }
+            }
+            Effect::Post { to, class, frame } => {
+                let envelope = Envelope { exchange: Exchange::Post, frame };
+                let _ = self.env.state().send(me, to, class, envelope);
+            }
+            Effect::Finish(f) => f(),
+            Effect::Run { name, procedure } => {
+                self.env.spawn(name, procedure);
+            }
+            Effect::Fetch { role, tag, locs } => self.fetches.push(Fetch { role, tag, locs }),
+        }
+    }
+
+    fn clock(&self, now: Tick) {
+        let mut state = self.env.state();
+        state.now = state.now.max(now);
+    }
+
+    /// An envelope from a peer.
+    pub fn deliver(&mut self, now: Tick, from: NodeId, class: Class, envelope: Envelope) {
+        self.clock(now);
+        self.steps += 1;
+        let request = match envelope.exchange {
+            Exchange::Reply(request) => return self.env.complete(request, envelope.frame),
+            Exchange::Request(n) => Some(n),
+            Exchange::Post => None,
+        };
+        let caller = Caller { node: from, request, class };
+        let target = envelope.frame.target;
+        let taken = self.with_role(target, now, |role, fx| role.on_frame(now, caller, envelope.frame, fx));
+        if !taken {
+            let reason = format!("node {} does not hold {target}", self.env.node());
+            let frame = Refused { reason }.into_frame(roles::NONE);
+            self.perform(now, Effect::Reply { to: caller, frame });
+        }
+    }
+
+    /// The batch given out by the last turn is synced; `written` has the place of each of its records. Or the journal
+    /// failed: it is closed for good, and what waited for it dies (T22).
+    pub fn durable(&mut self, now: Tick, written: Result<Vec<(Lsn, Loc)>, String>) {
+        self.clock(now);
+        self.steps += 1;
+        let written = match written {
+            Ok(written) => written,
+            Err(_) => return self.set_space(now, Space::Closed),
+        };
+        let owners = std::mem::take(&mut self.writing);
+        assert_eq!(owners.len(), written.len(), "the journal answers for every record of the batch");
+        let Some((upto, _)) = written.last().copied() else { return };
+        self.durable = upto;
+        let mut mine: BTreeMap<RoleKind, Vec<(Lsn, Loc)>> = BTreeMap::new();
+        for ((lsn, owner), (written_lsn, loc)) in owners.into_iter().zip(written) {
+            assert_eq!(lsn, written_lsn, "the journal keeps the order of the batch");
+            mine.entry(owner).or_default().push((lsn, loc));
+        }
+        // The roles first, then the held frames: an answer then shows a state that already counts what it reveals.
+        for (kind, records) in mine {
+            self.with_role(kind, now, |role, fx| role.on_durable(now, upto, &records, fx));
+        }
+        let later = self.held.split_off(&Lsn(upto.0 + 1));
+        for effect in std::mem::replace(&mut self.held, later).into_values().flatten() {
+            self.perform(now, effect);
+        }
+    }
+
+    /// Answer to a [`Fetch`].
+    pub fn fetched(&mut self, now: Tick, role: RoleKind, tag: u64, got: Result<Vec<Stored>, FetchError>) {
+        self.clock(now);
+        self.steps += 1;
+        self.with_role(role, now, |role, fx| role.on_fetched(now, tag, got, fx));
+    }
+
+    /// What the journal takes has changed. Closed is for good.
+    pub fn set_space(&mut self, now: Tick, space: Space) {
+        self.clock(now);
+        if self.space == space || self.space == Space::Closed {
+            return;
+        }
+        self.space = space;
+        if space == Space::Closed {
+            self.staged.clear();
+            self.writing.clear();
+            self.held.clear();
+        }
+        let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+        for kind in kinds {
+            self.with_role(kind, now, |role, fx| role.on_space(now, space, fx));
+        }
+    }
+
+    /// The outgoing side to a peer came up, filled, or went down. Down fails every call that waits for that peer.
+    pub fn set_link(&mut self, now: Tick, peer: NodeId, class: Class, link: Link) {
+        self.clock(now);
+        let before = self.env.link(peer, class);
+        self.env.set_link(peer, class, link);
+        if (before == Link::Down) != (link == Link::Down) {
+            let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+            for kind in kinds {
+                let up = link != Link::Down;
+                self.with_role(kind, now, |role, fx| role.on_link(now, peer, class, up, fx));
+            }
+        }
+    }
+
+    /// The journal wants its facts rewritten; the next turn's outputs carry a checkpoint.
+    pub fn request_checkpoint(&mut self) {
+        self.checkpoint_wanted = true;
+    }
+
+    /// The journal wants this sparse segment emptied.
+    pub fn compact(&mut self, now: Tick, segment: u64) {
+        self.clock(now);
+        let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+        for kind in kinds {
+            self.with_role(kind, now, |role, fx| role.on_compact(now, segment, fx));
+        }
+    }
+
+    /// Takes every step that is due, then hands out what the host has to do.
+    pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
+        self.clock(now);
+        loop {
+            while self.step(now) {
+                self.steps += 1;
+                if self.steps >= STEPS_PER_TURN {
+                    return self.drain(out, true);
+                }
+            }
+            let touched = std::mem::take(&mut self.touched);
+            if touched.is_empty() {
+                return self.drain(out, false);
+            }
+            for kind in touched {
+                self.with_role(kind, now, |role, fx| role.flush(now, fx));
+                // Flushing is no reason to flush again; new input is.
+                self.touched.remove(&kind);
+            }
+        }
+    }
+
+    /// One message, deadline or poll; false if nothing is due.
+    fn step(&mut self, now: Tick) -> bool {
+        let (reply, envelope) = {
+            let mut state = self.env.state();
+            let reply = state.local_replies.pop_front();
+            let envelope = if reply.is_none() { state.local.pop_front() } else { None };
+            (reply, envelope)
+        };
+        if let Some((request, frame)) = reply {
+            self.env.complete(request, frame);
+            return true;
+        }
+        if let Some(envelope) = envelope {
+            self.steps -= usize::from(self.steps > 0);
+            self.deliver(now, self.env.node(), Class::Control, envelope);
+            return true;
+        }
+        self.fire_timers(now) || self.run_deadline(now) || self.poll_one()
+    }
+
+    fn fire_timers(&mut self, now: Tick) -> bool {
+        let due: Vec<Waker> = {
+            let mut state = self.env.state();
+            let later = state.timers.split_off(&(Tick(now.0 + 1), 0));
+            std::mem::replace(&mut state.timers, later).into_values().collect()
+        };
+        let any = !due.is_empty();
+        due.into_iter().for_each(Waker::wake);
+        any
+    }
+
+    fn run_deadline(&mut self, now: Tick) -> bool {
+        let due = self.roles.iter().find(|(_, r)| r.deadline().is_some_and(|d| d <= now)).map(|(k, _)| *k);
+        let Some(kind) = due else { return false };
+        self.with_role(kind, now, |role, fx| role.on_deadline(now, fx));
+        true
+    }
+
+    fn poll_one(&mut self) -> bool {
+        self.adopt_spawned();
+        let Some(id) = self.env.0.ready.pop() else { return false };
+        let Some(mut task) = self.tasks.remove(&id) else { return true };
+        task.flag.queued.store(false, Ordering::Release);
+        let waker = task.waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        if task.future.as_mut().poll(&mut cx).is_pending() {
+            self.tasks.insert(id, task);
+        }
+        true
+    }
+
+    fn adopt_spawned(&mut self) {
+        let (spawned, aborted) = {
+            let mut state = self.env.state();
+            if state.spawned.is_empty() && state.aborted.is_empty() {
+                return;
+            }
+            (std::mem::take(&mut state.spawned), std::mem::take(&mut state.aborted))
+        };
+        for s in spawned {
+            let flag = Arc::new(TaskWaker {
+                id: s.id,
+                ready: self.env.0.ready.clone(),
+                queued: AtomicBool::new(false),
+            });
+            let waker = Waker::from(flag.clone());
+            waker.wake_by_ref();
+            self.tasks.insert(s.id, Running { name: s.name, future: s.future, waker, flag });
+        }
+        for id in aborted {
+            drop(self.tasks.remove(&id));
+        }
+    }
+
+    fn drain(&mut self, out: &mut Outputs, more: bool) {
+        out.frames.append(&mut self.env.state().outgoing);
+        out.fetches.append(&mut self.fetches);
+        out.freed.append(&mut self.freed);
+        if self.writing.is_empty() && !self.staged.is_empty() {
+            let records = std::mem::take(&mut self.staged);
+            self.writing = records.iter().map(|(lsn, r)| (*lsn, r.owner)).collect();
+            out.journal = Some(JournalBatch { records });
+        }
+        // Staged facts may be in it, too: those are replayed over it, which roles take (see `Role::checkpoint`).
+        if self.checkpoint_wanted && self.space != Space::Closed {
+            self.checkpoint_wanted = false;
+            let states = self.roles.iter().map(|(k, r)| (*k, r.checkpoint())).collect();
+            out.checkpoint = Some(Checkpoint { covers: self.durable, states });
+        }
+        out.more |= more;
+        out.steps += std::mem::take(&mut self.steps);
+    }
+
+    /// When the next turn is due without further input; None if never. "Now" if work is waiting.
+    pub fn next_deadline(&self) -> Option<Tick> {
+        let state = self.env.state();
+        let waiting = !state.spawned.is_empty()
+            || !state.local.is_empty()
+            || !state.local_replies.is_empty()
+            || !state.outgoing.is_empty()
+            || !self.env.0.ready.is_empty();
+        if waiting {
+            return Some(state.now);
+        }
+        let timer = state.timers.keys().next().map(|(at, _)| *at);
+        drop(state);
+        let role = self.roles.values().filter_map(|r| r.deadline()).min();
+        [timer, role].into_iter().flatten().min()
+    }
+
+    /// Figures of every role.
+    pub fn measures(&self) -> Vec<Measure> {
+        let mut all = Vec::new();
+        for role in self.roles.values() {
+            role.measure(&mut all);
+        }
+        all.push(Measure { name: "procedures", label: None, value: self.tasks.len() as f64 });
+        all.push(Measure {
+            name: "held_answers",
+            label: None,
+            value: self.held.values().map(Vec::len).sum::<usize>() as f64,
+        });
+        all
+    }
+
+    /// Names of the procedures that run, for the simulator's report of a node that is stuck.
+    pub fn running(&self) -> impl Iterator<Item = &'static str> {
+        self.tasks.values().map(|t| t.name)
+    }
+
+    /// A role, for oracles and tests.
+    pub fn role(&self, kind: RoleKind) -> Option<&dyn Role> {
+        self.roles.get(&kind).map(|r| r.as_ref())
+    }
+
+    /// `kill -9`: refuses everything first, then drops the procedures (contracts §4).
+    pub fn kill(mut self) {
+        self.env.kill();
+        self.tasks.clear();
+        self.held.clear();
+    }
+}
+
+/// The journal holds what this node cannot take back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverError {
+    /// The journal has records of a role that this node does not hold.
+    #[error("the journal holds records of {role}, which this node is not configured for; start it with that role")]
+    NoRole {
+        /// The role.
+        role: RoleKind,
+    },
+    /// A checkpoint that does not decode although its checksum holds.
+    #[error("the checkpoint of {role} is not readable: {error}; it was written by another version")]
+    Checkpoint {
+        /// Whose.
+        role: RoleKind,
+        /// What was wrong.
+        error: DecodeError,
+    },
+    /// A record that does not decode although its checksum holds.
+    #[error("{lsn} of {role} is not readable: {error}; it was written by another version")]
+    Record {
+        /// Whose.
+        role: RoleKind,
+        /// Which.
+        lsn: Lsn,
+        /// What was wrong.
+        error: DecodeError,
+    },
+}

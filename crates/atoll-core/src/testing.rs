@@ -1,0 +1,145 @@
+//! Switches for the simulator, all of them off and free of cost unless the feature `testing` is on: known bugs
+//! (mutants), assertions that can be silenced so that outside oracles must find a mutant, and coverage marks.
+//!
+//! State is per thread: a simulated cluster runs on one thread.
+
+/// A known bug that a test can put in. Each is named after the trap of the protocol file that it falls into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)] // The names are the documentation: protocol and trap number.
+pub enum Mutant {
+    /// The product as it is.
+    None,
+    X1,
+    NativeT1,
+    NativeT2,
+    NativeT3,
+    NativeT4,
+    NativeT5,
+    NativeT6,
+    NativeT8,
+    NativeT9,
+    NativeT10,
+    NativeT11,
+    NativeT12,
+    NativeT18,
+    NativeT19,
+    RmwT1,
+    RmwT2,
+    RmwT3,
+    RmwT4,
+    RmwT5,
+    RmwT6,
+    RmwT7,
+    RmwT9,
+    VlogV1,
+    VlogV2,
+    VlogV3,
+    VlogV4,
+    VlogV7,
+    VlogV14,
+    VlogInstallWithoutSeal,
+    VlogRevivedLoglet,
+}
+
+impl Mutant {
+    /// Every mutant, for tests that try them all.
+    pub const ALL: [Mutant; 30] = [
+        Mutant::X1,
+        Mutant::NativeT1,
+        Mutant::NativeT2,
+        Mutant::NativeT3,
+        Mutant::NativeT4,
+        Mutant::NativeT5,
+        Mutant::NativeT6,
+        Mutant::NativeT8,
+        Mutant::NativeT9,
+        Mutant::NativeT10,
+        Mutant::NativeT11,
+        Mutant::NativeT12,
+        Mutant::NativeT18,
+        Mutant::NativeT19,
+        Mutant::RmwT1,
+        Mutant::RmwT2,
+        Mutant::RmwT3,
+        Mutant::RmwT4,
+        Mutant::RmwT5,
+        Mutant::RmwT6,
+        Mutant::RmwT7,
+        Mutant::RmwT9,
+        Mutant::VlogV1,
+        Mutant::VlogV2,
+        Mutant::VlogV3,
+        Mutant::VlogV4,
+        Mutant::VlogV7,
+        Mutant::VlogV14,
+        Mutant::VlogInstallWithoutSeal,
+        Mutant::VlogRevivedLoglet,
+    ];
+}
+
+#[cfg(feature = "testing")]
+mod on {
+    use super::Mutant;
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    thread_local! {
+        static MUTANT: Cell<Mutant> = const { Cell::new(Mutant::None) };
+        static MARKS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
+    }
+
+    /// Puts a known bug in, on this thread, until the next call.
+    pub fn set_mutant(m: Mutant) {
+        MUTANT.set(m);
+    }
+
+    /// Whether this known bug is in.
+    pub fn mutant(m: Mutant) -> bool {
+        MUTANT.get() == m
+    }
+
+    /// Whether the product checks its own invariants: not with a mutant in, so that the oracles must find it.
+    pub fn asserting() -> bool {
+        MUTANT.get() == Mutant::None
+    }
+
+    /// Counts a coverage mark.
+    pub fn hit(mark: &'static str) {
+        MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
+    }
+
+    /// The marks hit on this thread since the last call.
+    pub fn take_marks() -> BTreeMap<&'static str, u64> {
+        MARKS.with_borrow_mut(std::mem::take)
+    }
+}
+
+#[cfg(feature = "testing")]
+pub use on::{asserting, hit, mutant, set_mutant, take_marks};
+
+/// Whether this known bug is in: never, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn mutant(_: Mutant) -> bool {
+    false
+}
+
+/// Whether the product checks its own invariants: always, outside of mutation tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn asserting() -> bool {
+    true
+}
+
+/// Counts a coverage mark: nothing, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn hit(_: &'static str) {}
+
+/// Asserts an invariant, in release builds too; silent only while a mutation test wants the outside oracles to speak.
+#[macro_export]
+macro_rules! invariant {
+    ($cond:expr, $($why:tt)+) => {
+        if $crate::testing::asserting() { assert!($cond, $($why)+) }
+    };
+}

@@ -1,0 +1,2 @@
+//! The Atoll binary.
+fn main() {}
