@@ -364,6 +364,9 @@ mod tests {
         assert!(Bytes::from_bytes(Bytes::from_static(&[255, 255, 255, 255])).is_err());
         assert!(bool::from_bytes(Bytes::from_static(&[2])).is_err());
         assert_eq!(Pick::from_bytes(Pick::Some { what: 3 }.to_bytes()), Ok(Pick::Some { what: 3 }));
-        assert!(matches!(Pick::from_bytes(Bytes::from_static(&[1])), Err(DecodeError::Invalid { value: 1, .. })));
+        assert!(matches!(
+            Pick::from_bytes(Bytes::from_static(&[1])),
+            Err(DecodeError::Invalid { value: 1, .. })
+        ));
     }
 }

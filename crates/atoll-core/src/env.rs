@@ -368,7 +368,11 @@ impl Env {
         let lost = {
             let mut state = self.state();
             state.links.insert((peer, class), link);
-            if link == Link::Down { state.take_pending(|p| p.to == peer && p.class == class) } else { Vec::new() }
+            if link == Link::Down {
+                state.take_pending(|p| p.to == peer && p.class == class)
+            } else {
+                Vec::new()
+            }
         };
         for p in lost {
             p.reply.complete(Err(CallError::Lost(peer)));
@@ -520,7 +524,9 @@ impl<R: Rpc> Future for Call<R> {
                 Ok(refused) => Err(CallError::Refused { node, reason: refused.reason }),
                 Err(error) => Err(CallError::Malformed { node, error }),
             },
-            Ok(Ok(frame)) => R::Reply::from_frame(frame).map_err(|error| CallError::Malformed { node, error }),
+            Ok(Ok(frame)) => {
+                R::Reply::from_frame(frame).map_err(|error| CallError::Malformed { node, error })
+            }
             Ok(Err(e)) => Err(e),
             Err(Abandoned) => Err(CallError::Lost(node)),
         })

@@ -480,7 +480,9 @@ impl NodeCore {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
     /// The journal has records of a role that this node does not hold.
-    #[error("the journal holds records of {role}, which this node is not configured for; start it with that role")]
+    #[error(
+        "the journal holds records of {role}, which this node is not configured for; start it with that role"
+    )]
     NoRole {
         /// The role.
         role: RoleKind,

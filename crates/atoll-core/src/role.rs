@@ -111,7 +111,14 @@ pub trait Role: Send {
     fn flush(&mut self, _now: Tick, _out: &mut Effects) {}
 
     /// Answer to [`Effects::fetch`]: the records in the order asked, or why not.
-    fn on_fetched(&mut self, _now: Tick, _tag: u64, _got: Result<Vec<Stored>, FetchError>, _out: &mut Effects) {}
+    fn on_fetched(
+        &mut self,
+        _now: Tick,
+        _tag: u64,
+        _got: Result<Vec<Stored>, FetchError>,
+        _out: &mut Effects,
+    ) {
+    }
 
     /// The journal is closed for good, or space ran short or came back.
     fn on_space(&mut self, _now: Tick, _space: Space, _out: &mut Effects) {}
