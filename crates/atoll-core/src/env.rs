@@ -540,10 +540,13 @@ impl<R: Rpc> Drop for Call<R> {
     }
 }
 
+/// A node that was asked, and what became of it.
+type Slot<R> = (NodeId, Option<Result<<R as Rpc>::Reply, CallError>>);
+
 /// What [`Env::gather`] got: one slot per node, in the order asked.
 #[derive(Debug)]
 pub struct Replies<R: Rpc> {
-    slots: Vec<(NodeId, Option<Result<R::Reply, CallError>>)>,
+    slots: Vec<Slot<R>>,
 }
 
 impl<R: Rpc> Replies<R> {

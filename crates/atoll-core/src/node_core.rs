@@ -215,6 +215,10 @@ impl NodeCore {
     pub fn deliver(&mut self, now: Tick, from: NodeId, class: Class, envelope: Envelope) {
         self.clock(now);
         self.steps += 1;
+        self.receive(now, from, class, envelope);
+    }
+
+    fn receive(&mut self, now: Tick, from: NodeId, class: Class, envelope: Envelope) {
         let request = match envelope.exchange {
             Exchange::Reply(request) => return self.env.complete(request, envelope.frame),
             Exchange::Request(n) => Some(n),
@@ -346,8 +350,7 @@ impl NodeCore {
             return true;
         }
         if let Some(envelope) = envelope {
-            self.steps -= usize::from(self.steps > 0);
-            self.deliver(now, self.env.node(), Class::Control, envelope);
+            self.receive(now, self.env.node(), Class::Control, envelope);
             return true;
         }
         self.fire_timers(now) || self.run_deadline(now) || self.poll_one()
@@ -356,12 +359,14 @@ impl NodeCore {
     fn fire_timers(&mut self, now: Tick) -> bool {
         let due: Vec<Waker> = {
             let mut state = self.env.state();
+            if state.timers.first_key_value().is_none_or(|((at, _), _)| *at > now) {
+                return false;
+            }
             let later = state.timers.split_off(&(Tick(now.0 + 1), 0));
             std::mem::replace(&mut state.timers, later).into_values().collect()
         };
-        let any = !due.is_empty();
         due.into_iter().for_each(Waker::wake);
-        any
+        true
     }
 
     fn run_deadline(&mut self, now: Tick) -> bool {

@@ -1,0 +1,196 @@
+//! The node core on its own: answers wait for the disk, procedures run in the order of their wakes, calls fail in the way
+//! that says whether they happened.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_core::*;
+use bytes::Bytes;
+
+atoll_core::message! {
+    /// Asks the toy role to remember a number.
+    pub struct Add = 9001 {
+        /// What to add.
+        pub n: u64,
+    }
+}
+atoll_core::message! {
+    /// The sum so far.
+    pub struct Sum = 9002 {
+        /// Sum.
+        pub n: u64,
+    }
+}
+atoll_core::rpc!(Add => Sum, LOCAL_STORE, Control);
+
+/// Sums numbers; every answer reveals the record of its number.
+#[derive(Default)]
+struct Toy {
+    sum: u64,
+}
+
+impl Role for Toy {
+    fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        let add = Add::from_frame(frame).unwrap();
+        self.sum += add.n;
+        let lsn = out.journal(RecordKind::Fact, add.to_bytes(), Bytes::new());
+        out.reply(from, Sum { n: self.sum }, lsn);
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+
+    fn checkpoint(&self) -> Bytes {
+        self.sum.to_bytes()
+    }
+
+    fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
+        self.sum = u64::from_bytes(checkpoint)?;
+        Ok(())
+    }
+
+    fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
+        self.sum += Add::from_bytes(stored.record.head)?.n;
+        Ok(())
+    }
+}
+
+fn node(id: u32) -> NodeCore {
+    let mut core = NodeCore::new(NodeId(id), Incarnation(7), 42);
+    core.add_role(roles::LOCAL_STORE, Box::new(Toy::default()));
+    core
+}
+
+fn turn(core: &mut NodeCore, now: u64) -> Outputs {
+    let mut out = Outputs::default();
+    core.turn(Tick(now), &mut out);
+    out
+}
+
+fn places(batch: &JournalBatch) -> Vec<(Lsn, Loc)> {
+    let loc = Loc { segment: 1, offset_bytes: 0, len_bytes: 1 };
+    batch.records.iter().map(|(lsn, _)| (*lsn, loc)).collect()
+}
+
+fn request(n: u64, add: u64) -> Envelope {
+    Envelope { exchange: Exchange::Request(n), frame: Add { n: add }.into_frame(roles::LOCAL_STORE) }
+}
+
+#[test]
+fn an_answer_waits_for_the_record_that_it_reveals() {
+    let mut core = node(1);
+    core.set_link(Tick(0), NodeId(2), Class::Control, Link::Up);
+    core.deliver(Tick(1), NodeId(2), Class::Control, request(5, 10));
+    let out = turn(&mut core, 1);
+    assert!(out.frames.is_empty(), "nothing is synced yet");
+    let batch = out.journal.unwrap();
+    // More work while the writer is busy is staged, not handed out: one batch at a time (X2).
+    core.deliver(Tick(2), NodeId(2), Class::Control, request(6, 1));
+    assert!(turn(&mut core, 2).journal.is_none());
+    core.durable(Tick(3), Ok(places(&batch)));
+    let out = turn(&mut core, 3);
+    assert_eq!(out.frames.len(), 1);
+    assert_eq!(out.frames[0].envelope.exchange, Exchange::Reply(5));
+    let second = out.journal.unwrap();
+    core.durable(Tick(4), Ok(places(&second)));
+    let out = turn(&mut core, 4);
+    assert_eq!(Sum::from_frame(out.frames[0].envelope.frame.clone()), Ok(Sum { n: 11 }));
+}
+
+#[test]
+fn a_failed_journal_kills_held_answers_and_takes_nothing_more() {
+    let mut core = node(1);
+    core.set_link(Tick(0), NodeId(2), Class::Control, Link::Up);
+    core.deliver(Tick(1), NodeId(2), Class::Control, request(5, 10));
+    assert!(turn(&mut core, 1).journal.is_some());
+    core.durable(Tick(2), Err("sync failed".into()));
+    core.deliver(Tick(3), NodeId(2), Class::Control, request(6, 10));
+    let out = turn(&mut core, 3);
+    assert!(out.frames.is_empty() && out.journal.is_none());
+}
+
+#[test]
+fn recovery_gives_facts_back_and_numbers_go_on() {
+    let mut core = node(1);
+    core.recover_checkpoint(Checkpoint {
+        covers: Lsn(4),
+        states: vec![(roles::LOCAL_STORE, 30u64.to_bytes())],
+    })
+    .unwrap();
+    let record = Record {
+        owner: roles::LOCAL_STORE,
+        kind: RecordKind::Fact,
+        head: Add { n: 5 }.to_bytes(),
+        payload: Bytes::new(),
+    };
+    let loc = Loc { segment: 1, offset_bytes: 0, len_bytes: 1 };
+    core.recover_record(Stored { lsn: Lsn(5), loc, record }).unwrap();
+    core.recover_done(Lsn(5));
+    core.deliver(Tick(1), NodeId(2), Class::Control, request(5, 1));
+    let batch = turn(&mut core, 1).journal.unwrap();
+    assert_eq!(batch.records[0].0, Lsn(6));
+    core.request_checkpoint();
+    let checkpoint = turn(&mut core, 2).checkpoint.unwrap();
+    assert_eq!(checkpoint.covers, Lsn(5), "facts that are only staged are not covered");
+    let stranger = Record { owner: roles::ACCEPTOR, ..batch.records[0].1.clone() };
+    let stored = Stored { lsn: Lsn(9), loc, record: stranger };
+    assert!(matches!(core.recover_record(stored), Err(RecoverError::NoRole { .. })));
+}
+
+#[test]
+fn calls_say_whether_they_happened() {
+    let mut core = node(1);
+    let env = core.env();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    env.clone().spawn(
+        "caller",
+        Box::pin(async move {
+            let got = env.call(NodeId(2), Add { n: 1 }).await;
+            log.lock().unwrap().push(got);
+            env.sleep(Duration::from_nanos(10)).await;
+            let got = env.call(NodeId(2), Add { n: 1 }).await;
+            log.lock().unwrap().push(got);
+            let local = env.call(NodeId(1), Add { n: 3 });
+            assert!(
+                env.within(Duration::from_nanos(5), local).await.is_err(),
+                "its answer waits for the disk"
+            );
+        }),
+    );
+    turn(&mut core, 1);
+    core.set_link(Tick(2), NodeId(2), Class::Control, Link::Up);
+    let out = turn(&mut core, 11);
+    assert_eq!(out.frames.len(), 1);
+    core.set_link(Tick(12), NodeId(2), Class::Control, Link::Down);
+    turn(&mut core, 13);
+    turn(&mut core, 20);
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0], Err(CallError::NotSent(Unsent::NotConnected(NodeId(2)))));
+    assert_eq!(seen[1], Err(CallError::Lost(NodeId(2))));
+    assert_eq!(core.next_deadline(), None, "timers leave the heap when their futures are dropped");
+}
+
+#[test]
+fn procedures_run_in_the_order_of_their_wakes_and_abort_drops_them() {
+    let mut core = node(1);
+    let env = core.env();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for (i, nanos) in [(0, 30u64), (1, 10), (2, 20)] {
+        let (e, order) = (env.clone(), order.clone());
+        env.spawn(
+            "sleeper",
+            Box::pin(async move {
+                e.sleep(Duration::from_nanos(nanos)).await;
+                order.lock().unwrap().push(i);
+            }),
+        );
+    }
+    let never = env.spawn("never", Box::pin(std::future::pending()));
+    turn(&mut core, 0);
+    assert_eq!(core.running().count(), 4);
+    never.abort();
+    turn(&mut core, 30);
+    assert_eq!(*order.lock().unwrap(), [1, 2, 0]);
+    assert_eq!(core.running().count(), 0);
+}

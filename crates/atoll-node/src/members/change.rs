@@ -1,0 +1,203 @@
+//! Changes to the table of members: conditional writes, repeated until they hold or are refused (idempotent).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{Env, NodeId};
+use atoll_log::{Nonce, Register, RegisterError, Version, Written};
+
+use super::Members;
+use super::role::KeepTable;
+use super::table::{MAX_MEMBERS, Member, MemberTable};
+
+/// Why a change of members was not made. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The node is not a member.
+    #[error("node {0} is not a member; `atoll node list` shows who is")]
+    NotAMember(NodeId),
+    /// Another node has this id, at another address.
+    #[error("node {node} is a member already, at {peer}; remove it first, or give the new node another id")]
+    IdTaken {
+        /// The id.
+        node: NodeId,
+        /// Where the member with this id is.
+        peer: String,
+    },
+    /// The table is full.
+    #[error("the cluster has {MAX_MEMBERS} members, which is the most")]
+    TooMany,
+    /// It still has something to do.
+    #[error("node {node} still holds {what}; drain it first and wait until it is empty")]
+    InUse {
+        /// The node.
+        node: NodeId,
+        /// What it holds.
+        what: String,
+    },
+    /// Without it too few would be left.
+    #[error("without node {0} nobody would be left to hold {1}; add another node first")]
+    LastOne(NodeId, &'static str),
+    /// The register did not answer.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The register holds what this version cannot read.
+    #[error("the table of members is not readable: {0}; it was written by another version")]
+    Unreadable(#[from] atoll_core::DecodeError),
+    /// Others changed the table all the time.
+    #[error("the table of members keeps changing; try again")]
+    Contended,
+}
+
+/// Most attempts at one change.
+const ATTEMPTS: u32 = 16;
+
+/// Changes and reads the table in its register.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    env: Env,
+    register: Arc<dyn Register>,
+    members: Members,
+}
+
+impl Changes {
+    /// Over the table's register.
+    pub fn new(env: Env, register: Arc<dyn Register>, members: Members) -> Self {
+        Changes { env, register, members }
+    }
+
+    /// Reads the register, and keeps what is newer, on disk, too.
+    pub async fn refresh(&self) -> Result<MemberTable, ChangeError> {
+        let got = self.register.read().await?;
+        if got.version == Version(0) {
+            return Ok(MemberTable { version: 0, nodes: self.members.table().nodes });
+        }
+        let table = MemberTable::decode(got.version.0, got.value)?;
+        self.keep(&table).await;
+        Ok(table)
+    }
+
+    async fn keep(&self, table: &MemberTable) {
+        if self.members.adopt(table.clone()) {
+            let keep = KeepTable { version: table.version, value: table.encode() };
+            // Kept for a restart only: a failure costs a slower start.
+            drop(self.env.call(self.env.node(), keep).await);
+        }
+    }
+
+    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything.
+    pub async fn edit(
+        &self,
+        mut edit: impl FnMut(&mut MemberTable) -> Result<bool, ChangeError>,
+    ) -> Result<MemberTable, ChangeError> {
+        for attempt in 0..ATTEMPTS {
+            let mut table = self.refresh().await?;
+            let expected = Version(table.version);
+            if !edit(&mut table)? {
+                return Ok(table);
+            }
+            let nonce = Nonce((u128::from(self.env.random()) << 64) | u128::from(self.env.random()));
+            match self.register.write_if(expected, table.encode(), nonce).await {
+                Ok(Written::Yes(version)) => {
+                    table.version = version.0;
+                    self.keep(&table).await;
+                    return Ok(table);
+                }
+                // Unknown: the next round reads, and finds the change done or not.
+                Ok(Written::Conflict(_)) | Err(RegisterError::Unknown(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
+            self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
+        }
+        Err(ChangeError::Contended)
+    }
+
+    /// Writes this node's row: its addresses, roles and data directory. A node that is no member is refused, unless the
+    /// table was never written: then the configuration file's peers are the first members.
+    pub async fn join(&self, row: Member) -> Result<MemberTable, ChangeError> {
+        let me = self.env.node();
+        self.edit(|table| {
+            let first = table.version == 0;
+            match table.nodes.get_mut(&me) {
+                Some(mine) => {
+                    let new = Member { draining: mine.draining, ..row.clone() };
+                    let changed = first || *mine != new;
+                    *mine = new;
+                    Ok(changed)
+                }
+                None if first => {
+                    table.nodes.insert(me, row.clone());
+                    Ok(true)
+                }
+                None => Err(ChangeError::NotAMember(me)),
+            }
+        })
+        .await
+    }
+
+    /// Adds a member that is about to be started. Idempotent.
+    pub async fn add(&self, node: NodeId, peer: &str) -> Result<MemberTable, ChangeError> {
+        self.edit(|table| {
+            if let Some(there) = table.nodes.get_mut(&node) {
+                if there.peer != peer {
+                    return Err(ChangeError::IdTaken { node, peer: there.peer.clone() });
+                }
+                let changed = there.draining;
+                there.draining = false;
+                return Ok(changed);
+            }
+            if table.nodes.len() >= MAX_MEMBERS {
+                return Err(ChangeError::TooMany);
+            }
+            let row = Member {
+                peer: peer.to_owned(),
+                grpc: String::new(),
+                storage: atoll_core::StorageId(0),
+                log: false,
+                sequencer: false,
+                meta: false,
+                draining: false,
+            };
+            table.nodes.insert(node, row);
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Marks a member to be emptied; the guardians move what it holds. Idempotent.
+    pub async fn drain(&self, node: NodeId) -> Result<MemberTable, ChangeError> {
+        self.edit(|table| {
+            let left = |f: fn(&Member) -> bool| table.nodes.iter().any(|(n, m)| *n != node && !m.draining && f(m));
+            let row = table.nodes.get(&node).ok_or(ChangeError::NotAMember(node))?;
+            for (has, what, held) in [
+                (row.log, "entries", left(|m| m.log)),
+                (row.sequencer, "sequencers", left(|m| m.sequencer)),
+                (row.meta, "registers", left(|m| m.meta)),
+            ] {
+                if has && !held {
+                    return Err(ChangeError::LastOne(node, what));
+                }
+            }
+            let changed = !row.draining;
+            table.nodes.entry(node).and_modify(|m| m.draining = true);
+            Ok(changed)
+        })
+        .await
+    }
+
+    /// Removes a member that was drained; `held` is what it still holds, if anything. Idempotent.
+    pub async fn remove(&self, node: NodeId, held: Option<String>) -> Result<MemberTable, ChangeError> {
+        self.edit(|table| {
+            let Some(row) = table.nodes.get(&node) else { return Ok(false) };
+            if let Some(what) = &held {
+                return Err(ChangeError::InUse { node, what: what.clone() });
+            }
+            if !row.draining && row.storage.0 != 0 {
+                return Err(ChangeError::InUse { node, what: "its place in new segments".into() });
+            }
+            table.nodes.remove(&node);
+            Ok(true)
+        })
+        .await
+    }
+}

@@ -1,0 +1,100 @@
+//! The role that answers who this node is, and keeps the newest table of members over restarts, so that a node finds the
+//! others again wherever they have moved.
+
+use atoll_core::{
+    Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind, Refused,
+    Role, Stored, Tick,
+};
+use bytes::{Bytes, BytesMut};
+
+use super::Members;
+use super::table::MemberTable;
+
+atoll_core::message! {
+    /// Tells the member role to keep this table; sent by the node to itself.
+    pub struct KeepTable = 10 {
+        /// The version of the register.
+        pub version: u64,
+        /// The register's value.
+        pub value: Bytes,
+    }
+}
+
+atoll_core::message! {
+    /// The table is durable on this node.
+    pub struct Kept = 11 {}
+}
+atoll_core::rpc!(KeepTable => Kept, MEMBER, Control);
+
+/// See the module's words.
+#[derive(Debug)]
+pub struct MemberRole {
+    members: Members,
+    kept: MemberTable,
+}
+
+impl MemberRole {
+    /// A role over the node's view.
+    pub fn new(members: Members) -> Self {
+        MemberRole { members, kept: MemberTable::default() }
+    }
+
+    fn take(&mut self, table: MemberTable) {
+        if table.version > self.kept.version {
+            self.kept = table.clone();
+            self.members.adopt(table);
+        }
+    }
+
+    fn keep(&mut self, m: KeepTable, out: &mut Effects) -> Result<Lsn, DecodeError> {
+        let table = MemberTable::decode(m.version, m.value.clone())?;
+        if table.version <= self.kept.version {
+            return Ok(out.durable());
+        }
+        self.take(table);
+        Ok(out.journal(RecordKind::Fact, m.to_bytes(), Bytes::new()))
+    }
+}
+
+impl Role for MemberRole {
+    fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        match frame.kind {
+            Identify::KIND => out.reply(from, self.members.identity(), Lsn::NONE),
+            KeepTable::KIND => match KeepTable::from_frame(frame).and_then(|m| self.keep(m, out)) {
+                Ok(lsn) => out.reply(from, Kept {}, lsn),
+                Err(e) => out.reply(from, Refused { reason: e.to_string() }, Lsn::NONE),
+            },
+            kind => {
+                let reason = format!("the member role takes no message of kind {kind}");
+                out.reply(from, Refused { reason }, Lsn::NONE);
+            }
+        }
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+
+    fn on_space(&mut self, _now: Tick, space: atoll_core::Space, _out: &mut Effects) {
+        if space == atoll_core::Space::Closed {
+            self.members.fail();
+        }
+    }
+
+    fn checkpoint(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        KeepTable { version: self.kept.version, value: self.kept.encode() }.encode(&mut out);
+        out.freeze()
+    }
+
+    fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
+        let m = KeepTable::from_bytes(checkpoint)?;
+        self.take(MemberTable::decode(m.version, m.value)?);
+        Ok(())
+    }
+
+    fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
+        let mut from = Reader::new(stored.record.head);
+        let m = KeepTable::decode(&mut from)?;
+        self.take(MemberTable::decode(m.version, m.value)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! What is wrong with a log's active segment, if anything, and which Loglet should follow: a pure function.
+
+use std::time::Duration;
+
+use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
+use atoll_log::{LogletSpec, Members as LogletMembers};
+
+use crate::members::Members;
+use crate::settings::Timings;
+
+/// Why a segment should be followed by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The sequencer's node is suspected: appends wait.
+    SequencerGone(NodeId),
+    /// The sequencer's node lives another life and has forgotten its positions (native T6).
+    SequencerRestarted(NodeId),
+    /// The sequencer's node is about to stop, or is drained.
+    SequencerLeaving(NodeId),
+    /// A server has another data directory than the segment names (native T8).
+    StorageReplaced(NodeId),
+    /// A server is drained for good.
+    ServerDrained(NodeId),
+    /// A server was gone for long, and another can take its place.
+    ServerGone(NodeId),
+}
+
+impl Reason {
+    /// Appends wait for this: act at once.
+    pub fn is_urgent(self) -> bool {
+        matches!(self, Reason::SequencerGone(_) | Reason::SequencerRestarted(_) | Reason::SequencerLeaving(_))
+    }
+
+    /// The node it is about.
+    pub fn node(self) -> NodeId {
+        match self {
+            Reason::SequencerGone(n)
+            | Reason::SequencerRestarted(n)
+            | Reason::SequencerLeaving(n)
+            | Reason::StorageReplaced(n)
+            | Reason::ServerDrained(n)
+            | Reason::ServerGone(n) => n,
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reason::SequencerGone(n) => write!(f, "the sequencer on node {n} does not answer"),
+            Reason::SequencerRestarted(n) => write!(f, "the sequencer on node {n} was restarted"),
+            Reason::SequencerLeaving(n) => write!(f, "node {n} is leaving and holds the sequencer"),
+            Reason::StorageReplaced(n) => write!(f, "node {n} has another data directory"),
+            Reason::ServerDrained(n) => write!(f, "node {n} is drained"),
+            Reason::ServerGone(n) => write!(f, "the server on node {n} has been gone for long"),
+        }
+    }
+}
+
+/// Everything that an assessment looks at.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The members and their lives.
+    pub members: &'a Members,
+    /// This node.
+    pub me: &'a Identity,
+    /// Now.
+    pub now: Tick,
+    /// When things count as gone.
+    pub timings: &'a Timings,
+}
+
+impl View<'_> {
+    fn sequencer(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
+        let (node, incarnation) = active.sequencer?;
+        if node == self.me.node {
+            return if incarnation != self.me.incarnation {
+                Some(Reason::SequencerRestarted(node))
+            } else if self.me.draining || self.me.failed {
+                Some(Reason::SequencerLeaving(node))
+            } else {
+                None
+            };
+        }
+        let draining = candidates.iter().any(|c| c.node == node && c.draining);
+        match self.members.liveness(node) {
+            Some(life) if !life.alive => Some(Reason::SequencerGone(node)),
+            Some(life) if life.incarnation.is_some_and(|i| i != incarnation) => {
+                Some(Reason::SequencerRestarted(node))
+            }
+            _ if draining => Some(Reason::SequencerLeaving(node)),
+            _ => None,
+        }
+    }
+
+    fn server(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
+        let table = self.members.table();
+        let spare = candidates.iter().any(|c| {
+            c.log && c.alive && !c.draining && !active.servers.iter().any(|(node, _)| *node == c.node)
+        });
+        for (node, storage) in &active.servers {
+            let row = table.nodes.get(node);
+            let known = if *node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
+            if known.is_some_and(|s| s.0 != 0 && s != *storage) {
+                return Some(Reason::StorageReplaced(*node));
+            }
+            if spare && row.is_some_and(|r| r.draining) {
+                return Some(Reason::ServerDrained(*node));
+            }
+            let gone = self.members.liveness(*node).filter(|l| !l.alive);
+            let long = gone.is_some_and(|l| self.now.since(l.since) >= self.timings.replace_server_after);
+            if spare && long {
+                return Some(Reason::ServerGone(*node));
+            }
+        }
+        None
+    }
+
+    /// What is wrong with a segment, the most urgent first. None: leave it alone.
+    pub fn assess(&self, active: &LogletMembers) -> Option<Reason> {
+        let candidates = self.members.candidates();
+        self.sequencer(active, &candidates).or_else(|| self.server(active, &candidates))
+    }
+
+    /// The next segment: like the active one, without the nodes that are gone or leaving.
+    pub fn remedy(&self, reason: Reason) -> LogletSpec {
+        let mut avoid: Vec<NodeId> =
+            self.members.candidates().iter().filter(|c| !c.alive || c.draining).map(|c| c.node).collect();
+        // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries.
+        if !matches!(reason, Reason::SequencerRestarted(_) | Reason::StorageReplaced(_)) {
+            avoid.push(reason.node());
+        }
+        avoid.sort_unstable();
+        avoid.dedup();
+        LogletSpec { avoid, ..LogletSpec::default() }
+    }
+
+    /// How long this node waits before it acts, so that not all of them act at once: its rank among the living, the node
+    /// in question last.
+    pub fn patience(&self, reason: Reason) -> Duration {
+        if reason.node() == self.me.node {
+            return Duration::ZERO;
+        }
+        let others = self.members.candidates();
+        let rank = others
+            .iter()
+            .filter(|c| c.alive && !c.draining && c.node != reason.node() && c.node < self.me.node)
+            .count();
+        self.timings.rank_delay * u32::try_from(rank).unwrap_or(u32::MAX)
+    }
+}
