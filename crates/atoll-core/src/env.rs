@@ -541,12 +541,12 @@ impl<R: Rpc> Drop for Call<R> {
 }
 
 /// A node that was asked, and what became of it.
-type Slot<R> = (NodeId, Option<Result<<R as Rpc>::Reply, CallError>>);
+type Slot<Reply> = (NodeId, Option<Result<Reply, CallError>>);
 
 /// What [`Env::gather`] got: one slot per node, in the order asked.
 #[derive(Debug)]
 pub struct Replies<R: Rpc> {
-    slots: Vec<Slot<R>>,
+    slots: Vec<Slot<R::Reply>>,
 }
 
 impl<R: Rpc> Replies<R> {

@@ -116,7 +116,7 @@ pub trait Message: Encode + Decode + Send + 'static {
 /// A request with one reply type, for one role.
 pub trait Rpc: Message {
     /// The answer.
-    type Reply: Message;
+    type Reply: Message + std::fmt::Debug;
     /// Who answers it.
     const ROLE: RoleKind;
     /// Which connection it takes.
