@@ -431,10 +431,14 @@ impl State {
             }
             return Ok(());
         }
-        match self.links.get(&(to, class)).copied().unwrap_or(Link::Down) {
-            Link::Up => {}
-            Link::Full => return Err(Unsent::QueueFull(to)),
-            Link::Down => return Err(Unsent::NotConnected(to)),
+        // A reply takes the connection that its request came by, which our own outgoing side says nothing about: held
+        // back here, it would leave a caller waiting whose side is well.
+        if !matches!(envelope.exchange, Exchange::Reply(_)) {
+            match self.links.get(&(to, class)).copied().unwrap_or(Link::Down) {
+                Link::Up => {}
+                Link::Full => return Err(Unsent::QueueFull(to)),
+                Link::Down => return Err(Unsent::NotConnected(to)),
+            }
         }
         self.outgoing.push(Outgoing { to, class, envelope });
         Ok(())
