@@ -1,0 +1,295 @@
+//! Who are you: the first words on every connection, in both directions.
+//!
+//! The preamble is the same for ever, so that versions can refuse each other in words: magic (8 bytes), protocol version
+//! (2), what follows (1: 0 hello, 1 refusal), zero (1), length of what follows (4). The dialer says hello and whom it
+//! wants; the other side answers with its own hello, or with a refusal.
+
+use std::fmt;
+
+use atoll_core::{Class, Decode, DecodeError, Encode, Incarnation, NodeId, Reader, StorageId};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::wire::Limits;
+
+/// Version of frames and messages between nodes. Nodes of different versions refuse each other.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"ATOLLnet";
+const PREAMBLE_BYTES: usize = 16;
+/// Longest hello or refusal.
+const MAX_BODY_BYTES: usize = 1024;
+/// Longest name of a cluster.
+pub(crate) const MAX_CLUSTER_BYTES: usize = 128;
+/// Longest text of a refusal that is sent or read.
+const MAX_REASON_BYTES: usize = 512;
+
+/// One life of a node on one data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The life.
+    pub incarnation: Incarnation,
+    /// The data directory.
+    pub storage: StorageId,
+}
+
+/// What each side says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) cluster: String,
+    pub(crate) node: NodeId,
+    /// Whom the dialer wants; in the answer, whom it got.
+    pub(crate) to: NodeId,
+    pub(crate) identity: Identity,
+    pub(crate) class: Class,
+    pub(crate) limits: Limits,
+}
+
+/// Why a node does not take another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCode {
+    /// Another protocol version.
+    Version,
+    /// Another cluster.
+    Cluster,
+    /// The dialer wanted another node: a wrong address.
+    WrongNode,
+    /// Not a member that this node knows; it may learn of it later.
+    UnknownNode,
+    /// A node of this id is connected and alive.
+    Duplicate,
+    /// A hello that cannot be read.
+    Malformed,
+}
+
+const CODES: [(RefusalCode, u16); 6] = [
+    (RefusalCode::Version, 1),
+    (RefusalCode::Cluster, 2),
+    (RefusalCode::WrongNode, 3),
+    (RefusalCode::UnknownNode, 4),
+    (RefusalCode::Duplicate, 5),
+    (RefusalCode::Malformed, 6),
+];
+
+/// A refusal, in words for an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kind of reason.
+    pub code: RefusalCode,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("not an Atoll node: it begins with {0:02x?}")]
+    Garbage([u8; 8]),
+    #[error("speaks protocol version {theirs}, this node speaks {PROTOCOL_VERSION}")]
+    Version { theirs: u16 },
+    #[error("its hello is not readable: {0}")]
+    Decode(#[from] DecodeError),
+    #[error("refused: {0}")]
+    Refused(Refusal),
+}
+
+fn class_tag(class: Class) -> u8 {
+    match class {
+        Class::Control => 0,
+        Class::Data => 1,
+    }
+}
+
+impl Hello {
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.cluster.encode(&mut out);
+        self.node.encode(&mut out);
+        self.to.encode(&mut out);
+        self.identity.incarnation.encode(&mut out);
+        self.identity.storage.encode(&mut out);
+        class_tag(self.class).encode(&mut out);
+        self.limits.head_bytes.encode(&mut out);
+        self.limits.payload_bytes.encode(&mut out);
+        self.limits.payloads.encode(&mut out);
+        out.freeze()
+    }
+
+    pub(crate) fn decode(body: Bytes) -> Result<Hello, DecodeError> {
+        let from = &mut Reader::new(body);
+        let hello = Hello {
+            cluster: String::decode(from)?,
+            node: NodeId::decode(from)?,
+            to: NodeId::decode(from)?,
+            identity: Identity { incarnation: Incarnation::decode(from)?, storage: StorageId::decode(from)? },
+            class: match u8::decode(from)? {
+                0 => Class::Control,
+                1 => Class::Data,
+                n => {
+                    let allowed = "0 control, 1 data";
+                    return Err(DecodeError::Invalid { what: "class", value: n.into(), allowed });
+                }
+            },
+            limits: Limits {
+                head_bytes: u32::decode(from)?,
+                payload_bytes: u32::decode(from)?,
+                payloads: u16::decode(from)?,
+            },
+        };
+        from.finish("hello")?;
+        if hello.cluster.len() > MAX_CLUSTER_BYTES {
+            let value = hello.cluster.len() as u64;
+            return Err(DecodeError::Invalid { what: "cluster name", value, allowed: "128 bytes" });
+        }
+        Ok(hello)
+    }
+}
+
+impl Refusal {
+    fn encode(&self) -> Bytes {
+        let code = CODES.iter().find(|(c, _)| *c == self.code).map_or(0, |(_, n)| *n);
+        let mut reason = self.reason.clone();
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+        let mut out = BytesMut::new();
+        code.encode(&mut out);
+        reason.encode(&mut out);
+        out.freeze()
+    }
+
+    fn decode(body: Bytes) -> Result<Refusal, DecodeError> {
+        let from = &mut Reader::new(body);
+        let n = u16::decode(from)?;
+        // A newer version may have reasons that this one does not know; the text says enough.
+        let code = CODES.iter().find(|(_, known)| *known == n).map_or(RefusalCode::Malformed, |(c, _)| *c);
+        // What a stranger sent goes into logs: no control characters.
+        let reason = String::decode(from)?.chars().filter(|c| !c.is_control()).collect();
+        Ok(Refusal { code, reason })
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(to: &mut W, what: u8, body: &[u8]) -> std::io::Result<()> {
+    let mut out = BytesMut::with_capacity(PREAMBLE_BYTES + body.len());
+    out.extend_from_slice(&MAGIC);
+    PROTOCOL_VERSION.encode(&mut out);
+    what.encode(&mut out);
+    0u8.encode(&mut out);
+    (body.len() as u32).encode(&mut out);
+    out.extend_from_slice(body);
+    to.write_all(&out).await?;
+    to.flush().await
+}
+
+/// Sends a hello.
+pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(to: &mut W, hello: &Hello) -> std::io::Result<()> {
+    write(to, 0, &hello.encode()).await
+}
+
+/// Sends a refusal and ends the sending side.
+pub(crate) async fn write_refusal<W: AsyncWrite + Unpin>(
+    to: &mut W,
+    refusal: &Refusal,
+) -> std::io::Result<()> {
+    write(to, 1, &refusal.encode()).await?;
+    to.shutdown().await
+}
+
+/// Reads the other side's first words: a hello, or why not. Reads not one byte more than that.
+pub(crate) async fn read_hello<R: AsyncRead + Unpin>(from: &mut R) -> Result<Hello, HandshakeError> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    from.read_exact(&mut preamble[..8]).await?;
+    let [magic, _] = [0, 8].map(|i| <[u8; 8]>::try_from(&preamble[i..i + 8]).unwrap_or_default());
+    if magic != MAGIC {
+        return Err(HandshakeError::Garbage(magic));
+    }
+    from.read_exact(&mut preamble[8..]).await?;
+    let theirs = u16::from_le_bytes([preamble[8], preamble[9]]);
+    let what = preamble[10];
+    let len = u32::from_le_bytes([preamble[12], preamble[13], preamble[14], preamble[15]]) as usize;
+    // A refusal of any version can be read; a hello only of ours.
+    if theirs != PROTOCOL_VERSION && what != 1 {
+        return Err(HandshakeError::Version { theirs });
+    }
+    if len > MAX_BODY_BYTES {
+        let allowed = "1024 bytes";
+        return Err(DecodeError::Invalid { what: "length of a hello", value: len as u64, allowed }.into());
+    }
+    let mut body = vec![0; len];
+    from.read_exact(&mut body).await?;
+    match what {
+        0 => Ok(Hello::decode(body.into())?),
+        1 => Err(HandshakeError::Refused(Refusal::decode(body.into())?)),
+        n => {
+            let allowed = "0 hello, 1 refusal";
+            Err(DecodeError::Invalid { what: "handshake", value: n.into(), allowed }.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            cluster: "reef".into(),
+            node: NodeId(1),
+            to: NodeId(2),
+            identity: Identity { incarnation: Incarnation(7), storage: StorageId(9) },
+            class: Class::Data,
+            limits: Limits::OURS,
+        }
+    }
+
+    async fn written(hello: &Hello) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_hello(&mut bytes, hello).await.unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn round_trip_and_every_truncation_is_refused() {
+        let bytes = written(&hello()).await;
+        assert_eq!(read_hello(&mut &bytes[..]).await.unwrap(), hello());
+        for n in 0..bytes.len() {
+            assert!(read_hello(&mut &bytes[..n]).await.is_err(), "truncated at {n}");
+        }
+    }
+
+    #[tokio::test]
+    async fn strangers_are_told_apart() {
+        let bytes = written(&hello()).await;
+        let with = |i: usize, value: u8| {
+            let mut changed = bytes.clone();
+            changed[i] = value;
+            changed
+        };
+        assert!(matches!(read_hello(&mut &with(0, b'G')[..]).await, Err(HandshakeError::Garbage(_))));
+        assert!(matches!(read_hello(&mut &with(8, 9)[..]).await, Err(HandshakeError::Version { theirs: 9 })));
+        assert!(matches!(read_hello(&mut &with(10, 9)[..]).await, Err(HandshakeError::Decode(_))));
+        assert!(
+            matches!(read_hello(&mut &with(14, 9)[..]).await, Err(HandshakeError::Decode(_))),
+            "64 KiB and more"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_of_another_version_is_read() {
+        let refusal = Refusal { code: RefusalCode::Version, reason: "speaks 1, not 9".into() };
+        let mut bytes = Vec::new();
+        write_refusal(&mut bytes, &refusal).await.unwrap();
+        bytes[8] = 9;
+        match read_hello(&mut &bytes[..]).await {
+            Err(HandshakeError::Refused(got)) => assert_eq!(got, refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+}

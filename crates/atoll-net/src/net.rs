@@ -1,0 +1,421 @@
+//! The network of one node: routes envelopes to connections, keeps the address book.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::env::Refused;
+use atoll_core::{Class, Envelope, Exchange, Link, Message, NodeId, Outgoing, roles};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+use crate::conn::Conn;
+use crate::handshake::{Hello, Identity, MAX_CLUSTER_BYTES, Refusal, RefusalCode};
+use crate::inbox::{Inbox, NetEvent, NetEvents};
+use crate::listen::{ListenRefused, check_listener};
+use crate::options::NetOptions;
+use crate::stats::{Counters, NetStats, Throttle, count};
+use crate::tls::{Tls, TlsError};
+use crate::wire::{Limits, REQUEST_BITS, Wire};
+
+const CLASSES: [Class; 2] = [Class::Control, Class::Data];
+
+/// The network did not start. Nothing listens.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The listener cannot be opened.
+    #[error("listening on {address}: {error}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// Plaintext beyond loopback.
+    #[error(transparent)]
+    Refused(#[from] ListenRefused),
+    /// The PEM files are no good.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// A cluster name that no peer would take.
+    #[error("the cluster name has {0} bytes; 1 to {MAX_CLUSTER_BYTES} are taken")]
+    Cluster(usize),
+}
+
+struct Peer {
+    address: String,
+    dialers: Vec<AbortHandle>,
+}
+
+#[derive(Default)]
+struct State {
+    peers: BTreeMap<NodeId, Peer>,
+    dialed: BTreeMap<(NodeId, Class), Arc<Conn>>,
+    accepted: BTreeMap<(NodeId, Class), Arc<Conn>>,
+    /// The last life of each peer that was reported.
+    lives: BTreeMap<NodeId, Identity>,
+    next_generation: u16,
+    acceptor: Option<AbortHandle>,
+    stopping: bool,
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: NetOptions,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) local: SocketAddr,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) counters: Counters,
+    pub(crate) log_garbage: Throttle,
+    pub(crate) log_refused: Throttle,
+    pub(crate) log_accept: Throttle,
+    log_dropped: Throttle,
+    state: Mutex<State>,
+}
+
+/// A handle to the network of this node. Cheap to clone; the network stops with [`Net::shutdown`].
+#[derive(Clone)]
+pub struct Net(Arc<Shared>);
+
+impl Net {
+    /// Opens the listener and starts to accept. Peers are dialed once [`Net::set_peers`] names them, and only peers are taken
+    /// in. Runs on the current runtime.
+    pub async fn start(options: NetOptions) -> Result<(Net, NetEvents), StartError> {
+        if options.cluster.is_empty() || options.cluster.len() > MAX_CLUSTER_BYTES {
+            return Err(StartError::Cluster(options.cluster.len()));
+        }
+        let tls = options.tls.as_ref().map(Tls::load).transpose()?;
+        let listener = open_listener(&options).await?;
+        let failed = |error| StartError::Listen { address: options.listen.clone(), error };
+        let local = listener.local_addr().map_err(failed)?;
+        let inbox = Arc::new(Inbox::new(options.inbox_bytes));
+        let shared = Arc::new(Shared {
+            tls,
+            local,
+            inbox: inbox.clone(),
+            counters: Counters::default(),
+            log_garbage: Throttle::default(),
+            log_refused: Throttle::default(),
+            log_accept: Throttle::default(),
+            log_dropped: Throttle::default(),
+            state: Mutex::default(),
+            options,
+        });
+        let acceptor = tokio::spawn(crate::accept::run(shared.clone(), listener));
+        shared.lock().acceptor = Some(acceptor.abort_handle());
+        Ok((Net(shared), NetEvents(inbox)))
+    }
+
+    /// Where this node listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    /// Counters since start.
+    pub fn stats(&self) -> NetStats {
+        self.0.counters.snapshot()
+    }
+
+    /// Bytes that wait in the send queue of each connection.
+    pub fn queued(&self) -> Vec<(NodeId, Class, usize)> {
+        let state = self.0.lock();
+        let conns = state.dialed.values().chain(state.accepted.values());
+        conns.map(|c| (c.peer, c.class, c.queued_bytes())).collect()
+    }
+
+    /// The nodes to be connected with, and where they are (`host:port`); all others are disconnected and refused. A changed
+    /// address is dialed at once. This node itself may be in the list.
+    pub fn set_peers(&self, peers: BTreeMap<NodeId, String>) {
+        let mut state = self.0.lock();
+        if state.stopping {
+            return;
+        }
+        let gone: Vec<NodeId> = state
+            .peers
+            .iter()
+            .filter(|(id, p)| peers.get(*id) != Some(&p.address))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            if let Some(peer) = state.peers.remove(&id) {
+                peer.dialers.iter().for_each(AbortHandle::abort);
+            }
+            for class in CLASSES {
+                if let Some(conn) = state.dialed.get(&(id, class)).cloned() {
+                    conn.close("the peer's address has changed");
+                    self.0.forget_dialed(&mut state, &conn);
+                }
+            }
+            if !peers.contains_key(&id) {
+                state.lives.remove(&id);
+                for class in CLASSES {
+                    if let Some(conn) = state.accepted.remove(&(id, class)) {
+                        conn.close("the peer was removed");
+                    }
+                }
+            }
+        }
+        for (id, address) in peers {
+            if id == self.0.options.node || state.peers.contains_key(&id) {
+                continue;
+            }
+            let dial = |class| {
+                let dialer = crate::dial::run(self.0.clone(), id, class, address.clone());
+                tokio::spawn(dialer).abort_handle()
+            };
+            let dialers = CLASSES.map(dial).into();
+            state.peers.insert(id, Peer { address, dialers });
+        }
+    }
+
+    /// Queues envelopes on their connections; never waits. What has no connection is dropped: the core learns that from
+    /// the [`NetEvent::Link`] that is on its way to it.
+    pub fn send(&self, frames: impl IntoIterator<Item = Outgoing>) {
+        let state = self.0.lock();
+        for outgoing in frames {
+            self.0.route(&state, outgoing);
+        }
+    }
+
+    /// Ends all connections, after what is queued has been written or `patience` is over. No more events follow those
+    /// that are there.
+    pub async fn shutdown(&self, patience: Duration) {
+        let conns: Vec<Arc<Conn>> = {
+            let mut state = self.0.lock();
+            state.stopping = true;
+            state.dialed.values().chain(state.accepted.values()).cloned().collect()
+        };
+        conns.iter().for_each(|c| c.finish());
+        let drained = async {
+            for conn in &conns {
+                conn.closed().await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, drained).await;
+        let mut state = self.0.lock();
+        // Accepted connections end with the acceptor, so it had to stay until they had written what was queued.
+        state.acceptor.take().iter().for_each(AbortHandle::abort);
+        for peer in std::mem::take(&mut state.peers).into_values() {
+            peer.dialers.iter().for_each(AbortHandle::abort);
+        }
+        for conn in conns {
+            conn.close("this node stops");
+        }
+        drop(state);
+        self.0.inbox.close();
+    }
+}
+
+async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> {
+    let failed = |error| StartError::Listen { address: options.listen.clone(), error };
+    let addresses: Vec<SocketAddr> =
+        tokio::net::lookup_host(&options.listen).await.map_err(failed)?.collect();
+    // All that a name stands for, so that a second address cannot slip through.
+    for address in &addresses {
+        check_listener(*address, options.tls.is_some(), options.allow_plaintext_beyond_loopback)?;
+    }
+    TcpListener::bind(&addresses[..]).await.map_err(failed)
+}
+
+/// Settings of every socket: frames leave when they are written, and a vanished machine is noticed though it says nothing.
+pub(crate) fn tune(stream: &TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(2))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
+    let set = stream.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    #[cfg(target_os = "linux")]
+    let set = set.and_then(|()| socket.set_tcp_user_timeout(Some(Duration::from_secs(10))));
+    if let Err(error) = set {
+        tracing::debug!(%error, "socket options");
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn route(&self, state: &State, outgoing: Outgoing) {
+        let Outgoing { to, class, envelope } = outgoing;
+        if let Exchange::Reply(n) = envelope.exchange {
+            return self.route_reply(state, to, class, n, envelope);
+        }
+        let Some(conn) = state.dialed.get(&(to, class)) else { return count(&self.counters.dropped) };
+        if !conn.limits.allow(&envelope.frame)
+            || matches!(envelope.exchange, Exchange::Request(n) if n >> REQUEST_BITS != 0)
+        {
+            count(&self.counters.oversized);
+            let (kind, bytes) = (envelope.frame.kind, envelope.frame.size_bytes());
+            tracing::error!(%to, kind, bytes, "a message above the limits was not sent");
+            return self.refuse_here(to, class, envelope.exchange, "it is above the limits of a frame");
+        }
+        let exchange = envelope.exchange;
+        if conn.push(Wire::Envelope(envelope)).is_err() {
+            count(&self.counters.dropped);
+            if let Some(times) = self.log_dropped.pass() {
+                tracing::warn!(%to, ?class, times, "messages dropped: the send queue is at twice its limit");
+            }
+            self.refuse_here(to, class, exchange, "the send queue is full");
+        }
+    }
+
+    /// Back on the very connection that the request came by, or nowhere: the peer's later lives count from zero again.
+    fn route_reply(&self, state: &State, to: NodeId, class: Class, n: u64, envelope: Envelope) {
+        let conn = state.accepted.get(&(to, class)).filter(|c| u64::from(c.generation) == n >> REQUEST_BITS);
+        let Some(conn) = conn else { return count(&self.counters.dropped_replies) };
+        if !conn.limits.allow(&envelope.frame) {
+            count(&self.counters.oversized);
+            let (kind, bytes) = (envelope.frame.kind, envelope.frame.size_bytes());
+            tracing::error!(%to, kind, bytes, "a reply above the limits; its connection is closed");
+            return conn.close("a reply is above the limits of a frame");
+        }
+        let exchange = Exchange::Reply(n & ((1 << REQUEST_BITS) - 1));
+        if conn.push(Wire::Envelope(Envelope { exchange, frame: envelope.frame })).is_err()
+            && !conn.is_closed()
+        {
+            // A call without reply would wait for ever; a closed connection tells the peer (contracts X12).
+            count(&self.counters.broken_by_full_replies);
+            tracing::warn!(%to, ?class, "the peer does not read its replies; its connection is closed");
+            conn.close("the peer does not read its replies");
+        }
+    }
+
+    /// A request that never left: its caller learns that it did not happen. A post is dropped, as posts may be.
+    fn refuse_here(&self, to: NodeId, class: Class, exchange: Exchange, why: &str) {
+        if let Exchange::Request(n) = exchange {
+            let frame = Refused { reason: format!("not sent: {why}") }.into_frame(roles::NONE);
+            let envelope = Envelope { exchange: Exchange::Reply(n), frame };
+            self.inbox.put(class, [NetEvent::Frame { from: to, class, envelope }]);
+        }
+    }
+
+    /// What this node says of itself to `to`.
+    pub(crate) fn hello(&self, to: NodeId, class: Class) -> Hello {
+        let o = &self.options;
+        Hello {
+            cluster: o.cluster.clone(),
+            node: o.node,
+            to,
+            identity: Identity { incarnation: o.incarnation, storage: o.storage },
+            class,
+            limits: Limits::OURS,
+        }
+    }
+
+    /// Whether the node that introduced itself may come in. Waits for the answer of a connected node of the same id,
+    /// if there is one of another life.
+    pub(crate) async fn admit(&self, hello: &Hello, remote: SocketAddr) -> Result<(), Refusal> {
+        self.admit_by_name(hello, remote)?;
+        let others: Vec<Arc<Conn>> = {
+            let state = self.lock();
+            let conns = state.dialed.values().chain(state.accepted.values());
+            conns.filter(|c| c.peer == hello.node && c.identity != hello.identity).cloned().collect()
+        };
+        for other in others {
+            let answers = tokio::time::timeout(self.options.duplicate_probe_timeout, other.answers());
+            if answers.await == Ok(true) {
+                let (id, at, life) = (hello.node, other.remote, other.identity.incarnation);
+                let reason = format!(
+                    "node {id} is already connected from {at} (life {life}, data {}); two nodes have one id",
+                    other.identity.storage
+                );
+                return Err(Refusal { code: RefusalCode::Duplicate, reason });
+            }
+            other.close("a new life of the peer has come");
+        }
+        Ok(())
+    }
+
+    fn admit_by_name(&self, hello: &Hello, remote: SocketAddr) -> Result<(), Refusal> {
+        let o = &self.options;
+        let refuse = |code, reason| Err(Refusal { code, reason });
+        if hello.cluster != o.cluster {
+            let reason = format!("this is cluster {:?}, not {:?}", o.cluster, hello.cluster);
+            return refuse(RefusalCode::Cluster, reason);
+        }
+        if hello.to != o.node {
+            let reason = format!("this is node {}, not node {}; an address is wrong", o.node, hello.to);
+            return refuse(RefusalCode::WrongNode, reason);
+        }
+        if hello.node == o.node {
+            if hello.identity.incarnation == o.incarnation {
+                let reason = format!("the address of a peer leads back to node {}", o.node);
+                return refuse(RefusalCode::WrongNode, reason);
+            }
+            let reason = format!("node {} is this node, at {}; two nodes have one id", o.node, self.local);
+            return refuse(RefusalCode::Duplicate, reason);
+        }
+        if !self.lock().peers.contains_key(&hello.node) {
+            let reason =
+                format!("node {} (from {remote}) is not a member that node {} knows", hello.node, o.node);
+            return refuse(RefusalCode::UnknownNode, reason);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection in; an older one of the same peer, class and direction ends. None if the peer was removed.
+    pub(crate) fn register(&self, hello: &Hello, dialed: bool, remote: SocketAddr) -> Option<Arc<Conn>> {
+        let mut state = self.lock();
+        if state.stopping || !state.peers.contains_key(&hello.node) {
+            return None;
+        }
+        let generation = state.next_generation;
+        state.next_generation = generation.wrapping_add(1);
+        let conn = Arc::new(Conn::new(
+            hello.node,
+            hello.class,
+            dialed,
+            generation,
+            remote,
+            hello.identity,
+            Limits::OURS.both(hello.limits),
+            self.inbox.clone(),
+            self.options.queue_bytes,
+        ));
+        let key = (conn.peer, conn.class);
+        let old = if dialed { state.dialed.get(&key) } else { state.accepted.get(&key) }.cloned();
+        if let Some(old) = old {
+            old.close("replaced by a newer connection");
+            self.forget(&mut state, &old);
+        }
+        if state.lives.insert(conn.peer, conn.identity) != Some(conn.identity) {
+            self.inbox.put(conn.class, [NetEvent::Peer { peer: conn.peer, identity: conn.identity }]);
+        }
+        if dialed {
+            state.dialed.insert(key, conn.clone());
+            self.inbox
+                .put(conn.class, [NetEvent::Link { peer: conn.peer, class: conn.class, link: Link::Up }]);
+        } else {
+            state.accepted.insert(key, conn.clone());
+        }
+        Some(conn)
+    }
+
+    /// The connection has ended; does nothing if it is forgotten already.
+    pub(crate) fn unregister(&self, conn: &Arc<Conn>) {
+        conn.close("the connection has ended");
+        self.forget(&mut self.lock(), conn);
+    }
+
+    fn forget(&self, state: &mut State, conn: &Arc<Conn>) {
+        if conn.dialed {
+            return self.forget_dialed(state, conn);
+        }
+        let key = (conn.peer, conn.class);
+        if state.accepted.get(&key).is_some_and(|c| Arc::ptr_eq(c, conn)) {
+            state.accepted.remove(&key);
+        }
+    }
+
+    /// Called after the connection is closed, so that nothing follows the "down" but a new "up".
+    fn forget_dialed(&self, state: &mut State, conn: &Arc<Conn>) {
+        let key = (conn.peer, conn.class);
+        if state.dialed.get(&key).is_some_and(|c| Arc::ptr_eq(c, conn)) {
+            state.dialed.remove(&key);
+            self.inbox
+                .put(conn.class, [NetEvent::Link { peer: conn.peer, class: conn.class, link: Link::Down }]);
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The frame codec: a header of 24 bytes, lengths of the payloads, head, payloads.
+//!
+//! | bytes | field |
+//! | --- | --- |
+//! | 0..4 | length of everything behind the header |
+//! | 4..6 | kind of the message |
+//! | 6 | target role |
+//! | 7 | exchange: 0 post, 1 request, 2 reply, 3 ping, 4 pong |
+//! | 8..16 | request number, below 2^48; 0 in posts |
+//! | 16..20 | length of the head |
+//! | 20..22 | number of payloads |
+//! | 22..24 | zero |
+//! | 24.. | length of each payload (4 bytes each), head, payloads |
+//!
+//! Little endian. TCP (or TLS) has its own checksum, and what a node keeps is checked again by its journal, so frames
+//! carry none. Limits are checked on the header, before anything is allocated for the rest.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use atoll_core::frame::{MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES, MAX_PAYLOADS};
+use atoll_core::{Envelope, Exchange, Frame, RoleKind};
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Length of the fixed part.
+pub const HEADER_BYTES: usize = 24;
+/// Request numbers on the wire are below 2 to this; the receiver uses the bits above for its connection.
+pub const REQUEST_BITS: u32 = 48;
+
+/// Bodies up to this stay in the read buffer until they are whole; larger ones are read into their own allocation.
+const SMALL_BODY_BYTES: usize = 4 * 1024;
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Heads up to this are gathered with the headers; longer ones go to the socket from where they are.
+const SMALL_HEAD_BYTES: usize = 4 * 1024;
+
+/// What a frame may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest head.
+    pub head_bytes: u32,
+    /// All payloads of a frame together.
+    pub payload_bytes: u32,
+    /// Payloads in a frame.
+    pub payloads: u16,
+}
+
+impl Limits {
+    /// What this version takes.
+    pub const OURS: Limits = Limits {
+        head_bytes: MAX_HEAD_BYTES as u32,
+        payload_bytes: MAX_PAYLOAD_BYTES as u32,
+        payloads: MAX_PAYLOADS as u16,
+    };
+
+    /// What both sides take.
+    #[must_use]
+    pub fn both(self, other: Limits) -> Limits {
+        Limits {
+            head_bytes: self.head_bytes.min(other.head_bytes),
+            payload_bytes: self.payload_bytes.min(other.payload_bytes),
+            payloads: self.payloads.min(other.payloads),
+        }
+    }
+
+    /// Whether a frame keeps to them.
+    pub fn allow(&self, frame: &Frame) -> bool {
+        let payload_bytes: usize = frame.payloads.iter().map(Bytes::len).sum();
+        frame.head.len() <= self.head_bytes as usize
+            && frame.payloads.len() <= usize::from(self.payloads)
+            && payload_bytes <= self.payload_bytes as usize
+    }
+}
+
+/// Bytes that are no frame, or one above the limits. The connection is closed: there is no way to find the next frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// No such exchange.
+    #[error("exchange {0} is not known (0 to 4)")]
+    Exchange(u8),
+    /// A number where none belongs, or one that is too large.
+    #[error("request number {number} does not fit exchange {exchange}")]
+    Number {
+        /// The exchange.
+        exchange: u8,
+        /// The number.
+        number: u64,
+    },
+    /// A head above the limit.
+    #[error("a head of {got} bytes; at most {limit} are taken")]
+    Head {
+        /// As claimed.
+        got: u32,
+        /// As allowed.
+        limit: u32,
+    },
+    /// Too many payloads.
+    #[error("{got} payloads in a frame; at most {limit} are taken")]
+    Payloads {
+        /// As claimed.
+        got: u16,
+        /// As allowed.
+        limit: u16,
+    },
+    /// Payloads above the limit.
+    #[error("{got} payload bytes in a frame; at most {limit} are taken")]
+    PayloadBytes {
+        /// As claimed.
+        got: u64,
+        /// As allowed.
+        limit: u32,
+    },
+    /// Lengths that contradict each other.
+    #[error("the lengths in a frame do not add up to its {body} bytes")]
+    Lengths {
+        /// Length of the body as the header has it.
+        body: u32,
+    },
+    /// The reserved bytes are in use.
+    #[error("reserved bytes are {0:#06x}, not zero")]
+    Reserved(u16),
+    /// A ping or pong with a message in it.
+    #[error("a ping or pong carries a message")]
+    PingBody,
+}
+
+/// What one frame carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// A message for the core.
+    Envelope(Envelope),
+    /// Are you there? Answered by the connection itself.
+    Ping(u64),
+    /// I am.
+    Pong(u64),
+}
+
+impl Wire {
+    /// What it takes on the wire.
+    pub fn encoded_bytes(&self) -> usize {
+        match self {
+            Wire::Envelope(e) => HEADER_BYTES + 4 * e.frame.payloads.len() + e.frame.size_bytes(),
+            Wire::Ping(_) | Wire::Pong(_) => HEADER_BYTES,
+        }
+    }
+}
+
+/// The fixed part, checked against limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    body_bytes: u32,
+    kind: u16,
+    target: u8,
+    exchange: u8,
+    number: u64,
+    head_bytes: u32,
+    payloads: u16,
+}
+
+impl Header {
+    fn decode(bytes: &[u8; HEADER_BYTES], limits: &Limits) -> Result<Header, WireError> {
+        let u16_at = |i: usize| u16::from_le_bytes([bytes[i], bytes[i + 1]]);
+        let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        let header = Header {
+            body_bytes: u32_at(0),
+            kind: u16_at(4),
+            target: bytes[6],
+            exchange: bytes[7],
+            number: u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32,
+            head_bytes: u32_at(16),
+            payloads: u16_at(20),
+        };
+        header.check(u16_at(22), limits)?;
+        Ok(header)
+    }
+
+    fn check(&self, reserved: u16, limits: &Limits) -> Result<(), WireError> {
+        let Header { exchange, number, body_bytes: body, .. } = *self;
+        if exchange > 4 {
+            return Err(WireError::Exchange(exchange));
+        }
+        if reserved != 0 {
+            return Err(WireError::Reserved(reserved));
+        }
+        if number >= 1 << REQUEST_BITS || (exchange == 0 && number != 0) {
+            return Err(WireError::Number { exchange, number });
+        }
+        if exchange >= 3 && (body != 0 || self.kind != 0 || self.target != 0) {
+            return Err(WireError::PingBody);
+        }
+        if self.head_bytes > limits.head_bytes {
+            return Err(WireError::Head { got: self.head_bytes, limit: limits.head_bytes });
+        }
+        if self.payloads > limits.payloads {
+            return Err(WireError::Payloads { got: self.payloads, limit: limits.payloads });
+        }
+        let before_payloads = u64::from(self.payloads) * 4 + u64::from(self.head_bytes);
+        let Some(got) = u64::from(body).checked_sub(before_payloads) else {
+            return Err(WireError::Lengths { body });
+        };
+        if got > u64::from(limits.payload_bytes) {
+            return Err(WireError::PayloadBytes { got, limit: limits.payload_bytes });
+        }
+        if self.payloads == 0 && got != 0 {
+            return Err(WireError::Lengths { body });
+        }
+        Ok(())
+    }
+
+    /// The frame, its parts sharing `body`, which is exactly as long as the header says.
+    fn open(self, mut body: Bytes) -> Result<Wire, WireError> {
+        let wrong = WireError::Lengths { body: self.body_bytes };
+        match self.exchange {
+            3 => return Ok(Wire::Ping(self.number)),
+            4 => return Ok(Wire::Pong(self.number)),
+            _ => {}
+        }
+        let lengths = body.split_to(usize::from(self.payloads) * 4);
+        let head = body.split_to(self.head_bytes as usize);
+        let mut payloads = Vec::with_capacity(usize::from(self.payloads));
+        for four in lengths.chunks_exact(4) {
+            let n = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) as usize;
+            if n > body.len() {
+                return Err(wrong);
+            }
+            payloads.push(body.split_to(n));
+        }
+        if !body.is_empty() {
+            return Err(wrong);
+        }
+        let exchange = match self.exchange {
+            0 => Exchange::Post,
+            1 => Exchange::Request(self.number),
+            _ => Exchange::Reply(self.number),
+        };
+        let frame = Frame { kind: self.kind, target: RoleKind(self.target), head, payloads };
+        Ok(Wire::Envelope(Envelope { exchange, frame }))
+    }
+}
+
+/// Turns a stream of bytes into frames.
+///
+/// Every frame gets an allocation of its own, of exactly its length, so that a payload that the node keeps pins nothing
+/// else (contracts X13). A payload is copied at most once behind the socket: out of the read buffer, if it came with
+/// other frames or is small; a larger one is read into its place.
+#[derive(Debug)]
+pub struct Assembler {
+    limits: Limits,
+    buffer: Box<[u8]>,
+    filled: Range<usize>,
+    /// A large frame whose body is not all there.
+    partial: Option<(Header, BytesMut)>,
+}
+
+impl Assembler {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Assembler {
+            limits,
+            buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
+            filled: 0..0,
+            partial: None,
+        }
+    }
+
+    /// No byte of an unfinished frame is held: the stream may end here.
+    pub fn is_empty(&self) -> bool {
+        self.partial.is_none() && self.filled.is_empty()
+    }
+
+    /// Takes bytes without a socket, for tests: as many as fit, and says how many.
+    pub fn feed(&mut self, bytes: &[u8]) -> usize {
+        self.make_room();
+        let n = bytes.len().min(self.buffer.len() - self.filled.end);
+        self.buffer[self.filled.end..self.filled.end + n].copy_from_slice(&bytes[..n]);
+        self.filled.end += n;
+        n
+    }
+
+    /// Reads once from the socket; 0 is its end. Cancelling it loses nothing.
+    pub async fn read<R: AsyncRead + Unpin>(&mut self, from: &mut R) -> std::io::Result<usize> {
+        if let Some((header, body)) = &mut self.partial {
+            let missing = header.body_bytes as usize - body.len();
+            return from.read_buf(&mut body.limit(missing)).await;
+        }
+        self.make_room();
+        let n = from.read(&mut self.buffer[self.filled.end..]).await?;
+        self.filled.end += n;
+        Ok(n)
+    }
+
+    fn make_room(&mut self) {
+        if self.filled.is_empty() {
+            self.filled = 0..0;
+        } else if self.buffer.len() - self.filled.end < SMALL_BODY_BYTES + HEADER_BYTES {
+            let n = self.filled.len();
+            self.buffer.copy_within(self.filled.clone(), 0);
+            self.filled = 0..n;
+        }
+    }
+
+    /// The next whole frame; None if more bytes are needed. After an error the stream is of no use.
+    #[allow(clippy::should_implement_trait)] // It is no iterator: None is not the end.
+    pub fn next(&mut self) -> Result<Option<Wire>, WireError> {
+        if let Some((header, mut body)) = self.partial.take() {
+            let want = header.body_bytes as usize - body.len();
+            let n = want.min(self.filled.len());
+            body.extend_from_slice(&self.buffer[self.filled.start..self.filled.start + n]);
+            self.filled.start += n;
+            if n < want {
+                self.partial = Some((header, body));
+                return Ok(None);
+            }
+            return header.open(body.freeze()).map(Some);
+        }
+        let here = &self.buffer[self.filled.clone()];
+        let Some(header) = here.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let header = Header::decode(header, &self.limits)?;
+        let need = header.body_bytes as usize;
+        let have = &here[HEADER_BYTES..];
+        if have.len() >= need {
+            let body = Bytes::copy_from_slice(&have[..need]);
+            self.filled.start += HEADER_BYTES + need;
+            return header.open(body).map(Some);
+        }
+        if need > SMALL_BODY_BYTES {
+            let mut body = BytesMut::with_capacity(need);
+            body.extend_from_slice(have);
+            self.filled = 0..0;
+            self.partial = Some((header, body));
+        }
+        Ok(None)
+    }
+}
+
+enum Piece {
+    Gathered(Range<usize>),
+    Shared(Bytes),
+}
+
+/// Frames on their way into one `writev`: headers and small heads gathered, payloads where they are.
+#[derive(Default)]
+pub struct WriteBatch {
+    gathered: BytesMut,
+    pieces: Vec<Piece>,
+    /// First piece that is not all written, and how much of it is.
+    next: usize,
+    offset: usize,
+    bytes: usize,
+}
+
+impl WriteBatch {
+    /// Ready for new frames; keeps its buffers.
+    pub fn clear(&mut self) {
+        self.gathered.clear();
+        self.pieces.clear();
+        (self.next, self.offset, self.bytes) = (0, 0, 0);
+    }
+
+    /// Bytes pushed since the last clear.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a frame behind the others. Its numbers and lengths are within the limits: that is checked when it is queued.
+    pub fn push(&mut self, wire: Wire) {
+        let start = self.gathered.len();
+        self.bytes += wire.encoded_bytes();
+        let envelope = match wire {
+            Wire::Envelope(e) => e,
+            Wire::Ping(n) => return self.put_header(start, [0, 3], n, None),
+            Wire::Pong(n) => return self.put_header(start, [0, 4], n, None),
+        };
+        let Envelope { exchange, frame } = envelope;
+        let (tag, number) = match exchange {
+            Exchange::Post => (0, 0),
+            Exchange::Request(n) => (1, n),
+            Exchange::Reply(n) => (2, n),
+        };
+        self.put_header(start, [frame.target.0, tag], number, Some(&frame));
+        if frame.head.len() > SMALL_HEAD_BYTES {
+            self.pieces.push(Piece::Shared(frame.head));
+        }
+        self.pieces.extend(frame.payloads.into_iter().filter(|p| !p.is_empty()).map(Piece::Shared));
+    }
+
+    fn put_header(&mut self, start: usize, role_and_tag: [u8; 2], number: u64, frame: Option<&Frame>) {
+        let out = &mut self.gathered;
+        let (kind, head_bytes, payloads, body) = match frame {
+            Some(f) => (f.kind, f.head.len(), f.payloads.len(), f.size_bytes() + 4 * f.payloads.len()),
+            None => (0, 0, 0, 0),
+        };
+        // The casts cannot cut anything off: see `push`.
+        out.put_u32_le(body as u32);
+        out.put_u16_le(kind);
+        out.put_slice(&role_and_tag);
+        out.put_u64_le(number);
+        out.put_u32_le(head_bytes as u32);
+        out.put_u16_le(payloads as u16);
+        out.put_u16_le(0);
+        if let Some(f) = frame {
+            for payload in &f.payloads {
+                out.put_u32_le(payload.len() as u32);
+            }
+            if f.head.len() <= SMALL_HEAD_BYTES {
+                out.put_slice(&f.head);
+            }
+        }
+        let end = out.len();
+        match self.pieces.last_mut() {
+            Some(Piece::Gathered(range)) if range.end == start => range.end = end,
+            _ => self.pieces.push(Piece::Gathered(start..end)),
+        }
+    }
+
+    /// What is left to write, as far as it fits into `slices`; returns how many are in use, 0 when all is written.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut skip = self.offset;
+        let mut used = 0;
+        for (piece, slot) in self.pieces[self.next..].iter().zip(slices) {
+            let bytes = match piece {
+                Piece::Gathered(range) => &self.gathered[range.clone()],
+                Piece::Shared(bytes) => &bytes[..],
+            };
+            *slot = IoSlice::new(&bytes[skip..]);
+            skip = 0;
+            used += 1;
+        }
+        used
+    }
+
+    /// The socket took `n` more bytes.
+    pub fn advance(&mut self, n: usize) {
+        self.offset += n;
+        while let Some(piece) = self.pieces.get(self.next) {
+            let len = match piece {
+                Piece::Gathered(range) => range.len(),
+                Piece::Shared(bytes) => bytes.len(),
+            };
+            if self.offset < len {
+                return;
+            }
+            self.offset -= len;
+            self.next += 1;
+        }
+    }
+
+    /// All of it in one buffer, for tests.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut slices = vec![IoSlice::new(&[]); self.pieces.len()];
+        let n = self.slices(&mut slices);
+        slices[..n].iter().flat_map(|s| s.iter().copied()).collect()
+    }
+}

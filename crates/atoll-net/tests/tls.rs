@@ -1,0 +1,153 @@
+//! Mutual TLS: only certificates of the cluster's own authority, and errors that name the file.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use atoll_core::{Class, Exchange, Link};
+use atoll_net::{Net, StartError, Tls, TlsFiles};
+use common::{book, frame, options, outgoing, start};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+struct Authority {
+    folder: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        Authority { folder, issuer }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn node(&self, name: &str, host: &str) -> TlsFiles {
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(vec![host.into()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let (cert_path, key_path) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        std::fs::write(&cert_path, cert.pem()).unwrap();
+        std::fs::write(&key_path, key.serialize_pem()).unwrap();
+        TlsFiles { ca: self.path("ca.pem"), cert: cert_path, key: key_path, server_name: None }
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_one_authority_talk() {
+    let authority = Authority::new();
+    let (mut one, mut two) = (options(1, 11), options(2, 22));
+    one.tls = Some(authority.node("one", "127.0.0.1"));
+    two.tls = Some(authority.node("two", "127.0.0.1"));
+    // With TLS every address may be listened at.
+    two.listen = "0.0.0.0:0".into();
+    let (mut a, mut b) = (start(one).await, start(two).await);
+    let mut peers = book(&[a.at()]);
+    peers.insert(b.id, format!("127.0.0.1:{}", b.at().1.port()));
+    a.net.set_peers(peers.clone());
+    b.net.set_peers(peers);
+    a.until_link(2, Class::Data, Link::Up).await;
+    for n in 0..200usize {
+        let payload = vec![n as u8; n * 997];
+        a.net.send([outgoing(2, Class::Data, Exchange::Post, frame(1, "", vec![payload.into()]))]);
+    }
+    for n in 0..200usize {
+        let (_, _, got) = b.until_frame().await;
+        assert!(
+            got.frame.payloads[0].iter().all(|b| *b == n as u8) && got.frame.payloads[0].len() == n * 997
+        );
+    }
+}
+
+#[tokio::test]
+async fn strangers_without_the_right_certificate_stay_out() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let mut two = options(2, 22);
+    two.tls = Some(ours.node("two", "127.0.0.1"));
+    let b = start(two).await;
+    b.net.set_peers([(atoll_core::NodeId(1), "127.0.0.1:1".into())].into());
+
+    let mut foreign = options(1, 11);
+    foreign.tls = Some(theirs.node("one", "127.0.0.1"));
+    let mut half = theirs.node("half", "127.0.0.1");
+    // Believes in our authority, but cannot show a certificate of it.
+    half.ca = ours.path("ca.pem");
+    let mut impostor = options(1, 12);
+    impostor.tls = Some(half);
+    let plain = options(1, 13);
+    let mut other_name = options(1, 14);
+    other_name.tls =
+        Some(TlsFiles { server_name: Some("elsewhere".into()), ..ours.node("name", "127.0.0.1") });
+    for stranger in [foreign, impostor, plain, other_name] {
+        let life = stranger.incarnation;
+        let a = start(stranger).await;
+        a.net.set_peers(book(&[b.at()]));
+        while a.net.stats().failed_dials < 3 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(a.net.stats().dialed, 0, "life {life}");
+    }
+    assert!(b.net.stats().failed_tls > 0);
+}
+
+#[tokio::test]
+async fn garbage_on_a_tls_port_does_no_harm() {
+    let authority = Authority::new();
+    let mut two = options(2, 22);
+    two.tls = Some(authority.node("two", "127.0.0.1"));
+    let b = start(two).await;
+    let mut stream = tokio::net::TcpStream::connect(b.net.local_addr()).await.unwrap();
+    stream.write_all(&[0x16, 3, 1, 255, 255, 0, 0, 0]).await.unwrap();
+    stream.write_all(&[7; 4000]).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+    assert_eq!(b.net.stats().failed_tls, 1);
+}
+
+fn error_of(files: &TlsFiles) -> String {
+    match Tls::load(files) {
+        Ok(_) => panic!("loaded"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn errors_name_the_file() {
+    let authority = Authority::new();
+    let good = authority.node("one", "127.0.0.1");
+    assert!(Tls::load(&good).is_ok());
+    let names = |text: String, path: &Path| assert!(text.contains(&path.display().to_string()), "{text}");
+
+    let missing = authority.path("missing.pem");
+    names(error_of(&TlsFiles { ca: missing.clone(), ..good.clone() }), &missing);
+    names(error_of(&TlsFiles { cert: missing.clone(), ..good.clone() }), &missing);
+    names(error_of(&TlsFiles { key: missing.clone(), ..good.clone() }), &missing);
+    let garbage = authority.path("garbage.pem");
+    std::fs::write(&garbage, "no PEM at all").unwrap();
+    names(error_of(&TlsFiles { ca: garbage.clone(), ..good.clone() }), &garbage);
+    names(error_of(&TlsFiles { key: garbage.clone(), ..good.clone() }), &garbage);
+    let broken = authority.path("broken.pem");
+    std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    names(error_of(&TlsFiles { ca: broken.clone(), ..good.clone() }), &broken);
+    // The key of another certificate.
+    let other = authority.node("two", "127.0.0.1");
+    names(error_of(&TlsFiles { key: other.key.clone(), ..good.clone() }), &other.key);
+    assert!(
+        error_of(&TlsFiles { server_name: Some("no name!".into()), ..good.clone() }).contains("no name!")
+    );
+
+    let mut o = options(1, 11);
+    o.tls = Some(TlsFiles { ca: missing.clone(), ..good });
+    match Net::start(o).await {
+        Err(StartError::Tls(e)) => names(e.to_string(), &missing),
+        other => panic!("{:?}", other.err()),
+    }
+}
