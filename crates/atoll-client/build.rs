@@ -1,0 +1,18 @@
+//! Compiles the protobuf definitions, in pure Rust: no protoc is needed.
+
+use std::path::PathBuf;
+
+use prost::Message;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["atoll/v1/log.proto"], ["proto"])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("atoll.v1.bin"), files.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
+        // Payloads share the buffer that they arrived in.
+        .bytes(".")
+        .compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! A client of a cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::connections::{Connections, Repeat};
+use crate::error::{Error, Failure};
+use crate::lane::Lane;
+use crate::log::Log;
+use crate::options::Options;
+use crate::proto::chain_service_client::ChainServiceClient;
+use crate::proto::cluster_service_client::ClusterServiceClient;
+use crate::proto::log_service_client::LogServiceClient;
+use crate::proto::{self, Chain, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
+use crate::{is_log_name, log_name_hint};
+
+/// A reconfiguration may wait out a dead server.
+const RECONFIGURE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Rebuilding a segment, or draining a node, copies data.
+const COPY_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// A client of a cluster: cheap to clone; all clones share connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    connections: Arc<Connections>,
+    /// The lanes that somebody holds: one per log.
+    lanes: Arc<Mutex<BTreeMap<String, Weak<Lane>>>>,
+}
+
+impl Client {
+    /// A client of the nodes at `addresses`: `HOST:PORT`, separated by commas. Connects at the first call; fails only if
+    /// the addresses are malformed.
+    pub fn connect(addresses: &str) -> Result<Self, Error> {
+        Self::with_options(addresses, Options::default())
+    }
+
+    /// The same with settings.
+    pub fn with_options(addresses: &str, options: Options) -> Result<Self, Error> {
+        Ok(Client {
+            connections: Arc::new(Connections::new(addresses, options)?),
+            lanes: Arc::new(Mutex::new(BTreeMap::new())),
+        })
+    }
+
+    /// The addresses, as they were given.
+    pub fn addresses(&self) -> Vec<String> {
+        self.connections.texts().map(str::to_owned).collect()
+    }
+
+    /// The log of this name. Nobody is asked; the log is created by the first append. Must be called within a tokio
+    /// runtime. All handles of one name share one stream.
+    pub fn log(&self, name: &str) -> Result<Log, Error> {
+        if !is_log_name(name) {
+            return Err(Error::invalid(log_name_hint(name), ""));
+        }
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lanes.get(name).and_then(Weak::upgrade) {
+            return Ok(Log::new(name, self.connections.clone(), lane));
+        }
+        lanes.retain(|_, lane| lane.strong_count() > 0);
+        let lane = Arc::new(Lane::start(name, self.connections.clone()));
+        lanes.insert(name.to_owned(), Arc::downgrade(&lane));
+        Ok(Log::new(name, self.connections.clone(), lane))
+    }
+
+    /// Creates a log with a first segment of this kind; false if it was there already. Idempotent.
+    pub async fn create_log(&self, name: &str, spec: LogletSpec) -> Result<bool, Error> {
+        let request = proto::CreateLogRequest { log: name.to_owned(), loglet: Some(spec) };
+        let call = self.connections.call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+            let request = request.clone();
+            async move { LogServiceClient::new(channel).create_log(request).await }
+        });
+        Ok(call.await?.created)
+    }
+
+    /// The names of all logs, in order.
+    pub async fn list_logs(&self) -> Result<Vec<String>, Error> {
+        let reply = self.short(|channel| async move {
+            LogServiceClient::new(channel).list_logs(proto::ListLogsRequest {}).await
+        });
+        Ok(reply.await?.logs)
+    }
+
+    /// The chain under a log.
+    pub async fn chain(&self, log: &str) -> Result<Chain, Error> {
+        let request = proto::ShowChainRequest { log: log.to_owned() };
+        self.short(|channel| {
+            let request = request.clone();
+            async move { ChainServiceClient::new(channel).show(request).await }
+        })
+        .await
+    }
+
+    /// Ends the active segment and starts another. Unknown: it may have happened or may still; [`Client::chain`] tells.
+    pub async fn extend(&self, log: &str, spec: LogletSpec) -> Result<Chain, Error> {
+        let request = proto::ExtendRequest { log: log.to_owned(), loglet: Some(spec) };
+        self.connections
+            .call(Repeat::Once, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { ChainServiceClient::new(channel).extend(request).await }
+            })
+            .await
+    }
+
+    /// Takes fully trimmed segments off the front. Idempotent.
+    pub async fn truncate(&self, log: &str) -> Result<Chain, Error> {
+        let request = proto::TruncateRequest { log: log.to_owned() };
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { ChainServiceClient::new(channel).truncate(request).await }
+            })
+            .await
+    }
+
+    /// Rebuilds the sealed segment of a loglet (32 hexadecimal digits) on other servers. Unknown: see [`Client::chain`].
+    pub async fn modify(&self, log: &str, loglet: &str, spec: LogletSpec) -> Result<Chain, Error> {
+        let request =
+            proto::ModifyRequest { log: log.to_owned(), loglet: loglet.to_owned(), spec: Some(spec) };
+        self.connections
+            .call(Repeat::Once, COPY_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { ChainServiceClient::new(channel).modify(request).await }
+            })
+            .await
+    }
+
+    /// Health, tails and lag as the node that answers sees them.
+    pub async fn status(&self) -> Result<StatusReply, Error> {
+        self.short(|channel| async move {
+            ClusterServiceClient::new(channel).status(proto::StatusRequest {}).await
+        })
+        .await
+    }
+
+    /// The members.
+    pub async fn nodes(&self) -> Result<Vec<NodeInfo>, Error> {
+        let reply = self.short(|channel| async move {
+            ClusterServiceClient::new(channel).node_list(proto::NodeListRequest {}).await
+        });
+        Ok(reply.await?.nodes)
+    }
+
+    /// Adds a member, or changes its address or roles (none: all roles). Idempotent.
+    pub async fn add_node(&self, id: u32, address: &str, roles: Vec<String>) -> Result<NodeReply, Error> {
+        let request = proto::NodeAddRequest { id, address: address.to_owned(), roles };
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+                let request = request.clone();
+                async move { ClusterServiceClient::new(channel).node_add(request).await }
+            })
+            .await
+    }
+
+    /// Moves all duties off a node. Idempotent.
+    pub async fn drain_node(&self, id: u32) -> Result<NodeReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, COPY_TIMEOUT, |channel| async move {
+                ClusterServiceClient::new(channel).node_drain(proto::NodeDrainRequest { id }).await
+            })
+            .await
+    }
+
+    /// Forgets a drained node. Idempotent.
+    pub async fn remove_node(&self, id: u32) -> Result<NodeReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
+                ClusterServiceClient::new(channel).node_remove(proto::NodeRemoveRequest { id }).await
+            })
+            .await
+    }
+
+    /// A client of one node's door alone, found through the status of the cluster.
+    pub async fn at_node(&self, id: u32) -> Result<Client, Error> {
+        let nodes = self.nodes().await?;
+        let known = || nodes.iter().map(|n| n.id.to_string()).collect::<Vec<_>>().join(", ");
+        let node = nodes
+            .iter()
+            .find(|n| n.id == id)
+            .ok_or_else(|| Error::invalid(format!("no node {id}"), format!("members are {}", known())))?;
+        if node.grpc.is_empty() {
+            return Err(Error::DidNotHappen(Failure::new(
+                Reason::Unavailable,
+                format!("the address of node {id} for clients is not known"),
+                "is it up? name it with --connect",
+            )));
+        }
+        Client::with_options(&node.grpc, self.connections.options.clone())
+    }
+
+    async fn short<T, F, R>(&self, f: F) -> Result<T, Error>
+    where
+        F: Fn(tonic::transport::Channel) -> R,
+        R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        self.connections.call(Repeat::Idempotent, self.connections.options.attempt_timeout, f).await
+    }
+}

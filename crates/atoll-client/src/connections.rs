@@ -1,0 +1,254 @@
+//! The addresses of a cluster, the connections to them, and calls that fail over between them.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Response, Status};
+
+use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
+use crate::options::Options;
+use crate::proto::Reason;
+
+/// Flow-control windows: large enough that a stream is never stopped by them within a data centre.
+const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// Pings while a call is under way, so that a node that stopped is noticed before the call's own deadline.
+const PING_INTERVAL: Duration = Duration::from_millis(300);
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What another attempt may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Doing it twice is doing it once: unknown outcomes are tried again.
+    Idempotent,
+    /// Only what certainly did not happen is tried again.
+    Once,
+}
+
+struct Address {
+    text: String,
+    endpoint: Endpoint,
+    channel: Mutex<Option<Channel>>,
+}
+
+/// The addresses, and which of them is in use: all calls go to one until it fails.
+pub(crate) struct Connections {
+    pub(crate) options: Options,
+    addresses: Vec<Address>,
+    current: AtomicUsize,
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.addresses.iter().map(|a| &a.text)).finish()
+    }
+}
+
+impl Connections {
+    /// Addresses as `HOST:PORT`, separated by commas. Nothing is connected yet.
+    pub(crate) fn new(addresses: &str, options: Options) -> Result<Self, Error> {
+        let options = options.bounded();
+        let addresses = addresses
+            .split(',')
+            .map(str::trim)
+            .filter(|a| !a.is_empty())
+            .map(|text| {
+                let endpoint = endpoint(text, &options)?;
+                Ok(Address { text: text.to_owned(), endpoint, channel: Mutex::new(None) })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        if addresses.is_empty() {
+            return Err(Error::invalid("no address of a node", "name one or more as HOST:PORT,HOST:PORT"));
+        }
+        Ok(Connections { options, addresses, current: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// The address in use.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed) % self.addresses.len()
+    }
+
+    pub(crate) fn text(&self, i: usize) -> &str {
+        &self.addresses[i].text
+    }
+
+    /// All of them, as they were given.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.addresses.iter().map(|a| a.text.as_str())
+    }
+
+    /// Address `i` failed: its connection is given up, and the next one is in use unless somebody moved on already.
+    pub(crate) fn failed(&self, i: usize) {
+        *self.addresses[i].channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let next = (i + 1) % self.addresses.len();
+        let _ = self.current.compare_exchange(i, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A connection of its own to address `i`, by a fresh name look-up. Failure: nothing was sent.
+    pub(crate) async fn connect(&self, i: usize) -> Result<Channel, Failure> {
+        let address = &self.addresses[i];
+        match timeout(self.options.connect_timeout, address.endpoint.connect()).await {
+            Ok(Ok(channel)) => Ok(channel),
+            Ok(Err(e)) => Err(unreachable_node(&address.text, &root_cause(&e))),
+            Err(_) => Err(unreachable_node(&address.text, "no connection in time")),
+        }
+    }
+
+    /// The shared connection to address `i`.
+    pub(crate) async fn channel(&self, i: usize) -> Result<Channel, Failure> {
+        let address = &self.addresses[i];
+        if let Some(channel) = &*address.channel.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(channel.clone());
+        }
+        let channel = self.connect(i).await?;
+        *address.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some(channel.clone());
+        Ok(channel)
+    }
+
+    /// One call, over as many attempts and addresses as its deadline allows.
+    pub(crate) async fn call<T, F, R>(
+        &self,
+        repeat: Repeat,
+        attempt_timeout: Duration,
+        f: F,
+    ) -> Result<T, Error>
+    where
+        F: Fn(Channel) -> R,
+        R: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + self.options.operation_timeout.max(attempt_timeout);
+        let mut happened = Outcome::No;
+        let mut attempts = 0;
+        loop {
+            let at = self.current();
+            let failure = match self.channel(at).await {
+                Err(failure) => failure,
+                Ok(channel) => {
+                    let until = deadline.min(Instant::now() + attempt_timeout);
+                    match timeout_at(until, f(channel)).await {
+                        Ok(Ok(response)) => return Ok(response.into_inner()),
+                        Ok(Err(status)) => {
+                            let (outcome, failure) = parse(&status);
+                            if outcome != Outcome::No {
+                                happened = Outcome::Unknown;
+                            }
+                            if !is_worth_retrying(failure.reason) {
+                                return Err(ended(happened, failure));
+                            }
+                            failure
+                        }
+                        Err(_) => {
+                            happened = Outcome::Unknown;
+                            unreachable_node(self.text(at), "no answer in time")
+                        }
+                    }
+                }
+            };
+            self.failed(at);
+            attempts += 1;
+            let wait = match attempts % self.len() {
+                0 => self.options.backoff((attempts / self.len()) as u32 - 1),
+                _ => Duration::ZERO,
+            };
+            let again = repeat == Repeat::Idempotent || happened == Outcome::No;
+            if !again || Instant::now() + wait >= deadline {
+                return Err(ended(happened, failure));
+            }
+            sleep(wait).await;
+        }
+    }
+}
+
+fn ended(happened: Outcome, failure: Failure) -> Error {
+    match happened {
+        Outcome::No => Error::DidNotHappen(failure),
+        Outcome::Yes | Outcome::Unknown => Error::Unknown(failure),
+    }
+}
+
+fn unreachable_node(address: &str, why: &str) -> Failure {
+    Failure::new(
+        Reason::Unavailable,
+        format!("{address}: {why}"),
+        "is the cluster up? `atoll dev` starts one; --connect or ATOLL_CONNECT names other addresses",
+    )
+}
+
+/// The innermost cause: the words of the operating system.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+fn endpoint(text: &str, options: &Options) -> Result<Endpoint, Error> {
+    let next = "an address is HOST:PORT, for example 127.0.0.1:7411";
+    let bad = |why: String| Error::invalid(format!("address {text:?}: {why}"), next);
+    let authority: http::uri::Authority = text.parse().map_err(|e| bad(format!("{e}")))?;
+    if authority.port_u16().is_none() {
+        return Err(bad("it has no port".to_owned()));
+    }
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{text}"))
+        .map_err(|e| bad(root_cause(&e)))?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(false);
+    if let Some(tls) = &options.tls {
+        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
+        if let Some((certificate, key)) = &tls.identity {
+            config = config.identity(Identity::from_pem(certificate, key));
+        }
+        config = config.domain_name(tls.domain.clone().unwrap_or_else(|| authority.host().to_owned()));
+        endpoint = endpoint.tls_config(config).map_err(|e| {
+            Error::invalid(
+                format!("TLS: {}", root_cause(&e)),
+                "check the PEM files of the authority and of the client",
+            )
+        })?;
+    }
+    Ok(endpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_and_named() {
+        for bad in ["", " , ", "node1", "http://a:1/x y", "a:b"] {
+            assert!(matches!(
+                Connections::new(bad, Options::default()),
+                Err(Error::DidNotHappen(Failure { reason: Reason::Invalid, .. }))
+            ));
+        }
+        let some = Connections::new("127.0.0.1:7411, [::1]:7421,", Options::default()).expect("valid");
+        assert_eq!(some.texts().collect::<Vec<_>>(), ["127.0.0.1:7411", "[::1]:7421"]);
+    }
+
+    #[test]
+    fn only_the_one_in_use_is_moved_on_from() {
+        let some = Connections::new("a:1,b:2,c:3", Options::default()).expect("valid");
+        some.failed(0);
+        assert_eq!(some.current(), 1);
+        some.failed(0);
+        assert_eq!(some.current(), 1);
+        some.failed(1);
+        some.failed(2);
+        assert_eq!(some.current(), 0);
+    }
+}

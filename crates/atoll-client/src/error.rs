@@ -1,0 +1,235 @@
+//! How a call ends badly: whether it happened, why, and what to do next. The same on the wire: gRPC status and trailers.
+
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::proto::Reason;
+
+const HAPPENED: &str = "atoll-happened";
+const REASON: &str = "atoll-reason";
+const NEXT: &str = "atoll-next";
+
+/// A call that did not end well, after all that the client could do until its deadline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It did not happen, and will not.
+    #[error("did not happen: {0}")]
+    DidNotHappen(Failure),
+    /// It may have happened, or may still.
+    #[error("unknown whether it happened: {0}")]
+    Unknown(Failure),
+}
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For programs.
+    pub reason: Reason,
+    /// For people.
+    pub message: String,
+    /// What to do now; may be empty.
+    pub next: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.next.is_empty() {
+            write!(f, " ({})", self.next)?;
+        }
+        Ok(())
+    }
+}
+
+impl Failure {
+    /// A failure.
+    pub fn new(reason: Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Failure { reason, message: message.into(), next: next.into() }
+    }
+}
+
+impl Error {
+    /// The reason and the words, whatever the outcome.
+    pub fn failure(&self) -> &Failure {
+        match self {
+            Error::DidNotHappen(failure) | Error::Unknown(failure) => failure,
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>, next: impl Into<String>) -> Self {
+        Error::DidNotHappen(Failure::new(Reason::Invalid, message, next))
+    }
+}
+
+/// Whether a failed operation took effect, as one attempt knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did not.
+    No,
+    /// It did, although the call failed.
+    Yes,
+    /// Nobody can say.
+    Unknown,
+}
+
+impl Outcome {
+    fn text(self) -> &'static str {
+        match self {
+            Outcome::No => "no",
+            Outcome::Yes => "yes",
+            Outcome::Unknown => "unknown",
+        }
+    }
+}
+
+/// A gRPC status with the trailers of this API. Characters outside of ASCII become `?` in the trailers.
+pub fn status(happened: Outcome, failure: &Failure) -> Status {
+    let mut status = Status::new(code(failure.reason), failure.message.clone());
+    let trailers = status.metadata_mut();
+    trailers.insert(HAPPENED, MetadataValue::from_static(happened.text()));
+    trailers.insert(REASON, MetadataValue::from_static(reason_word(failure.reason)));
+    let next: String =
+        failure.next.chars().map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' }).collect();
+    if let Ok(next) = MetadataValue::try_from(next) {
+        trailers.insert(NEXT, next);
+    }
+    status
+}
+
+/// What a status says. One without our trailers comes from the transport: unknown, and worth another try elsewhere.
+pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
+    let text = |key| status.metadata().get(key).and_then(|v| v.to_str().ok());
+    let happened = match text(HAPPENED) {
+        Some("no") => Outcome::No,
+        Some("yes") => Outcome::Yes,
+        // Codes that a gRPC server sends before any handler of ours has seen the call.
+        None if matches!(status.code(), Code::Unimplemented | Code::Unauthenticated) => Outcome::No,
+        _ => Outcome::Unknown,
+    };
+    let reason = match text(REASON) {
+        Some(word) => reason_of(word),
+        None if matches!(status.code(), Code::Unimplemented | Code::Unauthenticated | Code::OutOfRange) => {
+            Reason::Invalid
+        }
+        None => Reason::Unavailable,
+    };
+    let message = match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.to_owned(),
+    };
+    (happened, Failure { reason, message, next: text(NEXT).unwrap_or_default().to_owned() })
+}
+
+/// Whether another node, or the same one later, may give a better answer.
+pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
+    match reason {
+        Reason::Busy
+        | Reason::Unavailable
+        | Reason::StorageFailed
+        | Reason::Stopping
+        | Reason::Abandoned
+        | Reason::Unspecified => true,
+        Reason::Invalid
+        | Reason::TooLarge
+        | Reason::NoSuchLog
+        | Reason::Trimmed
+        | Reason::BeyondTail
+        | Reason::DiskFull
+        | Reason::Refused
+        | Reason::Conflict
+        | Reason::Damaged => false,
+    }
+}
+
+fn code(reason: Reason) -> Code {
+    match reason {
+        Reason::Invalid | Reason::TooLarge => Code::InvalidArgument,
+        Reason::NoSuchLog => Code::NotFound,
+        Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
+        Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
+        Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
+        Reason::Refused => Code::FailedPrecondition,
+        Reason::Conflict => Code::Aborted,
+        Reason::Damaged => Code::DataLoss,
+        Reason::Abandoned | Reason::Unspecified => Code::Unknown,
+    }
+}
+
+const REASONS: [(Reason, &str); 15] = [
+    (Reason::Unspecified, "unspecified"),
+    (Reason::Invalid, "invalid"),
+    (Reason::TooLarge, "too-large"),
+    (Reason::NoSuchLog, "no-such-log"),
+    (Reason::Trimmed, "trimmed"),
+    (Reason::BeyondTail, "beyond-tail"),
+    (Reason::Busy, "busy"),
+    (Reason::Unavailable, "unavailable"),
+    (Reason::DiskFull, "disk-full"),
+    (Reason::StorageFailed, "storage-failed"),
+    (Reason::Stopping, "stopping"),
+    (Reason::Refused, "refused"),
+    (Reason::Conflict, "conflict"),
+    (Reason::Damaged, "damaged"),
+    (Reason::Abandoned, "abandoned"),
+];
+
+/// The reason as trailers and `--json` spell it.
+pub(crate) fn reason_word(reason: Reason) -> &'static str {
+    REASONS.iter().find(|(r, _)| *r == reason).map_or("unspecified", |(_, word)| word)
+}
+
+fn reason_of(word: &str) -> Reason {
+    REASONS.iter().find(|(_, w)| *w == word).map_or(Reason::Unspecified, |(reason, _)| *reason)
+}
+
+impl Reason {
+    /// The reason in one word, as trailers and `--json` spell it.
+    pub fn word(self) -> &'static str {
+        reason_word(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_round_trip_keeps_outcome_reason_and_advice() {
+        for (reason, _) in REASONS {
+            for happened in [Outcome::No, Outcome::Yes, Outcome::Unknown] {
+                let failure = Failure::new(reason, "the disk of node 2 is full", "trim, or add space");
+                assert_eq!(parse(&status(happened, &failure)), (happened, failure));
+            }
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_word_of_its_own() {
+        for value in 0..REASONS.len() {
+            let reason = Reason::try_from(i32::try_from(value).expect("small")).expect("dense");
+            assert_eq!(reason_of(reason_word(reason)), reason);
+            let expected =
+                reason.as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', "-");
+            assert_eq!(reason_word(reason), expected);
+        }
+        assert!(Reason::try_from(15).is_err(), "a new reason needs a word");
+    }
+
+    #[test]
+    fn what_the_transport_says_is_unknown() {
+        let (happened, failure) = parse(&Status::unavailable("broken pipe"));
+        assert_eq!(happened, Outcome::Unknown);
+        assert!(is_worth_retrying(failure.reason));
+        let (happened, failure) = parse(&Status::unimplemented(""));
+        assert_eq!(happened, Outcome::No);
+        assert!(!is_worth_retrying(failure.reason));
+    }
+
+    #[test]
+    fn advice_with_odd_characters_still_travels() {
+        let failure = Failure::new(Reason::Refused, "müde", "später\nnochmal");
+        let (_, back) = parse(&status(Outcome::No, &failure));
+        assert_eq!(back.next, "sp?ter?nochmal");
+        assert_eq!(back.message, "müde");
+    }
+}

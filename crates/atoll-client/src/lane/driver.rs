@@ -1,0 +1,184 @@
+//! Keeps a lane on a live node: opens streams, hears outcomes, notices silence, moves on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tonic::Streaming;
+
+use super::Shared;
+use super::outbox::Outbox;
+use super::queue::Verdict;
+use crate::HEARTBEAT;
+use crate::connections::Connections;
+use crate::error::{Failure, Outcome, is_worth_retrying, parse};
+use crate::proto::log_service_client::LogServiceClient;
+use crate::proto::{AppendStreamReply, Reason};
+
+/// If our own timer was this late, we were asleep, not the node (contracts X21).
+const TIMER_LATE: Duration = Duration::from_millis(100);
+
+/// How a stream ended.
+enum End {
+    /// The lane is closed and empty.
+    Finished,
+    /// This node cannot serve the lane now.
+    Failed(Failure),
+    /// No node will serve the lane like this.
+    Refused(Outcome, Failure),
+}
+
+/// Runs a lane until it is closed and empty.
+pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
+    let mut failures = 0usize;
+    loop {
+        while shared.update(|queue| queue.is_idle()) {
+            if shared.update(|queue| queue.is_finished()) {
+                return;
+            }
+            shared.bell.notified().await;
+        }
+        let at = connections.current();
+        let mut progress = false;
+        let end = stream(&shared, &connections, at, &mut progress).await;
+        shared.update(|queue| queue.end_stream());
+        if progress {
+            failures = 0;
+        }
+        match end {
+            End::Finished => return,
+            End::Refused(happened, failure) => {
+                shared.update(|queue| queue.refuse(happened, &failure));
+                failures = 0;
+            }
+            End::Failed(failure) => {
+                connections.failed(at);
+                failures += 1;
+                shared.update(|queue| queue.expire(Instant::now(), &failure));
+                if failures.is_multiple_of(connections.len()) {
+                    let round = u32::try_from(failures / connections.len() - 1).unwrap_or(u32::MAX);
+                    sleep(connections.options.backoff(round)).await;
+                }
+            }
+        }
+    }
+}
+
+/// One stream to the node at address `at`, until it ends.
+async fn stream(shared: &Arc<Shared>, connections: &Connections, at: usize, progress: &mut bool) -> End {
+    let silence = connections.options.silence;
+    let channel = match connections.connect(at).await {
+        Ok(channel) => channel,
+        Err(failure) => return End::Failed(failure),
+    };
+    let generation = shared.update(|queue| queue.begin_stream(Instant::now()));
+    let outbox = Outbox::new(shared.clone(), generation);
+    let mut client = LogServiceClient::new(channel);
+    let replies = match timeout(silence, client.append_stream(outbox)).await {
+        Ok(Ok(response)) => response.into_inner(),
+        Ok(Err(status)) => return from_status(&status, connections.text(at)),
+        Err(_) => return End::Failed(silent(connections.text(at), silence)),
+    };
+    listen(shared, replies, silence, connections.text(at), progress).await
+}
+
+async fn listen(
+    shared: &Shared,
+    mut replies: Streaming<AppendStreamReply>,
+    silence: Duration,
+    address: &str,
+    progress: &mut bool,
+) -> End {
+    let mut ticks = interval(HEARTBEAT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
+    let mut last_tick = heard;
+    loop {
+        tokio::select! {
+            biased;
+            reply = replies.message() => {
+                heard = Instant::now();
+                match reply {
+                    Ok(Some(reply)) => {
+                        *progress |= !reply.outcomes.is_empty();
+                        if let Some(end) = take(shared, reply, heard) {
+                            return end;
+                        }
+                    }
+                    Ok(None) => return End::Failed(Failure::new(
+                        Reason::Unavailable,
+                        format!("{address}: the node ended the stream"),
+                        "",
+                    )),
+                    Err(status) => return from_status(&status, address),
+                }
+                if shared.update(|queue| queue.is_finished()) {
+                    return End::Finished;
+                }
+            }
+            _ = ticks.tick() => {
+                let now = Instant::now();
+                if now.duration_since(last_tick) > HEARTBEAT + TIMER_LATE {
+                    heard = now;
+                }
+                last_tick = now;
+                let owed_since = shared.update(|queue| {
+                    queue.expire(now, &silent_cluster());
+                    queue.busy_since()
+                });
+                if owed_since.is_some_and(|since| now.duration_since(since.max(heard)) > silence) {
+                    return End::Failed(silent(address, silence));
+                }
+                if shared.update(|queue| queue.is_finished()) {
+                    return End::Finished;
+                }
+            }
+        }
+    }
+}
+
+/// Takes a reply in; an end if the stream cannot go on.
+fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> {
+    shared.update(|queue| {
+        if let Some(opened) = reply.opened {
+            queue.opened(opened.known_tail);
+        }
+        for outcome in reply.outcomes {
+            match queue.settle(outcome, now) {
+                Verdict::Fine => {}
+                Verdict::GoElsewhere(failure) => return Some(End::Failed(failure)),
+                Verdict::Nonsense(what) => {
+                    let message = format!("the node broke the protocol: {what}");
+                    let next = "do client and server have versions that go together?";
+                    return Some(End::Failed(Failure::new(Reason::Unavailable, message, next)));
+                }
+            }
+        }
+        None
+    })
+}
+
+fn from_status(status: &tonic::Status, address: &str) -> End {
+    let (happened, mut failure) = parse(status);
+    if is_worth_retrying(failure.reason) {
+        failure.message = format!("{address}: {}", failure.message);
+        return End::Failed(failure);
+    }
+    End::Refused(happened, failure)
+}
+
+fn silent(address: &str, silence: Duration) -> Failure {
+    Failure::new(
+        Reason::Unavailable,
+        format!("{address}: no sign of life for {} ms", silence.as_millis()),
+        "`atoll status` through another address shows which nodes are up",
+    )
+}
+
+fn silent_cluster() -> Failure {
+    Failure::new(
+        Reason::Unavailable,
+        "not acknowledged before the deadline",
+        "`atoll status` shows whether enough servers are up",
+    )
+}

@@ -1,0 +1,125 @@
+//! All appends of this client to one log: one ordered lane (contracts X15).
+//!
+//! Callers put records into the lane and wait. While a stream to a node is up, whatever waits goes out as one message, at
+//! once and without linger; acknowledgements come back in order. When the node fails, everything without an outcome goes
+//! out again in the same order at the next node, under the same names and with the floor from which the log is searched
+//! for an earlier attempt (X16, X24). A record leaves the lane acknowledged, failed for good, or at its deadline.
+
+mod driver;
+mod outbox;
+mod queue;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::connections::Connections;
+use crate::error::{Error, Failure};
+use crate::proto::Reason;
+use queue::Queue;
+
+/// One record in the lane is accounted with this many bytes at least.
+const ROOM_UNIT_BYTES: usize = 1024;
+
+/// The outcome of one record: its position, or why not.
+pub(crate) type Settled = Result<u64, Error>;
+
+/// The callers' end. Dropping the last one ends the lane when its records are settled.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    shared: Arc<Shared>,
+    operation_timeout: Duration,
+}
+
+/// What callers, driver and outbox share.
+#[derive(Debug)]
+struct Shared {
+    log: String,
+    client: u64,
+    queue: Mutex<Queue>,
+    /// Room for unsettled records, in units of [`ROOM_UNIT_BYTES`].
+    room: Semaphore,
+    /// Rings for the driver: a record waits and no stream is up, or the lane is closing.
+    bell: Notify,
+}
+
+impl Shared {
+    /// Changes the queue, then, outside of its lock, does what follows: callers are told, the stream is woken.
+    fn update<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
+        let (result, after) = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = change(&mut queue);
+            (result, queue.take_aftermath())
+        };
+        for (caller, outcome) in after.told {
+            // A caller that went away does not want to know.
+            let _ = caller.send(outcome);
+        }
+        if after.units > 0 {
+            self.room.add_permits(after.units);
+        }
+        if let Some(waker) = after.outbox {
+            waker.wake();
+        }
+        result
+    }
+}
+
+impl Lane {
+    /// A lane with its driver, on the present tokio runtime.
+    pub(crate) fn start(log: &str, connections: Arc<Connections>) -> Self {
+        let operation_timeout = connections.options.operation_timeout;
+        let shared = Arc::new(Shared {
+            log: log.to_owned(),
+            client: random_client(),
+            queue: Mutex::new(Queue::default()),
+            room: Semaphore::new(connections.options.unsettled_bytes / ROOM_UNIT_BYTES),
+            bell: Notify::new(),
+        });
+        tokio::spawn(driver::drive(shared.clone(), connections));
+        Lane { shared, operation_timeout }
+    }
+
+    /// Puts a record into the lane, behind all that were put in before; waits for room until the record's deadline.
+    pub(crate) async fn submit(&self, payload: Bytes) -> Result<oneshot::Receiver<Settled>, Error> {
+        let deadline = Instant::now() + self.operation_timeout;
+        let units = 1 + payload.len() / ROOM_UNIT_BYTES;
+        let n = u32::try_from(units).expect("records are below 1 MB");
+        let permit = match self.shared.room.try_acquire_many(n) {
+            Ok(permit) => permit,
+            Err(_) => match timeout_at(deadline, self.shared.room.acquire_many(n)).await {
+                Ok(Ok(permit)) => permit,
+                _ => {
+                    return Err(Error::DidNotHappen(Failure::new(
+                        Reason::Busy,
+                        "too many records of this client wait for acknowledgement",
+                        "see `atoll status`",
+                    )));
+                }
+            },
+        };
+        permit.forget();
+        let (to, outcome) = oneshot::channel();
+        if self.shared.update(|queue| queue.push(payload, units, deadline, to)) {
+            self.shared.bell.notify_one();
+        }
+        Ok(outcome)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.shared.update(Queue::close);
+        self.shared.bell.notify_one();
+    }
+}
+
+/// A client id nobody else has: drawn from the randomness that the standard library seeds its hash maps with.
+fn random_client() -> u64 {
+    let salt = (std::process::id(), std::time::SystemTime::now());
+    RandomState::new().hash_one(salt).max(1)
+}

@@ -1,0 +1,167 @@
+//! Reading a log as a stream of batches that survives the node it came from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{Status, Streaming};
+
+use crate::connections::Connections;
+use crate::error::{Error, Failure, Outcome, is_worth_retrying, parse};
+use crate::proto::log_service_client::LogServiceClient;
+use crate::proto::{ReadReply, ReadRequest, Reason, Record};
+
+/// Longest message that is taken from a server: a batch of reads, with room for one record of the longest kind.
+const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+
+/// What to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// First position; None: the first that was not trimmed.
+    pub from: Option<u64>,
+    /// Not in it; None: the tail at the time of the call, or without end with `follow`.
+    pub to: Option<u64>,
+    /// At most this many records; None: no limit.
+    pub limit: Option<u64>,
+    /// Do not stop at the tail: wait for more.
+    pub follow: bool,
+    /// The answering node's own disk alone; an error where it lacks a record.
+    pub local_only: bool,
+}
+
+impl ReadOptions {
+    /// Everything from a position up to the tail.
+    pub fn from(position: u64) -> Self {
+        ReadOptions { from: Some(position), ..Self::default() }
+    }
+}
+
+/// Consecutive records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadBatch {
+    /// Position of the first.
+    pub first: u64,
+    /// One at least.
+    pub records: Vec<Record>,
+    /// How many came from another server than the one that answered.
+    pub remote: u64,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub struct Reader {
+    log: String,
+    connections: Arc<Connections>,
+    /// What is still to be read.
+    rest: ReadOptions,
+    stream: Option<(usize, Streaming<ReadReply>)>,
+    /// Failures since the last batch.
+    failures: usize,
+    /// When to give up, unless a batch comes before.
+    deadline: Option<Instant>,
+}
+
+impl Reader {
+    pub(crate) fn new(log: &str, connections: Arc<Connections>, rest: ReadOptions) -> Self {
+        Reader { log: log.to_owned(), connections, rest, stream: None, failures: 0, deadline: None }
+    }
+
+    /// The next records; None at the end. Where a node fails, another one goes on behind what was read. Nothing is lost by
+    /// dropping the future and calling again.
+    pub async fn next(&mut self) -> Result<Option<ReadBatch>, Error> {
+        loop {
+            if self.rest.limit == Some(0) {
+                return Ok(None);
+            }
+            let (at, outcome) = match &mut self.stream {
+                Some((at, stream)) => (*at, stream.message().await),
+                None => {
+                    let at = self.connections.current();
+                    match self.open(at).await {
+                        Ok(stream) => {
+                            self.stream = Some((at, stream));
+                            continue;
+                        }
+                        Err(status) => (at, Err(status)),
+                    }
+                }
+            };
+            match outcome {
+                Ok(Some(reply)) => {
+                    if let Some(batch) = self.advance(reply)? {
+                        return Ok(Some(batch));
+                    }
+                }
+                Ok(None) => {
+                    self.stream = None;
+                    return Ok(None);
+                }
+                Err(status) => self.recover(at, &status).await?,
+            }
+        }
+    }
+
+    async fn open(&self, at: usize) -> Result<Streaming<ReadReply>, Status> {
+        let unavailable = |failure: Failure| crate::error::status(Outcome::No, &failure);
+        let channel = self.connections.channel(at).await.map_err(unavailable)?;
+        let request = ReadRequest {
+            log: self.log.clone(),
+            from: self.rest.from,
+            to: self.rest.to,
+            limit: self.rest.limit.unwrap_or(0),
+            follow: self.rest.follow,
+            local_only: self.rest.local_only,
+        };
+        let mut client = LogServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES);
+        let opening = timeout(self.connections.options.attempt_timeout, client.read(request));
+        match opening.await {
+            Ok(response) => Ok(response?.into_inner()),
+            Err(_) => Err(Status::deadline_exceeded("no answer in time")),
+        }
+    }
+
+    /// Takes a reply in. Positions must follow on from what was read: a gap is never passed over.
+    fn advance(&mut self, reply: ReadReply) -> Result<Option<ReadBatch>, Error> {
+        let count = reply.records.len() as u64;
+        if count == 0 {
+            return Ok(None);
+        }
+        if let Some(wanted) = self.rest.from
+            && wanted != reply.first
+        {
+            let message = format!("position {wanted} was wanted, the server sent {}", reply.first);
+            let next = "do client and server have versions that go together?";
+            return Err(Error::DidNotHappen(Failure::new(Reason::Damaged, message, next)));
+        }
+        self.rest.from = Some(reply.first.saturating_add(count));
+        self.rest.limit = self.rest.limit.map(|limit| limit.saturating_sub(count));
+        (self.failures, self.deadline) = (0, None);
+        Ok(Some(ReadBatch { first: reply.first, records: reply.records, remote: reply.remote }))
+    }
+
+    /// Waits before another attempt, or gives up.
+    async fn recover(&mut self, at: usize, status: &Status) -> Result<(), Error> {
+        self.stream = None;
+        let (_, mut failure) = parse(status);
+        if !is_worth_retrying(failure.reason) {
+            return Err(Error::DidNotHappen(failure));
+        }
+        let now = Instant::now();
+        let options = &self.connections.options;
+        let deadline = *self.deadline.get_or_insert(now + options.operation_timeout);
+        self.connections.failed(at);
+        self.failures += 1;
+        let wait = match self.failures % self.connections.len() {
+            0 => options.backoff((self.failures / self.connections.len()) as u32 - 1),
+            _ => Duration::ZERO,
+        };
+        if now + wait >= deadline {
+            if failure.next.is_empty() {
+                failure.next = "`atoll status` shows whether enough servers are up".to_owned();
+            }
+            return Err(Error::DidNotHappen(failure));
+        }
+        sleep(wait).await;
+        Ok(())
+    }
+}
