@@ -1,0 +1,218 @@
+//! The marker of a data directory: whose it is, written and synced before anything else in it is used (native T8).
+//!
+//! A disk that was replaced or wiped has no marker, so its node gets a new [`StorageId`] and takes no part in Loglets
+//! configured with the old one.
+
+use std::fmt::Write as _;
+
+use atoll_core::{NodeId, StorageId};
+
+use crate::disk::{Disk, DiskError, DiskPath, read_all, replace};
+use crate::journal::{JOURNAL_DIR, is_segment_name};
+
+/// The marker's name.
+const MARKER: &str = "node";
+const MARKER_ASIDE: &str = "node.new";
+const TITLE: &str = "atoll data directory";
+const FORMAT: u32 = 1;
+/// More than any marker of this format is long.
+const MAX_MARKER_BYTES: u64 = 4096;
+/// Longest name of a cluster, in bytes.
+pub const MAX_CLUSTER_NAME_BYTES: usize = 64;
+
+/// Whose a data directory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster's name: 1 to [`MAX_CLUSTER_NAME_BYTES`] letters, digits, `.`, `_`, `-`.
+    pub cluster: String,
+    /// The node that it belongs to.
+    pub node: NodeId,
+    /// This directory, and no other that this node ever had.
+    pub storage: StorageId,
+}
+
+/// A data directory that must not be used as it is. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// There are journal segments and no marker.
+    #[error(
+        "the marker file `{MARKER}` is gone, and {segments} journal segments are there: part of this directory is lost; \
+         move it away and start with an empty one, which gets a new identity"
+    )]
+    LostMarker {
+        /// How many.
+        segments: usize,
+    },
+    /// It belongs to another node.
+    #[error(
+        "this data directory belongs to node {found} of cluster `{found_cluster}`, not to node {node} of `{cluster}`"
+    )]
+    Foreign {
+        /// The node that wanted to use it.
+        node: NodeId,
+        /// Its cluster.
+        cluster: String,
+        /// The owner.
+        found: NodeId,
+        /// The owner's cluster.
+        found_cluster: String,
+    },
+    /// It was written by another version.
+    #[error("the data directory has format {found}, this program reads format {FORMAT}")]
+    UnsupportedFormat {
+        /// Its version.
+        found: u32,
+    },
+    /// It cannot be read, or its checksum is wrong.
+    #[error("the marker file `{MARKER}` is damaged: {what}")]
+    Damaged {
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// The cluster's name has a character that is not allowed, or none, or too many.
+    #[error(
+        "cluster name `{name}`: 1 to {MAX_CLUSTER_NAME_BYTES} letters, digits, `.`, `_` and `-` are allowed"
+    )]
+    BadClusterName {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Identity {
+    /// Reads the marker of a data directory and checks whose it is; an empty directory gets one, with a new storage id,
+    /// which is durable on return. The flag tells whether it is new.
+    pub fn open(
+        disk: &dyn Disk,
+        cluster: &str,
+        node: NodeId,
+        new_storage: impl FnOnce() -> StorageId,
+    ) -> Result<(Identity, bool), IdentityError> {
+        let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        if cluster.is_empty() || cluster.len() > MAX_CLUSTER_NAME_BYTES || !cluster.bytes().all(fine) {
+            return Err(IdentityError::BadClusterName { name: cluster.to_owned() });
+        }
+        let marker = DiskPath::fixed(MARKER);
+        match read_all(disk, &marker, MAX_MARKER_BYTES) {
+            Ok(Some(bytes)) => {
+                let found = Identity::parse(&bytes)?;
+                if found.node != node || found.cluster != cluster {
+                    return Err(IdentityError::Foreign {
+                        node,
+                        cluster: cluster.to_owned(),
+                        found: found.node,
+                        found_cluster: found.cluster,
+                    });
+                }
+                Ok((found, false))
+            }
+            Ok(None) => Err(IdentityError::Damaged { what: "longer than a marker can be" }),
+            Err(DiskError::NotFound { .. }) => {
+                let names = disk.list(&DiskPath::fixed(JOURNAL_DIR))?;
+                match names.iter().filter(|n| is_segment_name(n)).count() {
+                    0 => {}
+                    segments => return Err(IdentityError::LostMarker { segments }),
+                }
+                let identity = Identity { cluster: cluster.to_owned(), node, storage: new_storage() };
+                let aside = DiskPath::fixed(MARKER_ASIDE);
+                replace(disk, &marker, &aside, identity.to_text().as_bytes())?;
+                Ok((identity, true))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = format!(
+            "{TITLE}\nformat = {FORMAT}\ncluster = {}\nnode = {}\nstorage = {}\n",
+            self.cluster, self.node, self.storage
+        );
+        let crc = crc32c::crc32c(text.as_bytes());
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "crc32c = {crc:08x}");
+        text
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Identity, IdentityError> {
+        let damaged = |what| IdentityError::Damaged { what };
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("not text"))?;
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(damaged("its first line is not a marker's"));
+        }
+        let mut value = |key: &str| {
+            let (k, v) = lines.next()?.split_once(" = ")?;
+            (k == key).then_some(v)
+        };
+        // The version first: in another one, all that follows may look different.
+        let format = value("format").and_then(|v| v.parse().ok()).ok_or(damaged("no format line"))?;
+        if format != FORMAT {
+            return Err(IdentityError::UnsupportedFormat { found: format });
+        }
+        let cluster = value("cluster").ok_or(damaged("no cluster line"))?.to_owned();
+        let node = value("node").and_then(|v| v.parse().ok()).ok_or(damaged("no node line"))?;
+        let storage = value("storage").and_then(|v| u128::from_str_radix(v, 16).ok());
+        let storage = storage.ok_or(damaged("no storage line"))?;
+        let identity = Identity { cluster, node: NodeId(node), storage: StorageId(storage) };
+        // One way to write each identity: whatever else is in the file is damage.
+        if identity.to_text() != text {
+            return Err(damaged("its checksum is wrong"));
+        }
+        Ok(identity)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::disk::Open;
+    use crate::mem_disk::MemDisk;
+
+    fn open(disk: &MemDisk, node: u32) -> Result<(Identity, bool), IdentityError> {
+        Identity::open(disk, "reef", NodeId(node), || StorageId(0xabc))
+    }
+
+    #[test]
+    fn it_is_durable_on_return_and_belongs_to_one_node() {
+        let disk = MemDisk::new();
+        let (identity, new) = open(&disk, 3).unwrap();
+        assert!(new);
+        disk.crash(&mut || false);
+        assert_eq!(open(&disk, 3), Ok((identity, false)));
+        assert!(matches!(open(&disk, 4), Err(IdentityError::Foreign { found: NodeId(3), .. })));
+        let other = Identity::open(&disk, "atoll", NodeId(3), || StorageId(1));
+        assert!(matches!(other, Err(IdentityError::Foreign { .. })));
+        let bad = Identity::open(&disk, "a b", NodeId(3), || StorageId(1));
+        assert!(matches!(bad, Err(IdentityError::BadClusterName { .. })));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let disk = MemDisk::new();
+        let (identity, _) = open(&disk, 3).unwrap();
+        for offset in 0..identity.to_text().len() as u64 {
+            for bit in 0..8 {
+                let damaged = disk.fork();
+                assert!(damaged.flip_bit(&DiskPath::fixed(MARKER), offset, bit));
+                assert!(open(&damaged, 3).is_err(), "byte {offset} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_versions_and_lost_markers_are_named() {
+        let disk = MemDisk::new();
+        let mut file = disk.open(&DiskPath::fixed(MARKER), Open::Create).unwrap();
+        let text = format!("{TITLE}\nformat = 2\nwhatever\n");
+        file.write_at(0, &[std::io::IoSlice::new(text.as_bytes())]).unwrap();
+        assert_eq!(open(&disk, 3), Err(IdentityError::UnsupportedFormat { found: 2 }));
+        disk.remove(&DiskPath::fixed(MARKER)).unwrap();
+        disk.create_dir(&DiskPath::fixed(JOURNAL_DIR)).unwrap();
+        disk.open(&DiskPath::fixed("journal/0000000000000001.seg"), Open::Create).unwrap();
+        assert_eq!(open(&disk, 3), Err(IdentityError::LostMarker { segments: 1 }));
+    }
+}

@@ -1,0 +1,124 @@
+//! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the
+//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5).
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use atoll_core::testing::hit;
+use atoll_core::{Lsn, StorageId};
+
+use super::format::SegmentHeader;
+use super::segment::Ready;
+use super::{journal_dir, segment_path, spare_path};
+use crate::disk::{Disk, DiskError, Open};
+
+/// Zeros per write.
+const FILL_BYTES: usize = 1024 * 1024;
+/// Zeros between syncs: what the device has queued in front of the writer's next sync stays small.
+const FILL_BYTES_PER_SYNC: u64 = 4 * 1024 * 1024;
+
+/// Where the file comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// `spare-N.seg`.
+    Spare { generation: u64 },
+    /// A new file.
+    New,
+}
+
+/// One segment to be made. Runs on any thread; hand the outcome to [`super::Journal::prepared`].
+pub struct PrepareJob {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) generation: u64,
+    pub(crate) source: Source,
+    pub(crate) file_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) floor: Lsn,
+    pub(crate) storage: StorageId,
+}
+
+/// The outcome of a [`PrepareJob`].
+pub struct Prepared {
+    pub(crate) source: Source,
+    pub(crate) outcome: Result<Ready, DiskError>,
+}
+
+impl PrepareJob {
+    /// Does it, as fast as the disk goes.
+    pub fn run(self) -> Prepared {
+        self.run_paced(&mut || {})
+    }
+
+    /// Does it, calling `pause` after each MiB of zeros.
+    pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
+        let source = self.source;
+        Prepared { source, outcome: self.prepare(pause) }
+    }
+
+    fn prepare(self, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
+        let disk = &*self.disk;
+        let (aside, mut file) = match self.source {
+            Source::Spare { generation } => {
+                // The old name must be gone for good before the header changes: a power cut between would otherwise leave
+                // a segment whose header denies its name.
+                disk.sync_dir(&journal_dir())?;
+                let aside = spare_path(generation);
+                let file = disk.open(&aside, Open::Write)?;
+                hit("journal.segment.reused");
+                (aside, file)
+            }
+            Source::New => {
+                let aside = spare_path(self.generation);
+                let mut file = disk.open(&aside, Open::Create)?;
+                if let Err(error) = fill(&mut *file, self.file_bytes, pause) {
+                    hit("journal.segment.fill_failed");
+                    drop(file);
+                    // What was allocated goes back; if that fails, too, the first error is the one to tell.
+                    let _ = disk.remove(&aside);
+                    return Err(error);
+                }
+                (aside, file)
+            }
+        };
+        let header = SegmentHeader {
+            block_bytes: self.block_bytes,
+            generation: self.generation,
+            floor: self.floor,
+            storage: self.storage,
+        };
+        let mut block = header.to_bytes();
+        block.resize(self.block_bytes as usize, 0);
+        file.write_at(0, &[IoSlice::new(&block)])?;
+        file.sync_data()?;
+        disk.rename(&aside, &segment_path(self.generation))?;
+        disk.sync_dir(&journal_dir())?;
+        Ok(Ready {
+            generation: self.generation,
+            file,
+            file_bytes: self.file_bytes,
+            block_bytes: self.block_bytes,
+            floor: self.floor,
+        })
+    }
+}
+
+/// Writes zeros over the first `len` bytes; synced on return.
+pub(crate) fn fill(
+    file: &mut dyn crate::disk::File,
+    len: u64,
+    pause: &mut dyn FnMut(),
+) -> Result<(), DiskError> {
+    let zeros = vec![0; FILL_BYTES.min(usize::try_from(len).unwrap_or(FILL_BYTES))];
+    let (mut at, mut synced) = (0, 0);
+    while at < len {
+        let n = zeros.len().min(usize::try_from(len - at).unwrap_or(zeros.len()));
+        file.write_at(at, &[IoSlice::new(&zeros[..n])])?;
+        at += n as u64;
+        if at - synced >= FILL_BYTES_PER_SYNC {
+            file.sync_data()?;
+            synced = at;
+        }
+        pause();
+    }
+    file.sync_data()
+}

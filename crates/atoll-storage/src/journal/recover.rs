@@ -1,0 +1,547 @@
+//! Reading a journal back, segment by segment, and telling a torn tail from rot (native T9).
+//!
+//! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and
+//! finds the *evidence*: the highest number that some header says was synced. The second goes forward and hands out
+//! records. Where the next number is missing, it is rot if the evidence reaches it, else the journal is cut there.
+//! Numbers may be missing between two closed segments: those in between were recycled.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Checkpoint, Lsn, RecordKind, StorageId, Stored};
+use bytes::Bytes;
+
+use super::format::{
+    BATCH_HEADER_BYTES, BadHeader, BatchHeader, FOOTER_BYTES, Footer, SEGMENT_FORMAT, Seed, SegmentHeader,
+    padded, parse_record,
+};
+use super::prepare::{PrepareJob, Source};
+use super::reader::Readable;
+use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment};
+use super::{
+    Journal, JournalError, JournalOptions, MAX_BLOCK_BYTES, MAX_SEGMENT_BYTES, Stats, checkpoint,
+    generation_of, journal_dir, reserve_path, segment_path, spare_path,
+};
+use crate::disk::{Disk, DiskError, DiskPath, File, Open};
+
+/// What recovery hands out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recovered {
+    /// First, if there is one: all facts up to a number.
+    Checkpoint(Checkpoint),
+    /// Then, in order: every entry, and every fact above what the checkpoint covers. Its bytes share a segment's buffer:
+    /// copy what is kept (contracts X13).
+    Record(Stored),
+}
+
+/// A journal that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverError<E> {
+    /// The journal, or its disk.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The visitor did not take a record.
+    #[error("{0}")]
+    Visitor(E),
+}
+
+impl<E> From<DiskError> for RecoverError<E> {
+    fn from(error: DiskError) -> Self {
+        RecoverError::Journal(error.into())
+    }
+}
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    generation: u64,
+    offset: usize,
+}
+
+impl Place {
+    fn damaged(self, what: &'static str) -> JournalError {
+        let file = segment_path(self.generation).to_string();
+        JournalError::Damaged { file, offset: self.offset as u64, what }
+    }
+}
+
+/// A segment in memory.
+struct Loaded {
+    header: SegmentHeader,
+    footer: Option<Footer>,
+    file_bytes: u64,
+    /// From the start to the footer's end of batches, or all of the file.
+    bytes: Bytes,
+    seed: Seed,
+}
+
+fn load(file: &dyn File, generation: u64, storage: StorageId) -> Result<Loaded, JournalError> {
+    let start = Place { generation, offset: 0 };
+    let file_bytes = file.len()?;
+    if file_bytes < u64::from(MIN_BLOCK_BYTES) || file_bytes > u64::from(MAX_SEGMENT_BYTES) {
+        return Err(start.damaged("a segment is not this long"));
+    }
+    let mut block = [0; MIN_BLOCK_BYTES as usize];
+    file.read_at(0, &mut block)?;
+    let header = SegmentHeader::parse(&block).map_err(|bad| match bad {
+        BadHeader::Damaged => start.damaged("its header is damaged"),
+        BadHeader::Format(found) => JournalError::UnsupportedFormat {
+            file: segment_path(generation).to_string(),
+            found,
+            supported: SEGMENT_FORMAT,
+        },
+    })?;
+    if header.storage != storage {
+        let file = segment_path(generation).to_string();
+        return Err(JournalError::Foreign { file, found: header.storage, expected: storage });
+    }
+    let block_bytes = u64::from(header.block_bytes);
+    let sane = header.block_bytes.is_power_of_two()
+        && (MIN_BLOCK_BYTES..=MAX_BLOCK_BYTES).contains(&header.block_bytes)
+        && file_bytes >= 2 * block_bytes;
+    if header.generation != generation || !sane {
+        return Err(start.damaged("its header belongs to another file"));
+    }
+    let seed = Seed::new(storage, generation);
+    let mut last = [0; FOOTER_BYTES];
+    file.read_at(file_bytes - block_bytes, &mut last)?;
+    let footer = Footer::parse(&last, seed).filter(|f| {
+        let end = u64::from(f.end);
+        end.is_multiple_of(block_bytes) && end >= block_bytes && end <= file_bytes - block_bytes
+    });
+    let mut bytes = vec![0; footer.as_ref().map_or(file_bytes as usize, |f| f.end as usize)];
+    let got = file.read_at(0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(Loaded { header, footer, file_bytes, bytes: bytes.into(), seed })
+}
+
+/// The records of the batch behind `header`, or the offset of what is wrong.
+fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usize> {
+    let mut at = header.offset as usize + BATCH_HEADER_BYTES;
+    let end =
+        at.checked_add(header.body_bytes as usize).filter(|end| *end <= loaded.bytes.len()).ok_or(at)?;
+    let mut records = Vec::new();
+    for i in 0..header.count {
+        let bytes = loaded.bytes.slice(at..end);
+        let stored = parse_record(&bytes, loaded.header.generation, at as u32, loaded.seed).ok_or(at)?;
+        if stored.lsn.0 != header.first_lsn.0 + u64::from(i) {
+            return Err(at);
+        }
+        at += stored.loc.len_bytes as usize;
+        records.push(stored);
+    }
+    if at == end { Ok(records) } else { Err(at) }
+}
+
+/// The first pass. Everything that it has read is on the medium: what is handed out must not be lost by a later power cut.
+fn find_evidence(
+    disk: &dyn Disk,
+    segments: &[u64],
+    storage: StorageId,
+    covers: Lsn,
+) -> Result<Lsn, JournalError> {
+    let mut evidence = covers;
+    for &generation in segments.iter().rev() {
+        let mut file = disk.open(&segment_path(generation), Open::Write)?;
+        file.sync_data()?;
+        file.forget_cached();
+        let loaded = load(&*file, generation, storage)?;
+        evidence = evidence.max(loaded.header.floor);
+        if let Some(footer) = &loaded.footer {
+            evidence = evidence.max(footer.synced_upto);
+        }
+        let blocks = (loaded.header.block_bytes as usize..loaded.bytes.len())
+            .step_by(loaded.header.block_bytes as usize);
+        let mut first = None;
+        for header in blocks.filter_map(|at| BatchHeader::parse(&loaded.bytes, at, loaded.seed)) {
+            evidence = evidence.max(header.synced_upto);
+            if header.count > 0 {
+                first.get_or_insert(header.first_lsn);
+            }
+        }
+        // What was written before a synced record is synced.
+        if first.is_some_and(|first| first <= evidence) {
+            break;
+        }
+    }
+    Ok(evidence)
+}
+
+/// A segment with records and without a footer.
+struct Unclosed {
+    segment: Segment,
+    block_bytes: u32,
+    /// Behind its last good batch.
+    end: u32,
+    first_lsn: Lsn,
+}
+
+/// The second pass.
+struct Walk {
+    storage: StorageId,
+    evidence: Lsn,
+    covers: Lsn,
+    last: Lsn,
+    /// Where records may be missing, if numbers turn out to be: the end of a segment without a footer, or an empty one.
+    suspect: Option<Place>,
+    /// Everything from here on was never acknowledged.
+    cut: bool,
+    /// With records and a footer.
+    closed: Vec<Segment>,
+    /// With records and without a footer.
+    open: Vec<Unclosed>,
+    /// Without a record that counts: the file is free.
+    empty: Vec<u64>,
+    fact_bytes: u64,
+}
+
+impl Walk {
+    /// Numbers above `last` are missing at `place`: an error if they were synced, else the end.
+    fn missing(&mut self, place: Place, what: &'static str) -> Result<(), JournalError> {
+        if self.last < self.evidence && !mutant(Mutant::NativeT9) {
+            hit("journal.recover.rot");
+            return Err(place.damaged(what));
+        }
+        hit("journal.recover.cut");
+        self.cut = true;
+        Ok(())
+    }
+
+    fn segment<E>(
+        &mut self,
+        loaded: &Loaded,
+        visit: &mut dyn FnMut(Recovered) -> Result<(), E>,
+    ) -> Result<(), RecoverError<E>> {
+        let generation = loaded.header.generation;
+        if loaded.header.floor > self.last && !self.cut {
+            match self.suspect {
+                Some(place) => self.missing(place, "synced records are missing behind this place")?,
+                None => self.last = loaded.header.floor,
+            }
+        }
+        if self.cut {
+            self.empty.push(generation);
+            return Ok(());
+        }
+        let block = loaded.header.block_bytes as usize;
+        let mut segment = Segment::new(generation, loaded.file_bytes);
+        let mut first_lsn = None;
+        let mut at = block;
+        let mut trouble = at;
+        while let Some(header) = BatchHeader::parse(&loaded.bytes, at, loaded.seed) {
+            trouble = at;
+            let records = match read_batch(loaded, &header) {
+                Ok(records) => records,
+                Err(offset) => {
+                    trouble = offset;
+                    break;
+                }
+            };
+            if header.count > 0 {
+                if !self.follows(generation, at, header.first_lsn, first_lsn.is_some())? {
+                    break;
+                }
+                first_lsn.get_or_insert(header.first_lsn);
+            }
+            for stored in records {
+                self.record(&mut segment, stored, visit)?;
+            }
+            at += padded(BATCH_HEADER_BYTES + header.body_bytes as usize, loaded.header.block_bytes);
+            trouble = at;
+        }
+        self.end_of_segment(loaded, segment, first_lsn, at, trouble)?;
+        Ok(())
+    }
+
+    /// Whether a batch with this first number may stand here. False: the journal ends before it.
+    fn follows(
+        &mut self,
+        generation: u64,
+        at: usize,
+        first: Lsn,
+        within: bool,
+    ) -> Result<bool, JournalError> {
+        let place = Place { generation, offset: at };
+        if first <= self.last {
+            return Err(place.damaged("this batch repeats numbers of an earlier one"));
+        }
+        if first.0 > self.last.0 + 1 {
+            let recycled = !within && self.suspect.is_none() && first.0 - 1 <= self.evidence.0;
+            if !recycled {
+                self.missing(self.suspect.unwrap_or(place), "synced records are missing here")?;
+                return Ok(false);
+            }
+            hit("journal.recover.gap");
+        }
+        self.suspect = None;
+        Ok(true)
+    }
+
+    fn record<E>(
+        &mut self,
+        segment: &mut Segment,
+        stored: Stored,
+        visit: &mut dyn FnMut(Recovered) -> Result<(), E>,
+    ) -> Result<(), RecoverError<E>> {
+        self.last = stored.lsn;
+        segment.add(stored.lsn, stored.record.kind, stored.loc);
+        if stored.record.kind == RecordKind::Fact {
+            if stored.lsn <= self.covers {
+                return Ok(());
+            }
+            self.fact_bytes += u64::from(stored.loc.len_bytes);
+        }
+        visit(Recovered::Record(stored)).map_err(RecoverError::Visitor)
+    }
+
+    /// Batches end at `at`; if that is too early, `trouble` is what ended them.
+    fn end_of_segment(
+        &mut self,
+        loaded: &Loaded,
+        segment: Segment,
+        first_lsn: Option<Lsn>,
+        at: usize,
+        trouble: usize,
+    ) -> Result<(), JournalError> {
+        let generation = segment.generation;
+        let whole = match &loaded.footer {
+            Some(footer) if footer.end as usize == at => true,
+            Some(_) if !self.cut => {
+                let place = Place { generation, offset: trouble };
+                self.missing(place, "a batch is damaged that the segment's footer counts")?;
+                false
+            }
+            _ => false,
+        };
+        match first_lsn {
+            Some(_) if whole => self.closed.push(segment),
+            Some(first_lsn) => {
+                // Within 32 bits: segments are at most 1 GiB long.
+                let (end, block_bytes) = (at as u32, loaded.header.block_bytes);
+                self.open.push(Unclosed { segment, block_bytes, end, first_lsn });
+                self.suspect = Some(Place { generation, offset: trouble });
+            }
+            None => {
+                self.empty.push(generation);
+                if !whole {
+                    self.suspect.get_or_insert(Place { generation, offset: trouble });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), JournalError> {
+        if !self.cut && self.last < self.evidence {
+            match self.suspect {
+                Some(place) => self.missing(place, "synced records are missing behind this place")?,
+                // The last segments were recycled.
+                None => self.last = self.evidence,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Files of a journal, by name.
+struct Files {
+    segments: Vec<u64>,
+    spares: Vec<u64>,
+    reserve: bool,
+}
+
+fn list(disk: &dyn Disk) -> Result<Files, DiskError> {
+    let names = disk.list(&journal_dir())?;
+    let mut segments: Vec<u64> = names.iter().filter_map(|n| generation_of(n)).collect();
+    segments.sort_unstable();
+    let spares = names.iter().filter_map(|n| generation_of(n.strip_prefix("spare-")?)).collect();
+    if names.iter().any(|n| n == "checkpoint.new") {
+        disk.remove(&DiskPath::fixed("journal/checkpoint.new"))?;
+    }
+    Ok(Files { segments, spares, reserve: names.iter().any(|n| n == "reserve") })
+}
+
+impl Journal {
+    /// Opens the journal of a data directory, an empty one if there is none, and hands `visit` all that it holds: the
+    /// checkpoint first, then records in the order of their numbers. Returns the last number in use. All that was handed
+    /// out is durable on return; what was not, never comes back. Memory: one segment at a time.
+    ///
+    /// # Errors
+    /// [`JournalError::Damaged`] and the like: nothing was changed, and the records visited so far must not be served.
+    pub fn recover<E>(
+        disk: Arc<dyn Disk>,
+        options: JournalOptions,
+        visit: &mut dyn FnMut(Recovered) -> Result<(), E>,
+    ) -> Result<(Journal, Lsn), RecoverError<E>> {
+        options.check()?;
+        let storage = options.storage;
+        disk.create_dir(&journal_dir())?;
+        disk.sync_dir(&DiskPath::root())?;
+        let mut files = list(&*disk)?;
+        let checkpoint = checkpoint::load(&*disk, storage)?;
+        let covers = checkpoint.as_ref().map_or(Lsn::NONE, |c| c.covers);
+        let evidence = find_evidence(&*disk, &files.segments, storage, covers)?;
+        if let Some(checkpoint) = checkpoint {
+            visit(Recovered::Checkpoint(checkpoint)).map_err(RecoverError::Visitor)?;
+        }
+        let mut walk = Walk {
+            storage,
+            evidence,
+            covers,
+            last: Lsn::NONE,
+            suspect: None,
+            cut: false,
+            closed: Vec::new(),
+            open: Vec::new(),
+            empty: Vec::new(),
+            fact_bytes: 0,
+        };
+        for &generation in &files.segments {
+            let file = disk.open(&segment_path(generation), Open::Read)?;
+            walk.segment(&load(&*file, generation, storage)?, visit)?;
+        }
+        walk.finish()?;
+        let last = walk.last;
+        let newest = files.segments.iter().chain(&files.spares).max().copied().unwrap_or(0);
+        put_away_empty(&*disk, &walk, &mut files)?;
+        close_open(&*disk, &mut walk)?;
+        let journal = Journal::start(disk, options, walk, files, newest + 1)?;
+        Ok((journal, last))
+    }
+
+    /// All that is on disk is in order: makes the segment to go on in. Never the one that was written last: behind its end
+    /// may lie remains of a torn batch of the same generation.
+    fn start(
+        disk: Arc<dyn Disk>,
+        options: JournalOptions,
+        walk: Walk,
+        files: Files,
+        generation: u64,
+    ) -> Result<Journal, JournalError> {
+        let (mut spares, odd) = sort_spares(&*disk, &files, &options)?;
+        let source = spares.pop().map_or(Source::New, |generation| Source::Spare { generation });
+        let first_bytes = match source {
+            Source::Spare { .. } => options.segment_bytes,
+            Source::New => options.first_segment_bytes,
+        };
+        let mut reserved_bytes = match files.reserve {
+            true => disk.open(&reserve_path(), Open::Read)?.len()?,
+            false => 0,
+        };
+        let job = |file_bytes: u32| PrepareJob {
+            disk: disk.clone(),
+            generation,
+            source,
+            file_bytes: file_bytes.into(),
+            block_bytes: options.block_bytes,
+            floor: walk.last,
+            storage: options.storage,
+        };
+        let mut made = job(first_bytes).run().outcome;
+        if let Err(DiskError::NoSpace { .. }) = made {
+            // The reserve becomes the segment: with less, facts could not be written, and nothing be freed.
+            hit("journal.recover.from_reserve");
+            for generation in &odd {
+                disk.remove(&spare_path(*generation))?;
+            }
+            if files.reserve {
+                disk.remove(&reserve_path())?;
+            }
+            disk.sync_dir(&journal_dir())?;
+            let bytes = u32::try_from(reserved_bytes).unwrap_or(first_bytes).min(first_bytes);
+            let bytes = (bytes - bytes % options.block_bytes).max(4 * options.block_bytes);
+            reserved_bytes = 0;
+            made = job(bytes).run().outcome;
+        } else {
+            for generation in &odd {
+                disk.remove(&spare_path(*generation))?;
+            }
+        }
+        let ready: Ready = match made {
+            Err(DiskError::NoSpace { .. }) => {
+                return Err(JournalError::NoSpace { needed_bytes: first_bytes.into() });
+            }
+            made => made?,
+        };
+        let readable = Arc::new(Readable::new(disk.clone(), options.storage));
+        readable.add(ready.generation);
+        walk.closed.iter().for_each(|s| readable.add(s.generation));
+        let seed = Seed::new(options.storage, generation);
+        let mut journal = Journal {
+            disk,
+            last: walk.last,
+            synced: walk.last,
+            marked: walk.last,
+            active: Active::new(ready, seed),
+            closing: Vec::new(),
+            ready: Default::default(),
+            closed: walk.closed.into_iter().map(|s| (s.generation, s)).collect(),
+            spares,
+            next_generation: generation + 1,
+            job: None,
+            full: None,
+            failure: None,
+            covers: walk.covers,
+            fact_bytes: walk.fact_bytes,
+            reserved_bytes,
+            asked: None,
+            readable,
+            scratch: Vec::new(),
+            stats: Stats::default(),
+            options,
+        };
+        journal.keep_reserve(0)?;
+        Ok(journal)
+    }
+}
+
+/// Files of empty and cut-off segments become spares, by name at least: the highest generation ever used stays visible,
+/// so that it is never used again. Durable on return, before anything closes the segments before them.
+fn put_away_empty(disk: &dyn Disk, walk: &Walk, files: &mut Files) -> Result<(), DiskError> {
+    for &generation in &walk.empty {
+        disk.rename(&segment_path(generation), &spare_path(generation))?;
+        files.spares.push(generation);
+    }
+    if !walk.empty.is_empty() {
+        disk.sync_dir(&journal_dir())?;
+    }
+    Ok(())
+}
+
+/// Segments that were being written get their footer, behind their last good batch; what lay there was never acknowledged.
+fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
+    for Unclosed { mut segment, block_bytes, end, first_lsn } in std::mem::take(&mut walk.open) {
+        hit("journal.recover.close");
+        let seed = Seed::new(walk.storage, segment.generation);
+        let footer = Footer { end, first_lsn, last_lsn: segment.last_lsn, synced_upto: segment.last_lsn };
+        let mut block = footer.to_bytes(seed).to_vec();
+        block.resize(block_bytes as usize, 0);
+        let mut file = disk.open(&segment_path(segment.generation), Open::Write)?;
+        segment.file_bytes = u64::from(end) + u64::from(block_bytes);
+        file.set_len(segment.file_bytes)?;
+        file.write_at(end.into(), &[IoSlice::new(&block)])?;
+        file.sync_data()?;
+        walk.closed.push(segment);
+    }
+    Ok(())
+}
+
+/// Spare files that can be used, and others: half prepared, of another length, or too many.
+fn sort_spares(
+    disk: &dyn Disk,
+    files: &Files,
+    options: &JournalOptions,
+) -> Result<(Vec<u64>, Vec<u64>), DiskError> {
+    let (mut spares, mut odd) = (Vec::new(), Vec::new());
+    for &generation in &files.spares {
+        let len = disk.open(&spare_path(generation), Open::Read)?.len()?;
+        // One more than is kept: the first becomes the active segment.
+        if len == u64::from(options.segment_bytes) && spares.len() <= options.spare_segments {
+            spares.push(generation);
+        } else {
+            odd.push(generation);
+        }
+    }
+    Ok((spares, odd))
+}

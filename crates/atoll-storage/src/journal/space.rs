@@ -1,0 +1,241 @@
+//! Which segments are still needed, and what the journal takes (native T22, contracts X4, X5).
+
+use atoll_core::testing::hit;
+use atoll_core::{Loc, Space};
+
+use super::prepare::{PrepareJob, Prepared, Source};
+use super::segment::Ready;
+use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
+use crate::disk::DiskError;
+
+/// Figures of a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes written to segments, padding included.
+    pub written_bytes: u64,
+    /// Bytes of records among them.
+    pub record_bytes: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Syncs that had something to sync.
+    pub syncs: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Length of the last one.
+    pub checkpoint_bytes: u64,
+    /// Segments that the writer had to prepare itself, because no job had.
+    pub inline_prepares: u64,
+    /// Segments recycled or removed.
+    pub recycled: u64,
+    /// Places freed that were free already, or never entries.
+    pub stray_frees: u64,
+    /// Segments that hold records, the active one included.
+    pub used_segments: u64,
+    /// Segments prepared.
+    pub ready_segments: u64,
+    /// Files kept for reuse.
+    pub spare_segments: u64,
+    /// Bytes of entries not freed.
+    pub live_bytes: u64,
+    /// Bytes of all segment files, spares included.
+    pub disk_bytes: u64,
+    /// Bytes of facts since the last checkpoint.
+    pub fact_bytes: u64,
+}
+
+impl Journal {
+    /// Figures, now.
+    pub fn stats(&self) -> Stats {
+        let ready: u64 = self.ready.iter().map(|r| r.file_bytes).sum();
+        let spare = self.spares.len() as u64 * u64::from(self.options.segment_bytes);
+        let used = self.closed.values().chain([&self.active.segment]);
+        let (used_bytes, live_bytes) =
+            used.fold((0, 0), |(used, live), s| (used + s.file_bytes, live + s.live_bytes));
+        Stats {
+            used_segments: self.closed.len() as u64 + 1,
+            ready_segments: self.ready.len() as u64,
+            spare_segments: self.spares.len() as u64,
+            live_bytes,
+            disk_bytes: used_bytes + ready + spare,
+            fact_bytes: self.fact_bytes,
+            ..self.stats
+        }
+    }
+
+    /// These entries are not needed any more. A segment without live entries, whose facts a checkpoint covers, is recycled.
+    /// Not durable: after a restart freed entries may be back, to be freed again (by [`atoll_core::Role::recovered`]).
+    /// Freeing a place twice, or a place of a recycled segment, does nothing.
+    pub fn free(&mut self, locs: &[Loc]) -> Result<(), JournalError> {
+        self.check_open()?;
+        let mut emptied = false;
+        for loc in locs {
+            let segment = if loc.segment == self.active.segment.generation {
+                Some(&mut self.active.segment)
+            } else {
+                self.closed.get_mut(&loc.segment)
+            };
+            match segment.map(|s| (s.free(*loc), s.live_entries)) {
+                Some((true, live)) => emptied |= live == 0,
+                _ => self.stats.stray_frees += 1,
+            }
+        }
+        if emptied { self.recycle() } else { Ok(()) }
+    }
+
+    /// Puts away every segment that nobody needs. Renames are not synced here: a restart that finds the old name finds
+    /// freed entries and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
+    pub(crate) fn recycle(&mut self) -> Result<(), JournalError> {
+        // The active segment must show on disk that these records were synced, or a restart would miss them. And a job that was overtaken leaves an empty segment between full ones for a moment: no gap may lie beside it.
+        let proven = self.active.proves;
+        if self.job.is_some_and(|g| g < self.active.segment.generation) {
+            return Ok(());
+        }
+        let covers = self.covers;
+        let needless = self
+            .closed
+            .values()
+            .filter(|s| s.live_entries == 0 && s.last_fact <= covers && s.last_lsn <= proven)
+            .map(|s| (s.generation, s.file_bytes))
+            .collect::<Vec<_>>();
+        for (generation, file_bytes) in needless {
+            hit("journal.segment.recycle");
+            self.readable.forget(generation);
+            self.closed.remove(&generation);
+            self.stats.recycled += 1;
+            self.put_away(generation, file_bytes).map_err(|error| self.fail(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a segment's file as a spare, or removes it.
+    fn put_away(&mut self, generation: u64, file_bytes: u64) -> Result<(), DiskError> {
+        let whole = file_bytes == u64::from(self.options.segment_bytes);
+        if whole && self.spares.len() < self.options.spare_segments {
+            self.disk.rename(&segment_path(generation), &spare_path(generation))?;
+            self.spares.push(generation);
+            Ok(())
+        } else {
+            self.disk.remove(&segment_path(generation))
+        }
+    }
+
+    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One at a time.
+    /// After the disk was full it asks the disk again each time, so that the journal goes on when space came back.
+    pub fn needs_segment(&mut self) -> Option<PrepareJob> {
+        if self.failure.is_some() || self.job.is_some() || self.ready.len() >= self.options.ready_segments {
+            return None;
+        }
+        if let Some(free_then) = self.full
+            && self.spares.is_empty()
+        {
+            let free = self.disk.free_bytes().unwrap_or(0);
+            if free <= free_then || free < u64::from(self.options.segment_bytes) {
+                return None;
+            }
+        }
+        let job = self.new_job();
+        self.job = Some(job.generation);
+        Some(job)
+    }
+
+    pub(crate) fn new_job(&mut self) -> PrepareJob {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        PrepareJob {
+            disk: self.disk.clone(),
+            generation,
+            source: self.spares.pop().map_or(Source::New, |generation| Source::Spare { generation }),
+            file_bytes: self.options.segment_bytes.into(),
+            block_bytes: self.options.block_bytes,
+            floor: self.synced,
+            storage: self.options.storage,
+        }
+    }
+
+    /// The outcome of the job from [`Journal::needs_segment`].
+    ///
+    /// # Errors
+    /// Closed for good if the disk failed; a full disk is no failure, see [`Journal::space`].
+    pub fn prepared(&mut self, prepared: Prepared) -> Result<(), JournalError> {
+        self.job = None;
+        self.check_open()?;
+        self.adopt(prepared)
+    }
+
+    pub(crate) fn adopt(&mut self, prepared: Prepared) -> Result<(), JournalError> {
+        match prepared.outcome {
+            Ok(ready) => {
+                self.full = None;
+                let newest = self.ready.back().map_or(self.active.segment.generation, |r| r.generation);
+                if ready.generation > newest {
+                    self.ready.push_back(ready);
+                    return Ok(());
+                }
+                // The writer prepared one itself meanwhile: segments are used in the order of their generations.
+                hit("journal.segment.overtaken");
+                let Ready { generation, file_bytes, .. } = ready;
+                // Its old name must be gone before a neighbour may go, see `recycle`.
+                let put = self.put_away(generation, file_bytes);
+                let put = put.and_then(|()| self.disk.sync_dir(&journal_dir()));
+                put.map_err(|error| self.fail(&error))?;
+                self.recycle()
+            }
+            Err(DiskError::NoSpace { .. }) => {
+                hit("journal.space.full");
+                if let Source::Spare { generation } = prepared.source {
+                    self.spares.push(generation);
+                }
+                self.full = Some(self.disk.free_bytes().unwrap_or(0));
+                Ok(())
+            }
+            Err(error) => Err(self.fail(&error)),
+        }
+    }
+
+    /// What the journal takes now. [`Space::FactsOnly`]: the disk is full, and what is prepared is kept for facts.
+    pub fn space(&self) -> Space {
+        if self.failure.is_some() {
+            return Space::Closed;
+        }
+        let prepared = self.active.room() + self.ready.iter().map(Ready::room).sum::<u64>();
+        match self.full {
+            Some(_) if prepared < self.options.fact_reserve_bytes => Space::FactsOnly,
+            _ => Space::Plenty,
+        }
+    }
+
+    /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone. Stays so until
+    /// [`Journal::write_checkpoint`]: ask for one at a time.
+    pub fn wants_checkpoint(&self) -> bool {
+        let pinned = |s: &super::Segment| {
+            s.live_entries == 0 && s.last_fact > self.covers && s.last_fact <= self.synced
+        };
+        self.failure.is_none()
+            && (self.fact_bytes > self.options.checkpoint_facts_bytes || self.closed.values().any(pinned))
+    }
+
+    /// A closed segment whose live entries should be journaled again and then freed, if the files have grown out of
+    /// proportion. Each is told once, and again only after a segment's worth of writing.
+    pub fn sparse_segment(&mut self) -> Option<u64> {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let (files, live) =
+            self.closed.values().fold((0, 0), |(files, live), s| (files + s.file_bytes, live + s.live_bytes));
+        if self.failure.is_some() || files <= live * self.options.sparse_percent / 100 + 2 * segment_bytes {
+            return None;
+        }
+        if let Some((generation, written)) = self.asked {
+            let waiting = self.closed.get(&generation).is_some_and(|s| s.live_entries > 0);
+            if waiting && self.stats.written_bytes < written + segment_bytes {
+                return None;
+            }
+        }
+        // Least live in proportion: the most space for the least copying.
+        let candidates = self.closed.values().filter(|s| s.live_entries > 0 && s.last_lsn <= self.synced);
+        let generation = candidates
+            .min_by_key(|s| (s.live_bytes * 1000 / s.file_bytes.max(1), s.generation))
+            .map(|s| s.generation)?;
+        hit("journal.segment.sparse");
+        self.asked = Some((generation, self.stats.written_bytes));
+        Some(generation)
+    }
+}

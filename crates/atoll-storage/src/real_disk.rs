@@ -1,0 +1,214 @@
+//! A directory of the file system.
+
+use std::fs;
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Advice, fadvise, statvfs};
+
+use crate::disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
+
+/// Name of the lock file in a data directory.
+const LOCK: &str = "lock";
+/// Slices per writev call; the kernel takes no more.
+const MAX_SLICES: usize = 1024;
+
+/// Whether syncs reach the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syncs {
+    /// Every sync is done.
+    Real,
+    /// Every sync returns at once. Whatever was acknowledged is lost with the power: only to show that a test of
+    /// durability can fail (X6).
+    OffForTests,
+}
+
+/// A directory of the file system, locked against other processes for as long as this or a clone lives.
+#[derive(Clone)]
+pub struct RealDisk {
+    root: PathBuf,
+    syncs: Syncs,
+    /// Held, never read: the lock goes when the last clone does.
+    _lock: Arc<fs::File>,
+}
+
+impl RealDisk {
+    /// Opens a directory, making it if need be, and takes its lock file.
+    ///
+    /// # Errors
+    /// [`DiskError::Locked`] if another process (or another `RealDisk`) has it.
+    pub fn open(root: &Path, syncs: Syncs) -> Result<Self, DiskError> {
+        let text = root.display().to_string();
+        fs::create_dir_all(root).map_err(|e| error(DiskOp::CreateDir, &text, &e))?;
+        let lock_path = root.join(LOCK);
+        let lock_text = lock_path.display().to_string();
+        let lock = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(|e| error(DiskOp::Lock, &lock_text, &e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Locked { path: lock_text }),
+            Err(fs::TryLockError::Error(e)) => return Err(error(DiskOp::Lock, &lock_text, &e)),
+        }
+        Ok(RealDisk { root: root.to_owned(), syncs, _lock: Arc::new(lock) })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn full(&self, path: &DiskPath) -> PathBuf {
+        self.root.join(path.as_str())
+    }
+
+    fn text(&self, path: &DiskPath) -> String {
+        self.full(path).display().to_string()
+    }
+}
+
+fn error(op: DiskOp, path: &str, e: &io::Error) -> DiskError {
+    let path = path.to_owned();
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DiskError::NoSpace { op, path },
+        io::ErrorKind::NotFound => DiskError::NotFound { path },
+        _ => DiskError::Io { op, path, reason: e.to_string() },
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &DiskPath, how: Open) -> Result<Box<dyn File>, DiskError> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(how != Open::Read).create(how == Open::Create).truncate(how == Open::Create);
+        let text = self.text(path);
+        let file = options.open(self.full(path)).map_err(|e| error(DiskOp::Open, &text, &e))?;
+        Ok(Box::new(RealFile { file, path: text, syncs: self.syncs, cursor: 0 }))
+    }
+
+    fn list(&self, dir: &DiskPath) -> Result<Vec<String>, DiskError> {
+        let text = self.text(dir);
+        let fail = |e: io::Error| error(DiskOp::List, &text, &e);
+        let entries = match fs::read_dir(self.full(dir)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(fail)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(fail)?;
+            if entry.file_type().map_err(fail)?.is_file() {
+                // A name that is not UTF-8 is none of ours.
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
+        fs::create_dir_all(self.full(dir)).map_err(|e| error(DiskOp::CreateDir, &self.text(dir), &e))
+    }
+
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<(), DiskError> {
+        fs::rename(self.full(from), self.full(to)).map_err(|e| error(DiskOp::Rename, &self.text(from), &e))
+    }
+
+    fn remove(&self, path: &DiskPath) -> Result<(), DiskError> {
+        fs::remove_file(self.full(path)).map_err(|e| error(DiskOp::Remove, &self.text(path), &e))
+    }
+
+    fn sync_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
+        if self.syncs == Syncs::OffForTests {
+            return Ok(());
+        }
+        let synced = fs::File::open(self.full(dir)).and_then(|d| d.sync_all());
+        synced.map_err(|e| error(DiskOp::SyncDir, &self.text(dir), &e))
+    }
+
+    fn free_bytes(&self) -> Result<u64, DiskError> {
+        let root = DiskPath::root();
+        let stat = statvfs(&self.root).map_err(|e| error(DiskOp::FreeBytes, &self.text(&root), &e.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct RealFile {
+    file: fs::File,
+    path: String,
+    syncs: Syncs,
+    /// Where the next `writev` goes: positioned vectored writes are not stable in the standard library, and a journal
+    /// writes mostly on from where it was.
+    cursor: u64,
+}
+
+impl RealFile {
+    fn write_slices(&mut self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
+        if self.cursor != offset {
+            self.cursor = self.file.seek(SeekFrom::Start(offset))?;
+        }
+        for chunk in from.chunks(MAX_SLICES) {
+            let mut owned = chunk.to_vec();
+            let mut rest = owned.as_mut_slice();
+            IoSlice::advance_slices(&mut rest, 0);
+            while !rest.is_empty() {
+                match self.file.write_vectored(rest) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(n) => {
+                        self.cursor += n as u64;
+                        IoSlice::advance_slices(&mut rest, n);
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, DiskError> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(error(DiskOp::Read, &self.path, &e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError> {
+        let written = self.write_slices(offset, from);
+        written.map_err(|e| {
+            self.cursor = u64::MAX;
+            error(DiskOp::Write, &self.path, &e)
+        })
+    }
+
+    fn sync_data(&mut self) -> Result<(), DiskError> {
+        match self.syncs {
+            Syncs::OffForTests => Ok(()),
+            Syncs::Real => self.file.sync_data().map_err(|e| error(DiskOp::Sync, &self.path, &e)),
+        }
+    }
+
+    fn forget_cached(&mut self) {
+        // Advice only: where it is refused, reads come from memory as ever.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+    }
+
+    fn set_len(&mut self, len: u64) -> Result<(), DiskError> {
+        self.file.set_len(len).map_err(|e| error(DiskOp::SetLen, &self.path, &e))
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        self.file.metadata().map(|m| m.len()).map_err(|e| error(DiskOp::Read, &self.path, &e))
+    }
+}
