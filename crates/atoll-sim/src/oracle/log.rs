@@ -1,0 +1,323 @@
+//! Is a log linearizable? Checked as the clients see it, while they go: since positions order everything, comparing each
+//! answer with what was known before its request was made is a complete check.
+//!
+//! VL3 (content of a position never changes), VL4 (acknowledged at one position, read there ever after), VL5 (real-time
+//! order of appends and tails), X15 (a lane's appends keep their order), N1, N8 for a single Loglet.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_log::OpId;
+
+use crate::world::observer::Verdict;
+
+/// A record's bytes in short.
+pub fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[derive(Debug, Default)]
+struct Op {
+    digest: u64,
+    /// Everything below was known to be taken when the operation was first asked for.
+    floor: u64,
+    acked: Option<u64>,
+    seen: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    ops: BTreeMap<OpId, Op>,
+    content: BTreeMap<u64, OpId>,
+    /// Every acknowledged position and every returned tail is at or below this.
+    floor: u64,
+    trim_asked: u64,
+    acks: u64,
+    reads: u64,
+    tails: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    logs: BTreeMap<String, Log>,
+    verdict: Verdict,
+}
+
+/// What clients asked and got, for all logs. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct LogOracle(Arc<Mutex<State>>);
+
+/// What was known when a tail was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked(u64);
+
+impl LogOracle {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Violations since the last call.
+    pub fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().verdict.failures)
+    }
+
+    /// Operations answered so far.
+    pub fn operations(&self) -> u64 {
+        self.state().logs.values().map(|l| l.acks + l.reads + l.tails).sum()
+    }
+
+    /// Appends acknowledged so far.
+    pub fn acknowledged(&self, log: &str) -> u64 {
+        self.state().logs.get(log).map_or(0, |l| l.acks)
+    }
+
+    /// Above every position acknowledged and at least every tail returned.
+    pub fn floor(&self, log: &str) -> u64 {
+        self.state().logs.get(log).map_or(0, |l| l.floor)
+    }
+
+    /// The highest position below which a client wanted the log trimmed.
+    pub fn trim_asked(&self, log: &str) -> u64 {
+        self.state().logs.get(log).map_or(0, |l| l.trim_asked)
+    }
+
+    /// A client is about to append, for the first time or again.
+    pub fn append_begins(&self, log: &str, op: OpId, payload: &[u8]) {
+        let mut state = self.state();
+        let log = state.logs.entry(log.to_owned()).or_default();
+        let floor = log.floor;
+        log.ops.entry(op).or_insert_with(|| Op { digest: digest(payload), floor, ..Op::default() });
+    }
+
+    /// An append was acknowledged.
+    pub fn append_done(&self, log: &str, op: OpId, at: u64) {
+        let state = &mut *self.state();
+        state.logs.entry(log.to_owned()).or_default().acked(log, op, at, &mut state.verdict);
+    }
+
+    /// A client is about to ask for the tail.
+    pub fn tail_begins(&self, log: &str) -> Asked {
+        Asked(self.floor(log))
+    }
+
+    /// The tail, as answered.
+    pub fn tail_done(&self, log: &str, asked: Asked, tail: u64) {
+        let state = &mut *self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        l.tails += 1;
+        if tail < asked.0 {
+            state.verdict.fail(format!(
+                "VL5/N8 tail behind: {log}: a tail of {tail} although {} was known before it was asked for",
+                asked.0
+            ));
+        }
+        l.floor = l.floor.max(tail);
+    }
+
+    /// A record was delivered to a reader.
+    pub fn read(&self, log: &str, at: u64, op: OpId, payload: &[u8]) {
+        let state = &mut *self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        l.reads += 1;
+        l.seen(log, at, op, Some(digest(payload)), &mut state.verdict);
+    }
+
+    /// A trim is about to be asked for.
+    pub fn trim_begins(&self, log: &str, to: u64) {
+        let mut state = self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        l.trim_asked = l.trim_asked.max(to);
+    }
+
+    /// A read was told that everything below `trim` is gone.
+    pub fn trimmed(&self, log: &str, trim: u64) {
+        let state = &mut *self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        if trim > l.trim_asked {
+            let asked = l.trim_asked;
+            state.verdict.fail(format!(
+                "VL9 trimmed too far: {log}: below {trim}, nobody asked for more than {asked}"
+            ));
+        }
+    }
+
+    /// The whole log, read from `from` to the tail after everything was healed.
+    pub fn whole(&self, log: &str, from: u64, tail: u64, read: &BTreeMap<u64, OpId>) {
+        let state = &mut *self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        if tail < l.floor {
+            let floor = l.floor;
+            state.verdict.fail(format!("VL5 final tail {tail} is below {floor}, which was known: {log}"));
+        }
+        for (op, o) in &l.ops {
+            if let Some(at) = o.acked
+                && at >= from
+                && read.get(&at) != Some(op)
+            {
+                let there = read.get(&at);
+                state.verdict.fail(format!(
+                    "VL4 acknowledged append lost: {log}: {op:?} was acknowledged at {at}, there is {there:?}"
+                ));
+                return;
+            }
+        }
+    }
+}
+
+impl Log {
+    fn acked(&mut self, name: &str, op: OpId, at: u64, verdict: &mut Verdict) {
+        self.acks += 1;
+        let floor = match self.ops.get(&op) {
+            Some(o) => o.floor,
+            None => return verdict.fail(format!("HARNESS: {op:?} acknowledged and never asked for")),
+        };
+        if at < floor {
+            verdict.fail(format!(
+                "VL5/N3 order: {name}: {op:?} acknowledged at {at}, but {floor} was taken before it was asked for"
+            ));
+        }
+        let neighbours = [
+            self.ops.range(..op).rev().find(|(o, s)| o.client != op.client || s.acked.is_some()),
+            self.ops.range(op..).skip(1).find(|(o, s)| o.client != op.client || s.acked.is_some()),
+        ];
+        for (other, o) in neighbours.into_iter().flatten() {
+            let Some(there) = o.acked else { continue };
+            if other.client == op.client && (other.seq < op.seq) != (there < at) {
+                verdict.fail(format!(
+                    "X15 lane order: {name}: {op:?} is at {at}, {other:?} of the same lane at {there}"
+                ));
+            }
+        }
+        if let Some(o) = self.ops.get_mut(&op) {
+            match o.acked {
+                Some(before) if before != at => {
+                    verdict.fail(format!(
+                        "VL4 acknowledged twice: {name}: {op:?} at {before} and again at {at}"
+                    ));
+                }
+                _ => o.acked = Some(at),
+            }
+        }
+        self.floor = self.floor.max(at + 1);
+        self.seen(name, at, op, None, verdict);
+    }
+
+    fn seen(&mut self, name: &str, at: u64, op: OpId, bytes: Option<u64>, verdict: &mut Verdict) {
+        match self.content.get(&at) {
+            Some(other) if *other != op => {
+                let other = *other;
+                verdict.fail(format!(
+                    "VL3/N1 two values: {name}: position {at} holds {op:?}, and held {other:?}"
+                ));
+            }
+            _ => {
+                self.content.insert(at, op);
+            }
+        }
+        let Some(o) = self.ops.get_mut(&op) else {
+            return verdict.fail(format!("VL4 invented: {name}: {op:?} read at {at} was never appended"));
+        };
+        if bytes.is_some_and(|b| b != o.digest) {
+            verdict.fail(format!("VL4 changed: {name}: the bytes of {op:?} at {at} are not those appended"));
+        }
+        if !o.seen.contains(&at) {
+            o.seen.push(at);
+        }
+        if o.seen.len() > 1 && o.acked.is_some() {
+            let places = o.seen.clone();
+            verdict.fail(format!("VL4 doubled: {name}: {op:?} was acknowledged and is at {places:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_log::ClientId;
+
+    fn op(seq: u64) -> OpId {
+        OpId { client: ClientId(7), seq }
+    }
+
+    fn failure_of(f: impl FnOnce(&LogOracle)) -> String {
+        let oracle = LogOracle::default();
+        for seq in 1..10 {
+            oracle.append_begins("a", op(seq), b"x");
+        }
+        f(&oracle);
+        oracle.take_failures().join("; ")
+    }
+
+    #[test]
+    fn a_correct_history_passes() {
+        assert_eq!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 0);
+                o.append_done("a", op(2), 1);
+                let asked = o.tail_begins("a");
+                o.tail_done("a", asked, 3);
+                o.read("a", 0, op(1), b"x");
+                o.read("a", 2, op(4), b"x");
+                o.whole("a", 0, 3, &[(0, op(1)), (1, op(2)), (2, op(4))].into());
+            }),
+            ""
+        );
+    }
+
+    #[test]
+    fn each_kind_of_violation_is_found() {
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(2), 5);
+                o.append_done("a", op(1), 7);
+            })
+            .contains("X15")
+        );
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 0);
+                o.append_done("a", op(1), 1);
+            })
+            .contains("acknowledged twice")
+        );
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 0);
+                o.read("a", 0, op(2), b"x");
+            })
+            .contains("two values")
+        );
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 4);
+                o.tail_done("a", o.tail_begins("a"), 4);
+            })
+            .contains("tail behind")
+        );
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 4);
+                o.append_begins("a", op(20), b"x");
+                o.append_done("a", op(20), 3);
+            })
+            .contains("order")
+        );
+        assert!(
+            failure_of(|o| {
+                o.read("a", 1, op(1), b"x");
+                o.append_done("a", op(1), 0);
+            })
+            .contains("doubled")
+        );
+        assert!(failure_of(|o| o.read("a", 1, op(30), b"x")).contains("invented"));
+        assert!(failure_of(|o| o.read("a", 1, op(1), b"y")).contains("changed"));
+        assert!(failure_of(|o| o.trimmed("a", 1)).contains("trimmed too far"));
+        assert!(
+            failure_of(|o| {
+                o.append_done("a", op(1), 0);
+                o.whole("a", 0, 1, &BTreeMap::new());
+            })
+            .contains("lost")
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! Is a register linearizable? Versions order everything, so comparing each answer with what was known before its request
+//! is a complete check.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_log::{Nonce, Version, Versioned, Written};
+
+use crate::oracle::log::digest;
+use crate::world::observer::Verdict;
+
+#[derive(Debug, Default)]
+struct Register {
+    /// The write that made each version, once it is known.
+    versions: BTreeMap<u64, (Nonce, u64)>,
+    /// The version of each write, once it is known.
+    written: BTreeMap<Nonce, u64>,
+    /// What each write wants: expected version, digest, and the floor when it was first asked for.
+    wanted: BTreeMap<Nonce, (u64, u64, u64)>,
+    /// Writes that were answered "did not happen", and with which version.
+    refused: BTreeMap<Nonce, u64>,
+    floor: u64,
+    answers: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    registers: BTreeMap<String, Register>,
+    verdict: Verdict,
+}
+
+/// What clients asked and got, for all registers. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct RegisterOracle(Arc<Mutex<State>>);
+
+/// The highest version known when something was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked(u64);
+
+impl RegisterOracle {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Violations since the last call.
+    pub fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().verdict.failures)
+    }
+
+    /// Operations answered so far.
+    pub fn operations(&self) -> u64 {
+        self.state().registers.values().map(|r| r.answers).sum()
+    }
+
+    /// A read is about to be asked for.
+    pub fn read_begins(&self, name: &str) -> Asked {
+        Asked(self.state().registers.entry(name.to_owned()).or_default().floor)
+    }
+
+    /// It was answered.
+    pub fn read_done(&self, name: &str, asked: Asked, got: &Versioned) {
+        let state = &mut *self.state();
+        let r = state.registers.entry(name.to_owned()).or_default();
+        r.answers += 1;
+        r.saw(name, asked.0, got, &mut state.verdict);
+    }
+
+    /// A write is about to be asked for, for the first time or again.
+    pub fn write_begins(&self, name: &str, nonce: Nonce, expected: Version, value: &[u8]) -> Asked {
+        let mut state = self.state();
+        let r = state.registers.entry(name.to_owned()).or_default();
+        let floor = r.floor;
+        r.wanted.entry(nonce).or_insert((expected.0, digest(value), floor));
+        Asked(floor)
+    }
+
+    /// It was answered.
+    pub fn write_done(&self, name: &str, asked: Asked, nonce: Nonce, got: &Written) {
+        let state = &mut *self.state();
+        let r = state.registers.entry(name.to_owned()).or_default();
+        r.answers += 1;
+        let Some((expected, value, floor)) = r.wanted.get(&nonce).copied() else {
+            return state.verdict.fail(format!("HARNESS: {nonce:?} was never asked for"));
+        };
+        match got {
+            Written::Yes(Version(version)) => {
+                if *version != expected + 1 {
+                    state.verdict.fail(format!(
+                        "I4 version: {name}: a write that expected {expected} made version {version}"
+                    ));
+                }
+                if *version <= floor && r.versions.get(version).is_none_or(|(n, _)| *n != nonce) {
+                    state.verdict.fail(format!(
+                        "I6 stale write: {name}: version {version} made by a write that was asked for when {floor} was there"
+                    ));
+                }
+                if r.refused.contains_key(&nonce) {
+                    state.verdict.fail(format!("I5 outcome: {name}: {nonce:?} did not happen, and did"));
+                }
+                r.made(name, *version, nonce, value, &mut state.verdict);
+                r.floor = r.floor.max(*version);
+            }
+            Written::Conflict(other) => {
+                r.saw(name, asked.0, other, &mut state.verdict);
+                if r.written.contains_key(&nonce) {
+                    state.verdict.fail(format!(
+                        "I5 outcome: {name}: {nonce:?} happened and is answered as a conflict"
+                    ));
+                }
+                if other.version.0 == expected {
+                    state.verdict.fail(format!(
+                        "I6 false conflict: {name}: expected {expected}, and that is what is there"
+                    ));
+                }
+                r.refused.insert(nonce, other.version.0);
+            }
+        }
+    }
+
+    /// A write was answered "did not happen".
+    pub fn write_refused(&self, name: &str, nonce: Nonce) {
+        let state = &mut *self.state();
+        let r = state.registers.entry(name.to_owned()).or_default();
+        if let Some(version) = r.written.get(&nonce) {
+            state.verdict.fail(format!(
+                "I5 outcome: {name}: {nonce:?} is said not to have happened; it made {version}"
+            ));
+        }
+        r.refused.insert(nonce, 0);
+    }
+}
+
+impl Register {
+    fn saw(&mut self, name: &str, asked: u64, got: &Versioned, verdict: &mut Verdict) {
+        let version = got.version.0;
+        if version < asked {
+            verdict.fail(format!(
+                "I6 stale read: {name}: version {version}, but {asked} was known before it was asked for"
+            ));
+        }
+        if version > 0 {
+            match self.wanted.get(&got.nonce) {
+                None => {
+                    verdict.fail(format!("I6 invented: {name}: version {version} was never asked for"));
+                }
+                Some((expected, value, _)) => {
+                    if *expected + 1 != version {
+                        verdict.fail(format!(
+                            "I4 version: {name}: a write that expected {expected} made version {version}"
+                        ));
+                    }
+                    if *value != digest(&got.value) {
+                        verdict
+                            .fail(format!("I6 changed: {name}: version {version} is not what was written"));
+                    }
+                }
+            }
+            self.made(name, version, got.nonce, digest(&got.value), verdict);
+        }
+        self.floor = self.floor.max(version);
+    }
+
+    fn made(&mut self, name: &str, version: u64, nonce: Nonce, value: u64, verdict: &mut Verdict) {
+        match self.versions.get(&version) {
+            Some((other, _)) if *other != nonce => {
+                verdict.fail(format!(
+                    "I3 lost update: {name}: version {version} was written by {other:?} and by {nonce:?}"
+                ));
+            }
+            _ => {
+                self.versions.insert(version, (nonce, value));
+            }
+        }
+        if let Some(other) = self.written.insert(nonce, version)
+            && other != version
+        {
+            verdict.fail(format!("I5 twice: {name}: {nonce:?} made versions {other} and {version}"));
+        }
+        if self.refused.contains_key(&nonce) {
+            verdict.fail(format!("I5 outcome: {name}: {nonce:?} did not happen, and made {version}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn versioned(version: u64, nonce: u128) -> Versioned {
+        Versioned { version: Version(version), value: Bytes::from_static(b"v"), nonce: Nonce(nonce) }
+    }
+
+    fn failure_of(f: impl FnOnce(&RegisterOracle)) -> String {
+        let oracle = RegisterOracle::default();
+        f(&oracle);
+        oracle.take_failures().join("; ")
+    }
+
+    #[test]
+    fn a_correct_history_passes() {
+        assert_eq!(
+            failure_of(|o| {
+                let a = o.write_begins("r", Nonce(1), Version(0), b"v");
+                let b = o.write_begins("r", Nonce(2), Version(0), b"v");
+                o.write_done("r", a, Nonce(1), &Written::Yes(Version(1)));
+                o.write_done("r", b, Nonce(2), &Written::Conflict(versioned(1, 1)));
+                let r = o.read_begins("r");
+                o.read_done("r", r, &versioned(1, 1));
+            }),
+            ""
+        );
+    }
+
+    #[test]
+    fn each_kind_of_violation_is_found() {
+        assert!(
+            failure_of(|o| {
+                let a = o.write_begins("r", Nonce(1), Version(0), b"v");
+                let b = o.write_begins("r", Nonce(2), Version(0), b"v");
+                o.write_done("r", a, Nonce(1), &Written::Yes(Version(1)));
+                o.write_done("r", b, Nonce(2), &Written::Yes(Version(1)));
+            })
+            .contains("lost update")
+        );
+        assert!(
+            failure_of(|o| {
+                let a = o.write_begins("r", Nonce(1), Version(0), b"v");
+                o.write_done("r", a, Nonce(1), &Written::Yes(Version(1)));
+                let r = o.read_begins("r");
+                o.read_done("r", r, &versioned(0, 0));
+            })
+            .contains("stale read")
+        );
+        assert!(
+            failure_of(|o| {
+                let r = o.read_begins("r");
+                o.read_done("r", r, &versioned(3, 9));
+            })
+            .contains("invented")
+        );
+        assert!(
+            failure_of(|o| {
+                o.write_begins("r", Nonce(1), Version(0), b"v");
+                o.write_refused("r", Nonce(1));
+                let r = o.read_begins("r");
+                o.read_done("r", r, &versioned(1, 1));
+            })
+            .contains("outcome")
+        );
+    }
+}

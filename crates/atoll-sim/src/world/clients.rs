@@ -1,0 +1,131 @@
+//! Clients, operators and the source of faults: procedures outside of every node, on an executor of their own.
+//!
+//! They see nodes as a process on another machine does: a node that is down has no handles, and what was asked of a node
+//! that dies is abandoned, outcome unknown.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::{Env, NodeId};
+
+use crate::world::fault::Fault;
+
+/// One life of a node, as a client that is connected to it sees it.
+#[derive(Debug)]
+pub struct Life<H> {
+    /// Which node.
+    pub node: NodeId,
+    /// Counts the lives of this node.
+    pub life: u64,
+    /// To run procedures there.
+    pub env: Env,
+    /// What the node offers.
+    pub handles: H,
+}
+
+impl<H: Clone> Clone for Life<H> {
+    fn clone(&self) -> Self {
+        Life { node: self.node, life: self.life, env: self.env.clone(), handles: self.handles.clone() }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State<H> {
+    pub(crate) lives: Vec<Option<Life<H>>>,
+    pub(crate) faults: VecDeque<Fault>,
+    pub(crate) failures: Vec<String>,
+    pub(crate) health: Vec<Health>,
+}
+
+/// What an operator sees of a node from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// The process runs.
+    pub up: bool,
+    /// It is stopped.
+    pub paused: bool,
+    /// Why it refuses to start.
+    pub refused: Option<String>,
+    /// Its journal is closed after a failure.
+    pub closed: bool,
+    /// How often its disk was replaced.
+    pub wipes: u64,
+}
+
+/// The cluster from outside. Cheap to clone.
+#[derive(Debug)]
+pub struct Cluster<H>(Arc<Mutex<State<H>>>);
+
+impl<H> Clone for Cluster<H> {
+    fn clone(&self) -> Self {
+        Cluster(self.0.clone())
+    }
+}
+
+impl<H: Clone> Cluster<H> {
+    pub(crate) fn new(hosts: usize) -> Self {
+        Cluster(Arc::new(Mutex::new(State {
+            lives: (0..hosts).map(|_| None).collect(),
+            faults: VecDeque::new(),
+            failures: Vec::new(),
+            health: vec![Health::default(); hosts],
+        })))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<H>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many hosts there are.
+    pub fn hosts(&self) -> usize {
+        self.state().lives.len()
+    }
+
+    /// A node that runs; hosts are counted from 0.
+    pub fn host(&self, host: usize) -> Option<Life<H>> {
+        self.state().lives.get(host)?.clone()
+    }
+
+    /// A running node, searched from `from` on.
+    pub fn any_from(&self, from: usize) -> Option<Life<H>> {
+        let state = self.state();
+        let n = state.lives.len();
+        (0..n).find_map(|i| state.lives[(from + i) % n].clone())
+    }
+
+    /// Whether this life still runs.
+    pub fn is_alive(&self, life: &Life<H>) -> bool {
+        self.state().lives.iter().flatten().any(|l| l.node == life.node && l.life == life.life)
+    }
+
+    /// How a host looks from outside.
+    pub fn health(&self, host: usize) -> Health {
+        self.state().health.get(host).cloned().unwrap_or_default()
+    }
+
+    /// Wants a fault; it happens at the end of the clients' turn.
+    pub fn inject(&self, fault: Fault) {
+        self.state().faults.push_back(fault);
+    }
+
+    /// Reports a violation: the run has failed.
+    pub fn fail(&self, what: String) {
+        self.state().failures.push(what);
+    }
+
+    /// Waits for a running node, trying those from `from` on.
+    pub async fn wait_any(&self, env: &Env, from: usize) -> Life<H> {
+        loop {
+            if let Some(life) = self.any_from(from) {
+                return life;
+            }
+            env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// A random number in `[0, n)` from a client's own randomness.
+pub fn below(env: &Env, n: u64) -> u64 {
+    if n == 0 { 0 } else { env.random() % n }
+}

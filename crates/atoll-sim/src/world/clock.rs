@@ -1,0 +1,57 @@
+//! A node's monotonic clock: its own zero, its own speed.
+
+use atoll_core::Tick;
+
+use crate::rng::Rng;
+
+const UNIT_BITS: u32 = 20;
+
+/// Maps virtual time to a node's clock and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    zero: u64,
+    /// Its speed in units of 2^-20.
+    speed: u64,
+}
+
+impl Clock {
+    /// A clock that shows virtual time itself.
+    pub fn exact() -> Self {
+        Clock { zero: 0, speed: 1 << UNIT_BITS }
+    }
+
+    /// A clock with a random zero that runs up to `most_permille` fast or slow.
+    pub fn skewed(rng: &mut Rng, most_permille: u64) -> Self {
+        let most = (1 << UNIT_BITS) * most_permille / 1000;
+        Clock { zero: rng.below(1 << 50), speed: (1 << UNIT_BITS) - most + rng.below(2 * most + 1) }
+    }
+
+    /// What it shows.
+    pub fn tick(&self, now: u64) -> Tick {
+        Tick(self.zero + ((u128::from(now) * u128::from(self.speed)) >> UNIT_BITS) as u64)
+    }
+
+    /// The first virtual moment at which it shows `tick` or more.
+    pub fn when(&self, tick: Tick) -> u64 {
+        let ahead = u128::from(tick.0.saturating_sub(self.zero)) << UNIT_BITS;
+        u64::try_from(ahead.div_ceil(u128::from(self.speed))).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_due_when_its_moment_comes_and_not_before() {
+        let mut rng = Rng::new(5);
+        for _ in 0..1000 {
+            let clock = Clock::skewed(&mut rng, 100);
+            let tick =
+                clock.tick(rng.below(1 << 45)).after(std::time::Duration::from_nanos(rng.below(1 << 40)));
+            let at = clock.when(tick);
+            assert!(clock.tick(at) >= tick);
+            assert!(at == 0 || clock.tick(at - 1) < tick);
+        }
+    }
+}

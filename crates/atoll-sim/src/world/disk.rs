@@ -1,0 +1,194 @@
+//! A node's disk: the real journal on the simulated medium, driven as a host drives it.
+
+use std::sync::Arc;
+
+use atoll_core::{
+    Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, RecoverError, Space, StorageId, Stored,
+};
+use atoll_storage::{
+    Disk, DiskPath, Fault, Identity, Journal, JournalError, JournalOptions, MemDisk, Recovered,
+};
+
+use crate::rng::Rng;
+use crate::world::host::Input;
+
+const CLUSTER: &str = "sim";
+
+/// Why a write did not happen.
+#[derive(Debug)]
+pub(crate) enum WriteError {
+    /// The disk is full; the same batch may be written later.
+    NoSpace,
+    /// The journal is closed for good.
+    Closed(String),
+}
+
+/// Disk and journal of one host.
+pub(crate) struct HostDisk {
+    node: NodeId,
+    medium: MemDisk,
+    segment_bytes: u32,
+    journal: Option<Journal>,
+    written: Vec<(Lsn, Loc)>,
+    space: Space,
+    checkpointing: bool,
+}
+
+impl HostDisk {
+    pub(crate) fn new(node: NodeId, segment_bytes: u64) -> Self {
+        HostDisk {
+            node,
+            medium: MemDisk::new(),
+            segment_bytes: segment_bytes as u32,
+            journal: None,
+            written: Vec::new(),
+            space: Space::Plenty,
+            checkpointing: false,
+        }
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.medium.syncs()
+    }
+
+    /// Operations on the medium so far, as a hash.
+    pub(crate) fn calls(&self) -> u64 {
+        let (n, hash) = self.medium.calls();
+        n ^ hash
+    }
+
+    /// Whose disk it is; a new or wiped one gets the identity `new`.
+    pub(crate) fn identify(&self, new: u128) -> Result<StorageId, String> {
+        Identity::open(&self.medium, CLUSTER, self.node, || StorageId(new))
+            .map(|(identity, _)| identity.storage)
+            .map_err(|e| e.to_string())
+    }
+
+    /// Recovers the journal into a core that has its roles.
+    pub(crate) fn recover(&mut self, storage: StorageId, core: &mut NodeCore) -> Result<(), String> {
+        let mut options = JournalOptions::small(storage);
+        options.segment_bytes = self.segment_bytes;
+        options.first_segment_bytes = self.segment_bytes;
+        let disk: Arc<dyn Disk> = Arc::new(self.medium.clone());
+        let mut visit = |recovered| -> Result<(), RecoverError> {
+            match recovered {
+                Recovered::Checkpoint(c) => core.recover_checkpoint(c),
+                Recovered::Record(r) => core.recover_record(r),
+            }
+        };
+        let (journal, last) = Journal::recover(disk, options, &mut visit).map_err(|e| e.to_string())?;
+        core.recover_done(last);
+        self.journal = Some(journal);
+        self.written.clear();
+        self.space = Space::Plenty;
+        self.checkpointing = false;
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, batch: &JournalBatch) -> Result<(), WriteError> {
+        let Some(journal) = &mut self.journal else { return Err(WriteError::Closed("not open".to_owned())) };
+        match journal.write(batch) {
+            Ok(written) => {
+                self.written = written;
+                Ok(())
+            }
+            Err(JournalError::NoSpace { .. }) => Err(WriteError::NoSpace),
+            Err(e) => Err(WriteError::Closed(e.to_string())),
+        }
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<Vec<(Lsn, Loc)>, String> {
+        let Some(journal) = &mut self.journal else { return Err("not open".to_owned()) };
+        journal.sync().map_err(|e| e.to_string())?;
+        Ok(std::mem::take(&mut self.written))
+    }
+
+    pub(crate) fn read(&self, locs: &[Loc]) -> Result<Vec<Stored>, FetchError> {
+        match &self.journal {
+            Some(journal) => journal.reader().read(locs),
+            None => Err(FetchError { reason: "not open".to_owned() }),
+        }
+    }
+
+    /// An error closes the journal, which the next write shows.
+    pub(crate) fn free(&mut self, locs: &[Loc]) {
+        if let Some(journal) = &mut self.journal {
+            let _ = journal.free(locs);
+        }
+    }
+
+    pub(crate) fn checkpoint(&mut self, checkpoint: &Checkpoint) {
+        self.checkpointing = false;
+        if let Some(journal) = &mut self.journal {
+            let _ = journal.write_checkpoint(checkpoint);
+        }
+    }
+
+    /// What the journal's thread does beside writing: prepares segments, asks for checkpoints and compaction.
+    pub(crate) fn upkeep(&mut self) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        let Some(journal) = &mut self.journal else { return inputs };
+        if let Some(job) = journal.needs_segment() {
+            let _ = journal.prepared(job.run());
+        }
+        let space = journal.space();
+        if space != self.space {
+            self.space = space;
+            inputs.push(Input::Space(space));
+        }
+        if !self.checkpointing && journal.wants_checkpoint() {
+            self.checkpointing = true;
+            inputs.push(Input::Checkpoint);
+        }
+        if let Some(segment) = journal.sparse_segment() {
+            inputs.push(Input::Compact(segment));
+        }
+        inputs
+    }
+
+    /// Writes down what is synced, as a host does in a quiet moment.
+    pub(crate) fn mark(&mut self) -> bool {
+        self.journal.as_mut().is_some_and(|j| j.mark().and_then(|()| j.sync()).is_ok())
+    }
+
+    pub(crate) fn kill_process(&mut self) {
+        self.journal = None;
+        self.medium.kill_process();
+    }
+
+    pub(crate) fn power_cut(&mut self, seed: u64) {
+        self.journal = None;
+        self.medium.crash_seeded(seed);
+    }
+
+    pub(crate) fn wipe(&mut self) {
+        self.journal = None;
+        self.medium.wipe();
+    }
+
+    pub(crate) fn set_full(&mut self, full: bool) {
+        let used = self.medium.used_bytes();
+        self.medium.set_capacity(full.then_some(used));
+    }
+
+    pub(crate) fn fail_write(&mut self) {
+        self.medium.fail_next(Fault::Write, 1);
+    }
+
+    pub(crate) fn fail_sync(&mut self) {
+        self.medium.fail_next(Fault::Sync, 1);
+    }
+
+    /// Flips a bit in some journal file; false if there is none.
+    pub(crate) fn rot(&mut self, seed: u64) -> bool {
+        let mut rng = Rng::new(seed);
+        let Some(dir) = DiskPath::new("journal") else { return false };
+        let names = self.medium.list(&dir).unwrap_or_default();
+        let segments: Vec<_> =
+            names.iter().filter(|n| n.ends_with(".seg") && !n.starts_with("spare")).cloned().collect();
+        let Some(name) = rng.pick(&segments) else { return false };
+        let Some(path) = DiskPath::new(&format!("journal/{name}")) else { return false };
+        let offset = rng.below(u64::from(self.segment_bytes) / 4);
+        self.medium.flip_bit(&path, offset, (rng.next() % 8) as u8)
+    }
+}

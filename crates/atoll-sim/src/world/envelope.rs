@@ -1,0 +1,64 @@
+//! Envelopes as bytes: what a simulated connection carries is encoded when it is sent and decoded when it arrives.
+
+use atoll_core::{Decode, DecodeError, Encode, Envelope, Exchange, Frame, Reader, RoleKind};
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Request numbers leave the upper bits to the receiver, which marks the connection in them.
+pub const REQUEST_BITS: u32 = 48;
+
+/// The byte form.
+pub fn encode(envelope: &Envelope) -> Bytes {
+    let mut out =
+        BytesMut::with_capacity(32 + envelope.frame.size_bytes() + 4 * envelope.frame.payloads.len());
+    let (tag, number) = match envelope.exchange {
+        Exchange::Post => (0u8, 0),
+        Exchange::Request(n) => (1, n),
+        Exchange::Reply(n) => (2, n),
+    };
+    out.put_u8(tag);
+    out.put_u64_le(number);
+    out.put_u16_le(envelope.frame.kind);
+    envelope.frame.target.encode(&mut out);
+    envelope.frame.head.encode(&mut out);
+    envelope.frame.payloads.encode(&mut out);
+    out.freeze()
+}
+
+/// Reads what [`encode`] wrote.
+pub fn decode(bytes: Bytes) -> Result<Envelope, DecodeError> {
+    let mut from = Reader::new(bytes);
+    let tag = u8::decode(&mut from)?;
+    let number = u64::decode(&mut from)?;
+    let exchange = match tag {
+        0 => Exchange::Post,
+        1 => Exchange::Request(number),
+        2 => Exchange::Reply(number),
+        n => return Err(DecodeError::Invalid { what: "exchange", value: n.into(), allowed: "0, 1, 2" }),
+    };
+    let kind = u16::decode(&mut from)?;
+    let target = RoleKind::decode(&mut from)?;
+    let head = Bytes::decode(&mut from)?;
+    let payloads = Vec::<Bytes>::decode(&mut from)?;
+    from.finish("envelope")?;
+    Ok(Envelope { exchange, frame: Frame { kind, target, head, payloads } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envelopes_come_back_as_they_were() {
+        for exchange in [Exchange::Post, Exchange::Request(7), Exchange::Reply(u64::MAX)] {
+            let frame = Frame {
+                kind: 103,
+                target: RoleKind(2),
+                head: Bytes::from_static(b"head"),
+                payloads: vec![Bytes::from_static(b"one"), Bytes::new()],
+            };
+            let envelope = Envelope { exchange, frame };
+            assert_eq!(decode(encode(&envelope)), Ok(envelope));
+        }
+        assert!(decode(Bytes::from_static(&[9; 40])).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! What can go wrong, as requests to the world.
+
+use crate::world::network::Mood;
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// `kill -9`: the operating system keeps what was written (X6).
+    Kill,
+    /// A power cut: any subset of what was not synced is lost.
+    PowerCut,
+}
+
+/// A fault, or its end. Hosts are counted from 0; durations are virtual nanoseconds.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The process ends, and is started again after a while (`None`: by [`Fault::Boot`] only).
+    Crash {
+        /// Where.
+        host: usize,
+        /// How.
+        death: Death,
+        /// When it comes back.
+        back_after: Option<u64>,
+    },
+    /// Every process ends at one instant.
+    CrashAll {
+        /// How.
+        death: Death,
+        /// Each comes back within this.
+        back_within: u64,
+    },
+    /// The process ends once it has sent this many more frames, between two of them.
+    CrashAfterFrames {
+        /// Where.
+        host: usize,
+        /// How many it still sends.
+        frames: u64,
+        /// When it comes back.
+        back_after: u64,
+    },
+    /// A dead process is started.
+    Boot {
+        /// Where.
+        host: usize,
+    },
+    /// SIGSTOP, and SIGCONT after a while.
+    Pause {
+        /// Where.
+        host: usize,
+        /// For how long.
+        nanos: u64,
+    },
+    /// Frames from one host to another are held up (or let go on).
+    Block {
+        /// Sender.
+        from: usize,
+        /// Receiver.
+        to: usize,
+        /// Whether they are.
+        blocked: bool,
+    },
+    /// The hosts are split into two sides that do not hear each other.
+    Split {
+        /// One side; the others are the other.
+        side: Vec<usize>,
+    },
+    /// Ends all partitions and faults of frames.
+    HealNetwork,
+    /// The connections between two hosts break.
+    Reset {
+        /// One end.
+        a: usize,
+        /// The other.
+        b: usize,
+    },
+    /// What happens to single frames from now on.
+    Mood(Mood),
+    /// The disk takes this many times as long.
+    SlowDisk {
+        /// Where.
+        host: usize,
+        /// Factor; 1 ends it.
+        factor: u64,
+    },
+    /// The disk is full (or has room again).
+    FullDisk {
+        /// Where.
+        host: usize,
+        /// Whether it is.
+        full: bool,
+    },
+    /// The next write fails.
+    FailWrite {
+        /// Where.
+        host: usize,
+    },
+    /// The next sync fails.
+    FailSync {
+        /// Where.
+        host: usize,
+    },
+    /// Power cut, and a bit of what was synced flips while the node is down.
+    Rot {
+        /// Where.
+        host: usize,
+        /// When the node starts again.
+        back_after: u64,
+    },
+    /// The disk is replaced by an empty one while the node is down.
+    Wipe {
+        /// Where.
+        host: usize,
+        /// When the node starts again.
+        back_after: u64,
+    },
+}

@@ -1,0 +1,127 @@
+//! Doing what [`Fault`] asks for.
+
+use super::fault::{Death, Fault};
+use super::queue::Event;
+use super::{Assembly, World};
+
+impl<A: Assembly> World<A> {
+    pub(super) fn inject(&mut self, fault: Fault) {
+        self.totals.faults += 1;
+        self.trace.event(self.now, 0xfffe, 14, self.totals.faults);
+        self.trace.line(self.now, format_args!("fault: {fault:?}"));
+        let now = self.now;
+        match fault {
+            Fault::Crash { host, death, back_after } => self.crash(host, death, back_after),
+            Fault::CrashAll { death, back_within } => {
+                for host in 0..self.hosts.len() {
+                    let back = self.rng.below(back_within.max(1));
+                    self.crash(host, death, Some(back));
+                }
+            }
+            Fault::CrashAfterFrames { host, frames, back_after } => {
+                if let Some(p) = &mut self.hosts[host].process {
+                    p.fuse = Some((frames, back_after));
+                }
+            }
+            Fault::Boot { host } => {
+                let life = self.hosts[host].life;
+                self.queue.push(now, Event::Boot { host, life });
+            }
+            Fault::Pause { host, nanos } => {
+                let h = &mut self.hosts[host];
+                if h.process.is_some() && !h.paused {
+                    h.paused = true;
+                    let life = h.life;
+                    self.queue.push(now + nanos, Event::Resume { host, life });
+                    self.net.watch_silence(now, host, &mut self.queue);
+                    self.publish(host);
+                }
+            }
+            Fault::Block { from, to, blocked } => self.net.block(now, from, to, blocked, &mut self.queue),
+            Fault::Split { side } => {
+                for from in 0..self.hosts.len() {
+                    for to in 0..self.hosts.len() {
+                        if from != to && side.contains(&from) != side.contains(&to) {
+                            self.net.block(now, from, to, true, &mut self.queue);
+                        }
+                    }
+                }
+            }
+            Fault::HealNetwork => self.net.heal(now, &mut self.queue),
+            Fault::Reset { a, b } => self.net.cut_all(now, a, Some(b), &mut self.queue),
+            Fault::Mood(mood) => self.net.mood = mood,
+            Fault::SlowDisk { host, factor } => self.hosts[host].disk_slower = factor.max(1),
+            Fault::FullDisk { host, full } => {
+                self.hosts[host].disk.set_full(full);
+                self.upkeep_soon(host);
+            }
+            Fault::FailWrite { host } => self.hosts[host].disk.fail_write(),
+            Fault::FailSync { host } => self.hosts[host].disk.fail_sync(),
+            Fault::Rot { host, back_after } => {
+                self.crash(host, Death::PowerCut, None);
+                let seed = self.rng.next();
+                self.hosts[host].disk.rot(seed);
+                self.boot_later(host, back_after);
+            }
+            Fault::Wipe { host, back_after } => {
+                self.crash(host, Death::PowerCut, None);
+                self.hosts[host].disk.wipe();
+                self.hosts[host].wipes += 1;
+                self.hosts[host].refused = None;
+                self.publish(host);
+                self.boot_later(host, back_after);
+            }
+        }
+    }
+
+    fn boot_later(&mut self, host: usize, after: u64) {
+        let life = self.hosts[host].life;
+        self.queue.push(self.now + after, Event::Boot { host, life });
+    }
+
+    /// Marks the process dead first, so that nothing that is dropped with it can still act (contracts §4).
+    fn crash(&mut self, host: usize, death: Death, back_after: Option<u64>) {
+        let who = self.hosts[host].who();
+        if let (Some(who), Some(process)) = (who, self.hosts[host].process.take()) {
+            self.cluster.state().lives[host] = None;
+            process.core.kill();
+            for o in &mut self.observers {
+                o.died(self.now, &who, &mut self.verdict);
+            }
+            self.net.forget_dialer(host);
+            self.net.cut_all(self.now, host, None, &mut self.queue);
+        }
+        let seed = self.rng.next();
+        let h = &mut self.hosts[host];
+        h.backlog.clear();
+        h.paused = false;
+        h.writing = None;
+        match death {
+            Death::Kill => h.disk.kill_process(),
+            Death::PowerCut => h.disk.power_cut(seed),
+        }
+        self.publish(host);
+        if let Some(after) = back_after {
+            self.boot_later(host, after);
+        }
+        self.clients_if_due();
+    }
+
+    /// Counts a frame against the host's fuse; true if the process has just died of it.
+    pub(super) fn fuse_burnt(&mut self, host: usize) -> bool {
+        let Some(process) = &mut self.hosts[host].process else { return true };
+        match &mut process.fuse {
+            None => false,
+            Some((0, back_after)) => {
+                let back_after = *back_after;
+                self.trace.line(self.now, format_args!("host {host}: the fuse has burnt"));
+                self.crash(host, Death::Kill, Some(back_after));
+                true
+            }
+            Some((left, _)) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+}

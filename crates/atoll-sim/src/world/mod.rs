@@ -1,0 +1,691 @@
+//! A cluster in one thread on virtual time: everything that happens follows from one seed.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `queue.rs` | what will happen, in order |
+//! | `network.rs` | connections, latencies, partitions, faults of frames |
+//! | `host.rs`, `disk.rs`, `clock.rs` | a process, its journal on a simulated disk, its clock |
+//! | `clients.rs` | procedures outside of the nodes: load, operators, faults |
+//! | `fault.rs`, `faults.rs` | what can go wrong, and doing it |
+//! | `observer.rs` | what the oracles see |
+//! | `trace.rs` | the run as one number, or in words |
+
+pub mod clients;
+pub mod clock;
+mod disk;
+pub mod envelope;
+pub mod fault;
+mod faults;
+mod host;
+pub mod network;
+pub mod observer;
+pub mod queue;
+pub mod trace;
+
+use std::io::Write;
+
+use atoll_core::{
+    Class, Env, Exchange, Fetch, Frame, Incarnation, Link, NodeCore, NodeId, Outgoing, Outputs, Tick,
+};
+
+use crate::rng::Rng;
+use clients::{Cluster, Life};
+use clock::Clock;
+use disk::{HostDisk, WriteError};
+use host::{Host, Input, Process};
+use network::{Network, Sent};
+use observer::{Observer, OnWire, Verdict, Who};
+use queue::{Answer, Event, Queue};
+use trace::Trace;
+
+/// Events at one moment of virtual time before the run counts as spinning.
+const EVENTS_PER_INSTANT: u64 = 200_000;
+/// Turns in a row that use their whole step budget before a node counts as spinning.
+const CUT_TURNS: u32 = 20;
+
+/// How a node is put together: the roles, and what clients use.
+pub trait Assembly: Send {
+    /// What a client on that node can reach.
+    type Handles: Clone + Send + 'static;
+
+    /// Adds the roles of a node that is about to recover.
+    fn assemble(&mut self, core: &mut NodeCore, who: &Who) -> Self::Handles;
+
+    /// Starts what runs on a recovered node.
+    fn start(&mut self, _core: &mut NodeCore, _who: &Who, _handles: &Self::Handles) {}
+
+    /// A message in words, for written traces.
+    fn describe(&self, frame: &Frame) -> String {
+        format!("kind {} for {}, {} bytes", frame.kind, frame.target, frame.size_bytes())
+    }
+}
+
+/// What the world is like, apart from the faults.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Mean one-way latency.
+    pub latency_ns: u64,
+    /// Mean time of a write to the page cache.
+    pub write_ns: u64,
+    /// Mean time of a sync.
+    pub sync_ns: u64,
+    /// Largest deviation of a node's clock, in thousandths.
+    pub skew_permille: u64,
+    /// Bytes in one direction of a connection before it counts as full.
+    pub queue_bytes: usize,
+    /// Size of the journal's segments.
+    pub segment_bytes: u64,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Weather {
+            latency_ns: 100_000,
+            write_ns: 20_000,
+            sync_ns: 150_000,
+            skew_permille: 10,
+            queue_bytes: 4 * 1024 * 1024,
+            segment_bytes: 64 * 1024,
+        }
+    }
+}
+
+/// What a run did, for the totals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Events handled.
+    pub events: u64,
+    /// Frames sent between nodes.
+    pub frames: u64,
+    /// Faults done, those of single frames not counted.
+    pub faults: u64,
+    /// Faults done to single frames.
+    pub frame_faults: u64,
+    /// Turns of nodes.
+    pub turns: u64,
+    /// Syncs of journals.
+    pub syncs: u64,
+}
+
+/// A simulated cluster, its clients and its oracles.
+pub struct World<A: Assembly> {
+    now: u64,
+    queue: Queue,
+    rng: Rng,
+    weather: Weather,
+    hosts: Vec<Host>,
+    net: Network,
+    clients: NodeCore,
+    clients_at: Option<u64>,
+    cluster: Cluster<A::Handles>,
+    assembly: A,
+    observers: Vec<Box<dyn Observer>>,
+    /// What was found wrong.
+    pub verdict: Verdict,
+    trace: Trace,
+    totals: Totals,
+    instant: (u64, u64),
+}
+
+impl<A: Assembly> World<A> {
+    /// Machines without processes; node ids are 1 to `hosts`. All chance comes from `seed`.
+    pub fn new(
+        seed: u64,
+        hosts: usize,
+        weather: Weather,
+        assembly: A,
+        out: Option<Box<dyn Write + Send>>,
+    ) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5eed_0f_a_11_ab1e);
+        let mut net = Network::new(hosts, weather.latency_ns, rng.fork());
+        net.queue_bytes = weather.queue_bytes;
+        let hosts_made = (0..hosts)
+            .map(|index| Host {
+                index,
+                node: NodeId(index as u32 + 1),
+                process: None,
+                life: 0,
+                disk: HostDisk::new(NodeId(index as u32 + 1), weather.segment_bytes),
+                paused: false,
+                backlog: Default::default(),
+                next_turn: None,
+                writing: None,
+                upkeep_planned: false,
+                refused: None,
+                closed: false,
+                disk_slower: 1,
+                wipes: 0,
+            })
+            .collect();
+        World {
+            now: 0,
+            queue: Queue::default(),
+            weather,
+            hosts: hosts_made,
+            net,
+            clients: NodeCore::new(NodeId(u32::MAX), Incarnation(0), rng.next()),
+            clients_at: None,
+            cluster: Cluster::new(hosts),
+            assembly,
+            observers: Vec::new(),
+            verdict: Verdict::default(),
+            trace: Trace::new(out),
+            totals: Totals::default(),
+            instant: (0, 0),
+            rng,
+        }
+    }
+
+    /// Adds an oracle.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observers.push(observer);
+    }
+
+    /// The executor of the clients.
+    pub fn clients(&self) -> Env {
+        self.clients.env()
+    }
+
+    /// The cluster as clients see it.
+    pub fn cluster(&self) -> Cluster<A::Handles> {
+        self.cluster.clone()
+    }
+
+    /// Virtual time in ns.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The trace so far: hash and number of events.
+    pub fn trace_hash(&self) -> (u64, u64) {
+        self.trace.hash()
+    }
+
+    /// The counts so far.
+    pub fn totals(&self) -> Totals {
+        let syncs = self.hosts.iter().map(|h| h.disk.syncs()).sum();
+        Totals { frames: self.net.frames, frame_faults: self.net.faults, syncs, ..self.totals }
+    }
+
+    /// Starts every node within a few virtual milliseconds.
+    pub fn boot_all(&mut self) {
+        for host in 0..self.hosts.len() {
+            let at = self.now + self.rng.below(3_000_000);
+            self.queue.push(at, Event::Boot { host, life: 0 });
+        }
+    }
+
+    /// Lets time pass until `until`, a violation, or `done`. True if `done` said so.
+    pub fn run(&mut self, until: u64, done: &mut dyn FnMut() -> bool) -> bool {
+        self.clients_turn();
+        loop {
+            if !self.verdict.failures.is_empty() {
+                return false;
+            }
+            if done() {
+                return true;
+            }
+            match self.queue.next_at() {
+                Some(at) if at <= until => {}
+                _ => {
+                    self.now = self.now.max(until);
+                    return false;
+                }
+            }
+            let Some((at, event)) = self.queue.pop() else { return false };
+            self.now = at;
+            if self.instant.0 != at {
+                self.instant = (at, 0);
+            }
+            self.instant.1 += 1;
+            if self.instant.1 > EVENTS_PER_INSTANT {
+                let stuck: Vec<_> = self.hosts.iter().filter_map(|h| h.process.as_ref()).collect();
+                let names: Vec<&str> = stuck.iter().flat_map(|p| p.core.running()).collect();
+                self.verdict.fail(format!("SPIN: time stands still; procedures: {names:?}"));
+                return false;
+            }
+            self.totals.events += 1;
+            self.handle(event);
+        }
+    }
+
+    /// Tells the oracles that the run is over.
+    pub fn finish(&mut self) {
+        for o in &mut self.observers {
+            o.finished(self.now, &mut self.verdict);
+        }
+        self.trace.flush();
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Turn { host } => {
+                if self.hosts[host].next_turn == Some(self.now) {
+                    self.hosts[host].next_turn = None;
+                    self.turn(host);
+                }
+            }
+            Event::Clients => {
+                if self.clients_at == Some(self.now) {
+                    self.clients_at = None;
+                    self.clients_turn();
+                }
+            }
+            Event::Arrive { conn, to_peer, bytes, copy } => self.arrive(conn, to_peer, bytes, copy),
+            Event::Dial { slot, life } => self.dial(slot, life),
+            Event::Down { conn } => self.connection_down(conn),
+            Event::Silent { conn } => self.silent(conn),
+            Event::Written { host, life } => self.written(host, life),
+            Event::Synced { host, life } => self.synced(host, life),
+            Event::Fetched { host, life, answer } => self.input_of(host, life, Input::Fetched(*answer)),
+            Event::Upkeep { host, life } => self.upkeep(host, life),
+            Event::Boot { host, life } => {
+                if self.hosts[host].process.is_none() && self.hosts[host].life == life {
+                    self.boot(host);
+                }
+            }
+            Event::Resume { host, life } => self.resume(host, life),
+        }
+    }
+
+    /// Work for a process, if it is still in this life.
+    fn input_of(&mut self, host: usize, life: u64, input: Input) {
+        if self.hosts[host].life == life {
+            self.input(host, input);
+        }
+    }
+
+    fn input(&mut self, host: usize, input: Input) {
+        let h = &mut self.hosts[host];
+        let Some(process) = &mut h.process else { return };
+        if h.paused {
+            h.backlog.push_back(input);
+            return;
+        }
+        process.apply(self.now, input);
+        let soon = self.now + 1_000 + self.rng.below(15_000);
+        self.plan_turn(host, soon);
+    }
+
+    fn plan_turn(&mut self, host: usize, at: u64) {
+        let h = &mut self.hosts[host];
+        if h.next_turn.is_none_or(|planned| planned > at) {
+            h.next_turn = Some(at);
+            self.queue.push(at, Event::Turn { host });
+        }
+    }
+
+    fn turn(&mut self, host: usize) {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        let Some(process) = &mut h.process else { return };
+        if h.paused {
+            return;
+        }
+        let mut out = Outputs::default();
+        let tick = process.clock.tick(now);
+        process.core.turn(tick, &mut out);
+        process.bell.take();
+        process.cut_turns = if out.more { process.cut_turns + 1 } else { 0 };
+        if process.cut_turns > CUT_TURNS {
+            let names: Vec<&str> = process.core.running().collect();
+            self.verdict.fail(format!("SPIN: node {} uses every step budget; procedures: {names:?}", h.node));
+            return;
+        }
+        self.totals.turns += 1;
+        self.trace.event(now, host as u64, 1, out.steps as u64);
+        let life = h.life;
+        for (i, outgoing) in std::mem::take(&mut out.frames).into_iter().enumerate() {
+            if self.fuse_burnt(host) {
+                let _ = i;
+                return;
+            }
+            self.send(host, outgoing);
+        }
+        self.after_turn(host, life, out);
+        self.clients_if_due();
+    }
+
+    fn after_turn(&mut self, host: usize, life: u64, out: Outputs) {
+        let now = self.now;
+        if let Some(batch) = out.journal {
+            let took = self.rng.tail(self.weather.write_ns) * self.hosts[host].disk_slower;
+            self.trace.event(now, host as u64, 2, batch.records.len() as u64);
+            self.hosts[host].writing = Some(batch);
+            self.queue.push(now + took, Event::Written { host, life });
+        }
+        for Fetch { role, tag, locs } in out.fetches {
+            let got = self.hosts[host].disk.read(&locs);
+            self.trace.event(now, host as u64, 3, locs.len() as u64);
+            let took = self.rng.tail(self.weather.write_ns * 3) * self.hosts[host].disk_slower;
+            let answer = Box::new(Answer { role, tag, got });
+            self.queue.push(now + took, Event::Fetched { host, life, answer });
+        }
+        if !out.freed.is_empty() {
+            self.hosts[host].disk.free(&out.freed);
+        }
+        if let Some(checkpoint) = out.checkpoint {
+            self.trace.event(now, host as u64, 4, checkpoint.covers.0);
+            self.hosts[host].disk.checkpoint(&checkpoint);
+        }
+        let Some(process) = &self.hosts[host].process else { return };
+        if out.more {
+            self.plan_turn(host, now + 1);
+        } else if let Some(tick) = process.core.next_deadline() {
+            let at = process.clock.when(tick).max(now + 1);
+            self.plan_turn(host, at);
+        }
+    }
+
+    fn clients_if_due(&mut self) {
+        if self.clients.next_deadline().is_some_and(|t| t.0 <= self.now) {
+            self.clients_turn();
+        }
+    }
+
+    fn clients_turn(&mut self) {
+        let mut out = Outputs::default();
+        self.clients.turn(Tick(self.now), &mut out);
+        self.trace.event(self.now, 0xffff, 5, out.steps as u64);
+        if out.more {
+            self.verdict.fail("SPIN: the clients use their whole step budget");
+        }
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].process.as_ref().is_some_and(|p| p.bell.take()) {
+                self.input(host, Input::Nudge);
+            }
+        }
+        let (faults, failures) = {
+            let mut state = self.cluster.state();
+            (std::mem::take(&mut state.faults), std::mem::take(&mut state.failures))
+        };
+        self.verdict.failures.extend(failures);
+        for fault in faults {
+            self.inject(fault);
+        }
+        if let Some(Tick(at)) = self.clients.next_deadline() {
+            let at = at.max(self.now + 1);
+            if self.clients_at.is_none_or(|planned| planned > at || planned <= self.now) {
+                self.clients_at = Some(at);
+                self.queue.push(at, Event::Clients);
+            }
+        }
+    }
+
+    fn host_of(&self, node: NodeId) -> Option<usize> {
+        let index = (node.0 as usize).checked_sub(1)?;
+        (index < self.hosts.len()).then_some(index)
+    }
+
+    fn send(&mut self, host: usize, outgoing: Outgoing) {
+        let Outgoing { to, class, mut envelope } = outgoing;
+        let (Some(peer), Some(who)) = (self.host_of(to), self.hosts[host].who()) else { return };
+        let (conn, to_peer) = match &mut envelope.exchange {
+            Exchange::Reply(number) => {
+                let tag = (*number >> envelope::REQUEST_BITS) as u16;
+                *number &= (1 << envelope::REQUEST_BITS) - 1;
+                (self.net.by_tag(host, tag), false)
+            }
+            _ => (self.net.current(self.net.slot(host, peer, class)), true),
+        };
+        let bytes = envelope::encode(&envelope);
+        self.trace.event(self.now, host as u64, 16 + peer as u64, u64::from(envelope.frame.kind));
+        self.trace.bytes(&bytes);
+        if self.trace.is_written() {
+            let words = self.assembly.describe(&envelope.frame);
+            let exchange = envelope.exchange;
+            self.trace.line(self.now, format_args!("{} -> {to} {exchange:?} {words}", who.node));
+        }
+        let seen = OnWire { at: self.now, from: &who, to, class, envelope: &envelope };
+        for o in &mut self.observers {
+            o.sent(seen, &mut self.verdict);
+        }
+        let Some(conn) = conn else { return };
+        let sent = self.net.send(self.now, conn, to_peer, bytes, &mut self.queue);
+        match (sent, to_peer) {
+            (Sent::Filled, true) => self.input(host, Input::Link { peer: to, class, link: Link::Full }),
+            // A reply that does not fit closes the connection (X12).
+            (Sent::Filled, false) => self.net.cut(self.now, conn, &mut self.queue),
+            _ => {}
+        }
+    }
+
+    fn arrive(&mut self, id: u64, to_peer: bool, bytes: bytes::Bytes, copy: bool) {
+        let (deliver, room) = self.net.arrived(self.now, id, to_peer, &bytes, copy);
+        let Some(conn) = self.net.conn(id) else { return };
+        let (dialer, peer, class, tag) = (conn.dialer, conn.peer, conn.class, conn.tag);
+        let (host, life, from) = if to_peer {
+            (peer, conn.peer_life, self.hosts[dialer].node)
+        } else {
+            (dialer, conn.dialer_life, self.hosts[peer].node)
+        };
+        if room {
+            let link = Input::Link { peer: self.hosts[peer].node, class, link: Link::Up };
+            let dialer_life = conn.dialer_life;
+            self.input_of(dialer, dialer_life, link);
+        }
+        if !deliver || self.hosts[host].life != life || self.hosts[host].process.is_none() {
+            return;
+        }
+        self.trace.event(self.now, host as u64, 6, bytes.len() as u64);
+        match envelope::decode(bytes) {
+            Ok(mut envelope) => {
+                if let Exchange::Request(number) = &mut envelope.exchange {
+                    *number |= u64::from(tag) << envelope::REQUEST_BITS;
+                }
+                self.input(host, Input::Frame { from, class, envelope });
+            }
+            Err(e) => self.verdict.fail(format!("CODEC: a frame did not come back as it was sent: {e}")),
+        }
+    }
+
+    fn dial(&mut self, slot: usize, life: u64) {
+        let (dialer, peer, class) = self.net.of_slot(slot);
+        let d = &self.hosts[dialer];
+        if d.life != life || d.process.is_none() || self.net.current(slot).is_some() {
+            return;
+        }
+        let p = &self.hosts[peer];
+        let reachable = p.process.is_some()
+            && !p.paused
+            && !d.paused
+            && !self.net.is_blocked(dialer, peer)
+            && !self.net.is_blocked(peer, dialer);
+        if reachable {
+            let (peer_life, node) = (p.life, p.node);
+            self.net.connect(slot, life, peer_life);
+            self.trace.event(self.now, dialer as u64, 7, slot as u64);
+            self.trace.line(self.now, format_args!("host {dialer} connected to {peer} ({class:?})"));
+            self.input(dialer, Input::Link { peer: node, class, link: Link::Up });
+        } else {
+            let again = self.now + self.rng.range(10_000_000, 150_000_000);
+            self.queue.push(again, Event::Dial { slot, life });
+        }
+    }
+
+    fn connection_down(&mut self, id: u64) {
+        let Some((slot, conn)) = self.net.down(id) else { return };
+        self.trace.event(self.now, conn.dialer as u64, 8, slot as u64);
+        self.trace.line(self.now, format_args!("host {} lost {} ({:?})", conn.dialer, conn.peer, conn.class));
+        let peer = self.hosts[conn.peer].node;
+        self.input_of(
+            conn.dialer,
+            conn.dialer_life,
+            Input::Link { peer, class: conn.class, link: Link::Down },
+        );
+        let again = self.now + self.rng.range(500_000, 20_000_000);
+        self.queue.push(again, Event::Dial { slot, life: conn.dialer_life });
+    }
+
+    fn silent(&mut self, id: u64) {
+        let Some(conn) = self.net.conn(id) else { return };
+        let (d, p) = (conn.dialer, conn.peer);
+        let silent = self.net.is_blocked(d, p)
+            || self.net.is_blocked(p, d)
+            || self.hosts[d].paused
+            || self.hosts[p].paused;
+        if silent {
+            self.net.cut(self.now, id, &mut self.queue);
+        }
+    }
+
+    fn written(&mut self, host: usize, life: u64) {
+        let h = &mut self.hosts[host];
+        if h.life != life || h.process.is_none() {
+            return;
+        }
+        let Some(batch) = &h.writing else { return };
+        match h.disk.write(batch) {
+            Ok(()) => {
+                let took = self.rng.tail(self.weather.sync_ns) * self.hosts[host].disk_slower;
+                // One sync in five hundred meets a busy device.
+                let busy = if self.rng.below(500) == 0 { self.rng.below(50_000_000) } else { 0 };
+                self.queue.push(self.now + took + busy, Event::Synced { host, life });
+            }
+            Err(WriteError::NoSpace) => {
+                // The batch stays where it is, as a host keeps it, until there is room.
+                let again = self.now + self.rng.range(5_000_000, 20_000_000);
+                self.queue.push(again, Event::Written { host, life });
+                self.upkeep_soon(host);
+            }
+            Err(WriteError::Closed(e)) => self.journal_failed(host, e),
+        }
+    }
+
+    fn synced(&mut self, host: usize, life: u64) {
+        let h = &mut self.hosts[host];
+        if h.life != life || h.process.is_none() {
+            return;
+        }
+        match h.disk.sync() {
+            Ok(written) => {
+                let batch = h.writing.take();
+                let calls = h.disk.calls();
+                self.trace.event(self.now, host as u64, 9, written.len() as u64 ^ calls);
+                if let (Some(batch), Some(who)) = (batch, self.hosts[host].who()) {
+                    for o in &mut self.observers {
+                        o.synced(self.now, &who, &batch.records, &mut self.verdict);
+                    }
+                }
+                self.input(host, Input::Durable(Ok(written)));
+                self.upkeep_soon(host);
+            }
+            Err(e) => self.journal_failed(host, e),
+        }
+    }
+
+    fn journal_failed(&mut self, host: usize, why: String) {
+        self.trace.event(self.now, host as u64, 10, 0);
+        self.trace.line(self.now, format_args!("host {host}: journal closed: {why}"));
+        self.hosts[host].closed = true;
+        self.publish(host);
+        self.input(host, Input::Durable(Err(why)));
+    }
+
+    /// Shows clients how a host is.
+    fn publish(&self, host: usize) {
+        let h = &self.hosts[host];
+        let mut state = self.cluster.state();
+        state.health[host] = clients::Health {
+            up: h.process.is_some(),
+            paused: h.paused,
+            refused: h.refused.clone(),
+            closed: h.closed,
+            wipes: h.wipes,
+        };
+    }
+
+    fn boot(&mut self, host: usize) {
+        let (now, seed) = (self.now, self.rng.next());
+        let incarnation = Incarnation(self.rng.next());
+        let clock = Clock::skewed(&mut self.rng, self.weather.skew_permille);
+        let new_storage = u128::from(self.rng.next()) << 64 | u128::from(self.rng.next());
+        let h = &mut self.hosts[host];
+        h.life += 1;
+        h.closed = false;
+        h.paused = false;
+        h.backlog.clear();
+        h.writing = None;
+        h.next_turn = None;
+        h.upkeep_planned = false;
+        let storage = match h.disk.identify(new_storage) {
+            Ok(storage) => storage,
+            Err(why) => return self.refuse(host, why),
+        };
+        let mut core = NodeCore::new(h.node, incarnation, seed);
+        let who = Who { host, node: h.node, life: h.life, incarnation, storage };
+        let handles = self.assembly.assemble(&mut core, &who);
+        if let Err(why) = h.disk.recover(storage, &mut core) {
+            core.kill();
+            return self.refuse(host, why);
+        }
+        h.refused = None;
+        let life = h.life;
+        let mut process = Process::new(core, incarnation, who.storage, clock);
+        process.apply(now, Input::Nudge);
+        self.assembly.start(&mut process.core, &who, &handles);
+        let env = process.core.env();
+        h.process = Some(process);
+        self.trace.event(now, host as u64, 11, life);
+        self.trace.line(now, format_args!("host {host} starts life {life}"));
+        for o in &mut self.observers {
+            o.booted(now, &who, &mut self.verdict);
+        }
+        self.cluster.state().lives[host] = Some(Life { node: who.node, life, env, handles });
+        self.publish(host);
+        for peer in (0..self.hosts.len()).filter(|p| *p != host) {
+            for class in [Class::Control, Class::Data] {
+                let slot = self.net.slot(host, peer, class);
+                let at = now + self.rng.below(10_000_000);
+                self.queue.push(at, Event::Dial { slot, life });
+            }
+        }
+        self.upkeep_soon(host);
+        self.input(host, Input::Nudge);
+    }
+
+    fn refuse(&mut self, host: usize, why: String) {
+        self.trace.event(self.now, host as u64, 12, 0);
+        self.trace.line(self.now, format_args!("host {host} refuses to start: {why}"));
+        self.hosts[host].refused = Some(why);
+        self.publish(host);
+    }
+
+    fn resume(&mut self, host: usize, life: u64) {
+        let h = &mut self.hosts[host];
+        if h.life != life || !h.paused {
+            return;
+        }
+        h.paused = false;
+        let backlog = std::mem::take(&mut h.backlog);
+        self.trace.event(self.now, host as u64, 13, backlog.len() as u64);
+        self.publish(host);
+        for input in backlog {
+            self.input(host, input);
+        }
+        self.input(host, Input::Nudge);
+    }
+
+    fn upkeep_soon(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        if !h.upkeep_planned {
+            h.upkeep_planned = true;
+            let at = self.now + self.rng.tail(2_000_000) * h.disk_slower;
+            self.queue.push(at, Event::Upkeep { host, life: h.life });
+        }
+    }
+
+    fn upkeep(&mut self, host: usize, life: u64) {
+        let h = &mut self.hosts[host];
+        if h.life != life || h.process.is_none() {
+            return;
+        }
+        h.upkeep_planned = false;
+        if h.writing.is_none() && !h.disk.mark() {
+            return self.journal_failed(host, "the journal could not be marked".to_owned());
+        }
+        for input in h.disk.upkeep() {
+            self.input(host, input);
+        }
+    }
+}
