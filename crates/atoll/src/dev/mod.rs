@@ -1,0 +1,241 @@
+//! `atoll dev`: a cluster on this machine, one child process a node, for trying things out, for drills and for tests.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `plan.rs` | which nodes, ports, roles and folders; writes each node's configuration once and keeps it |
+//! | `child.rs` | the life of one child: started, watched, started again |
+//! | `state.rs` | `DIR/dev.json`: the nodes as programs read them, replaced by rename |
+//! | `ready.rs` | when the cluster answers |
+//! | `screen.rs` | what the operator sees |
+//!
+//! The children end with this process, however it ends: each holds the reading end of a pipe as its standard input, and
+//! stops when that closes.
+
+mod child;
+#[cfg(test)]
+mod child_test;
+mod plan;
+#[cfg(test)]
+mod plan_test;
+mod ready;
+mod screen;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use child::{Event, How, Stop};
+use plan::{Plan, PlanError, Wish};
+use state::DevState;
+
+/// Arguments of `atoll dev`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DevArgs {
+    /// How many nodes, each with every role [default: 3]
+    #[arg(long, value_name = "N", conflicts_with_all = ["log_nodes", "db_nodes"], value_parser = clap::value_parser!(u32).range(1..=30))]
+    pub nodes: Option<u32>,
+    /// How many nodes keep entries and nothing else; with --db-nodes: a log that stands apart
+    #[arg(long, value_name = "N", requires = "db_nodes", value_parser = clap::value_parser!(u32).range(1..=15))]
+    pub log_nodes: Option<u32>,
+    /// How many nodes order appends and keep the registers, and no entries
+    #[arg(long, value_name = "M", requires = "log_nodes", value_parser = clap::value_parser!(u32).range(1..=15))]
+    pub db_nodes: Option<u32>,
+    /// Where the nodes' folders and dev.json are; kept, and used again at the next start
+    #[arg(long, value_name = "DIR", default_value = "atoll-dev")]
+    pub data: PathBuf,
+    /// Leave a killed node dead
+    #[arg(long)]
+    pub no_restart: bool,
+    /// Node i has gRPC at this + 10 i + 1, peers at + 2, metrics at + 3; 0 finds free ports [default: 7400]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=65_000))]
+    pub base_port: Option<u16>,
+    /// No sync reaches a disk: shows that a drill of durability can fail
+    #[arg(long, hide = true)]
+    pub syncs_off: bool,
+}
+
+/// What ends `atoll dev` with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum DevError {
+    /// The nodes cannot be as wished.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A file could not be written, or a process not started.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A node ended by itself again and again before the cluster ever answered.
+    #[error("node {id} does not stay up: {how}; the end of its log {log}:\n{tail}", log = log.display())]
+    DoesNotStart {
+        /// Which.
+        id: u32,
+        /// How it ended.
+        how: String,
+        /// Its log.
+        log: PathBuf,
+        /// The last lines of it.
+        tail: String,
+    },
+}
+
+/// A file operation that failed, with what it was for.
+fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> DevError {
+    let what = what.into();
+    move |error| DevError::Io { what, error }
+}
+
+/// Runs the cluster until Ctrl-C or SIGTERM; then all children have ended.
+pub fn run(args: &DevArgs) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("atoll dev: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(supervise(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("atoll dev: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Most events of children that wait; a child that has one more waits with it.
+const MAX_EVENTS: usize = 256;
+/// A node that ends by itself so often before the cluster answered will not start.
+const GIVE_UP_AFTER: u32 = 3;
+/// How long the operator is left without a word while the cluster does not answer yet.
+const SAY_EVERY: Duration = Duration::from_secs(15);
+
+async fn supervise(args: &DevArgs) -> Result<(), DevError> {
+    let wish = Wish {
+        nodes: args.nodes,
+        apart: args.log_nodes.zip(args.db_nodes),
+        base_port: args.base_port,
+        syncs_off: args.syncs_off,
+    };
+    let plan = Plan::make(&args.data, wish)?;
+    let exe = std::env::current_exe().map_err(io("this program's own path"))?;
+    let mut state = DevState::new(&plan);
+    state.remove().map_err(io("removing the old dev.json"))?;
+    screen::starting(&plan);
+
+    let mut signals = Signals::new().map_err(io("signals"))?;
+    let (events, mut happened) = mpsc::channel(MAX_EVENTS);
+    let (stop, stopping) = watch::channel(Stop::No);
+    let mut children = JoinSet::new();
+    for node in &plan.nodes {
+        let life = child::Life {
+            node: node.clone(),
+            exe: exe.clone(),
+            restart: !args.no_restart,
+            events: events.clone(),
+            stop: stopping.clone(),
+        };
+        children.spawn(life.run());
+    }
+    drop(events);
+    let outcome = watch_over(&plan, &mut state, &mut happened, &mut signals).await;
+
+    screen::ending();
+    let _ = stop.send(Stop::Now);
+    let ended = async { while children.join_next().await.is_some() {} };
+    let drained = async { while happened.recv().await.is_some() {} };
+    tokio::select! {
+        _ = async { tokio::join!(ended, drained) } => {}
+        () = signals.next() => { let _ = stop.send(Stop::Kill); }
+    }
+    // After the second signal the children are killed, which takes no time worth a bound.
+    while children.join_next().await.is_some() {}
+    state.remove().map_err(io("removing dev.json"))?;
+    outcome
+}
+
+/// Until a signal comes, or until a node turns out not to start.
+async fn watch_over(
+    plan: &Plan,
+    state: &mut DevState,
+    happened: &mut mpsc::Receiver<Event>,
+    signals: &mut Signals,
+) -> Result<(), DevError> {
+    let mut answered = false;
+    let mut own_deaths = std::collections::BTreeMap::<u32, u32>::new();
+    let ready = ready::cluster_answers(plan);
+    tokio::pin!(ready);
+    loop {
+        tokio::select! {
+            () = &mut ready, if !answered => {
+                answered = true;
+                // Children may have been started again meanwhile: their pids first.
+                while let Ok(event) = happened.try_recv() {
+                    state.note(&event);
+                }
+                state.write().map_err(io("writing dev.json"))?;
+                screen::table(plan, state);
+            }
+            event = happened.recv() => {
+                let Some(event) = event else { return Ok(()) };
+                state.note(&event);
+                if answered {
+                    // At once: who reads the file wants the new pid (X24).
+                    state.write().map_err(io("writing dev.json"))?;
+                    screen::event(&event);
+                } else if let Event::Ended { id, how: how @ How::ByItself(_), .. } = &event {
+                    let deaths = own_deaths.entry(*id).or_default();
+                    *deaths += 1;
+                    if *deaths >= GIVE_UP_AFTER {
+                        return Err(does_not_start(plan, *id, how));
+                    }
+                }
+            }
+            () = signals.next() => return Ok(()),
+            () = tokio::time::sleep(SAY_EVERY), if !answered => screen::still_waiting(plan),
+        }
+    }
+}
+
+fn does_not_start(plan: &Plan, id: u32, how: &How) -> DevError {
+    let log = plan.nodes.iter().find(|n| n.id == id).map(|n| n.log()).unwrap_or_default();
+    DevError::DoesNotStart { id, how: how.to_string(), tail: child::log_tail(&log, 12), log }
+}
+
+/// Ctrl-C, SIGTERM and the end of the terminal.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
+
+/// `path` from the root, so that it means the same wherever it is read.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

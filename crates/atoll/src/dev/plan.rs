@@ -1,0 +1,305 @@
+//! Which nodes there are: by the wishes of the command line at the first start, by the folders' own configuration files
+//! ever after.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::serve::config::{Config, Overrules, Roles};
+use crate::serve::reader::Faults;
+
+/// Default of `--base-port`.
+pub const BASE_PORT: u16 = 7400;
+/// Default of `--nodes`.
+pub const NODES: u32 = 3;
+/// Where free ports are looked for: below the ports that systems give to outgoing connections, which could take one
+/// while its node is down.
+const FREE_PORTS: std::ops::Range<u16> = 10_000..30_000;
+/// Name of the lock file in the data folder.
+const LOCK: &str = "dev.lock";
+/// Name of a node's configuration in its folder.
+const CONFIG: &str = "config.toml";
+
+/// What the command line says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// `--nodes`.
+    pub nodes: Option<u32>,
+    /// `--log-nodes` and `--db-nodes`.
+    pub apart: Option<(u32, u32)>,
+    /// `--base-port`.
+    pub base_port: Option<u16>,
+    /// Syncs off.
+    pub syncs_off: bool,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct PlannedNode {
+    /// Its id.
+    pub id: u32,
+    /// Its folder: configuration, log, data.
+    pub folder: PathBuf,
+    /// Its configuration, as the file there says.
+    pub config: Config,
+}
+
+impl PlannedNode {
+    /// The file that it is started with.
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.join(CONFIG)
+    }
+
+    /// Where its output goes.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+}
+
+/// All nodes, and the lock on their folder.
+#[derive(Debug)]
+pub struct Plan {
+    /// The folder of everything, from the root.
+    pub data: PathBuf,
+    /// By id.
+    pub nodes: Vec<PlannedNode>,
+    /// The folder held a cluster before.
+    pub found: bool,
+    /// Held, never read: goes with the plan.
+    _lock: fs::File,
+}
+
+/// The nodes cannot be as wished. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A file or folder could not be made or read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Another `atoll dev` has the folder.
+    #[error("{} is in use by another `atoll dev`; end that one, or give another --data", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder holds another cluster than the one that is wished.
+    #[error(
+        "{} holds a cluster of {found}, and the command line asks for {wished}; leave that out to start what is there, \
+         give another --data, or delete the folder", path.display()
+    )]
+    Other {
+        /// The folder.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+        /// What was asked for.
+        wished: String,
+    },
+    /// A configuration file that is there cannot be used.
+    #[error("{0}")]
+    Config(Faults),
+    /// A port is taken.
+    #[error(
+        "node {id} cannot listen on {address}: {error}; is another `atoll dev` running? --base-port moves all ports, 0 finds free ones"
+    )]
+    Port {
+        /// The node.
+        id: u32,
+        /// The address.
+        address: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The last node's ports lie beyond 65535.
+    #[error(
+        "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 3, at most 65535"
+    )]
+    BasePort {
+        /// What was given.
+        base: u16,
+        /// How many nodes.
+        nodes: u32,
+    },
+    /// Nothing free was found.
+    #[error("no free ports for {nodes} nodes between {} and {}", FREE_PORTS.start, FREE_PORTS.end)]
+    NoPorts {
+        /// How many nodes.
+        nodes: u32,
+    },
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> PlanError + '_ {
+    move |error| PlanError::Io { path: path.to_owned(), error }
+}
+
+impl Plan {
+    /// Locks the folder and finds the nodes in it, or makes them; checks that their ports are free.
+    ///
+    /// # Errors
+    /// The nodes cannot be as wished.
+    pub fn make(data: &Path, wish: Wish) -> Result<Plan, PlanError> {
+        let data = super::absolute(data);
+        fs::create_dir_all(&data).map_err(io(&data))?;
+        let lock = fs::File::create(data.join(LOCK)).map_err(io(&data))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(PlanError::InUse { path: data }),
+            Err(fs::TryLockError::Error(error)) => return Err(PlanError::Io { path: data, error }),
+        }
+        let mut nodes = find(&data)?;
+        let found = !nodes.is_empty();
+        if found {
+            agree(&data, &nodes, wish)?;
+        } else {
+            write_all(&data, wish)?;
+            nodes = find(&data)?;
+        }
+        for node in &nodes {
+            check_ports(node)?;
+        }
+        Ok(Plan { data, nodes, found, _lock: lock })
+    }
+}
+
+/// The nodes whose folders are there, by id.
+fn find(data: &Path) -> Result<Vec<PlannedNode>, PlanError> {
+    let mut nodes = Vec::new();
+    for entry in fs::read_dir(data).map_err(io(data))? {
+        let folder = entry.map_err(io(data))?.path();
+        let is_node = folder.file_name().is_some_and(|n| n.to_string_lossy().starts_with("node-"));
+        let file = folder.join(CONFIG);
+        if is_node && file.is_file() {
+            let config = Config::load(&file, &Overrules::default()).map_err(PlanError::Config)?;
+            nodes.push(PlannedNode { id: config.id, folder, config });
+        }
+    }
+    nodes.sort_by_key(|n| n.id);
+    Ok(nodes)
+}
+
+/// What is there is what was asked for, where anything was.
+fn agree(data: &Path, nodes: &[PlannedNode], wish: Wish) -> Result<(), PlanError> {
+    let other = |found: String, wished: String| PlanError::Other { path: data.to_owned(), found, wished };
+    let logs_only = nodes.iter().filter(|n| n.config.roles == LOG_ONLY).count();
+    let found = match logs_only {
+        0 => format!("{} nodes", nodes.len()),
+        n => format!("{n} log nodes and {} others", nodes.len() - n),
+    };
+    let count = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    if let Some(n) = wish.nodes.filter(|n| count(*n) != nodes.len() || logs_only > 0) {
+        return Err(other(found, format!("--nodes {n}")));
+    }
+    if let Some((l, d)) =
+        wish.apart.filter(|(l, d)| (count(*l), count(*d)) != (logs_only, nodes.len() - logs_only))
+    {
+        return Err(other(found, format!("--log-nodes {l} --db-nodes {d}")));
+    }
+    let first = nodes.first().map(|n| (n.id, n.config.grpc.clone()));
+    if let (Some(base), Some((id, grpc))) = (wish.base_port.filter(|b| *b > 0), first) {
+        let wished = door(base, id, 1).map(|p| format!("127.0.0.1:{p}"));
+        if wished.as_ref() != Some(&grpc) {
+            return Err(other(format!("{found} with node {id} at {grpc}"), format!("--base-port {base}")));
+        }
+    }
+    if let Some(node) = nodes.iter().find(|n| n.config.syncs_off != wish.syncs_off) {
+        let word = |off| if off { "syncs off" } else { "real syncs" };
+        return Err(other(
+            format!("{found} with {}", word(node.config.syncs_off)),
+            word(wish.syncs_off).into(),
+        ));
+    }
+    Ok(())
+}
+
+const LOG_ONLY: Roles = Roles { log: true, meta: false, sequencer: false };
+const DB_ONLY: Roles = Roles { log: false, meta: true, sequencer: true };
+
+fn door(base: u16, id: u32, which: u16) -> Option<u16> {
+    u16::try_from(id).ok()?.checked_mul(10)?.checked_add(base)?.checked_add(which)
+}
+
+/// Writes every node's configuration.
+fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
+    let roles: Vec<Roles> = match wish.apart {
+        Some((log, db)) => (0..log).map(|_| LOG_ONLY).chain((0..db).map(|_| DB_ONLY)).collect(),
+        None => (0..wish.nodes.unwrap_or(NODES)).map(|_| Roles::ALL).collect(),
+    };
+    let count = u32::try_from(roles.len()).unwrap_or(u32::MAX);
+    let base = match wish.base_port.unwrap_or(BASE_PORT) {
+        0 => free_base(count).ok_or(PlanError::NoPorts { nodes: count })?,
+        base if door(base, count, 3).is_some() => base,
+        base => return Err(PlanError::BasePort { base, nodes: count }),
+    };
+    let mut peers = String::new();
+    let at = |id, which| door(base, id, which).map_or_else(String::new, |p| format!("127.0.0.1:{p}"));
+    if count > 1 {
+        for (id, roles) in (1..).zip(&roles) {
+            // Writing to a string does not fail.
+            let _ = write!(
+                peers,
+                "\n[[peer]]\nid = {id}\naddress = \"{}\"\ngrpc = \"{}\"\nroles = {:?}\n",
+                at(id, 2),
+                at(id, 1),
+                roles.names()
+            );
+        }
+    }
+    for (id, roles) in (1..).zip(&roles) {
+        let folder = data.join(format!("node-{id}"));
+        fs::create_dir_all(&folder).map_err(io(&folder))?;
+        let mut text = format!(
+            "# Written by `atoll dev` at its first start, and kept: what you change here counts from the node's next start.\n\
+             # `atoll serve --print-config` shows every setting.\n\n\
+             [node]\nid = {id}\ncluster = \"dev\"\ndata = \"data\"\nroles = {:?}\n\n\
+             [listen]\ngrpc = \"{}\"\npeer = \"{}\"\nmetrics = \"{}\"\n",
+            roles.names(),
+            at(id, 1),
+            at(id, 2),
+            at(id, 3),
+        );
+        if wish.syncs_off {
+            text.push_str("\n[testing]\nsyncs = \"off\"\n");
+        }
+        text.push_str(&peers);
+        let file = folder.join(CONFIG);
+        fs::write(&file, text).map_err(io(&file))?;
+    }
+    Ok(())
+}
+
+/// A base whose ports are all free now. Processes, and calls within one, begin at different places: two that start
+/// together must not find the same.
+fn free_base(nodes: u32) -> Option<u16> {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let width = door(0, nodes + 1, 0)?;
+    let slots = (FREE_PORTS.end - FREE_PORTS.start) / width;
+    let place = std::process::id().wrapping_mul(31).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
+    let first = u16::try_from(place % u32::from(slots)).ok()?;
+    let free = |base: u16| {
+        (1..=nodes).all(|id| {
+            (1..=3).all(|which| {
+                door(base, id, which).is_some_and(|p| TcpListener::bind(("127.0.0.1", p)).is_ok())
+            })
+        })
+    };
+    (0..slots).map(|i| FREE_PORTS.start + (first + i) % slots * width).find(|base| free(*base))
+}
+
+fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {
+    let config = &node.config;
+    for address in [Some(&config.grpc), Some(&config.peer), config.metrics.as_ref()].into_iter().flatten() {
+        // std sets SO_REUSEADDR, so connections of an earlier run that linger do not count.
+        TcpListener::bind(address.as_str()).map_err(|error| PlanError::Port {
+            id: node.id,
+            address: address.clone(),
+            error,
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! The configuration of one node: read, checked in every field, and explained where it is wrong.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use toml::de::DeValue;
+
+use super::reader::{Fault, Faults, Source, Table, Tables, integer, text, texts, within};
+
+/// Largest configuration file that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Most `[[peer]]` tables.
+pub const MAX_PEERS: usize = 64;
+const MAX_CLUSTER_BYTES: usize = 64;
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// It keeps entries.
+    pub log: bool,
+    /// It keeps registers.
+    pub meta: bool,
+    /// It orders appends.
+    pub sequencer: bool,
+}
+
+impl Roles {
+    /// All of them.
+    pub const ALL: Roles = Roles { log: true, meta: true, sequencer: true };
+
+    /// Their names.
+    pub fn names(self) -> Vec<&'static str> {
+        let all = [(self.log, "log"), (self.meta, "meta"), (self.sequencer, "sequencer")];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
+    }
+}
+
+/// A member of the cluster at its birth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Where nodes reach it.
+    pub address: String,
+    /// Where clients reach it, if it was said.
+    pub grpc: Option<String>,
+    /// Its roles.
+    pub roles: Roles,
+}
+
+/// The three files of TLS, and the name to check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Authorities.
+    pub ca: PathBuf,
+    /// This node's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The name in every peer's certificate; None: its host.
+    pub server_name: Option<String>,
+}
+
+/// See `settings.rs`: each field is the setting of its name, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The table of settings documents them.
+pub struct Timings {
+    pub heartbeat_every_ms: u64,
+    pub silent_after_ms: u64,
+    pub link_down_for_ms: u64,
+    pub replace_server_after_ms: u64,
+    pub rank_delay_ms: u64,
+    pub patrol_every_ms: u64,
+    pub drain_at_most_ms: u64,
+}
+
+/// All that a node is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its id.
+    pub id: u32,
+    /// The cluster's name.
+    pub cluster: String,
+    /// Its data directory.
+    pub data: PathBuf,
+    /// What it does.
+    pub roles: Roles,
+    /// The gRPC door.
+    pub grpc: String,
+    /// The door of the other nodes.
+    pub peer: String,
+    /// The door of the metrics, if there is one.
+    pub metrics: Option<String>,
+    /// The operator said that others may come in without TLS.
+    pub plaintext_beyond_loopback: bool,
+    /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
+    pub peers: BTreeMap<u32, Peer>,
+    /// TLS, if it is to be used.
+    pub tls: Option<Tls>,
+    /// When a node counts as gone.
+    pub timings: Timings,
+    /// Whether syncs are left out, for tests.
+    pub syncs_off: bool,
+}
+
+/// What the command line says over the file, or without one.
+#[derive(Clone, Debug, Default)]
+pub struct Overrules {
+    /// `--data`.
+    pub data: Option<PathBuf>,
+    /// `--grpc`.
+    pub grpc: Option<String>,
+    /// `--peer`.
+    pub peer: Option<String>,
+    /// `--metrics`.
+    pub metrics: Option<String>,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it. Nothing was started.
+    pub fn load(file: &Path, over: &Overrules) -> Result<Config, Faults> {
+        let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
+        let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
+        if size > MAX_FILE_BYTES {
+            return Err(fault(format!("has {size} bytes; a configuration has {MAX_FILE_BYTES} at most")));
+        }
+        let text = std::fs::read_to_string(file).map_err(|e| fault(format!("cannot be read: {e}")))?;
+        Config::parse(file, &text, over)
+    }
+
+    /// The configuration without a file: a node that stands alone.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn without_file(over: &Overrules) -> Result<Config, Faults> {
+        Config::parse(Path::new("command line"), "", over)
+    }
+
+    /// Checks the text of a file. Relative paths in it start at the file's folder.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(file: &Path, text: &str, over: &Overrules) -> Result<Config, Faults> {
+        let mut source = Source::new(text);
+        let config = source.tables().and_then(|tables| read(&mut source, file, &tables, over));
+        match config {
+            Some(config) => source.finish(file, config),
+            None => Err(source.finish(file, ()).err().unwrap_or_else(|| Faults {
+                file: file.to_owned(),
+                faults: vec![Fault { line: None, what: "cannot be used".into() }],
+            })),
+        }
+    }
+}
+
+fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overrules) -> Option<Config> {
+    // Every part is read before the first `?`, so that all faults are found.
+    let node = tables.get("node");
+    let id = node.read(source, "id", node_id);
+    let cluster = node.read(source, "cluster", |v| text(v).filter(|n| good_cluster(n)));
+    let roles = node.read(source, "roles", roles);
+    let data = match &over.data {
+        Some(data) => Some(data.clone()),
+        None => node.need(source, "data", |v| path(file, v)),
+    };
+    let plaintext = tables.get("listen").read(source, "listen_beyond_loopback_without_tls", |v| v.as_bool());
+    let tls = read_tls(source, file, &tables.get("tls"));
+    let doors = read_doors(source, &tables.get("listen"), over, tls.is_some(), plaintext == Some(true));
+    let peers = read_peers(source, tables);
+    let timings = read_timings(source, &tables.get("timings"));
+    let syncs = tables.get("testing").read(source, "syncs", |v| match v.as_str() {
+        Some("real") => Some(false),
+        Some("off") => Some(true),
+        _ => None,
+    });
+    let (id, peers) = (id?, peers?);
+    check_membership(source, tables, id, roles?, &peers);
+    let [grpc, peer, metrics] = doors;
+    Some(Config {
+        id,
+        cluster: cluster?,
+        data: data?,
+        roles: roles?,
+        grpc: grpc?,
+        peer: peer?,
+        metrics: metrics.filter(|m| !m.is_empty()),
+        plaintext_beyond_loopback: plaintext?,
+        peers,
+        tls,
+        timings: timings?,
+        syncs_off: syncs?,
+    })
+}
+
+fn node_id(value: &DeValue<'_>) -> Option<u32> {
+    integer(value).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok())
+}
+
+fn good_cluster(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    !name.is_empty() && name.len() <= MAX_CLUSTER_BYTES && name.bytes().all(fine)
+}
+
+fn path(file: &Path, value: &DeValue<'_>) -> Option<PathBuf> {
+    let given = value.as_str().filter(|p| !p.is_empty() && !p.contains('\0'))?;
+    Some(file.parent().unwrap_or(Path::new("")).join(given))
+}
+
+fn roles(value: &DeValue<'_>) -> Option<Roles> {
+    let mut out = Roles { log: false, meta: false, sequencer: false };
+    for name in texts(value)? {
+        let role = match name.as_str() {
+            "log" => &mut out.log,
+            "meta" => &mut out.meta,
+            "sequencer" => &mut out.sequencer,
+            _ => return None,
+        };
+        if std::mem::replace(role, true) {
+            return None;
+        }
+    }
+    Some(out)
+}
+
+/// `HOST:PORT`, or `[IPv6]:PORT`; not looked up, because a peer's name may not be known yet.
+pub fn good_address(address: &str, least_port: u16) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let good_host = match bare {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+            (1..=253).contains(&host.len()) && host.bytes().all(fine)
+        }
+    };
+    let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    good_host && digits && port.parse::<u16>().is_ok_and(|p| p >= least_port)
+}
+
+fn address(value: &DeValue<'_>) -> Option<String> {
+    text(value).filter(|a| good_address(a, 1))
+}
+
+/// The three doors. With neither TLS nor the words that allow it, none may be reached from other machines; the metrics
+/// have no TLS at all.
+fn read_doors(
+    source: &mut Source<'_>,
+    listen: &Table<'_>,
+    over: &Overrules,
+    tls: bool,
+    plaintext: bool,
+) -> [Option<String>; 3] {
+    let rows = [("grpc", &over.grpc, tls), ("peer", &over.peer, tls), ("metrics", &over.metrics, false)];
+    rows.map(|(key, over, tls)| {
+        let allowed = |a: &String| good_address(a, 0) || (key == "metrics" && a.is_empty());
+        let door = match over {
+            Some(given) if allowed(given) => Some(given.clone()),
+            Some(given) => {
+                source.fault(None, format!("`--{key}` is {given:?}; allowed: HOST:PORT"));
+                None
+            }
+            None => listen.read(source, key, |v| text(v).filter(|a| allowed(a))),
+        }?;
+        if let (false, false, Some(beyond)) = (tls, plaintext, beyond_loopback(&door)) {
+            let place = if over.is_some() { None } else { listen.place(key) };
+            source.fault(
+                place,
+                format!(
+                    "`listen.{key}` is {door:?}, which is {beyond}: other machines could reach it without TLS; allowed: \
+                     a loopback address{}, or `listen_beyond_loopback_without_tls = true` in [listen]",
+                    if key == "metrics" { "" } else { ", the files of [tls]" },
+                ),
+            );
+        }
+        Some(door)
+    })
+}
+
+/// The first address of a listener that is not on loopback. A name that cannot be looked up now is for the listener to
+/// refuse.
+fn beyond_loopback(door: &str) -> Option<SocketAddr> {
+    door.to_socket_addrs().ok()?.find(|a| !a.ip().to_canonical().is_loopback())
+}
+
+fn read_tls(source: &mut Source<'_>, file: &Path, table: &Table<'_>) -> Option<Tls> {
+    if table.is_empty() {
+        return None;
+    }
+    let [ca, cert, key] =
+        ["ca", "cert", "key"].map(|name| table.need(source, name, |v| path(file, v).filter(|p| p.is_file())));
+    let server_name =
+        table.read(source, "server_name", |v| text(v).filter(|n| good_address(&format!("{n}:1"), 1)));
+    Some(Tls { ca: ca?, cert: cert?, key: key?, server_name })
+}
+
+fn read_peers(source: &mut Source<'_>, tables: &Tables<'_>) -> Option<BTreeMap<u32, Peer>> {
+    let mut out = BTreeMap::new();
+    let mut complete = true;
+    for table in &tables.peers {
+        let id = table.need(source, "id", node_id);
+        let address = table.need(source, "address", address);
+        let grpc = table.read(source, "grpc", self::address);
+        let roles = table.read(source, "roles", roles);
+        let (Some(id), Some(address), Some(roles)) = (id, address, roles) else {
+            complete = false;
+            continue;
+        };
+        if out.insert(id, Peer { address, grpc, roles }).is_some() {
+            source
+                .fault(table.place("id"), format!("`peer.id` is {id} a second time; allowed: each id once"));
+        }
+        if out.len() > MAX_PEERS {
+            source.fault(
+                table.place("id"),
+                format!("more than {MAX_PEERS} [[peer]] tables; allowed: {MAX_PEERS}"),
+            );
+            return None;
+        }
+    }
+    complete.then_some(out)
+}
+
+/// What only the whole tells: a node that differs from its own `[[peer]]` table, a cluster without registers.
+fn check_membership(
+    source: &mut Source<'_>,
+    tables: &Tables<'_>,
+    id: u32,
+    roles: Roles,
+    peers: &BTreeMap<u32, Peer>,
+) {
+    let at = |id: u32| {
+        let of = |t: &&Table<'_>| t.read(&mut Source::new(""), "id", node_id) == Some(id);
+        tables.peers.iter().find(of).and_then(|t| t.place("id"))
+    };
+    if let Some(me) = peers.get(&id).filter(|me| me.roles != roles) {
+        source.fault(
+            at(id),
+            format!(
+                "`peer.roles` of peer {id} is {:?}, and `node.roles` of this node {:?}; allowed: the same",
+                me.roles.names(),
+                roles.names()
+            ),
+        );
+    }
+    let members = || peers.iter().filter(|(p, _)| **p != id).map(|(_, p)| p.roles).chain([roles]);
+    if !members().any(|r| r.meta) {
+        source.fault(
+            tables.get("node").place("roles"),
+            "no member has the role \"meta\"; allowed: one member at least, because somebody must keep the registers"
+                .into(),
+        );
+    }
+}
+
+fn read_timings(source: &mut Source<'_>, table: &Table<'_>) -> Option<Timings> {
+    let mut ms = |key, least, most| table.read(source, key, within(least, most));
+    let heartbeat = ms("heartbeat_every_ms", 5, 5_000);
+    let silent = ms("silent_after_ms", 50, 60_000);
+    let link_down = ms("link_down_for_ms", 1, 60_000);
+    let replace = ms("replace_server_after_ms", 100, 86_400_000);
+    let rank = ms("rank_delay_ms", 1, 5_000);
+    let patrol = ms("patrol_every_ms", 50, 600_000);
+    let drain = ms("drain_at_most_ms", 0, 600_000);
+    let (heartbeat, silent) = (heartbeat?, silent?);
+    if heartbeat * 3 > silent {
+        let place = table.place("heartbeat_every_ms").or(table.place("silent_after_ms"));
+        source.fault(
+            place,
+            format!(
+                "`timings.heartbeat_every_ms` is {heartbeat} and `timings.silent_after_ms` {silent}; allowed: the first \
+                 is a third of the second at most, or one late heartbeat looks like a death"
+            ),
+        );
+    }
+    Some(Timings {
+        heartbeat_every_ms: heartbeat,
+        silent_after_ms: silent,
+        link_down_for_ms: link_down?,
+        replace_server_after_ms: replace?,
+        rank_delay_ms: rank?,
+        patrol_every_ms: patrol?,
+        drain_at_most_ms: drain?,
+    })
+}

@@ -1,0 +1,88 @@
+//! `atoll serve`: one node, from a configuration file or from a data folder alone.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `settings.rs` | the table of all settings; `--print-config` |
+//! | `reader.rs` | reads a file by that table; faults with file and line |
+//! | `config.rs` | the configuration as the program uses it |
+//! | `run.rs` | starts the node, waits for signals, drains, stops |
+
+pub mod config;
+#[cfg(test)]
+mod config_test;
+pub mod reader;
+mod run;
+pub mod settings;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use config::{Config, Overrules};
+
+/// Exit status of a configuration that cannot be used; as for a wrong command line.
+const BAD_CONFIG: u8 = 2;
+
+/// Arguments of `atoll serve`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServeArgs {
+    /// Configuration file; see --print-config
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Data folder; alone, it makes a useful log on one node, at the default ports on loopback
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["config", "print_config"])]
+    pub data: Option<PathBuf>,
+    /// Listen for gRPC here, whatever the file says [default: 127.0.0.1:7411]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub grpc: Option<String>,
+    /// Listen for other nodes here, whatever the file says [default: 127.0.0.1:7412]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub peer: Option<String>,
+    /// Serve metrics here, whatever the file says; "" for nowhere [default: 127.0.0.1:7413]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// Print a whole configuration file with every setting explained, and do nothing else
+    #[arg(long)]
+    pub print_config: bool,
+    /// Check the configuration, and do nothing else
+    #[arg(long)]
+    pub check: bool,
+    /// Stop when the standard input closes: for a supervisor whose children end with it
+    #[arg(long, hide = true)]
+    pub exit_with_stdin: bool,
+    /// What to log to stderr: error, warn, info, debug, trace, or a filter; RUST_LOG goes first
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+}
+
+/// Runs a node until it is told to stop, or prints or checks a configuration.
+pub fn run(args: &ServeArgs) -> ExitCode {
+    if args.print_config {
+        print!("{}", settings::print());
+        return ExitCode::SUCCESS;
+    }
+    let over = Overrules {
+        data: args.data.clone(),
+        grpc: args.grpc.clone(),
+        peer: args.peer.clone(),
+        metrics: args.metrics.clone(),
+    };
+    let config = match &args.config {
+        Some(file) => Config::load(file, &over),
+        None => Config::without_file(&over),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(faults) => {
+            eprintln!("{faults}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    if args.check {
+        println!(
+            "{}: in order",
+            args.config.as_ref().map_or("command line".into(), |f| f.display().to_string())
+        );
+        return ExitCode::SUCCESS;
+    }
+    run::run(config, args)
+}

@@ -1,0 +1,260 @@
+//! Reads the text of a configuration file by the table of settings. Every fault names file, line, setting, what was given
+//! and what is allowed; all faults of a file are reported at once.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::settings::{SECTIONS, SETTINGS, of_section};
+
+/// Longest part of a given value that a fault repeats, in characters.
+const MAX_SHOWN: usize = 80;
+/// Most faults that are listed.
+const MAX_FAULTS: usize = 50;
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Line of the file, from 1; None if the fault lies in something that is not there.
+    pub line: Option<usize>,
+    /// What is wrong, with the setting's name, what was given and what is allowed.
+    pub what: String,
+}
+
+/// A configuration that cannot be used, with everything that is wrong with it. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// The file, or what stands for it.
+    pub file: PathBuf,
+    /// At least one, in the order of the file; 50 at most.
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, fault) in self.faults.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}", self.file.display())?;
+            if let Some(line) = fault.line {
+                write!(f, ":{line}")?;
+            }
+            write!(f, ": {}", fault.what)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// The text with what was found wrong so far.
+#[derive(Debug)]
+pub struct Source<'a> {
+    text: &'a str,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Source<'a> {
+    /// A text in which nothing is wrong yet.
+    pub fn new(text: &'a str) -> Self {
+        Source { text, faults: Vec::new() }
+    }
+
+    fn line_of(&self, at: usize) -> usize {
+        self.text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count() + 1
+    }
+
+    /// Notes a fault at a place of the text, or about what is not there.
+    pub fn fault(&mut self, at: Option<usize>, what: String) {
+        if self.faults.len() < MAX_FAULTS {
+            let line = at.map(|at| self.line_of(at));
+            self.faults.push(Fault { line, what });
+        }
+    }
+
+    /// `value` if nothing was wrong.
+    pub fn finish<T>(mut self, file: &Path, value: T) -> Result<T, Faults> {
+        if self.faults.is_empty() {
+            return Ok(value);
+        }
+        self.faults.sort_by_key(|f| f.line.unwrap_or(usize::MAX));
+        Err(Faults { file: file.to_owned(), faults: self.faults })
+    }
+
+    /// The tables of the text, once it is known that they hold known settings only. None if it is not TOML.
+    pub fn tables(&mut self) -> Option<Tables<'a>> {
+        let root = match DeTable::parse(self.text) {
+            Ok(root) => root.into_inner(),
+            Err(error) => {
+                let at = error.span().map(|s| s.start);
+                self.fault(at, format!("this is not TOML: {}", error.message().trim_end()));
+                return None;
+            }
+        };
+        let mut out = Tables { single: Vec::new(), peers: Vec::new() };
+        for (key, value) in root {
+            let (name, at) = (key.get_ref().to_string(), key.span().start);
+            if !SECTIONS.iter().any(|(s, _)| *s == name) {
+                let known: Vec<&str> = SECTIONS.iter().map(|(s, _)| *s).collect();
+                self.fault(
+                    Some(at),
+                    format!(
+                        "unknown table or setting `{}`; the file has the tables {}",
+                        shown(&name),
+                        known.join(", ")
+                    ),
+                );
+                continue;
+            }
+            match (name.as_str(), value.into_inner()) {
+                ("peer", DeValue::Array(list)) => {
+                    for element in list {
+                        let span = element.span();
+                        match element.into_inner() {
+                            DeValue::Table(table) => out.peers.extend(self.table("peer", span, table)),
+                            _ => self.fault(
+                                Some(span.start),
+                                "`peer` is a table each: write `[[peer]]` above its settings".into(),
+                            ),
+                        }
+                    }
+                }
+                ("peer", _) => self.fault(Some(at), "`peer` is a list of tables: write `[[peer]]`".into()),
+                (_, DeValue::Table(table)) => out.single.extend(self.table(&name, at..at, table)),
+                (_, _) => self.fault(Some(at), format!("`{name}` is a table: write `[{name}]`")),
+            }
+        }
+        Some(out)
+    }
+
+    /// Checks that a table holds known settings only.
+    fn table(&mut self, section: &str, at: Range<usize>, table: DeTable<'a>) -> Option<Table<'a>> {
+        let known: BTreeSet<&str> = of_section(section).map(|s| s.key).collect();
+        let mut values = Vec::new();
+        for (key, value) in table {
+            match known.get(key.get_ref().as_ref()) {
+                Some(known) => values.push((*known, value)),
+                None => {
+                    let list: Vec<&str> = known.iter().copied().collect();
+                    let what = format!(
+                        "unknown setting `{section}.{}`; known are {}",
+                        shown(key.get_ref()),
+                        list.join(", ")
+                    );
+                    self.fault(Some(key.span().start), what);
+                }
+            }
+        }
+        let section = SECTIONS.iter().find(|(s, _)| *s == section)?.0;
+        Some(Table { section, at: at.start, values })
+    }
+}
+
+/// The tables of a file.
+#[derive(Debug)]
+pub struct Tables<'a> {
+    single: Vec<Table<'a>>,
+    /// The `[[peer]]` tables, in order.
+    pub peers: Vec<Table<'a>>,
+}
+
+impl<'a> Tables<'a> {
+    /// A table by its name; an empty one if it is not there.
+    pub fn get(&self, section: &'static str) -> Table<'a> {
+        let found = self.single.iter().find(|t| t.section == section).cloned();
+        found.unwrap_or(Table { section, at: 0, values: Vec::new() })
+    }
+}
+
+/// One table of the file, with known settings only.
+#[derive(Clone, Debug)]
+pub struct Table<'a> {
+    section: &'static str,
+    /// Where it begins.
+    pub at: usize,
+    values: Vec<(&'static str, Spanned<DeValue<'a>>)>,
+}
+
+impl Table<'_> {
+    /// Whether the file has any of its settings.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Where a setting's value begins, if the file has it.
+    pub fn place(&self, key: &str) -> Option<usize> {
+        self.values.iter().find(|(k, _)| *k == key).map(|(_, v)| v.span().start)
+    }
+
+    /// A setting's value as `read` takes it, or its default; None if it has neither, or after a fault.
+    ///
+    /// `read` answers None for a value that is not allowed.
+    pub fn read<T>(
+        &self,
+        source: &mut Source<'_>,
+        key: &'static str,
+        read: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let setting = SETTINGS.iter().find(|s| s.section == self.section && s.key == key);
+        debug_assert!(setting.is_some(), "{}.{key} is in the table of settings", self.section);
+        let setting = setting?;
+        let Some((_, value)) = self.values.iter().find(|(k, _)| *k == key) else {
+            return DeValue::parse(setting.default?).ok().and_then(|v| read(v.get_ref()));
+        };
+        let taken = read(value.get_ref());
+        if taken.is_none() {
+            let given = source.text.get(value.span()).unwrap_or_default();
+            let what = format!("`{}` is {}; allowed: {}", setting.name(), shown(given), setting.allowed);
+            source.fault(Some(value.span().start), what);
+        }
+        taken
+    }
+
+    /// As [`Table::read`], for a setting that must be there.
+    pub fn need<T>(
+        &self,
+        source: &mut Source<'_>,
+        key: &'static str,
+        read: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Option<T> {
+        if self.place(key).is_none() {
+            let setting = SETTINGS.iter().find(|s| s.section == self.section && s.key == key)?;
+            let at = (self.at > 0).then_some(self.at);
+            source.fault(at, format!("`{}` is missing; allowed: {}", setting.name(), setting.allowed));
+            return None;
+        }
+        self.read(source, key, read)
+    }
+}
+
+/// The start of what was given, on one line.
+pub fn shown(given: &str) -> String {
+    let flat: String = given.chars().take(MAX_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if flat.len() < given.len() { format!("{flat}…") } else { flat }
+}
+
+/// An integer that fits.
+pub fn integer(value: &DeValue<'_>) -> Option<u64> {
+    let n = value.as_integer()?;
+    u64::from_str_radix(n.as_str(), n.radix()).ok()
+}
+
+/// An integer in a range; both ends are in.
+pub fn within(least: u64, most: u64) -> impl Fn(&DeValue<'_>) -> Option<u64> {
+    move |v| integer(v).filter(|n| (least..=most).contains(n))
+}
+
+/// A text.
+pub fn text(value: &DeValue<'_>) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// A list of texts.
+pub fn texts(value: &DeValue<'_>) -> Option<Vec<String>> {
+    value.as_array()?.iter().map(|v| v.get_ref().as_str().map(str::to_owned)).collect()
+}

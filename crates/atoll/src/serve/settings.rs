@@ -1,0 +1,257 @@
+//! Every setting of the configuration file, once: its name, what is allowed, its default and what it does. The reader
+//! refuses what is not in this table, and `atoll serve --print-config` prints it.
+
+use std::fmt::Write as _;
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The table of the file that it stands in; `peer` may be there many times.
+    pub section: &'static str,
+    /// Its name there.
+    pub key: &'static str,
+    /// Its default, as the file would say it; None: it has none.
+    pub default: Option<&'static str>,
+    /// A value to show where there is no default.
+    pub example: &'static str,
+    /// What is allowed, in words.
+    pub allowed: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+}
+
+impl Setting {
+    /// `section.key`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.section, self.key)
+    }
+}
+
+const fn with_default(
+    section: &'static str,
+    key: &'static str,
+    default: &'static str,
+    allowed: &'static str,
+    doc: &'static str,
+) -> Setting {
+    Setting { section, key, default: Some(default), example: default, allowed, doc }
+}
+
+const fn without_default(
+    section: &'static str,
+    key: &'static str,
+    example: &'static str,
+    allowed: &'static str,
+    doc: &'static str,
+) -> Setting {
+    Setting { section, key, default: None, example, allowed, doc }
+}
+
+/// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
+pub const SECTIONS: [(&str, &str); 7] = [
+    ("node", "Who this node is, and what it does."),
+    ("listen", "Its doors."),
+    (
+        "peer",
+        "One table for each member of the cluster at its birth, the same in every node's file; none for a node\nthat stands alone. Later changes go through `atoll node add|drain|remove`.",
+    ),
+    ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. All of the three files, or none."),
+    ("limits", "Bounds of memory and disk."),
+    (
+        "timings",
+        "When a node counts as gone, and what follows. They may differ between nodes and change at a restart.",
+    ),
+    ("testing", "Switches for tests. Leave them alone."),
+];
+
+const ADDRESS: &str = "\"HOST:PORT\"";
+const LISTEN: &str = "\"HOST:PORT\", HOST an IP address or a name of this machine; port 0 takes a free one";
+const FILE: &str = "the path of a PEM file; a relative one starts at this file's folder";
+const ROLES: &str = "a list of \"log\", \"meta\" and \"sequencer\", each once at most";
+
+/// All of them.
+pub const SETTINGS: &[Setting] = &[
+    with_default(
+        "node",
+        "id",
+        "1",
+        "an integer, 1 to 4294967295",
+        "The node's id. No two members have the same; it never changes.",
+    ),
+    with_default(
+        "node",
+        "cluster",
+        "\"atoll\"",
+        "1 to 64 letters, digits, \".\", \"_\" and \"-\"",
+        "The cluster's name. Nodes of another cluster are refused; the data directory remembers it.",
+    ),
+    without_default(
+        "node",
+        "data",
+        "\"/var/lib/atoll\"",
+        "the path of a folder, which is made if it is not there; a relative one starts at this file's folder",
+        "Where its data is. It belongs to this node alone. `--data` overrules it.",
+    ),
+    with_default(
+        "node",
+        "roles",
+        "[\"log\", \"meta\", \"sequencer\"]",
+        ROLES,
+        "log: keeps entries. meta: keeps the registers that hold each log's chain. sequencer: orders appends.\nA node without any is a door to the others.",
+    ),
+    with_default(
+        "listen",
+        "grpc",
+        "\"127.0.0.1:7411\"",
+        LISTEN,
+        "The public gRPC door: logs, chains, cluster, reflection.",
+    ),
+    with_default("listen", "peer", "\"127.0.0.1:7412\"", LISTEN, "Where the other nodes come in."),
+    with_default(
+        "listen",
+        "metrics",
+        "\"127.0.0.1:7413\"",
+        "\"HOST:PORT\" as above, or \"\" for none",
+        "Prometheus metrics over HTTP, at /metrics. Never with TLS.",
+    ),
+    with_default(
+        "listen",
+        "listen_beyond_loopback_without_tls",
+        "false",
+        "true or false",
+        "Without these words, a listener that other machines could reach is refused unless it has TLS: whoever reaches\nit may read and write everything.",
+    ),
+    without_default("peer", "id", "2", "an integer, 1 to 4294967295, once only", "The member's id."),
+    without_default(
+        "peer",
+        "address",
+        "\"10.0.0.2:7412\"",
+        ADDRESS,
+        "Where the others reach it: its `listen.peer` as they see it.",
+    ),
+    without_default(
+        "peer",
+        "grpc",
+        "\"10.0.0.2:7411\"",
+        ADDRESS,
+        "Where clients reach it: its `listen.grpc` as they see it. Shown by `atoll status`; not needed.",
+    ),
+    with_default(
+        "peer",
+        "roles",
+        "[\"log\", \"meta\", \"sequencer\"]",
+        ROLES,
+        "Its roles, as its own file says.",
+    ),
+    without_default(
+        "tls",
+        "ca",
+        "\"ca.pem\"",
+        FILE,
+        "The authorities that peers' and clients' certificates must come from.",
+    ),
+    without_default("tls", "cert", "\"node.pem\"", FILE, "This node's certificate, then intermediates."),
+    without_default("tls", "key", "\"node.key\"", FILE, "Its private key."),
+    without_default(
+        "tls",
+        "server_name",
+        "\"atoll.example\"",
+        "a DNS name or an IP address",
+        "The name that every peer's certificate must carry. Not set: the host of the peer's address.",
+    ),
+    with_default(
+        "timings",
+        "heartbeat_every_ms",
+        "50",
+        "an integer, 5 to 5000, and a third of timings.silent_after_ms at most",
+        "How often a node tells every peer that it lives.\nToo small: wake-ups for nothing. Too large: failures are noticed late.",
+    ),
+    with_default(
+        "timings",
+        "silent_after_ms",
+        "450",
+        "an integer, 50 to 60000",
+        "A peer that said nothing for so long is suspected.\nToo small: a busy machine is taken for a dead one, and segments are changed for nothing (each costs a seal and a\nregister write, never a record). Too large: a stopped sequencer holds appends up for longer.",
+    ),
+    with_default(
+        "timings",
+        "link_down_for_ms",
+        "40",
+        "an integer, 1 to 60000",
+        "A peer whose connection broke and was not restored within this is suspected.\nToo small: a broken connection is taken for a dead process. Too large: appends wait that much longer after a\n`kill -9` of the sequencer.",
+    ),
+    with_default(
+        "timings",
+        "replace_server_after_ms",
+        "5000",
+        "an integer, 100 to 86400000",
+        "A suspected LogServer is replaced by a spare one after this.\nToo small: a restart moves data about. Too large: the log runs with one copy fewer for longer.",
+    ),
+    with_default(
+        "timings",
+        "rank_delay_ms",
+        "20",
+        "an integer, 1 to 5000",
+        "Nodes that could repair a log wait their rank times this before they start.\nToo small: several do the same work at once (harmless). Too large: if the first in line is dead too, the next\ncomes late.",
+    ),
+    with_default(
+        "timings",
+        "patrol_every_ms",
+        "1000",
+        "an integer, 50 to 600000",
+        "How often a node looks at its logs without being told to.\nToo small: work for nothing. Too large: what no event announces (a rebuild that failed, a log made elsewhere) waits.",
+    ),
+    with_default(
+        "timings",
+        "drain_at_most_ms",
+        "10000",
+        "an integer, 0 to 600000",
+        "After SIGTERM, how long a node may take to hand its sequencers to others before it stops all the same.\nToo small: appends pause as after a kill. Too large: a node without successors takes that long to stop. 0: at once.",
+    ),
+    with_default(
+        "testing",
+        "syncs",
+        "\"real\"",
+        "\"real\" or \"off\"",
+        "off: no sync reaches the disk. What was acknowledged is lost with the power. It shows that a drill can fail.",
+    ),
+];
+
+/// The settings of a section, in order.
+pub fn of_section(section: &str) -> impl Iterator<Item = &'static Setting> + '_ {
+    SETTINGS.iter().filter(move |s| s.section == section)
+}
+
+/// A whole configuration file: every setting at its default, or in a comment where it has none, with what it does.
+pub fn print() -> String {
+    let mut out = String::from(
+        "# Configuration of one Atoll node, as `atoll serve --config FILE` reads it. Everything here is the default, or\n\
+         # in a comment where there is none. `atoll serve --config FILE --check` validates a file.\n",
+    );
+    for (section, doc) in SECTIONS {
+        out.push('\n');
+        comment(&mut out, doc);
+        let optional = matches!(section, "peer" | "tls");
+        let head = if section == "peer" { format!("[[{section}]]") } else { format!("[{section}]") };
+        line(&mut out, &head, optional);
+        for setting in of_section(section) {
+            comment(&mut out, setting.doc);
+            comment(&mut out, &format!("Allowed: {}.", setting.allowed));
+            let pair = format!("{} = {}", setting.key, setting.default.unwrap_or(setting.example));
+            line(&mut out, &pair, optional || setting.default.is_none());
+        }
+    }
+    out
+}
+
+fn comment(out: &mut String, text: &str) {
+    for l in text.lines() {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "# {l}");
+    }
+}
+
+/// What is off has `#` and no space before it, so that an editor tells it from prose.
+fn line(out: &mut String, text: &str, off: bool) {
+    let _ = writeln!(out, "{}{text}", if off { "#" } else { "" });
+}
