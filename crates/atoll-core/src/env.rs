@@ -425,6 +425,7 @@ impl State {
             return Err(Unsent::Stopping);
         }
         if to == me {
+            crate::testing::show_local(me, class, &envelope);
             match envelope.exchange {
                 Exchange::Reply(request) => self.local_replies.push_back((request, envelope.frame)),
                 _ => self.local.push_back(envelope),

@@ -80,10 +80,16 @@ impl Mutant {
 #[cfg(feature = "testing")]
 mod on {
     use super::Mutant;
+    use crate::frame::{Class, Envelope};
+    use crate::ids::NodeId;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
 
+    /// Messages that nodes sent to themselves: node, class, message.
+    type Shown = Vec<(NodeId, Class, Envelope)>;
+
     thread_local! {
+        static LOCAL: RefCell<Option<Shown>> = const { RefCell::new(None) };
         static MUTANT: Cell<Mutant> = const { Cell::new(Mutant::None) };
         static MARKS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
@@ -108,6 +114,25 @@ mod on {
         MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
     }
 
+    /// Whether [`take_local`] is going to be called: from now on, messages that a node sends to itself are gathered.
+    pub fn watch_local(on: bool) {
+        LOCAL.set(on.then(Vec::new));
+    }
+
+    /// A node sends a message to itself, which no host sees.
+    pub fn show_local(node: NodeId, class: Class, envelope: &Envelope) {
+        LOCAL.with_borrow_mut(|l| {
+            if let Some(shown) = l {
+                shown.push((node, class, envelope.clone()));
+            }
+        });
+    }
+
+    /// The messages that nodes sent to themselves on this thread since the last call.
+    pub fn take_local() -> Vec<(NodeId, Class, Envelope)> {
+        LOCAL.with_borrow_mut(|l| l.as_mut().map(std::mem::take).unwrap_or_default())
+    }
+
     /// The marks hit on this thread since the last call.
     pub fn take_marks() -> BTreeMap<&'static str, u64> {
         MARKS.with_borrow_mut(std::mem::take)
@@ -115,7 +140,7 @@ mod on {
 }
 
 #[cfg(feature = "testing")]
-pub use on::{asserting, hit, mutant, set_mutant, take_marks};
+pub use on::{asserting, hit, mutant, set_mutant, show_local, take_local, take_marks, watch_local};
 
 /// Whether this known bug is in: never, outside of tests.
 #[cfg(not(feature = "testing"))]
@@ -130,6 +155,11 @@ pub fn mutant(_: Mutant) -> bool {
 pub fn asserting() -> bool {
     true
 }
+
+/// A node sends a message to itself: nobody looks, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn show_local(_: crate::ids::NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
 
 /// Counts a coverage mark: nothing, outside of tests.
 #[cfg(not(feature = "testing"))]
