@@ -4,12 +4,16 @@ use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use atoll_core::NodeId;
+use atoll_net::TlsFiles;
+use atoll_node::config::{Founder, NodeConfig};
+use atoll_node::settings::Timings;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
 use super::ServeArgs;
-use super::config::Config;
+use super::config::{Config, Peer, Roles};
 
 /// Why the node is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +50,37 @@ fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseErr
     Ok(())
 }
 
+/// The same in the node's words.
+fn node_config(config: Config) -> NodeConfig {
+    let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
+    let ms = Duration::from_millis;
+    let t = &config.timings;
+    let founder = |p: Peer| Founder { peer: p.address, grpc: p.grpc, roles: roles(p.roles) };
+    NodeConfig {
+        node: NodeId(config.id),
+        cluster: config.cluster,
+        data: config.data,
+        roles: roles(config.roles),
+        grpc: config.grpc,
+        peer: config.peer,
+        metrics: config.metrics,
+        founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
+        tls: config.tls.map(|t| TlsFiles { ca: t.ca, cert: t.cert, key: t.key, server_name: t.server_name }),
+        plaintext_beyond_loopback: config.plaintext_beyond_loopback,
+        timings: Timings {
+            heartbeat_every: ms(t.heartbeat_every_ms),
+            silent_after: ms(t.silent_after_ms),
+            link_down_for: ms(t.link_down_for_ms),
+            replace_server_after: ms(t.replace_server_after_ms),
+            rank_delay: ms(t.rank_delay_ms),
+            patrol_every: ms(t.patrol_every_ms),
+        },
+        drain_at_most: ms(t.drain_at_most_ms),
+        syncs_off: config.syncs_off,
+    }
+}
+
 async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
-    let drain_at_most = Duration::from_millis(config.timings.drain_at_most_ms);
     // Before the node is there: a signal that comes while it starts must not be lost.
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
@@ -64,7 +97,7 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         }
     };
 
-    let node = match atoll_node::start(config.into()) {
+    let node = match atoll_node::start(node_config(config)) {
         Ok(node) => node,
         Err(error) => {
             error!("{error}");
@@ -83,7 +116,7 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         match first {
             Asked::Drain => {
                 info!("draining, then stopping; a second signal stops at once");
-                node.drain_then_shutdown(drain_at_most).await;
+                node.drain_then_shutdown().await;
             }
             Asked::Stop => node.shutdown().await,
         }

@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 7] = [
+pub const SECTIONS: [(&str, &str); 6] = [
     ("node", "Who this node is, and what it does."),
     ("listen", "Its doors."),
     (
@@ -56,7 +56,6 @@ pub const SECTIONS: [(&str, &str); 7] = [
         "One table for each member of the cluster at its birth, the same in every node's file; none for a node\nthat stands alone. Later changes go through `atoll node add|drain|remove`.",
     ),
     ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. All of the three files, or none."),
-    ("limits", "Bounds of memory and disk."),
     (
         "timings",
         "When a node counts as gone, and what follows. They may differ between nodes and change at a restart.",

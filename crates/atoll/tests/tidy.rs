@@ -1,0 +1,319 @@
+//! What the formatter and the compiler do not know: the rules of the house, checked over every file of the tree.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// No source file is longer, in lines. About 600 is the aim.
+const MAX_FILE_LINES: usize = 800;
+/// No function outside of tests is longer, in lines. About 70 is the aim.
+const MAX_FUNCTION_LINES: usize = 100;
+/// No comment line is longer, in characters: the formatter does not break them.
+const MAX_COMMENT_CHARS: usize = 140;
+/// Folders that are not part of the tree.
+const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
+/// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
+const PROTOCOL_CRATES: [&str; 5] =
+    ["atoll-core", "atoll-log", "atoll-loglets", "atoll-registers", "atoll-sim"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Text files with their names from the root.
+fn files() -> Vec<(String, String)> {
+    fn walk(dir: &Path, root: &Path, out: &mut Vec<(String, String)>) {
+        let mut entries: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !NOT_OURS.contains(&name.as_str()) && !name.starts_with("target-") {
+                    walk(&path, root, out);
+                }
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                out.push((path.strip_prefix(root).unwrap().to_string_lossy().into_owned(), text));
+            }
+        }
+    }
+    let (root, mut out) = (root(), Vec::new());
+    walk(&root, &root, &mut out);
+    assert!(out.len() > 50, "the tree was not found");
+    out
+}
+
+fn sources() -> Vec<(String, String)> {
+    files().into_iter().filter(|(name, _)| name.ends_with(".rs")).collect()
+}
+
+fn is_test(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap();
+    name.contains("/tests/")
+        || name.contains("/benches/")
+        || name.contains("/examples/")
+        || file.ends_with("_test.rs")
+        || file.starts_with("test")
+        || file == "tests.rs"
+}
+
+/// Fails with every finding at once.
+fn none(rule: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut found = Vec::new();
+    for (name, text) in sources() {
+        let lines = text.lines().count();
+        if lines > MAX_FILE_LINES {
+            found.push(format!(
+                "{name}: {lines} lines; {MAX_FILE_LINES} at most, split it by what belongs together"
+            ));
+        }
+        if is_test(&name) {
+            continue;
+        }
+        let all: Vec<&str> = text.lines().take_while(|l| !l.starts_with("#[cfg(test)]")).collect();
+        for (at, line) in all.iter().enumerate() {
+            let code = line.trim_start();
+            let indent = line.len() - code.len();
+            let starts = [
+                "fn ",
+                "pub fn ",
+                "async fn ",
+                "pub async fn ",
+                "pub(crate) fn ",
+                "pub(crate) async fn ",
+                "pub(super) fn ",
+                "const fn ",
+                "pub const fn ",
+            ];
+            if !starts.iter().any(|s| code.starts_with(s)) {
+                continue;
+            }
+            // By the formatter, a function ends with the first `}` at its own indentation.
+            let end = format!("{}}}", " ".repeat(indent));
+            let one_line = code.ends_with('}') || code.ends_with(';');
+            if let Some(length) =
+                all[at..].iter().position(|l| *l == end).filter(|n| !one_line && *n + 1 > MAX_FUNCTION_LINES)
+            {
+                found.push(format!(
+                    "{name}:{}: a function of {} lines; {MAX_FUNCTION_LINES} at most",
+                    at + 1,
+                    length + 1
+                ));
+            }
+        }
+    }
+    none("short files and functions", found);
+}
+
+#[test]
+fn nothing_is_left_over() {
+    // Written in parts, so that this file passes.
+    let words =
+        [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["db", "g!("], ["to", "do!("], ["unimple", "mented!("]]
+            .map(|w| w.concat());
+    let mut found = Vec::new();
+    for (name, text) in files()
+        .iter()
+        .filter(|(n, _)| !n.ends_with(".lock") && !n.ends_with(".svg") && !n.contains("fuzz-corpus"))
+    {
+        for (at, line) in text.lines().enumerate() {
+            if let Some(word) = words.iter().find(|w| line.contains(w.as_str())) {
+                found.push(format!("{name}:{}: {word}", at + 1));
+            }
+            if line.ends_with([' ', '\t']) && !name.ends_with(".md") {
+                found.push(format!("{name}:{}: white space at the end", at + 1));
+            }
+        }
+        if name.ends_with(".rs") && (!text.ends_with('\n') || text.ends_with("\n\n")) {
+            found.push(format!("{name}: ends without a line feed, or with two"));
+        }
+    }
+    none("no left-overs", found);
+}
+
+#[test]
+fn no_place_of_one_machine() {
+    let places = ["work", "root", "home"].map(|p| format!("/{p}/"));
+    let mut found = Vec::new();
+    for (name, text) in files() {
+        for (at, line) in text.lines().enumerate() {
+            if places.iter().any(|p| line.contains(p.as_str()) && !line.contains(&format!(".{p}"))) {
+                found.push(format!("{name}:{}: {}", at + 1, line.trim()));
+            }
+        }
+    }
+    none("no absolute path of one machine", found);
+}
+
+#[test]
+fn comments_fit() {
+    let mut found = Vec::new();
+    for (name, text) in sources() {
+        for (at, line) in text.lines().enumerate() {
+            // A row of a table cannot be broken.
+            let is_comment = line.trim_start().starts_with("//") && !line.contains("//! |");
+            if is_comment && line.chars().count() > MAX_COMMENT_CHARS {
+                found.push(format!("{name}:{}: {} characters", at + 1, line.chars().count()));
+            }
+        }
+    }
+    none("comments of 140 characters at most", found);
+}
+
+#[test]
+fn unwrap_is_for_tests() {
+    let mut found = Vec::new();
+    for (name, text) in sources().into_iter().filter(|(n, _)| !is_test(n)) {
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let allows =
+                line.contains("allow(clippy::unwrap_used)") || line.contains("allow(clippy::expect_used)");
+            let near = &lines[at.saturating_sub(2)..(at + 3).min(lines.len())];
+            if allows && !near.iter().any(|l| l.contains("cfg(test)") || l.contains("mod test")) {
+                found.push(format!("{name}:{}: unwrap is allowed outside of tests", at + 1));
+            }
+        }
+    }
+    none("no unwrap on what input, disk or network can cause", found);
+}
+
+#[test]
+fn every_protocol_has_the_same_files() {
+    let mut found = Vec::new();
+    let by_name: BTreeMap<String, String> = files().into_iter().collect();
+    for home in ["crates/atoll-loglets/src", "crates/atoll-registers/src"] {
+        for entry in fs::read_dir(root().join(home)).unwrap() {
+            let path = entry.unwrap().path();
+            if !path.is_dir() {
+                continue;
+            }
+            let folder = format!("{home}/{}", path.file_name().unwrap().to_string_lossy());
+            let Some(module) = by_name.get(&format!("{folder}/mod.rs")) else {
+                found.push(format!("{folder}: no mod.rs"));
+                continue;
+            };
+            if !module.starts_with("//!") || !module.contains("//! | ---") {
+                found.push(format!(
+                    "{folder}/mod.rs: begins with the protocol in words, and a table of its files"
+                ));
+            }
+            if by_name.contains_key(&format!("{folder}/message.rs")) {
+                if !by_name.contains_key(&format!("{folder}/invariants.rs")) {
+                    found.push(format!("{folder}: no invariants.rs"));
+                }
+                if !module.to_lowercase().contains("departure") {
+                    found.push(format!("{folder}/mod.rs: does not tell departures from the paper"));
+                }
+            }
+        }
+    }
+    none("one shape of protocol folders", found);
+}
+
+#[test]
+fn every_crate_keeps_the_rules_of_the_workspace() {
+    let mut found = Vec::new();
+    let by_name: BTreeMap<String, String> = files().into_iter().collect();
+    for (name, text) in by_name.iter().filter(|(n, _)| {
+        n.starts_with("crates/") && n.ends_with("/Cargo.toml") && n.matches('/').count() == 2
+    }) {
+        for line in ["license.workspace = true", "rust-version.workspace = true", "[lints]\nworkspace = true"]
+        {
+            if !text.contains(line) {
+                found.push(format!("{name}: lacks {line:?}"));
+            }
+        }
+    }
+    let rules: Vec<Option<&String>> =
+        PROTOCOL_CRATES.iter().map(|c| by_name.get(&format!("crates/{c}/clippy.toml"))).collect();
+    if rules.iter().any(|r| r.is_none() || *r != rules[0]) {
+        found.push(format!("clippy.toml differs between, or is missing in, {PROTOCOL_CRATES:?}"));
+    }
+    none("crates follow the workspace", found);
+}
+
+/// The lines of a markdown file that are not in a fenced block, and those that are.
+fn prose_and_code(text: &str) -> (Vec<(usize, &str)>, Vec<(usize, &str)>) {
+    let (mut prose, mut code, mut fenced) = (Vec::new(), Vec::new(), false);
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            code.push((at + 1, line));
+        } else {
+            prose.push((at + 1, line));
+        }
+    }
+    (prose, code)
+}
+
+#[test]
+fn documents_have_one_title_and_links_that_lead_somewhere() {
+    let mut found = Vec::new();
+    for (name, text) in files().into_iter().filter(|(n, _)| n.ends_with(".md")) {
+        let (prose, _) = prose_and_code(&text);
+        let titles = prose.iter().filter(|(_, l)| l.starts_with("# ")).count();
+        if titles != 1 {
+            found.push(format!("{name}: {titles} titles"));
+        }
+        let folder = root().join(&name).parent().unwrap().to_owned();
+        for (at, line) in prose {
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                let path = target.split('#').next().unwrap();
+                if !path.is_empty() && !path.contains("://") && !folder.join(path).exists() {
+                    found.push(format!("{name}:{at}: {path} is not there"));
+                }
+            }
+        }
+    }
+    none("documents", found);
+}
+
+/// The words of an `atoll` command in a document: verbs, then flags; None for other lines.
+fn atoll_command(line: &str) -> Option<(Vec<String>, Vec<String>)> {
+    let line = line.trim_start().trim_start_matches("$ ");
+    let rest = line.strip_prefix("atoll ").or_else(|| line.strip_prefix("cargo run --release -- "))?;
+    let rest = rest.split(" #").next()?.split(['|', '>', ';']).next()?;
+    let words: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+    let verb = |w: &&String| w.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !w.starts_with('-');
+    let verbs = words.iter().take(2).take_while(verb).cloned().collect();
+    let flags = words.iter().filter(|w| w.starts_with("--") && w.len() > 2);
+    Some((verbs, flags.map(|f| f.split('=').next().unwrap().to_owned()).collect()))
+}
+
+fn help(verbs: &[String]) -> Option<String> {
+    let out = Command::new(env!("CARGO_BIN_EXE_atoll")).args(verbs).arg("--help").output().unwrap();
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[test]
+fn commands_in_documents_exist() {
+    let mut found = Vec::new();
+    let mut commands = 0;
+    for (name, text) in files().into_iter().filter(|(n, _)| n.ends_with(".md")) {
+        let (_, code) = prose_and_code(&text);
+        for (at, line) in code {
+            let Some((verbs, flags)) = atoll_command(line) else { continue };
+            commands += 1;
+            // The second word may be an argument: then the first alone is the verb.
+            let help = help(&verbs).or_else(|| help(&verbs[..verbs.len().min(1)]));
+            match help {
+                None => found.push(format!("{name}:{at}: no such verb: {}", verbs.join(" "))),
+                Some(help) => {
+                    let unknown = flags.iter().filter(|f| !help.contains(f.as_str()));
+                    found.extend(
+                        unknown.map(|f| format!("{name}:{at}: {} does not know {f}", verbs.join(" "))),
+                    );
+                }
+            }
+        }
+    }
+    none("commands in documents", found);
+    assert!(commands >= 5, "the README shows {commands} commands");
+}
