@@ -195,6 +195,8 @@ struct State {
     pending: Vec<Rename>,
     capacity_bytes: Option<u64>,
     failing: BTreeMap<Fault, u32>,
+    /// Changes until every call fails.
+    dies_after: Option<u64>,
     /// Rises at every crash and wipe: handles of an earlier life are refused.
     life: u64,
     calls: u64,
@@ -204,13 +206,21 @@ struct State {
 }
 
 impl State {
-    fn note(&mut self, op: DiskOp, path: &DiskPath, a: u64, b: u64) {
+    /// Every call begins here.
+    fn note(&mut self, op: DiskOp, path: &DiskPath, a: u64, b: u64) -> Result<(), DiskError> {
+        let changes = !matches!(op, DiskOp::Read | DiskOp::List | DiskOp::Open | DiskOp::FreeBytes);
+        match &mut self.dies_after {
+            Some(0) => return Err(io_error(op, path, "the process is dead")),
+            Some(n) if changes => *n -= 1,
+            _ => {}
+        }
         self.calls += 1;
         let mut mix = |n: u64| self.trace = (self.trace ^ n).wrapping_mul(0x0000_0100_0000_01b3);
         mix(op as u64);
         path.as_str().bytes().for_each(|byte| mix(byte.into()));
         mix(a);
         mix(b);
+        Ok(())
     }
 
     fn fails(&mut self, fault: Fault, op: DiskOp, path: &DiskPath) -> Result<(), DiskError> {
@@ -279,6 +289,7 @@ impl MemDisk {
     pub fn crash(&self, keep: &mut dyn FnMut() -> bool) {
         let mut state = self.state();
         state.life += 1;
+        state.dies_after = None;
         for change in std::mem::take(&mut state.pending) {
             if keep() {
                 state.durable_names.apply(&change);
@@ -306,13 +317,16 @@ impl MemDisk {
 
     /// `kill -9`: memory of the operating system stays, open files are dead (X6).
     pub fn kill_process(&self) {
-        self.state().life += 1;
+        let mut state = self.state();
+        state.life += 1;
+        state.dies_after = None;
     }
 
     /// The disk is replaced by an empty one. Limits and faults stay.
     pub fn wipe(&self) {
         let mut state = self.state();
         state.life += 1;
+        state.dies_after = None;
         state.names = Names::default();
         state.durable_names = Names::default();
         state.pending.clear();
@@ -355,6 +369,12 @@ impl MemDisk {
         true
     }
 
+    /// Lets `n` more changes (writes, syncs, names) happen; then every call fails until the next crash. With a crash
+    /// afterwards, this is a process that dies between any two steps.
+    pub fn die_after(&self, n: u64) {
+        self.state().dies_after = Some(n);
+    }
+
     /// Sum of file lengths.
     pub fn used_bytes(&self) -> u64 {
         self.state().used_bytes()
@@ -380,7 +400,7 @@ impl MemDisk {
 impl Disk for MemDisk {
     fn open(&self, path: &DiskPath, how: Open) -> Result<Box<dyn File>, DiskError> {
         let mut state = self.state();
-        state.note(DiskOp::Open, path, how as u64, 0);
+        state.note(DiskOp::Open, path, how as u64, 0)?;
         if how == Open::Create {
             if !state.names.has_dir(&path.parent()) {
                 return Err(DiskError::NotFound { path: path.to_string() });
@@ -408,7 +428,7 @@ impl Disk for MemDisk {
 
     fn create_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
         let mut state = self.state();
-        state.note(DiskOp::CreateDir, dir, 0, 0);
+        state.note(DiskOp::CreateDir, dir, 0, 0)?;
         if !state.names.has_dir(dir) {
             state.change(Rename::MakeDir(dir.clone()));
         }
@@ -417,8 +437,8 @@ impl Disk for MemDisk {
 
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<(), DiskError> {
         let mut state = self.state();
-        state.note(DiskOp::Rename, from, 0, 0);
-        state.note(DiskOp::Rename, to, 0, 0);
+        state.note(DiskOp::Rename, from, 0, 0)?;
+        state.note(DiskOp::Rename, to, 0, 0)?;
         state.inode(from)?;
         state.change(Rename::Move(from.clone(), to.clone()));
         Ok(())
@@ -426,7 +446,7 @@ impl Disk for MemDisk {
 
     fn remove(&self, path: &DiskPath) -> Result<(), DiskError> {
         let mut state = self.state();
-        state.note(DiskOp::Remove, path, 0, 0);
+        state.note(DiskOp::Remove, path, 0, 0)?;
         state.inode(path)?;
         state.change(Rename::Unlink(path.clone()));
         Ok(())
@@ -434,7 +454,7 @@ impl Disk for MemDisk {
 
     fn sync_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
         let mut state = self.state();
-        state.note(DiskOp::SyncDir, dir, 0, 0);
+        state.note(DiskOp::SyncDir, dir, 0, 0)?;
         state.fails(Fault::Sync, DiskOp::SyncDir, dir)?;
         let (synced, pending) =
             std::mem::take(&mut state.pending).into_iter().partition(|c| c.parent() == *dir);
@@ -477,7 +497,7 @@ impl MemFile {
 impl File for MemFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, DiskError> {
         let mut state = self.live(DiskOp::Read)?;
-        state.note(DiskOp::Read, &self.path, offset, into.len() as u64);
+        state.note(DiskOp::Read, &self.path, offset, into.len() as u64)?;
         state.fails(Fault::Read, DiskOp::Read, &self.path)?;
         // A file without a name, and no longer kept for a crash: nobody can tell what it held.
         Ok(state.inodes.get(&self.inode).map_or(0, |i| i.read(offset, into)))
@@ -486,7 +506,7 @@ impl File for MemFile {
     fn write_at(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError> {
         let mut state = self.live(DiskOp::Write)?;
         let len: u64 = from.iter().map(|s| s.len() as u64).sum();
-        state.note(DiskOp::Write, &self.path, offset, len);
+        state.note(DiskOp::Write, &self.path, offset, len)?;
         state.fails(Fault::Write, DiskOp::Write, &self.path)?;
         let old_len = state.inodes.get(&self.inode).map_or(0, |i| i.len);
         state.room_for((offset + len).saturating_sub(old_len), DiskOp::Write, &self.path)?;
@@ -503,7 +523,7 @@ impl File for MemFile {
 
     fn sync_data(&mut self) -> Result<(), DiskError> {
         let mut state = self.live(DiskOp::Sync)?;
-        state.note(DiskOp::Sync, &self.path, 0, 0);
+        state.note(DiskOp::Sync, &self.path, 0, 0)?;
         state.syncs += 1;
         let failed = state.fails(Fault::Sync, DiskOp::Sync, &self.path);
         if let Some(inode) = state.inodes.get_mut(&self.inode) {
@@ -522,7 +542,7 @@ impl File for MemFile {
 
     fn set_len(&mut self, len: u64) -> Result<(), DiskError> {
         let mut state = self.live(DiskOp::SetLen)?;
-        state.note(DiskOp::SetLen, &self.path, len, 0);
+        state.note(DiskOp::SetLen, &self.path, len, 0)?;
         let old_len = state.inodes.get(&self.inode).map_or(0, |i| i.len);
         state.room_for(len.saturating_sub(old_len), DiskOp::SetLen, &self.path)?;
         if let Some(inode) = state.inodes.get_mut(&self.inode) {

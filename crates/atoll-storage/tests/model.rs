@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use atoll_core::testing::take_marks;
 use atoll_core::{Checkpoint, JournalBatch, Loc, Lsn, Record, RecordKind, RoleKind, Space, Stored};
 use atoll_storage::{Journal, JournalError, JournalOptions, MemDisk, PrepareJob, RecoverError, Recovered};
 use bytes::Bytes;
 use common::{STORAGE, record};
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -32,7 +34,12 @@ enum Op {
     Kill,
     /// The disk is nearly full, or has space again.
     Fill(bool),
+    /// After so many more changes to the disk the process dies, and with it, by this seed, the power goes.
+    Die(u8, u64),
 }
+
+/// The journal said that it is closed: only a restart helps.
+struct Dead;
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
@@ -48,6 +55,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<u64>().prop_map(Op::Cut),
         1 => Just(Op::Kill),
         1 => any::<bool>().prop_map(Op::Fill),
+        2 => (0u8..30, any::<u64>()).prop_map(|(n, seed)| Op::Die(n, seed)),
     ]
 }
 
@@ -56,11 +64,15 @@ struct Model {
     options: JournalOptions,
     journal: Journal,
     job: Option<PrepareJob>,
-    /// Written and not cut off, with the place once known.
-    records: BTreeMap<u64, (Record, Loc)>,
+    /// Written, or tried to, and not cut off; with the place once known.
+    records: BTreeMap<u64, (Record, Option<Loc>)>,
     live: BTreeSet<u64>,
     synced: Lsn,
     checkpoint: Option<Checkpoint>,
+    /// Under way when the process died: this one or the other.
+    maybe: Option<Checkpoint>,
+    /// For the cut that comes with a death.
+    dying: u64,
     /// Makes every record's content its own, over all lives.
     counter: u64,
 }
@@ -97,42 +109,55 @@ impl Model {
             live: BTreeSet::new(),
             synced: Lsn(0),
             checkpoint: None,
+            maybe: None,
+            dying: 0,
             counter: 0,
         }
     }
 
     fn run(&mut self, op: Op) {
+        if self.step(op).is_err() {
+            self.disk.crash_seeded(self.dying);
+            self.recover();
+        }
+        assert_ne!(self.journal.space(), Space::Closed);
+    }
+
+    fn step(&mut self, op: Op) -> Result<(), Dead> {
         match op {
-            Op::Write(sizes) => self.write(&sizes),
+            Op::Write(sizes) => self.write(&sizes)?,
             Op::Sync => {
-                self.synced = self.journal.sync().unwrap();
+                self.synced = self.alive(|m| m.journal.sync())?;
                 assert_eq!(self.synced.0, self.records.keys().last().copied().unwrap_or(self.synced.0));
             }
             Op::Free(n) => {
                 let freed: Vec<u64> = self.live.iter().copied().step_by(n.into()).collect();
-                let locs: Vec<Loc> = freed.iter().map(|lsn| self.records[lsn].1).collect();
-                self.journal.free(&locs).unwrap();
-                // A second time does no harm.
-                self.journal.free(&locs).unwrap();
+                let locs: Vec<Loc> = freed.iter().filter_map(|lsn| self.records[lsn].1).collect();
                 freed.iter().for_each(|lsn| assert!(self.live.remove(lsn)));
+                self.alive(|m| m.journal.free(&locs))?;
+                // A second time does no harm.
+                self.alive(|m| m.journal.free(&locs))?;
             }
             Op::Checkpoint => {
-                let states = vec![(RoleKind(1), Bytes::from(vec![7; 100]))];
+                self.counter += 1;
+                let states = vec![(RoleKind(1), Bytes::from(vec![self.counter as u8; 100]))];
                 let checkpoint = Checkpoint { covers: self.synced, states };
+                self.maybe = Some(checkpoint.clone());
                 match self.journal.write_checkpoint(&checkpoint) {
                     Ok(()) => self.checkpoint = Some(checkpoint),
                     Err(JournalError::NoSpace { .. }) => {}
-                    Err(e) => panic!("{e}"),
+                    Err(e) => return died(e),
                 }
+                self.maybe = None;
             }
             Op::TakeJob => self.job = self.job.take().or_else(|| self.journal.needs_segment()),
             Op::FinishJob => {
                 if let Some(job) = self.job.take() {
-                    self.journal.prepared(job.run()).unwrap();
+                    self.alive(|m| m.journal.prepared(job.run()))?;
                 }
             }
-            Op::Mark => self.journal.mark().unwrap(),
-            Op::ReadBack => self.read_back(),
+            Op::Mark => self.alive(|m| m.journal.mark())?,
+            Op::ReadBack => self.read_back()?,
             Op::Cut(seed) => {
                 self.disk.crash_seeded(seed);
                 self.recover();
@@ -141,26 +166,32 @@ impl Model {
                 self.disk.kill_process();
                 self.recover();
             }
-            Op::Fill(full) => self.disk.set_capacity(full.then(|| self.disk.used_bytes() + 1000)),
+            Op::Fill(full) => self.disk.set_capacity(full.then(|| self.disk.used_bytes() + 100)),
+            Op::Die(n, seed) => {
+                self.disk.die_after(n.into());
+                self.dying = seed;
+            }
         }
-        assert_ne!(self.journal.space(), Space::Closed);
+        Ok(())
     }
 
-    fn write(&mut self, sizes: &[u16]) {
+    fn alive<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, JournalError>) -> Result<T, Dead> {
+        f(self).or_else(died)
+    }
+
+    fn write(&mut self, sizes: &[u16]) -> Result<(), Dead> {
         let first = self.journal.last().0 + 1;
-        let records: Vec<(Lsn, Record)> = sizes
-            .iter()
-            .zip(first..)
-            .map(|(&size, lsn)| {
-                self.counter += 1;
-                let kind = if size % 2 == 0 { RecordKind::Entry } else { RecordKind::Fact };
-                (Lsn(lsn), record(kind, self.counter, size.into()))
-            })
-            .collect();
-        let places = match self.journal.write(&JournalBatch { records: records.clone() }) {
-            Ok(places) => places,
-            Err(JournalError::NoSpace { .. }) => return,
-            Err(e) => panic!("{e}"),
+        let mut records = Vec::new();
+        for (&size, lsn) in sizes.iter().zip(first..) {
+            self.counter += 1;
+            let kind = if size % 2 == 0 { RecordKind::Entry } else { RecordKind::Fact };
+            records.push((Lsn(lsn), record(kind, self.counter, size.into())));
+        }
+        let written = self.journal.write(&JournalBatch { records: records.clone() });
+        let places = match &written {
+            Err(JournalError::NoSpace { .. }) => return Ok(()),
+            Ok(places) => places.iter().map(|(lsn, loc)| (*lsn, Some(*loc))).collect(),
+            Err(_) => records.iter().map(|(lsn, _)| (*lsn, None)).collect::<Vec<_>>(),
         };
         assert_eq!(places.len(), records.len());
         for ((lsn, record), (place_lsn, loc)) in records.into_iter().zip(places) {
@@ -170,32 +201,46 @@ impl Model {
             }
             self.records.insert(lsn.0, (record, loc));
         }
+        written.map(|_| ()).or_else(died)
     }
 
-    fn read_back(&self) {
-        let locs: Vec<Loc> = self.live.iter().map(|lsn| self.records[lsn].1).collect();
-        let got = self.journal.reader().read(&locs).unwrap();
+    fn read_back(&self) -> Result<(), Dead> {
+        let locs: Vec<Loc> = self.live.iter().filter_map(|lsn| self.records[lsn].1).collect();
+        let got = match self.journal.reader().read(&locs) {
+            Ok(got) => got,
+            Err(e) if e.reason.contains("dead") => return Err(Dead),
+            Err(e) => panic!("{e}"),
+        };
+        assert_eq!(got.len(), self.live.len());
         for (lsn, stored) in self.live.iter().zip(got) {
             assert_eq!((stored.lsn, &stored.record), (Lsn(*lsn), &self.records[lsn].0));
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Opened {
+        loop {
+            match open(&self.disk, &self.options) {
+                Ok(opened) => return opened,
+                // A start needs a segment; with a full disk it may say so, and succeed once space is back.
+                Err(RecoverError::Journal(JournalError::NoSpace { .. })) => self.disk.set_capacity(None),
+                Err(RecoverError::Journal(e)) => {
+                    assert!(died::<()>(e).is_err());
+                    self.disk.crash_seeded(self.dying + 1);
+                }
+            }
         }
     }
 
     fn recover(&mut self) {
         self.job = None;
-        let capacity = self.disk.free_bytes_now();
-        let (journal, last, checkpoint, found) = match open(&self.disk, &self.options) {
-            Ok(opened) => opened,
-            // A start needs a segment; with a full disk it may say so, and succeed once space is back.
-            Err(RecoverError::Journal(JournalError::NoSpace { .. })) if capacity.is_some() => {
-                self.disk.set_capacity(None);
-                open(&self.disk, &self.options).unwrap()
-            }
-            Err(e) => panic!("{e}"),
-        };
+        let (journal, last, checkpoint, found) = self.reopen();
         assert!(last >= self.synced, "{last} < {}, which was synced", self.synced);
         assert!(last.0 <= self.records.keys().last().copied().unwrap_or(0).max(self.synced.0));
-        assert_eq!(checkpoint, self.checkpoint);
-        let covers = checkpoint.map_or(0, |c| c.covers.0);
+        let newer = self.maybe.take().is_some_and(|m| checkpoint.as_ref() == Some(&m));
+        assert!(newer || checkpoint == self.checkpoint, "{checkpoint:?}");
+        self.checkpoint = checkpoint;
+        let covers = self.checkpoint.as_ref().map_or(0, |c| c.covers.0);
         drop(self.records.split_off(&(last.0 + 1)));
         drop(self.live.split_off(&(last.0 + 1)));
         assert!(found.is_sorted_by_key(|s| s.lsn.0));
@@ -208,8 +253,9 @@ impl Model {
         let mut missing = self.live.clone();
         let mut again = Vec::new();
         for stored in found {
-            let (record, loc) = &self.records[&stored.lsn.0];
-            assert_eq!((&stored.record, stored.loc), (record, *loc), "{}", stored.lsn);
+            let (record, loc) = self.records.get_mut(&stored.lsn.0).unwrap();
+            assert_eq!(stored.loc, *loc.get_or_insert(stored.loc), "{}", stored.lsn);
+            assert_eq!(stored.record, *record, "{}", stored.lsn);
             match record.kind {
                 RecordKind::Fact => assert!(missing_facts.remove(&stored.lsn.0)),
                 RecordKind::Entry if missing.remove(&stored.lsn.0) => {}
@@ -218,21 +264,17 @@ impl Model {
         }
         assert!(missing.is_empty() && missing_facts.is_empty(), "{missing:?} {missing_facts:?}");
         self.journal = journal;
-        self.journal.free(&again).unwrap();
         self.synced = last;
-        self.read_back();
+        if self.journal.free(&again).is_err() || self.read_back().is_err() {
+            self.disk.crash_seeded(self.dying);
+            self.recover();
+        }
     }
 }
 
-trait Capacity {
-    fn free_bytes_now(&self) -> Option<u64>;
-}
-
-impl Capacity for MemDisk {
-    fn free_bytes_now(&self) -> Option<u64> {
-        use atoll_storage::Disk;
-        Some(self.free_bytes().unwrap()).filter(|n| *n != u64::MAX)
-    }
+fn died<T>(error: JournalError) -> Result<T, Dead> {
+    assert!(error.to_string().contains("dead"), "{error}");
+    Err(Dead)
 }
 
 fn options(block_bytes: u32, first_blocks: u32) -> JournalOptions {
@@ -242,19 +284,48 @@ fn options(block_bytes: u32, first_blocks: u32) -> JournalOptions {
     options
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn synced_records_survive_and_nothing_else_shows(
-        ops in prop::collection::vec(op(), 1..120),
-        block in prop_oneof![Just(512u32), Just(4096)],
-        first_blocks in 4u32..16,
-    ) {
+/// Every rare branch of the journal that this test is for.
+const MARKS: [&str; 15] = [
+    "journal.checkpoint.from_reserve",
+    "journal.checkpoint.no_space",
+    "journal.closed",
+    "journal.recover.close",
+    "journal.recover.cut",
+    "journal.recover.from_odd_spare",
+    "journal.recover.from_reserve",
+    "journal.recover.gap",
+    "journal.segment.fill_failed",
+    "journal.segment.inline",
+    "journal.segment.overtaken",
+    "journal.segment.recycle",
+    "journal.segment.reused",
+    "journal.segment.roll",
+    "journal.space.full",
+];
+
+#[test]
+fn synced_records_survive_and_nothing_else_shows() {
+    let mut runner = TestRunner::new_with_rng(
+        ProptestConfig { failure_persistence: None, cases: 1500, ..ProptestConfig::default() },
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let block = prop_oneof![Just(512u32), Just(4096)];
+    let cases = (prop::collection::vec(op(), 1..120), block, 4u32..16);
+    take_marks();
+    let result = runner.run(&cases, |(ops, block, first_blocks)| {
         let mut model = Model::new(options(block, first_blocks));
         for op in ops {
             model.run(op);
         }
         model.run(Op::Cut(1));
         model.run(Op::Cut(2));
+        Ok(())
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
     }
+    let marks = take_marks();
+    let unseen: Vec<&str> = MARKS.into_iter().filter(|m| !marks.contains_key(m)).collect();
+    assert!(unseen.is_empty(), "never reached: {unseen:?}");
+    assert!(!marks.contains_key("journal.recover.rot"), "damage without rot");
 }

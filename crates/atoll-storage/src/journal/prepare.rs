@@ -63,7 +63,11 @@ impl PrepareJob {
                 // a segment whose header denies its name.
                 disk.sync_dir(&journal_dir())?;
                 let aside = spare_path(generation);
-                let file = disk.open(&aside, Open::Write)?;
+                let mut file = disk.open(&aside, Open::Write)?;
+                // The footer is looked for in the last block.
+                if file.len()? != self.file_bytes {
+                    file.set_len(self.file_bytes)?;
+                }
                 hit("journal.segment.reused");
                 (aside, file)
             }

@@ -137,12 +137,22 @@ fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usiz
 /// The first pass. Everything that it has read is on the medium: what is handed out must not be lost by a later power cut.
 fn find_evidence(
     disk: &dyn Disk,
-    segments: &[u64],
+    files: &Files,
     storage: StorageId,
     covers: Lsn,
 ) -> Result<Lsn, JournalError> {
     let mut evidence = covers;
-    for &generation in segments.iter().rev() {
+    // A restart puts empty segments away before it has the next one: until then, the number may be in a spare file only.
+    for &generation in &files.spares {
+        let mut block = [0; MIN_BLOCK_BYTES as usize];
+        disk.open(&spare_path(generation), Open::Read)?.read_at(0, &mut block)?;
+        if let Ok(header) = SegmentHeader::parse(&block)
+            && header.storage == storage
+        {
+            evidence = evidence.max(header.floor);
+        }
+    }
+    for &generation in files.segments.iter().rev() {
         let mut file = disk.open(&segment_path(generation), Open::Write)?;
         file.sync_data()?;
         file.forget_cached();
@@ -381,7 +391,7 @@ impl Journal {
         let mut files = list(&*disk)?;
         let checkpoint = checkpoint::load(&*disk, storage)?;
         let covers = checkpoint.as_ref().map_or(Lsn::NONE, |c| c.covers);
-        let evidence = find_evidence(&*disk, &files.segments, storage, covers)?;
+        let evidence = find_evidence(&*disk, &files, storage, covers)?;
         if let Some(checkpoint) = checkpoint {
             visit(Recovered::Checkpoint(checkpoint)).map_err(RecoverError::Visitor)?;
         }
@@ -419,51 +429,8 @@ impl Journal {
         files: Files,
         generation: u64,
     ) -> Result<Journal, JournalError> {
-        let (mut spares, odd) = sort_spares(&*disk, &files, &options)?;
-        let source = spares.pop().map_or(Source::New, |generation| Source::Spare { generation });
-        let first_bytes = match source {
-            Source::Spare { .. } => options.segment_bytes,
-            Source::New => options.first_segment_bytes,
-        };
-        let mut reserved_bytes = match files.reserve {
-            true => disk.open(&reserve_path(), Open::Read)?.len()?,
-            false => 0,
-        };
-        let job = |file_bytes: u32| PrepareJob {
-            disk: disk.clone(),
-            generation,
-            source,
-            file_bytes: file_bytes.into(),
-            block_bytes: options.block_bytes,
-            floor: walk.last,
-            storage: options.storage,
-        };
-        let mut made = job(first_bytes).run().outcome;
-        if let Err(DiskError::NoSpace { .. }) = made {
-            // The reserve becomes the segment: with less, facts could not be written, and nothing be freed.
-            hit("journal.recover.from_reserve");
-            for generation in &odd {
-                disk.remove(&spare_path(*generation))?;
-            }
-            if files.reserve {
-                disk.remove(&reserve_path())?;
-            }
-            disk.sync_dir(&journal_dir())?;
-            let bytes = u32::try_from(reserved_bytes).unwrap_or(first_bytes).min(first_bytes);
-            let bytes = (bytes - bytes % options.block_bytes).max(4 * options.block_bytes);
-            reserved_bytes = 0;
-            made = job(bytes).run().outcome;
-        } else {
-            for generation in &odd {
-                disk.remove(&spare_path(*generation))?;
-            }
-        }
-        let ready: Ready = match made {
-            Err(DiskError::NoSpace { .. }) => {
-                return Err(JournalError::NoSpace { needed_bytes: first_bytes.into() });
-            }
-            made => made?,
-        };
+        let (spares, odd, ready, reserved_bytes) =
+            first_segment(&disk, &options, &files, generation, walk.last)?;
         let readable = Arc::new(Readable::new(disk.clone(), options.storage));
         readable.add(ready.generation);
         walk.closed.iter().for_each(|s| readable.add(s.generation));
@@ -491,6 +458,9 @@ impl Journal {
             stats: Stats::default(),
             options,
         };
+        for generation in odd {
+            journal.disk.remove(&spare_path(generation))?;
+        }
         journal.keep_reserve(0)?;
         Ok(journal)
     }
@@ -527,21 +497,90 @@ fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Spare files that can be used, and others: half prepared, of another length, or too many.
+/// Spare files by what they are good for: with their lengths.
+type Spares = Vec<(u64, u32)>;
+
+/// Makes the segment to go on in, from what is there: a whole spare, a new file, and on a full disk a spare of odd length
+/// or the reserve. Returns the spares left, those to be removed, the segment, and the bytes of the reserve.
+fn first_segment(
+    disk: &Arc<dyn Disk>,
+    options: &JournalOptions,
+    files: &Files,
+    generation: u64,
+    floor: Lsn,
+) -> Result<(Vec<u64>, Vec<u64>, Ready, u64), JournalError> {
+    let (mut spares, mut odd) = sort_spares(&**disk, files, options)?;
+    let mut reserved_bytes = match files.reserve {
+        true => disk.open(&reserve_path(), Open::Read)?.len()?,
+        false => 0,
+    };
+    let run = |source, file_bytes: u32| {
+        let job = PrepareJob {
+            disk: disk.clone(),
+            generation,
+            source,
+            file_bytes: file_bytes.into(),
+            block_bytes: options.block_bytes,
+            floor,
+            storage: options.storage,
+        };
+        job.run().outcome
+    };
+    let least = 4 * options.block_bytes;
+    let made = match spares.pop() {
+        Some((generation, bytes)) => run(Source::Spare { generation }, bytes),
+        None => run(Source::New, options.first_segment_bytes),
+    };
+    let made = match made {
+        Err(DiskError::NoSpace { .. }) if odd.last().is_some_and(|(_, bytes)| *bytes >= least) => {
+            hit("journal.recover.from_odd_spare");
+            let (generation, bytes) = odd.pop().unwrap_or_default();
+            run(Source::Spare { generation }, bytes)
+        }
+        Err(DiskError::NoSpace { .. }) if files.reserve => {
+            // With less, facts could not be written, and nothing be freed.
+            hit("journal.recover.from_reserve");
+            disk.remove(&reserve_path())?;
+            disk.sync_dir(&journal_dir())?;
+            let bytes = u32::try_from(reserved_bytes).unwrap_or(u32::MAX).min(options.first_segment_bytes);
+            reserved_bytes = 0;
+            run(Source::New, whole_blocks(bytes, options).max(least))
+        }
+        made => made,
+    };
+    match made {
+        Ok(ready) => {
+            let generations = |spares: Spares| spares.into_iter().map(|(g, _)| g).collect();
+            Ok((generations(spares), generations(odd), ready, reserved_bytes))
+        }
+        Err(DiskError::NoSpace { .. }) => {
+            Err(JournalError::NoSpace { needed_bytes: options.first_segment_bytes.into() })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn whole_blocks(bytes: u32, options: &JournalOptions) -> u32 {
+    bytes - bytes % options.block_bytes
+}
+
+/// Spare files that can be used, and others, by rising length: half prepared, of another length, or too many.
 fn sort_spares(
     disk: &dyn Disk,
     files: &Files,
     options: &JournalOptions,
-) -> Result<(Vec<u64>, Vec<u64>), DiskError> {
-    let (mut spares, mut odd) = (Vec::new(), Vec::new());
+) -> Result<(Spares, Spares), DiskError> {
+    let (mut spares, mut odd) = (Spares::new(), Spares::new());
     for &generation in &files.spares {
         let len = disk.open(&spare_path(generation), Open::Read)?.len()?;
+        let bytes = u32::try_from(len).unwrap_or(0);
         // One more than is kept: the first becomes the active segment.
-        if len == u64::from(options.segment_bytes) && spares.len() <= options.spare_segments {
-            spares.push(generation);
+        if bytes == options.segment_bytes && spares.len() <= options.spare_segments {
+            spares.push((generation, bytes));
         } else {
-            odd.push(generation);
+            odd.push((generation, whole_blocks(bytes, options)));
         }
     }
+    odd.sort_by_key(|(_, bytes)| *bytes);
     Ok((spares, odd))
 }

@@ -85,9 +85,11 @@ impl Journal {
     /// Puts away every segment that nobody needs. Renames are not synced here: a restart that finds the old name finds
     /// freed entries and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
     pub(crate) fn recycle(&mut self) -> Result<(), JournalError> {
-        // The active segment must show on disk that these records were synced, or a restart would miss them. And a job that was overtaken leaves an empty segment between full ones for a moment: no gap may lie beside it.
+        // The active segment must show on disk that these records were synced, or a restart would miss them. And no
+        // segment beside the gap may look empty to a restart: neither one whose records wait for a sync, nor one whose
+        // preparation was overtaken.
         let proven = self.active.proves;
-        if self.job.is_some_and(|g| g < self.active.segment.generation) {
+        if !self.closing.is_empty() || self.job.is_some_and(|g| g < self.active.segment.generation) {
             return Ok(());
         }
         let covers = self.covers;
