@@ -1,10 +1,23 @@
 //! Logs and what they are made of: the [`Loglet`] and [`Register`] abstractions, and the virtual log that composes them.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `entry.rs`, `position.rs` | entries, batches, places |
+//! | `loglet.rs`, `register.rs` | the two abstractions |
+//! | `chain.rs` | which Loglet holds which part of a log |
+//! | `virtual_log/` | the log over a chain, and its reconfiguration |
+//! | `adapter.rs` | a virtual log as a Loglet |
+//! | `conformance/` | what every Loglet and every register must pass, and the driver that runs it |
+//! | `memory.rs` | Loglets and registers in memory, with faults, for tests |
 
+pub mod chain;
 pub mod entry;
 pub mod loglet;
 pub mod position;
 pub mod register;
+pub mod virtual_log;
 
+pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
     AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
@@ -12,3 +25,7 @@ pub use loglet::{
 };
 pub use position::{LogPos, Offset};
 pub use register::{Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+pub use virtual_log::{
+    Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Trouble,
+    VirtualLog, Watch,
+};

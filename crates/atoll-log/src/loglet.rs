@@ -170,6 +170,13 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     /// window is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
+    /// Like [`Loglet::append`], after [`AppendError::Forgotten`]: the caller has looked for these entries from their floor to a
+    /// tail that was checked afterwards, and they were not there. A Loglet that remembers clients appends them unless it
+    /// remembers an attempt that is in flight or recent (then: where that one went).
+    fn append_scanned(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+        self.append(batch)
+    }
+
     /// Whether appends in flight land in the order of the calls (L8).
     fn keeps_order(&self) -> bool;
 
@@ -264,6 +271,16 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
 
     /// A handle. Cheap; no server is asked.
     fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
+
+    /// A handle to a sealed Loglet, with the sealed configuration that was installed (L9). Most kinds need none.
+    fn open_sealed(
+        &self,
+        id: LogletId,
+        config: &Bytes,
+        _sealed: &SealedConfig,
+    ) -> Result<Arc<dyn Loglet>, PlanError> {
+        self.open(id, config)
+    }
 
     /// A new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog §7).
     /// `copy_from(range, max_bytes)` is read through the source Loglet. Durable on a quorum when it returns.

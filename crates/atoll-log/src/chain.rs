@@ -1,0 +1,319 @@
+//! The chain: which Loglet holds which positions of a virtual log (virtuallog §1). It is the value of the log's register;
+//! its version is the register's.
+//!
+//! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a
+//! u32 length. A chain that does not hold together is refused when it is decoded, so none is ever in use.
+
+use bytes::{Bytes, BytesMut};
+
+use atoll_core::{Decode, DecodeError, Encode, Reader};
+
+use crate::loglet::{LogletId, SealedConfig};
+use crate::position::{LogPos, Offset};
+use crate::register::{Nonce, Version};
+
+/// Format of the byte form.
+const FORMAT: u8 = 1;
+/// Most segments in a chain: truncate, or merge old ones, before there are more.
+pub const MAX_SEGMENTS: usize = 1024;
+/// Longest byte form, in bytes: what a register takes.
+pub const MAX_CHAIN_BYTES: usize = crate::register::MAX_VALUE_BYTES;
+/// Longest configuration of one Loglet, in bytes.
+pub const MAX_CONFIG_BYTES: usize = 16 * 1024;
+/// Longest name of a kind of Loglet, in bytes.
+pub const MAX_KIND_BYTES: usize = 64;
+/// Nonces of earlier installs that a chain remembers, so that a writer who lost its answer finds its own (virtuallog §8).
+pub const AUDIT_NONCES: usize = 32;
+/// The kind of the segment that ends a log for ever: it is sealed and empty, and nothing follows it.
+pub const END_KIND: &str = "end";
+
+/// Why bytes are no chain, or a change would make none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// The bytes do not decode.
+    #[error("the chain is not readable: {0}")]
+    Decode(#[from] DecodeError),
+    /// A version of the byte form that this program does not know.
+    #[error("the chain has format {0}; this program reads format {FORMAT}")]
+    Format(u8),
+    /// No segment, or too many.
+    #[error("a chain has 1 to {MAX_SEGMENTS} segments, this one {0}; truncate the log")]
+    Segments(usize),
+    /// Too long for a register.
+    #[error("the chain takes {0} bytes, at most {MAX_CHAIN_BYTES} fit; truncate the log")]
+    TooLong(usize),
+    /// A configuration or name exceeds its limit.
+    #[error("segment {0} has a configuration of {1} bytes; at most {MAX_CONFIG_BYTES} are allowed")]
+    Config(usize, usize),
+    /// The name of a kind is empty or too long.
+    #[error("segment {0} has a kind of {1} bytes; 1 to {MAX_KIND_BYTES} are allowed")]
+    Kind(usize, usize),
+    /// A segment does not begin where the one before it stops.
+    #[error("segment {0} does not begin where the one before it stops")]
+    Gap(usize),
+    /// A segment stops before it starts.
+    #[error("segment {0} stops before it starts")]
+    Backwards(usize),
+    /// Not exactly the last segment is open.
+    #[error("segment {0}: the last segment is open, all others have a stop")]
+    Active(usize),
+    /// Two segments name one Loglet.
+    #[error("loglet {0} is in the chain twice")]
+    Twice(LogletId),
+    /// The trim position lies below the first segment.
+    #[error("the trim position {0} lies before the first segment")]
+    Trim(LogPos),
+    /// A position cannot be mapped: it would exceed 2^64.
+    #[error("segment {0} ends beyond 2^64")]
+    Overflow(usize),
+}
+
+/// A part of the log, in one Loglet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its first position.
+    pub start: LogPos,
+    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (V7).
+    pub stop: Option<LogPos>,
+    /// Which Loglet. Segments are told apart by this, never by `start` alone (V7).
+    pub loglet: LogletId,
+    /// Which provider opens it.
+    pub kind: String,
+    /// Where `start` is in the Loglet.
+    pub base: Offset,
+    /// The Loglet's configuration, opaque here.
+    pub config: Bytes,
+    /// What the sealer that installed the stop got from the Loglet, opaque here (L9).
+    pub sealed_config: SealedConfig,
+}
+
+impl Segment {
+    /// Where a position of this segment is in its Loglet.
+    pub fn offset_of(&self, at: LogPos) -> Offset {
+        self.base.plus(at.since(self.start))
+    }
+
+    /// Which position an offset of this segment has. Offsets below the base count as the start.
+    pub fn position_of(&self, at: Offset) -> LogPos {
+        self.start.plus(at.since(self.base))
+    }
+
+    /// The stop; the start while there is none.
+    pub fn stop_or_start(&self) -> LogPos {
+        self.stop.unwrap_or(self.start)
+    }
+
+    /// True if nothing ever follows this segment, and nothing is in it.
+    pub fn is_end(&self) -> bool {
+        self.kind == END_KIND
+    }
+}
+
+/// See the module's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    nonce: Nonce,
+    trim: LogPos,
+    audit: Vec<Nonce>,
+    segments: Vec<Segment>,
+}
+
+/// A chain as it was at one version of its register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionedChain {
+    /// Of the register.
+    pub version: Version,
+    /// The chain.
+    pub chain: Chain,
+}
+
+impl Chain {
+    /// The first chain of a log: one open segment at position 0.
+    pub fn first(nonce: Nonce, loglet: LogletId, kind: &str, config: Bytes) -> Result<Self, ChainError> {
+        let segment = Segment {
+            start: LogPos::ZERO,
+            stop: None,
+            loglet,
+            kind: kind.to_owned(),
+            base: Offset::ZERO,
+            config,
+            sealed_config: SealedConfig::new(),
+        };
+        Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), segments: vec![segment] }.checked()
+    }
+
+    /// The mark of the install that made this chain.
+    pub fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// The first readable position.
+    pub fn trim(&self) -> LogPos {
+        self.trim
+    }
+
+    /// All segments, in order; one at least, the last one open.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The segment that takes appends.
+    pub fn active(&self) -> &Segment {
+        &self.segments[self.segments.len() - 1]
+    }
+
+    /// All segments but the active one, in order.
+    pub fn sealed(&self) -> impl Iterator<Item = &Segment> {
+        self.segments[..self.segments.len() - 1].iter()
+    }
+
+    /// The segment of a Loglet.
+    pub fn segment(&self, loglet: LogletId) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.loglet == loglet)
+    }
+
+    /// The segment that holds, or will hold, a position; None below the first segment. Of several segments that start there all
+    /// but the last are empty (V7).
+    pub fn locate(&self, at: LogPos) -> Option<&Segment> {
+        let after = self.segments.partition_point(|s| s.start <= at);
+        after.checked_sub(1).map(|i| &self.segments[i])
+    }
+
+    /// True if the install with this mark made this chain or one of the last before it.
+    pub fn was_installed(&self, nonce: Nonce) -> bool {
+        self.nonce == nonce || self.audit.contains(&nonce)
+    }
+
+    /// The chain that would follow: the same with another mark, then changed, then checked.
+    pub fn next(
+        &self,
+        nonce: Nonce,
+        change: impl FnOnce(&mut Vec<Segment>, &mut LogPos),
+    ) -> Result<Self, ChainError> {
+        let mut next = self.clone();
+        next.audit.push(self.nonce);
+        if next.audit.len() > AUDIT_NONCES {
+            next.audit.remove(0);
+        }
+        next.nonce = nonce;
+        change(&mut next.segments, &mut next.trim);
+        next.checked()
+    }
+
+    /// Reads the value of a register.
+    pub fn parse(bytes: Bytes) -> Result<Self, ChainError> {
+        if bytes.len() > MAX_CHAIN_BYTES {
+            return Err(ChainError::TooLong(bytes.len()));
+        }
+        match bytes.first() {
+            Some(&FORMAT) | None => {}
+            Some(&other) => return Err(ChainError::Format(other)),
+        }
+        Chain::from_bytes(bytes)?.checked()
+    }
+
+    /// The value for a register.
+    pub fn to_value(&self) -> Result<Bytes, ChainError> {
+        let bytes = self.to_bytes();
+        if bytes.len() > MAX_CHAIN_BYTES {
+            return Err(ChainError::TooLong(bytes.len()));
+        }
+        Ok(bytes)
+    }
+
+    /// VL2: contiguity, one open segment at the end, no Loglet twice; and limits.
+    fn checked(self) -> Result<Self, ChainError> {
+        let n = self.segments.len();
+        if n == 0 || n > MAX_SEGMENTS {
+            return Err(ChainError::Segments(n));
+        }
+        let mut ids = std::collections::BTreeSet::new();
+        let mut expected = self.segments[0].start;
+        for (i, s) in self.segments.iter().enumerate() {
+            let config = s.config.len().max(s.sealed_config.len());
+            if config > MAX_CONFIG_BYTES {
+                return Err(ChainError::Config(i, config));
+            }
+            if s.kind.is_empty() || s.kind.len() > MAX_KIND_BYTES {
+                return Err(ChainError::Kind(i, s.kind.len()));
+            }
+            if !ids.insert(s.loglet) {
+                return Err(ChainError::Twice(s.loglet));
+            }
+            if s.start != expected {
+                return Err(ChainError::Gap(i));
+            }
+            if s.stop.is_none() != (i + 1 == n) {
+                return Err(ChainError::Active(i));
+            }
+            if let Some(stop) = s.stop {
+                if stop < s.start {
+                    return Err(ChainError::Backwards(i));
+                }
+                if s.base.0.checked_add(stop.since(s.start)).is_none() {
+                    return Err(ChainError::Overflow(i));
+                }
+                expected = stop;
+            }
+        }
+        if self.trim < self.segments[0].start {
+            return Err(ChainError::Trim(self.trim));
+        }
+        Ok(self)
+    }
+}
+
+impl Encode for Segment {
+    fn encode(&self, out: &mut BytesMut) {
+        self.start.encode(out);
+        self.stop.encode(out);
+        self.loglet.encode(out);
+        self.kind.encode(out);
+        self.base.encode(out);
+        self.config.encode(out);
+        self.sealed_config.encode(out);
+    }
+}
+
+impl Decode for Segment {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        // Copies: a slice would pin the whole message that the chain came in (X13).
+        let copied = |b: Bytes| Bytes::copy_from_slice(&b);
+        Ok(Segment {
+            start: Decode::decode(from)?,
+            stop: Decode::decode(from)?,
+            loglet: Decode::decode(from)?,
+            kind: Decode::decode(from)?,
+            base: Decode::decode(from)?,
+            config: copied(Decode::decode(from)?),
+            sealed_config: copied(Decode::decode(from)?),
+        })
+    }
+}
+
+impl Encode for Chain {
+    fn encode(&self, out: &mut BytesMut) {
+        FORMAT.encode(out);
+        self.nonce.0.encode(out);
+        self.trim.encode(out);
+        self.audit.iter().map(|n| n.0).collect::<Vec<u128>>().encode(out);
+        self.segments.encode(out);
+    }
+}
+
+impl Decode for Chain {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        let format = u8::decode(from)?;
+        if format != FORMAT {
+            return Err(DecodeError::Invalid { what: "chain", value: format.into(), allowed: "format 1" });
+        }
+        let nonce = Nonce(u128::decode(from)?);
+        let trim = LogPos::decode(from)?;
+        let audit: Vec<Nonce> = Vec::<u128>::decode(from)?.into_iter().map(Nonce).collect();
+        if audit.len() > AUDIT_NONCES {
+            let value = audit.len() as u64;
+            return Err(DecodeError::Invalid { what: "chain audit", value, allowed: "at most 32 nonces" });
+        }
+        Ok(Chain { nonce, trim, audit, segments: Decode::decode(from)? })
+    }
+}

@@ -1,0 +1,241 @@
+//! checkTail, and waiting for the tail to move (virtuallog §3; V1, V4, V14).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Completer, Ticket, ticket};
+
+use super::bell::{First, lock, race};
+use super::{LogError, Shared};
+use crate::chain::Segment;
+use crate::loglet::{Loglet, LogletError, Tail, Why};
+use crate::position::LogPos;
+
+/// Attempts at an active segment that is unavailable before the caller hears of it.
+const ATTEMPTS: u32 = 3;
+/// Wait between them.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An answer of checkTail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checked {
+    pub(super) tail: LogPos,
+    /// The log was ended: the tail is final.
+    pub(super) ended: bool,
+}
+
+/// Who waits for the tail to pass a position. Bounded by the callers' tickets: those that were dropped leave at the next change.
+#[derive(Debug, Default)]
+pub(super) struct TailWaiters {
+    waiters: Vec<(LogPos, Completer<Result<LogPos, LogError>>)>,
+    following: bool,
+}
+
+impl TailWaiters {
+    /// Those whose position is below `tail`.
+    pub(super) fn take_passed(&mut self, tail: LogPos) -> Vec<Completer<Result<LogPos, LogError>>> {
+        if self.waiters.iter().all(|(above, _)| *above >= tail) {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut self.waiters);
+        let (passed, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(above, _)| *above < tail);
+        self.waiters = rest;
+        passed.into_iter().map(|(_, done)| done).collect()
+    }
+}
+
+impl Shared {
+    /// Joins the next check.
+    pub(super) fn check(self: &Arc<Self>) -> Ticket<Result<Checked, LogError>> {
+        let (wait, start) = self.checks.join();
+        if start {
+            let me = self.clone();
+            self.env.spawn(
+                "vlog.check_tail",
+                Box::pin(async move {
+                    while me.checks.begin() {
+                        let got = me.check_once().await;
+                        me.checks.finish(&got);
+                    }
+                }),
+            );
+        }
+        wait
+    }
+
+    /// The answer to [`Shared::check`].
+    pub(super) async fn checked(
+        &self,
+        round: Ticket<Result<Checked, LogError>>,
+    ) -> Result<Checked, LogError> {
+        round.await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+    }
+
+    async fn check_once(self: &Arc<Self>) -> Result<Checked, LogError> {
+        let mut failures = 0;
+        loop {
+            let chain = self.some_chain().await?;
+            let active = chain.chain.active();
+            if active.is_end() {
+                return Ok(Checked { tail: active.start, ended: true });
+            }
+            let loglet = self.handle(active)?;
+            match self.tail_of(&*loglet).await {
+                Ok(Tail { at, sealed: None }) => {
+                    let tail = active.position_of(at);
+                    self.raise_known(active.loglet, tail);
+                    return Ok(Checked { tail, ended: false });
+                }
+                Ok(Tail { sealed: Some(_), .. }) => {
+                    hit("vlog.check_tail.sealed");
+                    self.successor_in_time(active).await?;
+                }
+                Err(LogletError::Gone) => {
+                    hit("vlog.check_tail.gone");
+                    self.newer_than(chain.version).await?;
+                }
+                Err(LogletError::Unavailable(why)) => {
+                    failures += 1;
+                    if self.refreshed().await?.version == chain.version {
+                        if failures >= ATTEMPTS {
+                            return Err(LogError::Unavailable(why));
+                        }
+                        self.env.sleep(self.env.jitter(PAUSE)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One answer, tail and seal bit of the same moment (V1).
+    async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
+        let first = loglet.check_tail().await?;
+        if mutant(Mutant::VlogV1) && first.sealed.is_none() {
+            self.env.sleep(Duration::from_millis(30)).await;
+            let second = loglet.check_tail().await?;
+            return Ok(Tail { at: second.at, sealed: first.sealed });
+        }
+        Ok(first)
+    }
+
+    async fn successor_in_time(self: &Arc<Self>, sealed: &Segment) -> Result<(), LogError> {
+        match self.env.within(self.options.reconfigure_within, self.successor(sealed.loglet)).await {
+            Ok(found) => found.map(|_| ()),
+            Err(_) => Err(LogError::Unavailable(Why::NoQuorum)),
+        }
+    }
+
+    /// After `Gone`: a newer chain must exist, since Loglets are deleted after they left it.
+    pub(super) async fn newer_than(
+        self: &Arc<Self>,
+        version: crate::register::Version,
+    ) -> Result<(), LogError> {
+        if self.refreshed().await?.version == version {
+            return Err(LogError::Unavailable(Why::NoQuorum));
+        }
+        Ok(())
+    }
+
+    /// Registers for the first known tail above `above`.
+    pub(super) fn wait_tail(self: &Arc<Self>, above: LogPos) -> Ticket<Result<LogPos, LogError>> {
+        let start = {
+            let mut state = lock(&self.state);
+            let (tail, active) = (state.known.tail, state.chain.as_ref().map(|c| c.chain.active().is_end()));
+            if tail > above {
+                return Ticket::ready(Ok(tail));
+            }
+            if active == Some(true) {
+                return Ticket::ready(Err(LogError::Ended(tail)));
+            }
+            let (done, wait) = ticket();
+            state.tail_waiters.waiters.push((above, done));
+            if state.tail_waiters.following {
+                return wait;
+            }
+            state.tail_waiters.following = true;
+            wait
+        };
+        let me = self.clone();
+        self.env.spawn("vlog.follow", Box::pin(async move { me.follow().await }));
+        start
+    }
+
+    /// Follows the tail while anybody waits for it: one wait at the Loglet, however many wait here.
+    async fn follow(self: Arc<Self>) {
+        loop {
+            let seen = self.changed.rings();
+            if !self.serve_tail_waiters(None) {
+                return;
+            }
+            let followed = match self.some_chain().await {
+                Ok(chain) => {
+                    let active = chain.chain.active();
+                    if active.is_end() {
+                        Err(LogError::Ended(active.start))
+                    } else {
+                        self.follow_segment(active, seen).await
+                    }
+                }
+                Err(e) => Err(e),
+            };
+            match followed {
+                Ok(()) => {}
+                Err(LogError::Unavailable(_)) => self.env.sleep(self.env.jitter(PAUSE)).await,
+                Err(e) => {
+                    self.serve_tail_waiters(Some(e));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One wait at the active segment; ends early when anything changes here (V4, V5).
+    async fn follow_segment(self: &Arc<Self>, active: &Segment, seen: u64) -> Result<(), LogError> {
+        let loglet = self.handle(active)?;
+        let known = self.known();
+        let above = active.offset_of(known.tail);
+        let got = match race(loglet.wait_tail(above), self.changed.after(seen)).await {
+            First::A(got) => got,
+            First::B(()) => return Ok(()),
+        };
+        match got {
+            Ok(Tail { at, sealed }) if sealed.is_none() || mutant(Mutant::VlogV4) => {
+                self.raise_known(active.loglet, active.position_of(at));
+                if at <= above {
+                    // It came back early. A Loglet that always does must not spin us.
+                    self.env.sleep(Duration::from_millis(1)).await;
+                }
+                Ok(())
+            }
+            // The tail of a sealed Loglet is no tail of the log: only the installed stop is (V4).
+            Ok(_) => {
+                hit("vlog.follow.sealed");
+                self.successor(active.loglet).await.map(|_| ())
+            }
+            Err(LogletError::Gone) => self.refreshed().await.map(|_| ()),
+            Err(LogletError::Unavailable(why)) => Err(LogError::Unavailable(why)),
+        }
+    }
+
+    /// Answers those whose position is passed, and all if there is an error; false if nobody is left.
+    fn serve_tail_waiters(&self, error: Option<LogError>) -> bool {
+        let (passed, failed, tail, left) = {
+            let mut state = lock(&self.state);
+            let tail = state.known.tail;
+            let passed = state.tail_waiters.take_passed(tail);
+            let waiters = &mut state.tail_waiters;
+            waiters.waiters.retain(|(_, done)| !done.is_abandoned());
+            let failed = if error.is_some() { std::mem::take(&mut waiters.waiters) } else { Vec::new() };
+            waiters.following = !waiters.waiters.is_empty();
+            (passed, failed, tail, waiters.following)
+        };
+        for done in passed {
+            done.complete(Ok(tail));
+        }
+        for (_, done) in failed {
+            done.complete(Err(error.clone().unwrap_or(LogError::Unavailable(Why::Stopping))));
+        }
+        left
+    }
+}

@@ -1,0 +1,42 @@
+//! The first chain of a log: bootstrap from version 0 by conditional write. Of several, one wins (virtuallog §8).
+
+use std::sync::Arc;
+
+use super::install::Installed;
+use super::{LogError, ReconfigError, Shared};
+use crate::chain::{Chain, VersionedChain};
+use crate::loglet::{LogletSpec, PlanError};
+use crate::register::Version;
+
+impl Shared {
+    pub(super) async fn create(
+        self: &Arc<Self>,
+        spec: LogletSpec,
+    ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        match self.refreshed().await {
+            Ok(chain) => return Ok(chain),
+            Err(LogError::NoSuchLog) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let kind = match &spec.kind {
+            Some(kind) => kind.as_str(),
+            None => self
+                .registry
+                .kinds()
+                .next()
+                .ok_or(PlanError::UnknownKind { wanted: String::new(), known: String::new() })?,
+        };
+        let provider = self.registry.provider(kind)?.clone();
+        let config = provider.plan(&spec, None).await?;
+        let (nonce, id) = self.draw_install();
+        let chain = Chain::first(nonce, id, provider.kind(), config.clone())?;
+        self.provision(&provider, id, &config);
+        match self.install(Version(0), chain, self.reconfigure_until()).await? {
+            Installed::Mine(chain) => Ok(chain),
+            Installed::Lost(chain) => {
+                self.discard(provider, id, config);
+                Ok(chain)
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What can go wrong with a virtual log, and whether the operation happened.
+
+use crate::chain::ChainError;
+use crate::loglet::{LogletId, PlanError, Why};
+use crate::position::LogPos;
+
+/// Why an operation that changes nothing has no answer. All are safe to repeat.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// Nobody has created it.
+    #[error("there is no log of this name")]
+    NoSuchLog,
+    /// Not available at the moment.
+    #[error("unavailable: {0}")]
+    Unavailable(Why),
+    /// The value in the register is no chain that this program reads.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// A Loglet of the chain cannot be opened by this program.
+    #[error("a loglet of the chain cannot be opened: {0}")]
+    Open(PlanError),
+    /// The position is beyond the tail, which is given.
+    #[error("the position is beyond the tail, {0}")]
+    BeyondTail(LogPos),
+    /// The log was ended for ever at this tail.
+    #[error("the log was ended at {0}")]
+    Ended(LogPos),
+}
+
+/// Why a read gave no entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogReadError {
+    /// Positions below this one were trimmed: start from there, or from a snapshot.
+    #[error("trimmed below position {0}")]
+    Trimmed(LogPos),
+    /// A copy is damaged, and no other answered.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// As for every operation; [`LogError::BeyondTail`] if there is nothing yet to be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Why a submission has no positions, and whether it happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogAppendError {
+    /// A payload exceeds [`crate::entry::MAX_ENTRY_BYTES`]: nothing was appended.
+    #[error("a record has {0} bytes; at most 1000000 are allowed")]
+    TooLarge(usize),
+    /// None of the records was appended, and none will be.
+    #[error("not appended: {0}")]
+    NotAppended(LogError),
+    /// Some of the records may have been appended, below this position, and trimmed since: it cannot be found out.
+    #[error("unknown outcome: the part of the log that it may be in was trimmed, below {0}")]
+    Trimmed(LogPos),
+    /// Some of the records may have been appended; the others will not be.
+    #[error("unknown outcome: {0}")]
+    Unknown(LogError),
+}
+
+/// The lane holds as much as it may: the submission was not taken. Try again when some of it is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{waiting_bytes} bytes wait to be appended through this node, which is the most; not appended")]
+pub struct Busy {
+    /// Bytes that were waiting.
+    pub waiting_bytes: usize,
+}
+
+/// The steps of a reconfiguration (virtuallog §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Reading the chain (E1). Nothing was changed.
+    ReadChain,
+    /// Sealing the active Loglet (E2). It may be sealed: then whoever meets it first rolls the log forward.
+    Seal,
+    /// Finding the sealed tail (E3). The Loglet is sealed; the log is rolled forward by whoever meets it.
+    CheckTail,
+    /// Writing the new chain (E6). It may have been written.
+    Install,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Step::ReadChain => "reading the chain; nothing was changed",
+            Step::Seal => "sealing; the log goes on, on a new segment if the seal took",
+            Step::CheckTail => "finding the sealed tail; the log goes on with a new segment",
+            Step::Install => "writing the new chain; whether it was written is unknown",
+        })
+    }
+}
+
+/// Why a chain was not changed as wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReconfigError {
+    /// Nothing was changed: there is no such configuration.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Nothing was changed: nobody has created the log.
+    #[error("there is no log of this name")]
+    NoSuchLog,
+    /// Nothing was changed, or the next chain would break a rule.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// Servers did not answer in time.
+    #[error("unavailable ({why}) while {step}")]
+    Unavailable {
+        /// How far it came.
+        step: Step,
+        /// Why.
+        why: Why,
+    },
+    /// Nothing was changed: no segment of the chain has this Loglet.
+    #[error("no segment of the chain has loglet {0}")]
+    NoSuchSegment(LogletId),
+    /// Nothing was changed: only a sealed segment can be rebuilt; extend first.
+    #[error("loglet {0} is the active one; extend the log first")]
+    NotSealed(LogletId),
+    /// Nothing was changed: the copy of a segment could not be made, or differs from its source.
+    #[error("the copy was not made: {0}")]
+    Copy(String),
+    /// Nothing was changed: the log was ended for ever.
+    #[error("the log was ended at {0}")]
+    Ended(LogPos),
+}
+
+impl From<LogError> for ReconfigError {
+    fn from(e: LogError) -> Self {
+        match e {
+            LogError::NoSuchLog => ReconfigError::NoSuchLog,
+            LogError::Unavailable(why) => ReconfigError::Unavailable { step: Step::ReadChain, why },
+            LogError::Chain(e) => ReconfigError::Chain(e),
+            LogError::Open(e) => ReconfigError::Plan(e),
+            LogError::BeyondTail(at) | LogError::Ended(at) => ReconfigError::Ended(at),
+        }
+    }
+}
+
+impl From<ReconfigError> for LogError {
+    /// For operations that change the chain on the way, like a trim.
+    fn from(e: ReconfigError) -> Self {
+        match e {
+            ReconfigError::NoSuchLog => LogError::NoSuchLog,
+            ReconfigError::Chain(e) => LogError::Chain(e),
+            ReconfigError::Plan(e) => LogError::Open(e),
+            ReconfigError::Ended(at) => LogError::Ended(at),
+            ReconfigError::Unavailable { why, .. } => LogError::Unavailable(why),
+            ReconfigError::NoSuchSegment(_) | ReconfigError::NotSealed(_) | ReconfigError::Copy(_) => {
+                LogError::Unavailable(Why::NoQuorum)
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! reconfigExtend (virtuallog §4, E1–E6): seal, then tail, then install. In this order only: a tail from before the seal loses
+//! appends.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{NodeId, Tick};
+
+use super::bell::lock;
+use super::install::{Installed, MAX_PAUSE, PAUSE};
+use super::{ReconfigError, Shared, Step};
+use crate::chain::{END_KIND, Segment, VersionedChain};
+use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
+use crate::position::{LogPos, Offset};
+
+/// What follows the active segment.
+#[derive(Clone)]
+struct Successor {
+    kind: String,
+    config: Bytes,
+    /// None for the end of the log.
+    provider: Option<Arc<dyn LogletProvider>>,
+}
+
+impl Shared {
+    /// Extends from whatever is active now. If another chain comes first, looks whether it is what was wanted, and tries again
+    /// if not.
+    pub(super) async fn extend(
+        self: &Arc<Self>,
+        spec: LogletSpec,
+    ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        let until = self.reconfigure_until();
+        let mut chain = self.refreshed().await?;
+        let first = chain.chain.active().loglet;
+        loop {
+            let active = chain.chain.active().loglet;
+            if active != first && self.is_met(&chain, &spec) {
+                hit("vlog.extend.met_by_other");
+                return Ok(chain);
+            }
+            if self.env.now() >= until {
+                return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::Busy });
+            }
+            match self.extend_from(active, spec.clone()).await? {
+                Installed::Mine(chain) => return Ok(chain),
+                Installed::Lost(newer) => chain = newer,
+            }
+        }
+    }
+
+    /// Extends if `from` is the active Loglet, over changes of the chain that leave it so. Plans before it seals: a plan
+    /// that is refused seals nothing.
+    pub(super) async fn extend_from(
+        self: &Arc<Self>,
+        from: LogletId,
+        spec: LogletSpec,
+    ) -> Result<Installed, ReconfigError> {
+        let chain = self.some_chain().await?;
+        let active = chain.chain.active();
+        if active.is_end() {
+            return Err(ReconfigError::Ended(active.start));
+        }
+        if active.loglet != from {
+            return Ok(Installed::Lost(chain));
+        }
+        let kind = spec.kind.as_deref().unwrap_or(&active.kind);
+        let provider = self.registry.provider(kind)?.clone();
+        let previous = (active.kind == provider.kind()).then_some(&active.config);
+        let config = provider.plan(&spec, previous).await?;
+        let kind = provider.kind().to_owned();
+        self.replace_active(from, Successor { kind, config, provider: Some(provider) }).await
+    }
+
+    /// Ends the log: the successor is the segment that never takes anything.
+    pub(super) async fn end(self: &Arc<Self>) -> Result<LogPos, ReconfigError> {
+        loop {
+            let chain = self.refreshed().await?;
+            let active = chain.chain.active();
+            if active.is_end() {
+                return Ok(active.start);
+            }
+            let end = Successor { kind: END_KIND.to_owned(), config: Bytes::new(), provider: None };
+            self.replace_active(active.loglet, end).await?;
+        }
+    }
+
+    async fn replace_active(
+        self: &Arc<Self>,
+        from: LogletId,
+        successor: Successor,
+    ) -> Result<Installed, ReconfigError> {
+        lock(&self.state).reconfiguring += 1;
+        let done = self.replace_steps(from, successor).await;
+        lock(&self.state).reconfiguring -= 1;
+        done
+    }
+
+    /// E2 to E6, again as long as `from` is active.
+    async fn replace_steps(
+        self: &Arc<Self>,
+        from: LogletId,
+        next: Successor,
+    ) -> Result<Installed, ReconfigError> {
+        let until = self.reconfigure_until();
+        let (nonce, id) = self.draw_install();
+        if let Some(provider) = &next.provider {
+            // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
+            self.provision(provider, id, &next.config);
+        }
+        loop {
+            let chain = self.some_chain().await?;
+            let old = chain.chain.active();
+            if old.loglet != from {
+                self.discard_successor(id, next);
+                return Ok(Installed::Lost(chain));
+            }
+            let loglet = self.handle(old)?;
+            let Some((stop, sealed_config)) = self.seal_and_find_tail(old, &*loglet, until).await? else {
+                // Deleted, so a newer chain must exist; or somebody else was faster.
+                if self.refreshed().await?.version == chain.version {
+                    return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::NoQuorum });
+                }
+                continue;
+            };
+            let new = chain.chain.next(nonce, |segments, _| {
+                if let Some(last) = segments.last_mut() {
+                    last.stop = Some(stop);
+                    last.sealed_config = sealed_config;
+                }
+                segments.push(Segment {
+                    start: stop,
+                    stop: None,
+                    loglet: id,
+                    kind: next.kind.clone(),
+                    base: Offset::ZERO,
+                    config: next.config.clone(),
+                    sealed_config: SealedConfig::new(),
+                });
+            })?;
+            match self.install(chain.version, new, until).await? {
+                Installed::Mine(chain) => return Ok(Installed::Mine(chain)),
+                // The trim moved, say: the seal still holds, the tail is looked up again.
+                Installed::Lost(newer) if newer.chain.active().loglet == from => {
+                    hit("vlog.extend.again");
+                }
+                Installed::Lost(newer) => {
+                    self.discard_successor(id, next);
+                    return Ok(Installed::Lost(newer));
+                }
+            }
+        }
+    }
+
+    /// E2, E3: the stop, and what readers of the sealed Loglet need. None if the Loglet is not the active one any more.
+    async fn seal_and_find_tail(
+        &self,
+        old: &Segment,
+        loglet: &dyn Loglet,
+        until: Tick,
+    ) -> Result<Option<(LogPos, SealedConfig)>, ReconfigError> {
+        let mut pause = PAUSE;
+        let mut step = Step::Seal;
+        loop {
+            match self.seal_once(loglet, &mut step).await {
+                Ok(Tail { at, sealed: Some(config) }) => {
+                    let stop = old.position_of(at);
+                    atoll_core::invariant!(stop >= old.start, "a segment stops after its start");
+                    return Ok(Some((stop, config)));
+                }
+                // Another majority answered: seal that, too.
+                Ok(_) => hit("vlog.extend.open_after_seal"),
+                Err(LogletError::Gone) => return Ok(None),
+                Err(LogletError::Unavailable(why)) => {
+                    if self.env.now() >= until {
+                        return Err(ReconfigError::Unavailable { step, why });
+                    }
+                }
+            }
+            if self.cached().is_some_and(|c| c.chain.active().loglet != old.loglet) {
+                return Ok(None);
+            }
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = MAX_PAUSE.min(pause * 2);
+        }
+    }
+
+    async fn seal_once(&self, loglet: &dyn Loglet, step: &mut Step) -> Result<Tail, LogletError> {
+        if mutant(Mutant::VlogInstallWithoutSeal) {
+            let tail = loglet.check_tail().await?;
+            return Ok(Tail { at: tail.at, sealed: Some(tail.sealed.unwrap_or_default()) });
+        }
+        if *step == Step::Seal {
+            loglet.seal().await?;
+            *step = Step::CheckTail;
+        }
+        let tail = loglet.check_tail().await?;
+        if tail.sealed.is_none() {
+            *step = Step::Seal;
+        }
+        Ok(tail)
+    }
+}
+
+impl Shared {
+    /// Tells servers of a Loglet to come; nobody waits for it.
+    pub(super) fn provision(&self, provider: &Arc<dyn LogletProvider>, id: LogletId, config: &Bytes) {
+        let (provider, config) = (provider.clone(), config.clone());
+        let work = async move {
+            let _ = provider.provision(id, &config).await;
+        };
+        self.env.spawn("vlog.provision", Box::pin(work));
+    }
+
+    /// Deletes a Loglet that was provisioned and never installed (V8). Only for one whose install is known to have lost.
+    pub(super) fn discard(&self, provider: Arc<dyn LogletProvider>, id: LogletId, config: Bytes) {
+        let work = async move {
+            let _ = provider.delete(id, &config).await;
+        };
+        self.env.spawn("vlog.discard", Box::pin(work));
+    }
+
+    fn discard_successor(&self, id: LogletId, next: Successor) {
+        if let Some(provider) = next.provider {
+            self.discard(provider, id, next.config);
+        }
+    }
+
+    /// Whether the active segment is what was specified.
+    fn is_met(&self, chain: &VersionedChain, spec: &LogletSpec) -> bool {
+        let active = chain.chain.active();
+        let Ok(provider) = self.registry.provider(&active.kind) else { return false };
+        let members = provider.members(&active.config);
+        let sequencer = members.sequencer.map(|(node, _)| node);
+        let sorted = |mut nodes: Vec<NodeId>| {
+            nodes.sort_unstable();
+            nodes
+        };
+        let servers = sorted(members.servers.iter().map(|(node, _)| *node).collect());
+        spec.kind.as_ref().is_none_or(|k| *k == active.kind)
+            && spec.sequencer.is_none_or(|s| sequencer == Some(s))
+            && spec.servers.as_ref().is_none_or(|s| sorted(s.clone()) == servers)
+            && !spec.avoid.iter().any(|n| servers.contains(n) || sequencer == Some(*n))
+    }
+}

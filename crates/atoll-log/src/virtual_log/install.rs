@@ -1,0 +1,90 @@
+//! Writing a new chain by conditional write, and finding out whether it was written (E6, virtuallog §8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::Tick;
+use atoll_core::testing::hit;
+
+use super::refresh::parse;
+use super::{ReconfigError, Shared, Step};
+use crate::chain::{Chain, ChainError, VersionedChain};
+use crate::loglet::{LogletId, Why};
+use crate::register::{Nonce, RegisterError, Version, Versioned, Written};
+
+/// First wait before a step is tried again.
+pub(super) const PAUSE: Duration = Duration::from_millis(3);
+/// Longest such wait.
+pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// How an install ended; the newest chain either way.
+pub(super) enum Installed {
+    /// By this writer. A later chain may have replaced it already.
+    Mine(Arc<VersionedChain>),
+    /// Somebody else's came first; this one never was and never will be.
+    Lost(Arc<VersionedChain>),
+}
+
+impl Shared {
+    /// A mark that nobody else has, and the id of the Loglet that this install brings.
+    pub(super) fn draw_install(&self) -> (Nonce, LogletId) {
+        let (a, b, c) = (self.env.random(), self.env.random(), self.env.random());
+        let high = u128::from(a) << 64;
+        (Nonce(high | u128::from(b)), LogletId(high | u128::from(c)))
+    }
+
+    /// When a reconfiguration that begins now gives up.
+    pub(super) fn reconfigure_until(&self) -> Tick {
+        self.env.now().after(self.options.reconfigure_within)
+    }
+
+    /// Writes `chain` if the register is still at `expected`. An unknown outcome is followed up: the same write again
+    /// answers as the first time, and a chain that came later remembers its forerunners.
+    pub(super) async fn install(
+        &self,
+        expected: Version,
+        chain: Chain,
+        until: Tick,
+    ) -> Result<Installed, ReconfigError> {
+        let (nonce, value) = (chain.nonce(), chain.to_value()?);
+        let mut pause = PAUSE;
+        let mut doubt = false;
+        loop {
+            let why = match self.register.write_if(expected, value.clone(), nonce).await {
+                Ok(Written::Yes(version)) => {
+                    return Ok(Installed::Mine(self.adopt(VersionedChain { version, chain })));
+                }
+                Ok(Written::Conflict(other)) => return self.decide(other, nonce),
+                Err(RegisterError::TooLarge(n)) => return Err(ChainError::TooLong(n).into()),
+                Err(RegisterError::NotWritten(why)) => why,
+                Err(RegisterError::Unknown(why)) => {
+                    hit("vlog.install.unknown");
+                    doubt = true;
+                    why
+                }
+            };
+            if self.env.now() >= until {
+                let step = if doubt { Step::Install } else { Step::CheckTail };
+                return Err(ReconfigError::Unavailable { step, why });
+            }
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = MAX_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// The register was at another version: mine, if this chain or one before it has my mark.
+    fn decide(&self, other: Versioned, nonce: Nonce) -> Result<Installed, ReconfigError> {
+        if other.version == Version(0) {
+            // A register that was written never is at version 0 again.
+            return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::NoQuorum });
+        }
+        let wrote_it = other.nonce == nonce;
+        let found = self.adopt(parse(other)?);
+        if wrote_it || found.chain.was_installed(nonce) {
+            hit("vlog.install.mine_after_all");
+            return Ok(Installed::Mine(found));
+        }
+        hit("vlog.install.lost");
+        Ok(Installed::Lost(found))
+    }
+}

@@ -1,0 +1,540 @@
+//! The lane: all appends of one node to one log, in order, over seals, lost connections and whole segments (contracts §3, X15, X16).
+//!
+//! It takes all that waits, up to a batch; keeps a few batches in flight; waits for nothing when idle. After the first batch without
+//! an answer it sends nothing more until all in flight are settled or in doubt, clears the doubt, and sends again from the
+//! first unsettled record, in order.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Abandoned, Tick, Ticket};
+
+use super::append::Item;
+use super::bell::lock;
+use super::{Busy, LogAppendError, LogError, Shared, Trouble};
+use crate::chain::Segment;
+use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
+use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
+use crate::position::LogPos;
+
+/// First wait before a batch that was refused is sent again.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Longest such wait.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+/// How long the first append through a new handle waits for the tail, to bound a later look for it.
+const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<Item>,
+    /// Of everything that is not settled, in flight and parked included.
+    bytes: usize,
+    running: bool,
+    waker: Option<Waker>,
+}
+
+/// What was submitted and not sent yet. Bounded by `lane_window_bytes`.
+#[derive(Debug, Default)]
+pub(super) struct Lane(Mutex<Waiting>);
+
+impl Lane {
+    /// Takes room for a submission. One that is larger than the window is taken when the lane is empty.
+    pub(super) fn reserve(&self, bytes: usize, window_bytes: usize) -> Result<(), Busy> {
+        let mut w = lock(&self.0);
+        if w.bytes > 0 && w.bytes + bytes > window_bytes {
+            return Err(Busy { waiting_bytes: w.bytes });
+        }
+        w.bytes += bytes;
+        Ok(())
+    }
+
+    pub(super) fn push(&self, items: Vec<Item>) {
+        lock(&self.0).queue.extend(items);
+    }
+
+    fn release(&self, bytes: usize) {
+        lock(&self.0).bytes -= bytes;
+    }
+
+    fn is_empty(&self) -> bool {
+        lock(&self.0).queue.is_empty()
+    }
+}
+
+impl Shared {
+    pub(super) fn enqueue(self: &Arc<Self>, items: Vec<Item>) {
+        let mut pass = Vec::new();
+        let look = self.park(items, &mut pass);
+        self.lane.push(pass);
+        self.start_lane();
+        if look {
+            let me = self.clone();
+            self.env.spawn("vlog.seek", Box::pin(me.unpark()));
+        }
+    }
+
+    /// Runs the lane if it has something to do and does not run.
+    pub(super) fn start_lane(self: &Arc<Self>) {
+        let waker = {
+            let mut w = lock(&self.lane.0);
+            if w.queue.is_empty() {
+                return;
+            }
+            if w.running {
+                w.waker.take()
+            } else {
+                w.running = true;
+                drop(w);
+                let run = Run::new(self.clone());
+                self.env.spawn("vlog.lane", Box::pin(run.run()));
+                None
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn settle_item(&self, item: Item, at: LogPos) {
+        self.lane.release(item.size_bytes());
+        item.settle(at);
+    }
+
+    pub(super) fn fail_item(&self, item: Item, why: LogAppendError) {
+        self.lane.release(item.size_bytes());
+        item.fail(why);
+    }
+
+    pub(super) fn drop_item(&self, item: Item, why: LogError) {
+        let why = Shared::refusal(&item, why);
+        self.fail_item(item, why);
+    }
+}
+
+type Outcome = Result<Placement, AppendError>;
+
+struct Flight {
+    items: Vec<Item>,
+    wait: Ticket<Outcome>,
+    /// Set once it ended without positions.
+    failed: Option<AppendError>,
+    sent: Tick,
+}
+
+/// Where the lane sends.
+struct Target {
+    segment: Segment,
+    loglet: Arc<dyn Loglet>,
+}
+
+/// What the lane learned while it waited.
+enum Event {
+    /// Something was settled, or there is something to send.
+    Progress,
+    /// All in flight have ended, and some not well.
+    Failed,
+    /// The chain has another active segment.
+    Moved,
+    /// No answer for a long time.
+    Stalled,
+}
+
+struct Run {
+    me: Arc<Shared>,
+    target: Option<Target>,
+    flights: VecDeque<Flight>,
+    /// Unsettled, in order; before everything in the queue.
+    redo: VecDeque<Item>,
+    /// So many at the front of `redo` were looked for after "forgotten", and are not there.
+    scanned: usize,
+    pause: Duration,
+    /// No report of a stall before this.
+    next_stall: Tick,
+    /// The Loglet that forgot a record again, after a look for it.
+    forgetful: Option<LogletId>,
+}
+
+impl Run {
+    fn new(me: Arc<Shared>) -> Self {
+        Run {
+            me,
+            target: None,
+            flights: VecDeque::new(),
+            redo: VecDeque::new(),
+            scanned: 0,
+            pause: PAUSE,
+            next_stall: Tick(0),
+            forgetful: None,
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            if self.flights.is_empty() && self.redo.is_empty() {
+                let mut w = lock(&self.me.lane.0);
+                if w.queue.is_empty() {
+                    w.running = false;
+                    w.waker = None;
+                    return;
+                }
+            }
+            if self.target.is_none() {
+                if let Err(e) = self.find_target().await {
+                    self.refuse(e).await;
+                }
+                continue;
+            }
+            self.send();
+            match self.wait().await {
+                Event::Progress => {}
+                Event::Failed => self.recover(false).await,
+                Event::Moved => self.recover(true).await,
+                Event::Stalled => {
+                    hit("vlog.lane.stalled");
+                    self.next_stall = self.me.env.now().after(self.me.options.stall_after);
+                    self.me.trouble(Trouble::NoSequencer);
+                    drop(self.me.fresh());
+                }
+            }
+        }
+    }
+
+    /// The active segment of the chain. Through a handle that has seen nothing of it the tail is asked for first, so that a
+    /// later look for lost records need not begin at the segment's start.
+    async fn find_target(&mut self) -> Result<(), LogError> {
+        let chain = self.me.some_chain().await?;
+        let segment = chain.chain.active().clone();
+        if segment.is_end() {
+            return Err(LogError::Ended(segment.start));
+        }
+        let loglet = self.me.handle(&segment)?;
+        if self.me.known().seen_in != Some(segment.loglet) {
+            hit("vlog.lane.cold");
+            if let Ok(Ok(tail)) = self.me.env.within(FIND_TAIL_WITHIN, loglet.check_tail()).await
+                && tail.sealed.is_none()
+            {
+                self.me.raise_known(segment.loglet, segment.position_of(tail.at));
+            }
+        }
+        self.target = Some(Target { segment, loglet });
+        Ok(())
+    }
+
+    /// The log cannot be used: for good (everything that waits is answered), or for now (wait).
+    async fn refuse(&mut self, why: LogError) {
+        if matches!(why, LogError::Unavailable(_)) {
+            return self.back_off().await;
+        }
+        let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
+        self.scanned = 0;
+        // Doubt first: the first failure answers a submission, and "not appended" must not hide it.
+        let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
+        let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(|i| i.since.is_some());
+        for item in doubtful.into_iter().chain(sure) {
+            self.me.drop_item(item, why.clone());
+        }
+    }
+
+    async fn back_off(&mut self) {
+        let wait = self.me.env.jitter(self.pause);
+        self.pause = MAX_PAUSE.min(self.pause * 2);
+        self.me.env.sleep(wait).await;
+    }
+
+    /// Cuts batches and sends them while there is room.
+    fn send(&mut self) {
+        let Some(target) = &self.target else { return };
+        if self.flights.iter().any(|f| f.failed.is_some()) {
+            return;
+        }
+        let room = if target.loglet.keeps_order() { self.me.options.max_inflight_batches.max(1) } else { 1 };
+        // What was sent later than a tail was known is not below that tail. A Loglet's own word may be beyond its stop, but
+        // then this append is not in it.
+        let floor = self.me.known().tail.max(target.segment.position_of(target.loglet.known_tail()));
+        while self.flights.len() < room {
+            let scanned = self.scanned > 0;
+            let items = self.cut();
+            if items.is_empty() {
+                return;
+            }
+            let mut batch = BatchBuilder::new();
+            let mut flight = Vec::with_capacity(items.len());
+            for mut item in items {
+                item.sent(floor);
+                batch.push(item.op, &item.payload);
+                flight.push(item);
+            }
+            let Some(target) = &self.target else { return };
+            let batch = batch.finish();
+            let wait =
+                if scanned { target.loglet.append_scanned(batch) } else { target.loglet.append(batch) };
+            let sent = self.me.env.now();
+            self.flights.push_back(Flight { items: flight, wait, failed: None, sent });
+        }
+    }
+
+    /// The next batch: unsettled records first, then the queue.
+    fn cut(&mut self) -> Vec<Item> {
+        let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
+        let (mut items, mut size) = (Vec::new(), BatchSize::default());
+        if self.scanned > 0 {
+            while self.scanned > 0
+                && let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit))
+            {
+                self.scanned -= 1;
+                items.push(item);
+            }
+            return items;
+        }
+        while let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit)) {
+            items.push(item);
+        }
+        if !self.redo.is_empty() {
+            return items;
+        }
+        let mut gone = Vec::new();
+        {
+            let mut w = lock(&self.me.lane.0);
+            while let Some(front) = w.queue.front() {
+                if front.may_go() {
+                    gone.extend(w.queue.pop_front());
+                } else if size.takes(front, limit) {
+                    items.extend(w.queue.pop_front());
+                } else {
+                    break;
+                }
+            }
+        }
+        for item in gone {
+            self.me.drop_item(item, LogError::Unavailable(Why::Stopping));
+        }
+        items
+    }
+
+    /// Waits for an answer, for something to send while there is room, for a new segment, or for too long.
+    async fn wait(&mut self) -> Event {
+        let me = self.me.clone();
+        let seen = me.changed.rings();
+        if self.has_moved() {
+            return Event::Moved;
+        }
+        let oldest = self.flights.iter().filter(|f| f.failed.is_none()).map(|f| f.sent).min();
+        let stalled_at = oldest.map_or(Tick(u64::MAX), |t| t.after(me.options.stall_after));
+        let stalled_at = stalled_at.max(self.next_stall);
+        let mut stall = me.env.sleep_until(stalled_at);
+        let mut changed = pin!(me.changed.after(seen));
+        std::future::poll_fn(|cx| {
+            let progress = self.poll_flights(cx);
+            if self.flights.iter().any(|f| f.failed.is_some()) {
+                if self.flights.iter().all(|f| f.failed.is_some()) {
+                    return Poll::Ready(Event::Failed);
+                }
+            } else if progress || (self.has_room() && !me.lane.is_empty()) {
+                return Poll::Ready(Event::Progress);
+            }
+            if changed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(if self.has_moved() { Event::Moved } else { Event::Progress });
+            }
+            lock(&me.lane.0).waker = Some(cx.waker().clone());
+            // Again, with the waker in place: a submission in between would be missed.
+            if self.has_room() && !me.lane.is_empty() {
+                return Poll::Ready(Event::Progress);
+            }
+            Pin::new(&mut stall).poll(cx).map(|()| Event::Stalled)
+        })
+        .await
+    }
+
+    fn has_room(&self) -> bool {
+        let room = match &self.target {
+            Some(t) if t.loglet.keeps_order() => self.me.options.max_inflight_batches.max(1),
+            _ => 1,
+        };
+        self.flights.len() < room && self.flights.iter().all(|f| f.failed.is_none())
+    }
+
+    fn has_moved(&self) -> bool {
+        let active = self.me.cached().map(|c| c.chain.active().loglet);
+        self.target.as_ref().is_some_and(|t| active.is_some_and(|a| a != t.segment.loglet))
+    }
+
+    /// Settles what was answered with positions; true if anything was.
+    fn poll_flights(&mut self, cx: &mut std::task::Context<'_>) -> bool {
+        let mut progress = false;
+        for flight in &mut self.flights {
+            if flight.failed.is_some() {
+                continue;
+            }
+            let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { continue };
+            match got.unwrap_or_else(|Abandoned| Err(AppendError::Unknown(Why::NoSequencer))) {
+                Ok(placement) => {
+                    if let Some(target) = &self.target {
+                        settle(&self.me, &target.segment, std::mem::take(&mut flight.items), &placement);
+                    }
+                    progress = true;
+                }
+                Err(e) => flight.failed = Some(e),
+            }
+        }
+        if progress {
+            self.flights.retain(|f| !f.items.is_empty());
+            self.pause = PAUSE;
+        }
+        progress
+    }
+
+    /// Every batch in flight has ended, or its segment has. What is unsettled is put in order again; doubt is cleared if it can be.
+    async fn recover(&mut self, moved: bool) {
+        let Some(target) = self.target.take() else { return };
+        let mut worst = Worst::default();
+        let mut unsettled = Vec::new();
+        for flight in std::mem::take(&mut self.flights) {
+            let not_appended = worst.add(flight.failed.as_ref());
+            for mut item in flight.items {
+                if not_appended {
+                    item.not_sent();
+                }
+                unsettled.push(item);
+            }
+        }
+        self.scanned = 0;
+        unsettled.extend(std::mem::take(&mut self.redo));
+        self.redo = unsettled.into();
+        if let Some(trouble) = worst.why.and_then(Trouble::of) {
+            self.me.trouble(trouble);
+        }
+        if worst.sealed || moved {
+            hit("vlog.lane.sealed");
+            return self.follow_to_successor(&target).await;
+        }
+        if worst.forgotten {
+            hit("vlog.lane.forgotten");
+            return self.look_in_open_segment(target).await;
+        }
+        hit("vlog.lane.again");
+        self.back_off().await;
+        if worst.why != Some(Why::Busy)
+            && let Ok(chain) = self.me.refreshed().await
+            && chain.chain.active().loglet != target.segment.loglet
+        {
+            return self.follow_to_successor(&target).await;
+        }
+        // The same records again: a sequencer that has them answers with their places.
+        self.target = Some(target);
+    }
+
+    /// The segment is sealed. Once its stop is installed, what is in it is settled and the rest goes to the next one (V2).
+    async fn follow_to_successor(&mut self, target: &Target) {
+        let chain = match self.me.successor(target.segment.loglet).await {
+            Ok(chain) => chain,
+            Err(e) => return self.refuse(e).await,
+        };
+        if mutant(Mutant::VlogV2) {
+            return;
+        }
+        // All segments before the active one have their stops: what is not below that is nowhere.
+        let end = chain.chain.active().start;
+        let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+        self.me.settle_found(&mut items, end, |_| true).await;
+        items.iter_mut().for_each(Item::clear);
+        self.redo = items.into();
+    }
+
+    /// The Loglet is open and does not remember whether it has some of these. What it does not remember is not in flight, so
+    /// a look below a tail checked now is conclusive.
+    async fn look_in_open_segment(&mut self, target: Target) {
+        let id = target.segment.loglet;
+        let again = self.forgetful.replace(id) == Some(id);
+        let round = self.me.check();
+        match self.me.checked(round).await {
+            Ok(checked) => {
+                let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
+                self.me.settle_found(&mut items, checked.tail, |_| true).await;
+                self.redo = items.into();
+                self.scanned = self.redo.len();
+            }
+            Err(_) => self.back_off().await,
+        }
+        if again && self.scanned > 0 {
+            // It forgets them again and again. A new segment knows nothing of them, and takes them.
+            hit("vlog.lane.forgotten_again");
+            self.back_off().await;
+            let _ = self.me.extend_from(id, LogletSpec::default()).await;
+        }
+        if self.has_successor(id) {
+            return self.follow_to_successor(&target).await;
+        }
+        self.target = Some(target);
+    }
+
+    fn has_successor(&self, of: LogletId) -> bool {
+        self.me.cached().is_some_and(|c| c.chain.active().loglet != of)
+    }
+}
+
+/// What a batch under construction holds.
+#[derive(Default)]
+struct BatchSize {
+    bytes: usize,
+    entries: usize,
+}
+
+impl BatchSize {
+    /// Counts a record in if it fits; the first always does.
+    fn takes(&mut self, item: &Item, limit_bytes: usize) -> bool {
+        let bytes = self.bytes + item.payload.len() + crate::entry::ENTRY_HEADER_BYTES;
+        let entries = self.entries + 1;
+        if self.entries > 0 && (bytes > limit_bytes || entries > crate::entry::MAX_BATCH_ENTRIES) {
+            return false;
+        }
+        (self.bytes, self.entries) = (bytes, entries);
+        true
+    }
+}
+
+/// The gravest of several failures.
+#[derive(Default)]
+struct Worst {
+    sealed: bool,
+    forgotten: bool,
+    why: Option<Why>,
+}
+
+impl Worst {
+    /// Counts a failure; true if it says that nothing was appended.
+    fn add(&mut self, failed: Option<&AppendError>) -> bool {
+        match failed {
+            Some(AppendError::Sealed) => self.sealed = true,
+            Some(AppendError::Forgotten) => self.forgotten = true,
+            Some(AppendError::NotAppended(why)) => {
+                self.why = self.why.or(Some(*why));
+                return true;
+            }
+            Some(AppendError::Unknown(why)) => self.why = Some(*why),
+            None => {}
+        }
+        false
+    }
+}
+
+fn settle(me: &Shared, segment: &Segment, items: Vec<Item>, placement: &Placement) {
+    let mut offsets = placement.offsets();
+    let mut highest = LogPos::ZERO;
+    for item in items {
+        let Some(offset) = offsets.next() else {
+            // The Loglet broke its word: whether this one is there is unknown, and a look for it cannot be made yet.
+            me.fail_item(item, LogAppendError::Unknown(LogError::Unavailable(Why::NoSequencer)));
+            continue;
+        };
+        let at = segment.position_of(offset);
+        highest = highest.max(at.plus(1));
+        me.settle_item(item, at);
+    }
+    // Acknowledged by an open Loglet: below every sealed tail (L3), so below every stop.
+    me.raise_known(segment.loglet, highest);
+}

@@ -1,0 +1,269 @@
+//! The virtual log: a chain of Loglets under one sequence of positions, and the change from one to the next ("Virtual Consensus in Delos", OSDI '20, §3).
+//!
+//! | paper, §3 | here |
+//! | --- | --- |
+//! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`crate::Loglet`] |
+//! | MetaStore (versioned register) | [`crate::Register`], one per log |
+//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, V2) |
+//! | checkTail | `check_tail.rs` |
+//! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
+//! | prefixTrim | `trim.rs` |
+//! | fetch of a new chain by stale clients | `refresh.rs` |
+//! | reconfigExtend: seal, checkTail, install | `extend.rs`; install and its doubt: `install.rs` |
+//! | roll forward of a reconfiguration left half done | `roll_forward.rs` |
+//! | reconfigTruncate | `truncate.rs` |
+//! | reconfigModify: remap a sealed segment | `modify.rs` |
+//! | bootstrap of the MetaStore | `create.rs` |
+//!
+//! Departures, and why:
+//! - Positions of a Loglet are contiguous (V13). The paper's VirtualLog tolerates gaps; without them every position has an entry,
+//!   and a reader never has to tell a gap from a loss.
+//! - A Loglet answers tail and seal bit as one (V1). The paper lets them be asked for in parallel; taken literally, a tail
+//!   that was grown by a repair after the seal would pass for an open one.
+//! - A sealed answer to an append is followed by a look for the entry in the sealed part (V2) before it is sent again; the paper
+//!   leaves duplicates to the layer above, but a plain log has none.
+//! - A rebuilt segment whose head was trimmed starts at the trim position, since what is trimmed cannot be copied (`modify.rs`).
+//! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use atoll_core::{Env, Ticket};
+
+pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
+use crate::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
+use crate::position::LogPos;
+use crate::register::Register;
+
+mod append;
+mod bell;
+mod check_tail;
+mod create;
+mod error;
+mod extend;
+mod install;
+mod lane;
+mod modify;
+mod options;
+mod read;
+mod reader;
+mod refresh;
+mod roll_forward;
+mod scan;
+mod trim;
+mod truncate;
+
+pub use append::LogRecord;
+pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step};
+pub use options::{Options, Trouble, Watch};
+pub use read::LogRead;
+pub use reader::Reader;
+
+use bell::{Bell, Rounds, lock};
+
+/// What is known of the tail.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Positions below are readable.
+    tail: LogPos,
+    /// The Loglet in which a tail was seen last; None before anything was. While it is not the active one, `tail` may lie far back.
+    seen_in: Option<LogletId>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    chain: Option<Arc<VersionedChain>>,
+    /// Open Loglets of the chain, and the sealed configuration that each was opened with. Bounded by the chain's segments.
+    handles: BTreeMap<LogletId, (Arc<dyn Loglet>, SealedConfig)>,
+    known: Known,
+    /// The Loglet whose successor is being looked for.
+    watched: Option<LogletId>,
+    /// Why that look was given up.
+    fatal: Option<LogError>,
+    /// Reconfigurations of this node under way.
+    reconfiguring: usize,
+    /// Damps seal-clone storms (virtuallog §5).
+    storm: roll_forward::Storm,
+    tail_waiters: check_tail::TailWaiters,
+    trims: trim::Trims,
+    watch: Option<Arc<dyn Watch>>,
+}
+
+/// What the procedures of one handle share.
+struct Shared {
+    env: Env,
+    name: String,
+    register: Arc<dyn Register>,
+    registry: Registry,
+    options: Options,
+    state: Mutex<State>,
+    /// Rung when the chain changes.
+    changed: Bell,
+    refreshes: Rounds<Result<Arc<VersionedChain>, LogError>>,
+    checks: Rounds<Result<check_tail::Checked, LogError>>,
+    lane: lane::Lane,
+    parking: scan::Parking,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log {:?}", self.name)
+    }
+}
+
+/// One node's handle of a virtual log. All methods may be called from any thread of the node and return at once; the work
+/// is done by procedures on the node's executor and goes on when a ticket is dropped (X8), except where said otherwise.
+pub struct VirtualLog(Arc<Shared>);
+
+impl fmt::Debug for VirtualLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl VirtualLog {
+    /// A handle; no I/O. Open one per node and log: appends of one handle keep their order.
+    pub fn open(
+        env: Env,
+        name: &str,
+        register: Arc<dyn Register>,
+        registry: Registry,
+        options: Options,
+    ) -> Arc<VirtualLog> {
+        Arc::new(VirtualLog(Arc::new(Shared {
+            env,
+            name: name.to_owned(),
+            register,
+            registry,
+            options,
+            state: Mutex::default(),
+            changed: Bell::default(),
+            refreshes: Rounds::default(),
+            checks: Rounds::default(),
+            lane: lane::Lane::default(),
+            parking: scan::Parking::default(),
+        })))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Sets who hears of troubles; replaces an earlier one.
+    pub fn watch(&self, watch: Arc<dyn Watch>) {
+        lock(&self.0.state).watch = Some(watch);
+    }
+
+    /// Makes the log with a first segment as specified, by conditional write from version 0; if it exists, the chain that it
+    /// has, whatever was specified.
+    pub fn create(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.create", async move { me.create(spec).await })
+    }
+
+    /// The cached chain: maybe old, None if it was never read.
+    pub fn chain(&self) -> Option<Arc<VersionedChain>> {
+        self.0.cached()
+    }
+
+    /// Reads the chain; at least as new as this call.
+    pub fn refresh(&self) -> Ticket<Result<Arc<VersionedChain>, LogError>> {
+        self.0.fresh()
+    }
+
+    /// Appends records, in order among all submissions through this handle. The ticket gives a position for each record, durable
+    /// then. It is bounded in memory, not in time: it waits, and follows the log over segments, until there is an answer. If
+    /// its ticket is dropped, records that were not sent yet may be left out. [`Busy`]: nothing was taken.
+    #[allow(clippy::type_complexity)]
+    pub fn submit(
+        &self,
+        records: Vec<LogRecord>,
+    ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
+        self.0.submit(records)
+    }
+
+    /// The tail: above every append acknowledged before this call, by anybody. Joins the next round, never one under way (V14).
+    pub fn check_tail(&self) -> Ticket<Result<LogPos, LogError>> {
+        let (me, round) = (self.0.clone(), self.0.check());
+        self.0.env.launch("vlog.check_tail", async move { me.checked(round).await.map(|c| c.tail) })
+    }
+
+    /// The highest tail that this node knows of without asking.
+    pub fn known_tail(&self) -> LogPos {
+        self.0.known().tail
+    }
+
+    /// Waits until the tail is above `above`; the tail known then. A hint, not a check: later ones may exist.
+    pub fn wait_tail(&self, above: LogPos) -> Ticket<Result<LogPos, LogError>> {
+        self.0.wait_tail(above)
+    }
+
+    /// Entries from `range.start` on, up to `range.end` (not in it), about `max_bytes` and the end of a segment: one at least. If the
+    /// start is not below the known tail, the tail is checked first.
+    pub fn read(
+        &self,
+        range: Range<LogPos>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> Ticket<Result<LogRead, LogReadError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.read", async move { me.read(range, max_bytes, from).await })
+    }
+
+    /// A tailing reader. It does nothing between calls of [`Reader::next`].
+    pub fn reader(&self, from: LogPos, scope: ReadFrom) -> Reader {
+        Reader::new(self.0.clone(), from, scope)
+    }
+
+    /// Gives up positions below `to` (not `to` itself), for ever, on all nodes; the trim position then, which may be higher.
+    /// Durable in the chain when it returns; Loglets follow. Sealed segments that are trimmed as a whole leave the chain.
+    pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
+        self.0.trim(to)
+    }
+
+    /// Seals the active segment and goes on with another as specified (virtuallog §4): reconfigExtend.
+    pub fn extend(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.extend", async move { me.extend(spec).await })
+    }
+
+    /// Takes sealed segments that are trimmed as a whole out of the chain, then deletes their Loglets: reconfigTruncate.
+    pub fn truncate(&self) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.truncate", async move { me.truncate().await })
+    }
+
+    /// Rebuilds the sealed segment of a Loglet on another one: reconfigModify (virtuallog §7, M1–M4). Positions and contents
+    /// stay; readers of either see the same.
+    pub fn modify(
+        &self,
+        loglet: LogletId,
+        spec: LogletSpec,
+    ) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.modify", async move { me.modify(loglet, spec).await })
+    }
+
+    /// Ends the log for ever: the active segment is sealed and nothing follows. The final tail. Idempotent.
+    pub fn end(&self) -> Ticket<Result<LogPos, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.end", async move { me.end().await })
+    }
+
+    /// The kinds of Loglets that this handle opens.
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+}
+
+impl Shared {
+    fn trouble(&self, trouble: Trouble) {
+        let watch = lock(&self.state).watch.clone();
+        if let Some(watch) = watch {
+            watch.on_trouble(&self.name, trouble);
+        }
+    }
+}

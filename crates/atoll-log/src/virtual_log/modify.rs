@@ -1,0 +1,164 @@
+//! reconfigModify (virtuallog §7, M1–M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
+//! Nothing is sealed for it: positions that are not written do not move, and readers of either copy see the same.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use atoll_core::testing::hit;
+
+use super::install::Installed;
+use super::{ReconfigError, Shared, Step};
+use crate::chain::{Segment, VersionedChain};
+use crate::loglet::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
+};
+use crate::position::{LogPos, Offset};
+
+/// Bytes per read of the comparison.
+const PAGE_BYTES: usize = 1024 * 1024;
+
+/// A copy that is complete and compared.
+struct Copy {
+    start: LogPos,
+    loglet: LogletId,
+    kind: String,
+    config: Bytes,
+    sealed_config: SealedConfig,
+}
+
+impl Shared {
+    pub(super) async fn modify(
+        self: &Arc<Self>,
+        loglet: LogletId,
+        spec: LogletSpec,
+    ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        // Segments below the trim go first: then only the first segment can have a trimmed head.
+        let chain = self.truncate().await?;
+        let segment = chain.chain.segment(loglet).cloned().ok_or(ReconfigError::NoSuchSegment(loglet))?;
+        let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
+        let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
+        let previous = (segment.kind == provider.kind()).then_some(&segment.config);
+        let config = provider.plan(&spec, previous).await?;
+        let (_, id) = self.draw_install();
+        let start = segment.start.max(chain.chain.trim()).min(stop);
+        let made = self.copy(&segment, start..stop, &provider, id, config.clone()).await;
+        let copy = match made {
+            Ok(copy) => copy,
+            Err(e) => {
+                self.discard(provider, id, config);
+                return Err(e);
+            }
+        };
+        self.put_in_place(&segment, copy, provider).await
+    }
+
+    /// M1, M2: exactly the entries of the segment, never one from beyond its stop; then both are read and compared.
+    async fn copy(
+        &self,
+        segment: &Segment,
+        range: std::ops::Range<LogPos>,
+        provider: &Arc<dyn LogletProvider>,
+        id: LogletId,
+        config: Bytes,
+    ) -> Result<Copy, ReconfigError> {
+        let source = self.handle(segment)?;
+        let offsets = segment.offset_of(range.start)..segment.offset_of(range.end);
+        let count = range.end.since(range.start);
+        provider.build_sealed(id, &config, &*source, offsets.clone()).await.map_err(unavailable)?;
+        let target = provider.open(id, &config)?;
+        let tail = target.check_tail().await.map_err(unavailable)?;
+        let Some(sealed_config) = tail.sealed else {
+            return Err(ReconfigError::Copy("the copy is not sealed".to_owned()));
+        };
+        if tail.at != Offset(count) {
+            let what = format!("the copy has {} entries, the segment {count}", tail.at);
+            return Err(ReconfigError::Copy(what));
+        }
+        compare(&*source, offsets.start, &*target, count).await?;
+        Ok(Copy { start: range.start, loglet: id, kind: provider.kind().to_owned(), config, sealed_config })
+    }
+
+    /// M3, M4: replaces the segment if it is still in the chain as it was; the old Loglet goes after a grace period.
+    async fn put_in_place(
+        self: &Arc<Self>,
+        old: &Segment,
+        copy: Copy,
+        provider: Arc<dyn LogletProvider>,
+    ) -> Result<Arc<VersionedChain>, ReconfigError> {
+        let until = self.reconfigure_until();
+        let mut chain = self.refreshed().await?;
+        loop {
+            let at = chain.chain.segments().iter().position(|s| s.loglet == old.loglet && s == old);
+            // The head of any but the first segment is never trimmed, so its start never moves.
+            let Some(at) = at.filter(|at| *at == 0 || copy.start == old.start) else {
+                self.discard(provider, copy.loglet, copy.config);
+                return Err(ReconfigError::NoSuchSegment(old.loglet));
+            };
+            let (nonce, _) = self.draw_install();
+            let new = chain.chain.next(nonce, |segments, _| {
+                segments[at] = Segment {
+                    start: copy.start,
+                    stop: old.stop,
+                    loglet: copy.loglet,
+                    kind: copy.kind.clone(),
+                    base: Offset::ZERO,
+                    config: copy.config.clone(),
+                    sealed_config: copy.sealed_config.clone(),
+                };
+            })?;
+            match self.install(chain.version, new, until).await? {
+                Installed::Mine(new) => {
+                    hit("vlog.modify");
+                    self.delete_removed(&chain, &new, self.options.delete_after);
+                    return Ok(new);
+                }
+                Installed::Lost(newer) => chain = newer,
+            }
+        }
+    }
+}
+
+/// M2: every entry, by name and content.
+async fn compare(
+    source: &dyn Loglet,
+    from: Offset,
+    copy: &dyn Loglet,
+    count: u64,
+) -> Result<(), ReconfigError> {
+    let mut done = 0;
+    while done < count {
+        let end = from.plus(count);
+        let theirs = read(source, from.plus(done)..end).await?;
+        let n = theirs.len() as u64;
+        let mut ours = Vec::new();
+        while (ours.len() as u64) < n {
+            let at = Offset(done + ours.len() as u64);
+            ours.extend(read(copy, at..Offset(done + n)).await?);
+        }
+        if let Some(i) = theirs.iter().zip(&ours).position(|(a, b)| a != b) {
+            let what = format!("the copy differs at its entry {}", done + i as u64);
+            return Err(ReconfigError::Copy(what));
+        }
+        done += n;
+    }
+    Ok(())
+}
+
+async fn read(
+    loglet: &dyn Loglet,
+    range: std::ops::Range<Offset>,
+) -> Result<Vec<crate::entry::Entry>, ReconfigError> {
+    match loglet.read(range, PAGE_BYTES, ReadFrom::Anywhere).await {
+        Ok(got) if !got.entries.is_empty() => Ok(got.entries),
+        Ok(_) => Err(ReconfigError::Copy(ReadError::BeyondTail(Offset::ZERO).to_string())),
+        Err(e) => Err(ReconfigError::Copy(e.to_string())),
+    }
+}
+
+fn unavailable(e: LogletError) -> ReconfigError {
+    match e {
+        LogletError::Unavailable(why) => ReconfigError::Unavailable { step: Step::ReadChain, why },
+        LogletError::Gone => ReconfigError::Copy(LogletError::Gone.to_string()),
+    }
+}

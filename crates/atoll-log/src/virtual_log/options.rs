@@ -1,0 +1,80 @@
+//! Settings of a virtual log on one node, and who hears of its troubles.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::loglet::Why;
+
+/// Settings of one node's handle of a log. All affect speed and memory only, never safety.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a sealed segment waits for the client that sealed it to install the next one, before anybody else does (T_roll,
+    /// virtuallog §4). Too small: clients race each other at every planned change, safely, but noisily. Too large: appends
+    /// stop for that long when a reconfigurer dies half way.
+    pub roll_forward_after: Duration,
+    /// Most batches that a lane has in flight. Too small: the lane waits for round trips. Too large: batches stay small, and
+    /// there is more to look for after a seal.
+    pub max_inflight_batches: usize,
+    /// Most payload bytes that go into one batch, unless one record alone is longer. Too small: more messages. Too large: a
+    /// batch takes longer on the wire than a sync takes on disk.
+    pub max_batch_bytes: usize,
+    /// Most bytes that wait in the lane, in flight included; beyond it submissions are refused as busy. Too small: refusals under
+    /// load. Too large: memory, and long waits.
+    pub lane_window_bytes: usize,
+    /// How long an append may have no answer before the lane reports trouble and looks for a newer chain. Too small: reports
+    /// during a slow sync. Too large: a sequencer that hangs is noticed late.
+    pub stall_after: Duration,
+    /// How long a reconfiguration keeps trying a step before it reports that it failed. Too small: planned changes fail
+    /// during short outages. Too large: operators wait.
+    pub reconfigure_within: Duration,
+    /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (virtuallog M4).
+    pub delete_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            roll_forward_after: Duration::from_millis(150),
+            max_inflight_batches: 8,
+            max_batch_bytes: 256 * 1024,
+            lane_window_bytes: 16 * 1024 * 1024,
+            stall_after: Duration::from_millis(200),
+            reconfigure_within: Duration::from_secs(10),
+            delete_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What an appender ran into: evidence for the policy, which decides whether to extend (virtuallog §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// The sequencer does not answer.
+    NoSequencer,
+    /// The sequencer is another life than the configuration names: the segment will never take an append again.
+    WrongSequencer,
+    /// The sequencer's journal is closed for good.
+    SequencerFailed,
+    /// Not enough servers answer.
+    NoQuorum,
+    /// A disk is full; ends by itself.
+    DiskFull,
+}
+
+impl Trouble {
+    pub(super) fn of(why: Why) -> Option<Trouble> {
+        match why {
+            Why::NoSequencer => Some(Trouble::NoSequencer),
+            Why::WrongSequencer => Some(Trouble::WrongSequencer),
+            Why::StorageFailed => Some(Trouble::SequencerFailed),
+            Why::NoQuorum => Some(Trouble::NoQuorum),
+            Why::DiskFull => Some(Trouble::DiskFull),
+            Why::Busy | Why::TooLarge | Why::Stopping => None,
+        }
+    }
+}
+
+/// Hears of troubles. Called from within a turn: must not wait.
+pub trait Watch: Send + Sync + fmt::Debug {
+    /// An appender of this log ran into something. Repeated while it lasts.
+    fn on_trouble(&self, log: &str, trouble: Trouble);
+}

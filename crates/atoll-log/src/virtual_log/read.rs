@@ -1,0 +1,128 @@
+//! readNext (virtuallog §3; V3, V7, V12).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+
+use super::{LogError, LogReadError, Shared};
+use crate::chain::{Segment, VersionedChain};
+use crate::entry::Entry;
+use crate::loglet::{ReadError, ReadFrom, Why};
+use crate::position::LogPos;
+
+/// Chain changes that one read follows before it gives up as unavailable.
+const ATTEMPTS: u32 = 8;
+
+/// What a read gave: consecutive entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRead {
+    /// The position of the first entry.
+    pub first: LogPos,
+    /// One at least.
+    pub entries: Vec<Entry>,
+    /// How many of them came from another node.
+    pub remote: u64,
+}
+
+impl LogRead {
+    /// The position after the last entry: where to go on.
+    pub fn next(&self) -> LogPos {
+        self.first.plus(self.entries.len() as u64)
+    }
+}
+
+impl Shared {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        range: Range<LogPos>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> Result<LogRead, LogReadError> {
+        for _ in 0..ATTEMPTS {
+            let chain = self.some_chain().await?;
+            if range.start < chain.chain.trim() {
+                return Err(LogReadError::Trimmed(chain.chain.trim()));
+            }
+            let Some(segment) = chain.chain.locate(range.start) else {
+                return Err(LogReadError::Trimmed(chain.chain.trim()));
+            };
+            let end = match self.bound(&chain, segment, &range).await? {
+                Some(end) => end,
+                None => continue,
+            };
+            let loglet = self.handle(segment)?;
+            let offsets = segment.offset_of(range.start)..segment.offset_of(end);
+            match loglet.read(offsets, max_bytes, from).await {
+                Ok(got) => {
+                    atoll_core::invariant!(
+                        !got.entries.is_empty() && got.entries.len() as u64 <= end.since(range.start),
+                        "a read gives one entry at least, and none from beyond its range"
+                    );
+                    return Ok(LogRead { first: range.start, entries: got.entries, remote: got.remote });
+                }
+                Err(ReadError::Trimmed(at)) => {
+                    hit("vlog.read.trimmed");
+                    return Err(self.trimmed(segment.position_of(at), range.start).await);
+                }
+                Err(ReadError::Gone) => {
+                    hit("vlog.read.gone");
+                    self.newer_than(chain.version).await?;
+                }
+                Err(ReadError::BeyondTail(_)) => {
+                    // The handle does not know what we know; or, with a chain that is too old, we know too little.
+                    hit("vlog.read.beyond");
+                    if self.refreshed().await?.version == chain.version {
+                        return Err(LogError::Unavailable(Why::NoQuorum).into());
+                    }
+                }
+                Err(ReadError::Unavailable(why)) => {
+                    // A newer chain may have the segment on other servers (modify).
+                    if from == ReadFrom::LocalOnly || self.refreshed().await?.version == chain.version {
+                        return Err(LogError::Unavailable(why).into());
+                    }
+                }
+                Err(ReadError::Damaged(what)) => return Err(LogReadError::Damaged(what)),
+            }
+        }
+        Err(LogError::Unavailable(Why::NoQuorum).into())
+    }
+
+    /// Where a read of this segment must end: at its stop; in the active one, at a tail that was obtained while it was open, by
+    /// this node (V3: what others say of the tail may be beyond a stop that we do not know). None: the chain has changed.
+    async fn bound(
+        self: &Arc<Self>,
+        chain: &VersionedChain,
+        segment: &Segment,
+        range: &Range<LogPos>,
+    ) -> Result<Option<LogPos>, LogReadError> {
+        if mutant(Mutant::VlogV3) && range.end > range.start {
+            return Ok(Some(range.end));
+        }
+        let mut limit = match segment.stop {
+            Some(stop) => stop,
+            None => self.known().tail,
+        };
+        if segment.stop.is_none() && range.start >= limit {
+            let round = self.check();
+            limit = self.checked(round).await?.tail;
+            if self.cached().is_some_and(|c| c.version != chain.version) {
+                return Ok(None);
+            }
+        }
+        let end = range.end.min(limit);
+        if end <= range.start {
+            return Err(LogError::BeyondTail(limit).into());
+        }
+        Ok(Some(end))
+    }
+
+    /// A Loglet says that it is trimmed: where the log begins, as the newest chain has it.
+    async fn trimmed(self: &Arc<Self>, loglet: LogPos, asked: LogPos) -> LogReadError {
+        let chain = match self.refreshed().await {
+            Ok(chain) => chain.chain.trim(),
+            Err(_) => LogPos::ZERO,
+        };
+        LogReadError::Trimmed(loglet.max(chain).max(asked.plus(1)))
+    }
+}

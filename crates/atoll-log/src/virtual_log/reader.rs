@@ -1,0 +1,52 @@
+//! A tailing reader: entries in order over segments, and then as they come (V3–V5, native T18).
+
+use std::sync::Arc;
+
+use atoll_core::Abandoned;
+
+use super::{LogError, LogRead, LogReadError, Shared, VirtualLog};
+use crate::loglet::{ReadFrom, Why};
+use crate::position::LogPos;
+
+/// Reads a log from a position on. It may be used from anywhere, also outside of the node's executor; dropped, it stops.
+#[derive(Debug)]
+pub struct Reader {
+    log: VirtualLog,
+    at: LogPos,
+    scope: ReadFrom,
+}
+
+impl Reader {
+    pub(super) fn new(shared: Arc<Shared>, at: LogPos, scope: ReadFrom) -> Self {
+        Reader { log: VirtualLog(shared), at, scope }
+    }
+
+    /// The next position that it will read.
+    pub fn position(&self) -> LogPos {
+        self.at
+    }
+
+    /// Goes on from another position, as after [`LogReadError::Trimmed`].
+    pub fn seek(&mut self, to: LogPos) {
+        self.at = to;
+    }
+
+    /// The next entries, about `max_bytes`; waits until there is one. After an error the position is as it was, and another
+    /// call tries again. Dropping the future loses nothing.
+    pub async fn next(&mut self, max_bytes: usize) -> Result<LogRead, LogReadError> {
+        loop {
+            let stopping = |_: Abandoned| Err(LogError::Unavailable(Why::Stopping));
+            let tail = self.log.wait_tail(self.at).await.unwrap_or_else(stopping)?;
+            let range = self.at..tail;
+            let read = self.log.read(range, max_bytes, self.scope).await;
+            match read.unwrap_or(Err(LogError::Unavailable(Why::Stopping).into())) {
+                Ok(read) => {
+                    self.at = read.next();
+                    return Ok(read);
+                }
+                Err(LogReadError::Log(LogError::BeyondTail(_))) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

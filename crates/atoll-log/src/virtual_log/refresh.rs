@@ -1,0 +1,225 @@
+//! The cached chain: reading it, adopting a newer one, and waiting for what follows a sealed segment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{BoxFuture, Ticket};
+
+use super::bell::{First, lock, race};
+use super::{Known, LogError, Shared};
+use crate::chain::{Chain, ChainError, Segment, VersionedChain};
+use crate::loglet::{Loglet, LogletId, Why};
+use crate::register::{RegisterError, Version, Versioned};
+
+/// First wait between two looks at the register for the successor of a sealed segment.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// Longest such wait.
+const LAST_LOOK: Duration = Duration::from_millis(16);
+/// Longest wait between two attempts to roll forward.
+const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
+
+impl Shared {
+    /// The cached chain; may be old, which costs retries and never safety.
+    pub(super) fn cached(&self) -> Option<Arc<VersionedChain>> {
+        lock(&self.state).chain.clone()
+    }
+
+    /// A chain that is at least as new as this call.
+    pub(super) fn fresh(self: &Arc<Self>) -> Ticket<Result<Arc<VersionedChain>, LogError>> {
+        let (wait, start) = self.refreshes.join();
+        if start {
+            let me = self.clone();
+            self.env.spawn(
+                "vlog.refresh",
+                Box::pin(async move {
+                    while me.refreshes.begin() {
+                        let got = me.read_register().await;
+                        me.refreshes.finish(&got);
+                    }
+                }),
+            );
+        }
+        wait
+    }
+
+    /// [`Shared::fresh`] within a procedure.
+    pub(super) async fn refreshed(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
+        self.fresh().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+    }
+
+    /// The cached chain, or the register's if none is cached.
+    pub(super) async fn some_chain(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
+        match self.cached() {
+            Some(chain) => Ok(chain),
+            None => self.refreshed().await,
+        }
+    }
+
+    async fn read_register(&self) -> Result<Arc<VersionedChain>, LogError> {
+        match self.register.read().await {
+            Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),
+            Ok(v) => Ok(self.adopt(parse(v)?)),
+            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
+                Err(LogError::Unavailable(why))
+            }
+            Err(RegisterError::TooLarge(_)) => Err(LogError::Unavailable(Why::TooLarge)),
+        }
+    }
+
+    /// Takes a chain if it is newer than the cached one; the newest either way. Wakes everybody who waits for a stop (V4, V5).
+    pub(super) fn adopt(&self, new: VersionedChain) -> Arc<VersionedChain> {
+        let mut state = lock(&self.state);
+        if let Some(old) = &state.chain
+            && old.version >= new.version
+        {
+            return old.clone();
+        }
+        let fresh_segment = state.chain.as_ref().is_some_and(|old| {
+            old.version.0 + 1 == new.version.0 && old.chain.active().loglet != new.chain.active().loglet
+        });
+        let new = Arc::new(new);
+        state.handles.retain(|id, _| mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some());
+        // All below the start of the active segment is below an installed stop: readable, for ever.
+        let active = new.chain.active();
+        state.known.tail = state.known.tail.max(active.start);
+        if fresh_segment {
+            state.known.seen_in = Some(active.loglet);
+        }
+        state.chain = Some(new.clone());
+        drop(state);
+        self.changed.ring();
+        new
+    }
+
+    /// A handle to the Loglet of a segment: opened once, kept while the segment is in the chain.
+    pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
+        let mut key = segment.loglet;
+        if mutant(Mutant::VlogV7) {
+            key = LogletId(segment.start.0.into());
+        }
+        if let Some((handle, sealed)) = lock(&self.state).handles.get(&key)
+            && (*sealed == segment.sealed_config || mutant(Mutant::VlogV7))
+        {
+            return Ok(handle.clone());
+        }
+        let provider = self.registry.provider(&segment.kind).map_err(LogError::Open)?;
+        let handle = if segment.stop.is_some() {
+            provider.open_sealed(segment.loglet, &segment.config, &segment.sealed_config)
+        } else {
+            provider.open(segment.loglet, &segment.config)
+        }
+        .map_err(LogError::Open)?;
+        let mut state = lock(&self.state);
+        match state.handles.get(&key) {
+            // Somebody opened it meanwhile: one handle for all, or appends of one caller would not keep their order.
+            Some((theirs, sealed)) if *sealed == segment.sealed_config => Ok(theirs.clone()),
+            _ => {
+                state.handles.insert(key, (handle.clone(), segment.sealed_config.clone()));
+                Ok(handle)
+            }
+        }
+    }
+
+    /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (V3, V4).
+    pub(super) fn raise_known(&self, seen_in: LogletId, tail: crate::LogPos) {
+        let served = {
+            let mut state = lock(&self.state);
+            if state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == seen_in) {
+                state.known.seen_in = Some(seen_in);
+            }
+            if tail <= state.known.tail {
+                return;
+            }
+            state.known.tail = tail;
+            state.tail_waiters.take_passed(tail)
+        };
+        for done in served {
+            done.complete(Ok(tail));
+        }
+    }
+
+    /// What is known of the tail.
+    pub(super) fn known(&self) -> Known {
+        lock(&self.state).known
+    }
+
+    /// Waits until `of`, which was seen sealed, is not the active Loglet any more. After T_roll this node installs a successor
+    /// itself (virtuallog §4 "Roll forward", V10). Ends with an error only if the chain cannot be used at all.
+    pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
+        loop {
+            let seen = self.changed.rings();
+            if let Some(chain) = self.cached()
+                && (chain.chain.active().loglet != of || chain.chain.active().is_end())
+            {
+                return Ok(chain);
+            }
+            self.watch_successor(of);
+            self.changed.after(seen).await;
+            if let Some(fatal) = lock(&self.state).fatal.clone() {
+                return Err(fatal);
+            }
+        }
+    }
+
+    /// One procedure per node and log looks for the successor, however many wait.
+    fn watch_successor(self: &Arc<Self>, of: LogletId) {
+        {
+            let mut state = lock(&self.state);
+            if state.watched == Some(of) {
+                return;
+            }
+            state.watched = Some(of);
+            state.fatal = None;
+        }
+        let me = self.clone();
+        let procedure: BoxFuture<'static, ()> = Box::pin(async move {
+            me.look_for_successor(of).await;
+            let mut state = lock(&me.state);
+            if state.watched == Some(of) {
+                state.watched = None;
+            }
+            drop(state);
+            me.changed.ring();
+        });
+        self.env.spawn("vlog.successor", procedure);
+    }
+
+    async fn look_for_successor(self: &Arc<Self>, of: LogletId) {
+        let mut look = FIRST_LOOK;
+        let mut roll_wait = self.options.roll_forward_after;
+        let mut roll_at = self.env.now().after(self.env.jitter(roll_wait));
+        loop {
+            let seen = self.changed.rings();
+            match self.refreshed().await {
+                Ok(chain) if chain.chain.active().loglet != of => return,
+                Ok(_) | Err(LogError::Unavailable(_)) => {}
+                Err(fatal) => {
+                    lock(&self.state).fatal = Some(fatal);
+                    return;
+                }
+            }
+            // While this node itself is at it, a second attempt would only race the first.
+            if self.env.now() >= roll_at && lock(&self.state).reconfiguring == 0 {
+                hit("vlog.roll_forward");
+                if self.roll_forward(of).await.is_ok() {
+                    return;
+                }
+                roll_wait = MAX_ROLL_WAIT.min(roll_wait * 2);
+                roll_at = self.env.now().after(self.env.jitter(roll_wait));
+            }
+            let nap = self.env.sleep(self.env.jitter(look));
+            look = LAST_LOOK.min(look * 2);
+            if let First::B(()) = race(nap, self.changed.after(seen)).await
+                && self.cached().is_some_and(|c| c.chain.active().loglet != of)
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// The chain in a register.
+pub(super) fn parse(v: Versioned) -> Result<VersionedChain, ChainError> {
+    Ok(VersionedChain { version: v.version, chain: Chain::parse(v.value)? })
+}

@@ -1,0 +1,51 @@
+//! Completing a reconfiguration that somebody else left half done (virtuallog §4): like extend, on a copy of the active
+//! configuration in which the provider has replaced what does not answer. The intent of the one who died is lost, by design.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::Tick;
+
+use super::bell::lock;
+use super::install::Installed;
+use super::{ReconfigError, Shared};
+use crate::loglet::{LogletId, LogletSpec};
+
+/// Roll forwards closer together than this are a storm.
+const CALM_AFTER: Duration = Duration::from_secs(2);
+/// Wait before the second one in a storm; doubles with each.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+/// Doublings at most: 20 ms to 1.28 s.
+const MAX_LEVEL: u32 = 6;
+
+/// Seal, copy, seal: when every new segment fails at once, the attempts grow rarer (virtuallog §5).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Storm {
+    last: Option<Tick>,
+    level: u32,
+}
+
+impl Storm {
+    /// Counts an attempt; how long it has to wait first.
+    fn next_wait(&mut self, now: Tick) -> Duration {
+        self.level = match self.last {
+            Some(last) if now.since(last) < CALM_AFTER => (self.level + 1).min(MAX_LEVEL),
+            _ => 0,
+        };
+        self.last = Some(now);
+        if self.level == 0 { Duration::ZERO } else { FIRST_WAIT * 2u32.pow(self.level - 1) }
+    }
+}
+
+impl Shared {
+    /// Installs a successor of a Loglet that was seen sealed, unless somebody else has.
+    pub(super) async fn roll_forward(self: &Arc<Self>, of: LogletId) -> Result<(), ReconfigError> {
+        let wait = lock(&self.state).storm.next_wait(self.env.now());
+        if !wait.is_zero() {
+            self.env.sleep(self.env.jitter(wait)).await;
+        }
+        match self.extend_from(of, LogletSpec::default()).await? {
+            Installed::Mine(_) | Installed::Lost(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Looking for records that may be in the log already (V2, X16): after a seal, and for a client's retry through another node.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+
+use super::append::Item;
+use super::bell::lock;
+use super::{LogAppendError, LogError, LogReadError, Shared};
+use crate::entry::{ClientId, OpId};
+use crate::loglet::ReadFrom;
+use crate::position::LogPos;
+
+/// Bytes per read of a scan.
+const PAGE_BYTES: usize = 1024 * 1024;
+/// First wait after a read that failed.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longest such wait.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// Clients whose retries are being looked for; what they submit meanwhile waits behind, in order. Bounded by the lane's window.
+#[derive(Debug, Default)]
+pub(super) struct Parking(Mutex<Parked>);
+
+#[derive(Debug, Default)]
+struct Parked {
+    clients: BTreeMap<ClientId, VecDeque<Item>>,
+    running: bool,
+}
+
+impl Shared {
+    /// Takes the records that must wait for a look at the log, or for one that does; true if a look has to be started.
+    pub(super) fn park(&self, items: Vec<Item>, pass: &mut Vec<Item>) -> bool {
+        let mut parked = lock(&self.parking.0);
+        if parked.clients.is_empty() && !items.iter().any(|i| i.seek) {
+            *pass = items;
+            return false;
+        }
+        for item in items {
+            if item.seek || parked.clients.contains_key(&item.op.client) {
+                parked.clients.entry(item.op.client).or_default().push_back(item);
+            } else {
+                pass.push(item);
+            }
+        }
+        let start = !parked.running && !parked.clients.is_empty();
+        parked.running |= start;
+        start
+    }
+
+    /// Looks for parked retries until none is left. Those that are not there go to the lane.
+    pub(super) async fn unpark(self: Arc<Self>) {
+        let mut pause = PAUSE;
+        loop {
+            let mut sought: Vec<Item> = Vec::new();
+            {
+                let mut parked = lock(&self.parking.0);
+                parked.clients.retain(|_, items| items.iter().any(|i| i.seek));
+                if parked.clients.is_empty() {
+                    parked.running = false;
+                    return;
+                }
+                for items in parked.clients.values_mut() {
+                    sought.extend(std::mem::take(items));
+                }
+            }
+            // The check begins after the retry came in: whatever was acknowledged to its client before is below.
+            let round = self.check();
+            let done = match self.checked(round).await {
+                Ok(checked) => {
+                    hit("vlog.append.sought");
+                    self.settle_found(&mut sought, checked.tail, |i| i.seek).await;
+                    for item in &mut sought {
+                        item.seek = false;
+                    }
+                    true
+                }
+                Err(LogError::Unavailable(_)) => false,
+                Err(e) => {
+                    for item in sought.drain(..) {
+                        self.drop_item(item, e.clone());
+                    }
+                    true
+                }
+            };
+            self.put_back(sought, done);
+            if done {
+                pause = PAUSE;
+            } else {
+                self.env.sleep(self.env.jitter(pause)).await;
+                pause = MAX_PAUSE.min(pause * 2);
+            }
+        }
+    }
+
+    /// Parked records go on to the lane (`done`), or back to wait in front of what came meanwhile.
+    fn put_back(self: &Arc<Self>, sought: Vec<Item>, done: bool) {
+        let mut ready = Vec::new();
+        {
+            let mut parked = lock(&self.parking.0);
+            if done {
+                ready = sought;
+                // What came meanwhile follows in order, up to the next retry that must be looked for.
+                for items in parked.clients.values_mut() {
+                    let until = items.iter().position(|i| i.seek).unwrap_or(items.len());
+                    ready.extend(items.drain(..until));
+                }
+            } else {
+                for item in sought.into_iter().rev() {
+                    parked.clients.entry(item.op.client).or_default().push_front(item);
+                }
+            }
+            // Under the lock: nothing of these clients may enter the lane before what waited.
+            self.lane.push(ready);
+        }
+        self.start_lane();
+    }
+
+    /// Looks for records in `[since, end)` and settles those found; `end` must not move any more for what is looked for. Takes
+    /// its time: reads are repeated until they succeed. What may have been trimmed is answered as such.
+    pub(super) async fn settle_found(
+        self: &Arc<Self>,
+        items: &mut Vec<Item>,
+        end: LogPos,
+        wanted: impl Fn(&Item) -> bool,
+    ) {
+        let doubtful = |i: &Item| wanted(i) && i.op.client.0 != 0 && i.since.is_some_and(|s| s < end);
+        let start = items.iter().filter(|i| doubtful(i)).filter_map(|i| i.since).min();
+        let Some(start) = start else { return };
+        let mut left: BTreeMap<OpId, LogPos> =
+            items.iter().filter(|i| doubtful(i)).map(|i| (i.op, LogPos(u64::MAX))).collect();
+        let mut unseen = left.len();
+        let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
+        while at < end && unseen > 0 {
+            match self.read(at..end, PAGE_BYTES, ReadFrom::Anywhere).await {
+                Ok(read) => {
+                    pause = PAUSE;
+                    for (i, entry) in read.entries.iter().enumerate() {
+                        if let Some(slot) = left.get_mut(&entry.op)
+                            && slot.0 == u64::MAX
+                        {
+                            *slot = at.plus(i as u64);
+                            unseen -= 1;
+                        }
+                    }
+                    at = read.next();
+                }
+                Err(LogReadError::Trimmed(to)) => {
+                    hit("vlog.scan.trimmed");
+                    trimmed = trimmed.max(to);
+                    at = at.max(to);
+                }
+                Err(_) => {
+                    hit("vlog.scan.again");
+                    self.env.sleep(self.env.jitter(pause)).await;
+                    pause = MAX_PAUSE.min(pause * 2);
+                }
+            }
+        }
+        for item in std::mem::take(items) {
+            match left.get(&item.op) {
+                Some(found) if found.0 != u64::MAX => {
+                    hit("vlog.append.found");
+                    self.settle_item(item, *found);
+                }
+                Some(_) if doubtful(&item) && item.since.is_some_and(|s| s < trimmed) => {
+                    self.fail_item(item, LogAppendError::Trimmed(trimmed));
+                }
+                _ => items.push(item),
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! prefixTrim (virtuallog §6): the trim position is raised in the chain, trimmed segments leave it in the same write, then the
+//! Loglet that holds the position is trimmed. Calls that come while one is under way share the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Completer, Ticket, ticket};
+
+use super::bell::lock;
+use super::install::Installed;
+use super::truncate::trimmed_segments;
+use super::{LogError, ReconfigError, Shared};
+use crate::chain::VersionedChain;
+use crate::loglet::LogletError;
+use crate::position::LogPos;
+
+/// Attempts to trim the Loglet itself. The trim holds without it; what fails is made good by the next trim.
+const ATTEMPTS: u32 = 3;
+/// Wait between them.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Trims that wait for the next round. Bounded by the callers' tickets.
+#[derive(Debug, Default)]
+pub(super) struct Trims {
+    waiting: Vec<(LogPos, Completer<Result<LogPos, LogError>>)>,
+    running: bool,
+}
+
+impl Shared {
+    pub(super) fn trim(self: &Arc<Self>, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
+        let (done, wait) = ticket();
+        {
+            let mut state = lock(&self.state);
+            state.trims.waiting.push((to, done));
+            if state.trims.running {
+                return wait;
+            }
+            state.trims.running = true;
+        }
+        let me = self.clone();
+        self.env.spawn("vlog.trim", Box::pin(async move { me.run_trims().await }));
+        wait
+    }
+
+    async fn run_trims(self: Arc<Self>) {
+        loop {
+            let waiting = {
+                let mut state = lock(&self.state);
+                state.trims.running = !state.trims.waiting.is_empty();
+                std::mem::take(&mut state.trims.waiting)
+            };
+            let Some(highest) = waiting.iter().map(|(to, _)| *to).max() else { return };
+            match self.tail_for_trim(highest).await {
+                Ok(tail) => {
+                    let (good, bad): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(to, _)| *to <= tail);
+                    for (_, done) in bad {
+                        done.complete(Err(LogError::BeyondTail(tail)));
+                    }
+                    let Some(to) = good.iter().map(|(to, _)| *to).max() else { continue };
+                    let got = self.trim_once(to).await;
+                    for (_, done) in good {
+                        done.complete(got.clone());
+                    }
+                }
+                Err(e) => {
+                    for (_, done) in waiting {
+                        done.complete(Err(e.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tail that may be trimmed up to: the known one if it is enough, else a checked one.
+    async fn tail_for_trim(self: &Arc<Self>, to: LogPos) -> Result<LogPos, LogError> {
+        let known = self.known().tail;
+        if to <= known {
+            return Ok(known);
+        }
+        let round = self.check();
+        Ok(self.checked(round).await?.tail)
+    }
+
+    async fn trim_once(self: &Arc<Self>, to: LogPos) -> Result<LogPos, LogError> {
+        let chain = self.raise_trim(to).await.map_err(LogError::from)?;
+        self.forward_trim(&chain);
+        Ok(chain.chain.trim())
+    }
+
+    async fn raise_trim(self: &Arc<Self>, to: LogPos) -> Result<Arc<VersionedChain>, ReconfigError> {
+        let until = self.reconfigure_until();
+        let mut chain = self.some_chain().await?;
+        loop {
+            let old = &chain.chain;
+            if old.trim() >= to {
+                return Ok(chain);
+            }
+            let n = trimmed_segments(old.segments(), to);
+            let (nonce, _) = self.draw_install();
+            let new = old.next(nonce, |segments, trim| {
+                *trim = to;
+                segments.drain(..n);
+            })?;
+            match self.install(chain.version, new, until).await? {
+                Installed::Mine(new) => {
+                    if n > 0 {
+                        hit("vlog.trim.truncated");
+                        self.delete_removed(&chain, &new, Duration::ZERO);
+                    }
+                    return Ok(new);
+                }
+                Installed::Lost(newer) => chain = newer,
+            }
+        }
+    }
+
+    /// Tells the Loglet that holds the trim position, in the background.
+    fn forward_trim(self: &Arc<Self>, chain: &VersionedChain) {
+        let trim = chain.chain.trim();
+        let Some(segment) = chain.chain.locate(trim).filter(|s| !s.is_end() && s.start < trim) else {
+            return;
+        };
+        let Ok(loglet) = self.handle(segment) else { return };
+        let (me, to): (Arc<Self>, _) = (self.clone(), segment.offset_of(trim));
+        let work = async move {
+            for _ in 0..ATTEMPTS {
+                match loglet.prefix_trim(to).await {
+                    Ok(()) | Err(LogletError::Gone) => return,
+                    Err(LogletError::Unavailable(_)) => me.env.sleep(me.env.jitter(PAUSE)).await,
+                }
+            }
+        };
+        self.env.spawn("vlog.trim.forward", Box::pin(work));
+    }
+}
