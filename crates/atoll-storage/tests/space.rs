@@ -1,0 +1,282 @@
+//! Space: trims give it back, a full disk refuses before anything is written, failures close for good.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use atoll_core::{Checkpoint, Loc, Lsn, Space};
+use atoll_storage::{Fault, Journal, JournalError, JournalOptions, MemDisk, RecoverError};
+use common::{STORAGE, entries, facts};
+
+const KIB: u64 = 1024;
+
+fn open(disk: &MemDisk, options: JournalOptions) -> (Journal, Lsn) {
+    match Journal::recover(Arc::new(disk.clone()), options, &mut |_| Ok::<_, Infallible>(())) {
+        Ok(opened) => opened,
+        Err(RecoverError::Journal(e)) => panic!("{e}"),
+    }
+}
+
+/// What a host does between two batches.
+fn tend(journal: &mut Journal) {
+    if let Some(job) = journal.needs_segment() {
+        journal.prepared(job.run()).unwrap();
+    }
+    if journal.wants_checkpoint() {
+        let checkpoint = Checkpoint { covers: journal.synced(), states: Vec::new() };
+        match journal.write_checkpoint(&checkpoint) {
+            Ok(()) | Err(JournalError::NoSpace { .. }) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_hundred_times_the_disk_goes_through_a_trimmed_journal() {
+    let disk = MemDisk::new();
+    let capacity = 1024 * KIB;
+    disk.set_capacity(Some(capacity));
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let mut kept: VecDeque<Loc> = VecDeque::new();
+    let mut next = 1;
+    while journal.stats().record_bytes < 100 * capacity {
+        let batch = if next % 7 == 0 { facts(next, 2, 300) } else { entries(next, 4, 2000) };
+        let places = journal.write(&batch).unwrap();
+        journal.sync().unwrap();
+        next += places.len() as u64;
+        if batch.records[0].1.kind == atoll_core::RecordKind::Entry {
+            kept.extend(places.iter().map(|(_, loc)| *loc));
+        }
+        while kept.len() > 200 {
+            let old = kept.pop_front().unwrap();
+            journal.free(&[old]).unwrap();
+            if kept.len() == 200 {
+                assert!(journal.reader().read(&[*kept.front().unwrap()]).is_ok());
+            }
+        }
+        tend(&mut journal);
+        assert_eq!(journal.space(), Space::Plenty);
+    }
+    let stats = journal.stats();
+    assert!(stats.recycled > 1000 && stats.checkpoints > 100, "{stats:?}");
+    assert!(stats.spare_segments <= 2 && disk.used_bytes() < 800 * KIB, "{stats:?}");
+    // Everything goes: so does the disk space.
+    journal.free(kept.make_contiguous()).unwrap();
+    journal.write(&facts(next, 1, 10)).unwrap();
+    journal.sync().unwrap();
+    tend(&mut journal);
+    tend(&mut journal);
+    assert!(disk.used_bytes() <= 6 * 64 * KIB, "{} {:?}", disk.used_bytes(), journal.stats());
+}
+
+#[test]
+fn a_recycled_place_is_an_error_and_never_another_record() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let reader = journal.reader();
+    let old = journal.write(&entries(1, 1, 1000)).unwrap()[0].1;
+    journal.sync().unwrap();
+    assert_eq!(reader.read(&[old]).unwrap()[0].lsn, Lsn(1));
+    journal.free(&[old]).unwrap();
+    let mut next = 2;
+    while journal.stats().recycled == 0 {
+        let places = journal.write(&entries(next, 4, 1000)).unwrap();
+        next += 4;
+        journal.sync().unwrap();
+        journal.free(&places.iter().map(|(_, loc)| *loc).collect::<Vec<_>>()).unwrap();
+    }
+    assert!(reader.read(&[old]).unwrap_err().reason.contains("recycled"));
+    let beyond = Loc { segment: next, offset_bytes: 0, len_bytes: 100 };
+    assert!(reader.read(&[beyond]).is_err());
+    let live = journal.write(&entries(next, 1, 100)).unwrap()[0].1;
+    for wrong in [
+        Loc { offset_bytes: live.offset_bytes + 1, ..live },
+        Loc { len_bytes: live.len_bytes - 1, ..live },
+        Loc { len_bytes: u32::MAX, ..live },
+        Loc { offset_bytes: u32::MAX, ..live },
+        Loc { len_bytes: 0, ..live },
+    ] {
+        assert!(reader.read(&[wrong]).is_err(), "{wrong:?}");
+    }
+    assert!(reader.read(&[live]).is_ok());
+}
+
+#[test]
+fn neighbours_are_read_together_and_order_is_kept() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let batch = entries(1, 10, 500);
+    let mut locs: Vec<Loc> = journal.write(&batch).unwrap().into_iter().map(|(_, loc)| loc).collect();
+    let reader = journal.reader();
+    let before = disk.calls().0;
+    let got = reader.read(&locs).unwrap();
+    assert_eq!(got.iter().map(|s| s.lsn.0).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
+    assert!(disk.calls().0 - before < 5);
+    locs.reverse();
+    let got = reader.read(&locs).unwrap();
+    assert_eq!(got.iter().map(|s| s.lsn.0).collect::<Vec<_>>(), (1..=10).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
+    let disk = MemDisk::new();
+    disk.set_capacity(Some(300 * KIB));
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let mut places = Vec::new();
+    let mut next = 1;
+    while journal.space() == Space::Plenty {
+        places.extend(journal.write(&entries(next, 2, 3000)).unwrap());
+        next += 2;
+        journal.sync().unwrap();
+        tend(&mut journal);
+    }
+    assert_eq!(journal.space(), Space::FactsOnly);
+    // The reserve takes facts: seals, trims, registers; and a checkpoint of them.
+    for _ in 0..40 {
+        journal.write(&facts(next, 1, 200)).unwrap();
+        next += 1;
+        journal.sync().unwrap();
+        tend(&mut journal);
+    }
+    let covers = journal.synced();
+    journal.write_checkpoint(&Checkpoint { covers, states: Vec::new() }).unwrap();
+    assert_eq!(journal.space(), Space::FactsOnly);
+    // A trim gives space back without a restart.
+    let trimmed: Vec<Loc> = places.drain(..places.len() / 2).map(|(_, loc)| loc).collect();
+    journal.free(&trimmed).unwrap();
+    tend(&mut journal);
+    assert_eq!(journal.space(), Space::Plenty);
+    journal.write(&entries(next, 2, 3000)).unwrap();
+    journal.sync().unwrap();
+    next += 2;
+    // And so does somebody else who frees some.
+    while journal.space() == Space::Plenty {
+        journal.write(&entries(next, 2, 3000)).unwrap();
+        next += 2;
+        journal.sync().unwrap();
+        tend(&mut journal);
+    }
+    disk.set_capacity(Some(600 * KIB));
+    tend(&mut journal);
+    assert_eq!(journal.space(), Space::Plenty);
+}
+
+#[test]
+fn a_batch_that_finds_no_space_can_be_offered_again() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    disk.set_capacity(Some(disk.used_bytes()));
+    let mut next = 1;
+    let refused = loop {
+        let batch = entries(next, 2, 3000);
+        match journal.write(&batch) {
+            Ok(_) => next += 2,
+            Err(JournalError::NoSpace { .. }) => break batch,
+            Err(e) => panic!("{e}"),
+        }
+        journal.sync().unwrap();
+    };
+    assert_eq!(journal.last(), Lsn(next - 1));
+    assert_eq!(journal.space(), Space::FactsOnly);
+    assert_eq!(journal.sync(), Ok(Lsn(next - 1)), "it is open");
+    disk.set_capacity(None);
+    journal.write(&refused).unwrap();
+    assert_eq!(journal.sync(), Ok(Lsn(next + 1)));
+    drop(journal);
+    assert_eq!(open(&disk, JournalOptions::small(STORAGE)).1, Lsn(next + 1));
+}
+
+#[test]
+fn a_failed_write_or_sync_closes_for_good() {
+    for fault in [Fault::Write, Fault::Sync] {
+        let disk = MemDisk::new();
+        let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+        let places = journal.write(&entries(1, 1, 10)).unwrap();
+        journal.sync().unwrap();
+        disk.fail_next(fault, 1);
+        let failed = journal.write(&entries(2, 1, 10)).and_then(|_| journal.sync());
+        let Err(JournalError::Closed { reason }) = failed else { panic!("{fault:?}") };
+        assert!(reason.contains("injected") && reason.contains(".seg"), "{reason}");
+        let closed = Err(JournalError::Closed { reason });
+        assert_eq!(journal.write(&entries(2, 1, 10)).map(|_| ()), closed);
+        assert_eq!(journal.sync().map(|_| ()), closed);
+        assert_eq!(journal.free(&[places[0].1]), closed);
+        assert_eq!(journal.mark(), closed);
+        let covers = journal.synced();
+        assert_eq!(journal.write_checkpoint(&Checkpoint { covers, states: Vec::new() }), closed);
+        assert!(journal.needs_segment().is_none() && !journal.wants_checkpoint());
+        assert_eq!(journal.space(), Space::Closed);
+        assert_eq!(journal.reader().read(&[places[0].1]).unwrap().len(), 1, "reads go on");
+    }
+}
+
+#[test]
+fn records_too_large_are_refused_and_the_largest_is_taken() {
+    let disk = MemDisk::new();
+    let options = JournalOptions { first_segment_bytes: 4 * 512, ..JournalOptions::small(STORAGE) };
+    let (mut journal, _) = open(&disk, options.clone());
+    let mut batch = entries(1, 1, 10);
+    batch.records[0].1.head = bytes::Bytes::new();
+    batch.records[0].1.payload = vec![7; options.max_record_bytes() - 23].into();
+    assert!(matches!(journal.write(&batch), Err(JournalError::TooLarge { lsn: Lsn(1), .. })));
+    batch.records[0].1.payload = vec![7; options.max_record_bytes() - 24].into();
+    let places = journal.write(&batch).unwrap();
+    journal.sync().unwrap();
+    assert_eq!(journal.reader().read(&[places[0].1]).unwrap()[0].record, batch.records[0].1);
+    drop(journal);
+    disk.crash(&mut || false);
+    assert_eq!(open(&disk, options).1, Lsn(1));
+}
+
+#[test]
+fn sparse_segments_are_emptied_by_their_owner() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let mut live: Vec<Loc> = Vec::new();
+    let mut next = 1;
+    // One entry in ten stays for ever.
+    for _ in 0..400 {
+        let places = journal.write(&entries(next, 10, 800)).unwrap();
+        next += 10;
+        journal.sync().unwrap();
+        live.push(places[3].1);
+        let dead: Vec<Loc> = places.iter().map(|(_, l)| *l).filter(|l| *l != places[3].1).collect();
+        journal.free(&dead).unwrap();
+        tend(&mut journal);
+        if let Some(segment) = journal.sparse_segment() {
+            let (moved, rest): (Vec<Loc>, Vec<Loc>) = live.iter().partition(|l| l.segment == segment);
+            let mut records = journal.reader().read(&moved).unwrap();
+            let batch = records.drain(..).enumerate().map(|(i, s)| (Lsn(next + i as u64), s.record));
+            let batch = atoll_core::JournalBatch { records: batch.collect() };
+            let places = journal.write(&batch).unwrap();
+            next += places.len() as u64;
+            journal.sync().unwrap();
+            journal.free(&moved).unwrap();
+            live = rest;
+            live.extend(places.iter().map(|(_, l)| *l));
+        }
+    }
+    let stats = journal.stats();
+    assert!(live.len() == 400 && stats.live_bytes > 300 * KIB, "{stats:?}");
+    assert!(stats.disk_bytes < 2 * stats.live_bytes + 5 * 64 * KIB, "{stats:?}");
+    assert_eq!(journal.reader().read(&live).unwrap().len(), 400);
+}
+
+#[test]
+fn bad_options_are_named() {
+    let small = JournalOptions::small(STORAGE);
+    for (options, name) in [
+        (JournalOptions { block_bytes: 1000, ..small.clone() }, "block_bytes"),
+        (JournalOptions { block_bytes: 256, ..small.clone() }, "block_bytes"),
+        (JournalOptions { segment_bytes: 1024, ..small.clone() }, "segment_bytes"),
+        (JournalOptions { first_segment_bytes: 1 << 20, ..small.clone() }, "first_segment_bytes"),
+    ] {
+        let opened =
+            Journal::recover(Arc::new(MemDisk::new()), options, &mut |_| Ok::<_, Infallible>(())).map(|_| ());
+        let Err(RecoverError::Journal(JournalError::BadOption { option, .. })) = opened else { panic!() };
+        assert_eq!(option, name);
+    }
+}
