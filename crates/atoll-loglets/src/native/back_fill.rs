@@ -1,0 +1,35 @@
+//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. It raises no tail and is no
+//! ack. One chunk at a time, each durable before the next: a server that comes back does not flood the cluster.
+
+use std::ops::Range;
+
+use atoll_core::testing::hit;
+use atoll_core::{Class, NodeId, roles};
+use atoll_log::Offset;
+
+use super::loglet::Group;
+use super::message::{Fill, FillEnded, Verdict};
+
+/// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
+pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
+    let own = group.env.node();
+    'gaps: for gap in gaps {
+        let mut at = gap.start;
+        while at < gap.end {
+            let mut sources: Vec<NodeId> = group.readers();
+            sources.retain(|n| *n != own);
+            let Ok(entries) = group.fetch(&sources, at, gap.end).await else {
+                hit("native.back_fill.no_source");
+                continue 'gaps;
+            };
+            for (count, batch) in entries.counts.into_iter().zip(entries.batches) {
+                let fill = Fill { loglet: group.id, first: at, count, batch };
+                match group.env.call(own, fill).await {
+                    Ok(answer) if answer.verdict == (Verdict::Done {}) => at = at.plus(count.into()),
+                    _ => break 'gaps,
+                }
+            }
+        }
+    }
+    group.env.post(own, Class::Data, roles::LOG_SERVER, FillEnded { loglet: group.id });
+}

@@ -1,0 +1,294 @@
+//! What changes a replica: Store, Advance, Seal, Repair, Fill (native §4).
+
+use bytes::Bytes;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{
+    Caller, Class, DecodeError, Effects, Encode, Incarnation, Lsn, RecordKind, Space, invariant, roles,
+};
+use atoll_log::{Batch, LogletId, Offset};
+
+use super::facts::{ENTRY_FORMAT, EntryHead, Fact};
+use super::replica::{Admit, Replica, Sealing};
+use super::{LogServer, Staged};
+use crate::native::message::*;
+use crate::store::{Place, Run, TailCache};
+
+/// A batch with exactly the entries announced.
+pub(crate) fn parse_counted(bytes: Bytes, count: u32) -> Result<Batch, DecodeError> {
+    let batch = Batch::parse(bytes)?;
+    if batch.len() != count as usize {
+        return Err(DecodeError::Invalid {
+            what: "entries in a batch",
+            value: batch.len() as u64,
+            allowed: "the number in the head",
+        });
+    }
+    Ok(batch)
+}
+
+/// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (T6).
+fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
+    replica.config.sequencer == (from.node, life) || mutant(Mutant::NativeT6)
+}
+
+impl LogServer {
+    /// Stages entries at `from`, the last of `batch`; returns the record's number.
+    pub(super) fn stage_entries(
+        &mut self,
+        loglet: LogletId,
+        from: Offset,
+        batch: &Batch,
+        filled: bool,
+        out: &mut Effects,
+    ) -> Lsn {
+        let count = batch.len() as u32;
+        let Some(replica) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
+        let head = EntryHead {
+            format: ENTRY_FORMAT,
+            loglet,
+            first: from,
+            count,
+            filled,
+            known_tail: replica.known_tail,
+        };
+        let payload = batch.bytes().clone();
+        let cached = Some(TailCache::keep(&payload));
+        let len_bytes = payload.len() as u32;
+        let lsn = out.journal(RecordKind::Entry, head.to_bytes(), payload);
+        replica.runs.insert(from, Run { count, len_bytes, place: Place::Staged(lsn), cached, filled });
+        if !filled {
+            replica.staged_tail = from.plus(count.into());
+        }
+        self.staged.push_back((lsn, Staged::Entry { loglet, first: from }));
+        lsn
+    }
+
+    /// Store: answered by the cumulative post at the end of the turn, or when the entries are durable.
+    pub(super) fn on_store(&mut self, from: Caller, m: Store, out: &mut Effects) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let (loglet, space) = (m.loglet, out.space());
+        let replica = match self.replica(loglet, &m.config, out) {
+            Ok(replica) => replica,
+            Err(verdict) => {
+                self.post_stranger(from, loglet, m.round, verdict, out);
+                return Ok(());
+            }
+        };
+        if !from_sequencer(replica, from, m.life) {
+            hit("native.server.wrong_sequencer");
+            self.post_stranger(from, loglet, m.round, Verdict::WrongSequencer {}, out);
+            return Ok(());
+        }
+        replica.round = m.round;
+        replica.raise_known_tail(m.known_tail);
+        let stage = match (replica.seal, space) {
+            // T1: sealed means Sealed, whatever is here already.
+            (Sealing::Sealed | Sealing::Staged(_), _) => {
+                hit("native.server.store_after_seal");
+                let end = m.first.plus(m.count.into());
+                if mutant(Mutant::NativeT1) && replica.runs.covers(m.first..end) {
+                    let state = ServerState { sealed: false, local_tail: end, ..replica.state() };
+                    let verdict = Verdict::Done {};
+                    let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
+                    out.post(from.node, Class::Data, roles::SEQUENCER, message, Lsn::NONE);
+                }
+                replica.tell(Verdict::Sealed {});
+                None
+            }
+            (Sealing::Open, Space::Closed) => {
+                replica.tell(Verdict::StorageFailed {});
+                None
+            }
+            (Sealing::Open, _) => match replica.admit(m.first, m.count) {
+                Admit::From(_) if space == Space::FactsOnly => {
+                    hit("native.server.disk_full");
+                    replica.tell(Verdict::DiskFull {});
+                    None
+                }
+                Admit::From(at) => Some(at),
+                Admit::Present(lsn) => {
+                    hit("native.server.store_again");
+                    check_same(replica, m.first, &batch);
+                    // While only staged, the answer waits for the sync, which tells the sequencer anyway (X1).
+                    if lsn <= out.durable() {
+                        replica.tell(Verdict::Done {});
+                    }
+                    None
+                }
+                Admit::OutOfOrder => {
+                    hit("native.server.out_of_order");
+                    replica.tell(Verdict::OutOfOrder {});
+                    None
+                }
+            },
+        };
+        if let Some(at) = stage {
+            let skip = at.since(m.first) as usize;
+            let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
+            self.stage_entries(loglet, at, &rest, false, out);
+        }
+        self.touched.insert(loglet);
+        Ok(())
+    }
+
+    /// An answer to a Store for a loglet that this server does not serve, or not for that sequencer.
+    fn post_stranger(&self, to: Caller, loglet: LogletId, round: u32, verdict: Verdict, out: &mut Effects) {
+        let state = ServerState::NOTHING;
+        let message = StoredUpTo { loglet, verdict, round, expects: Offset::ZERO, state };
+        out.post(to.node, Class::Data, roles::SEQUENCER, message, Lsn::NONE);
+    }
+
+    /// Advance: the known tail without a Store (X14).
+    pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
+        let Some(replica) = self.loglets.get_mut(&m.loglet) else { return };
+        if !from_sequencer(replica, from, m.life) {
+            return;
+        }
+        let up = replica.raise_known_tail(m.known_tail);
+        if m.confirm {
+            let verdict = match replica.seal {
+                Sealing::Open => Verdict::Done {},
+                _ => Verdict::Sealed {},
+            };
+            replica.tell(verdict);
+        }
+        if up || m.confirm {
+            self.touched.insert(m.loglet);
+        }
+    }
+
+    /// Seal: no more Stores from here on; the answer leaves when those admitted, and the bit, are durable (T4).
+    pub(super) fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
+        match self.seal(m.loglet, &m.config, out) {
+            Ok((state, reveals)) => {
+                out.reply(from, Answer { verdict: Verdict::Done {}, state }, reveals);
+            }
+            Err(verdict) => self.answer(from, m.loglet, verdict, Lsn::NONE, out),
+        }
+    }
+
+    /// Sets the seal bit; the state that the answer shows, and what it reveals.
+    pub(super) fn seal(
+        &mut self,
+        loglet: LogletId,
+        config: &Bytes,
+        out: &mut Effects,
+    ) -> Result<(ServerState, Lsn), Verdict> {
+        let closed = out.space() == Space::Closed;
+        let replica = self.replica(loglet, config, out)?;
+        match replica.seal {
+            Sealing::Sealed => Ok((replica.state(), Lsn::NONE)),
+            Sealing::Staged(_) | Sealing::Open if closed => Err(Verdict::StorageFailed {}),
+            Sealing::Staged(lsn) => {
+                hit("native.server.seal_while_sealing");
+                Ok((replica.staged_state(), lsn))
+            }
+            Sealing::Open => {
+                let durable_tail = replica.local_tail;
+                if replica.staged_tail > durable_tail {
+                    hit("native.server.seal_with_stores_in_flight");
+                }
+                // Behind every admitted Store in the journal: durable means that they are, too.
+                let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
+                let replica = self.replica(loglet, config, out)?;
+                replica.seal = Sealing::Staged(lsn);
+                let mut state = replica.staged_state();
+                if mutant(Mutant::NativeT4) {
+                    state.local_tail = durable_tail;
+                }
+                Ok((state, lsn))
+            }
+        }
+    }
+
+    /// Repair: a copy for a sealed server, by the same order rule, past the seal bit.
+    pub(super) fn on_repair(
+        &mut self,
+        from: Caller,
+        m: Repair,
+        out: &mut Effects,
+    ) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let (loglet, space) = (m.loglet, out.space());
+        let replica = match self.replica(loglet, &m.config, out) {
+            Ok(replica) => replica,
+            Err(verdict) => {
+                self.answer(from, loglet, verdict, Lsn::NONE, out);
+                return Ok(());
+            }
+        };
+        match replica.seal {
+            Sealing::Open => {
+                self.answer(from, loglet, Verdict::NotSealed {}, Lsn::NONE, out);
+                return Ok(());
+            }
+            Sealing::Staged(_) => {
+                hit("native.server.repair_while_sealing");
+                self.answer(from, loglet, Verdict::Sealing {}, Lsn::NONE, out);
+                return Ok(());
+            }
+            Sealing::Sealed => {}
+        }
+        replica.raise_known_tail(m.known_tail);
+        let (verdict, reveals) = match replica.admit(m.first, m.count) {
+            Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
+            Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
+            Admit::From(at) => {
+                hit("native.server.repaired");
+                let skip = at.since(m.first) as usize;
+                let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
+                (Verdict::Done {}, self.stage_entries(loglet, at, &rest, false, out))
+            }
+            Admit::Present(lsn) => {
+                check_same(replica, m.first, &batch);
+                (Verdict::Done {}, lsn)
+            }
+            Admit::OutOfOrder => (Verdict::OutOfOrder {}, Lsn::NONE),
+        };
+        self.touched.insert(loglet);
+        self.answer(from, loglet, verdict, reveals, out);
+        Ok(())
+    }
+
+    /// Fill: a copy of committed entries that this server lacks. Raises no tail and is no ack (X7).
+    pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let mut reveals = Lsn::NONE;
+        let verdict = match self.loglets.get(&m.loglet) {
+            _ if !self.is_own(from.node) => Verdict::WrongIdentity {},
+            None => Verdict::Unconfigured {},
+            Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
+            Some(_) if out.space() == Space::FactsOnly => Verdict::DiskFull {},
+            Some(replica) => {
+                let end = m.first.plus(m.count.into()).min(replica.known_tail);
+                let start = m.first.max(replica.trim);
+                let wanted: Vec<_> = replica
+                    .runs
+                    .missing(end, usize::MAX)
+                    .into_iter()
+                    .map(|r| r.start.max(start)..r.end.min(end))
+                    .filter(|r| r.start < r.end)
+                    .collect();
+                for r in wanted {
+                    hit("native.server.filled");
+                    let part = batch.slice(r.start.since(m.first) as usize, r.end.since(m.first) as usize);
+                    reveals = self.stage_entries(m.loglet, r.start, &part, true, out);
+                }
+                Verdict::Done {}
+            }
+        };
+        self.answer(from, m.loglet, verdict, reveals, out);
+        Ok(())
+    }
+}
+
+/// N1: one offset, one payload; checked where the first copy is in memory and has the same bounds.
+fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
+    if let Some(run) = replica.runs.get(first)
+        && run.count as usize == batch.len()
+        && let Some(bytes) = &run.cached
+    {
+        invariant!(bytes == batch.bytes(), "two payloads at offset {first} (N1)");
+    }
+}

@@ -1,0 +1,370 @@
+//! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
+use atoll_log::{
+    AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
+    SealedConfig, Tail, Why,
+};
+
+use super::append::AppendState;
+use super::config::NativeConfig;
+use super::message::{ServerState, Verdict, Wait};
+
+/// Times and sizes of a native client.
+#[derive(Clone, Debug)]
+pub struct NativeOptions {
+    /// How long an append may be without an answer before its outcome is called unknown. Too small: a slow disk looks
+    /// like a dead sequencer. Too large: failures are noticed late.
+    pub append_timeout: Duration,
+    /// How long the other operations try before they give up.
+    pub op_timeout: Duration,
+    /// How long one round of questions waits for answers.
+    pub round_timeout: Duration,
+    /// How long to wait between two tries; jittered.
+    pub retry: Duration,
+    /// How long a check of an open tail waits for entries in flight to settle, before it says that the sequencer does
+    /// not make progress (T14).
+    pub settle_timeout: Duration,
+    /// How long a server may hold a request that waits for the tail.
+    pub wait_patience: Duration,
+    /// Servers of a new loglet, if nothing else is said.
+    pub replicas: usize,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        NativeOptions {
+            append_timeout: Duration::from_millis(1000),
+            op_timeout: Duration::from_secs(5),
+            round_timeout: Duration::from_millis(300),
+            retry: Duration::from_millis(20),
+            settle_timeout: Duration::from_millis(1000),
+            wait_patience: Duration::from_secs(2),
+            replicas: 3,
+        }
+    }
+}
+
+/// One loglet as its procedures see it.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub env: Env,
+    pub id: LogletId,
+    pub config: Arc<NativeConfig>,
+    pub config_bytes: Bytes,
+    pub nodes: Arc<Vec<NodeId>>,
+    pub options: Arc<NativeOptions>,
+}
+
+impl Group {
+    pub fn new(
+        env: Env,
+        id: LogletId,
+        config: NativeConfig,
+        config_bytes: Bytes,
+        options: Arc<NativeOptions>,
+    ) -> Self {
+        let nodes = Arc::new(config.nodes());
+        Group { env, id, config: Arc::new(config), config_bytes, nodes, options }
+    }
+
+    /// When an operation that starts now gives up.
+    pub fn op_deadline(&self) -> Tick {
+        self.env.now().after(self.options.op_timeout)
+    }
+
+    /// When a round of questions that starts now ends.
+    pub fn round_end(&self) -> Tick {
+        self.env.now().after(self.options.round_timeout)
+    }
+
+    /// Pauses before another try; false if the operation's time is up.
+    pub async fn pause(&self, until: Tick) -> bool {
+        if self.env.now() >= until {
+            return false;
+        }
+        self.env.sleep(self.env.jitter(self.options.retry)).await;
+        true
+    }
+
+    /// Servers in the order to be asked for a copy: this node first (converged), the others from a random one on, so that
+    /// load spreads.
+    pub fn readers(&self) -> Vec<NodeId> {
+        let mut nodes = self.nodes.as_ref().clone();
+        let start = (self.env.random() % nodes.len() as u64) as usize;
+        nodes.rotate_left(start);
+        if let Some(own) = nodes.iter().position(|n| *n == self.env.node()) {
+            nodes[..=own].rotate_right(1);
+        }
+        nodes
+    }
+}
+
+/// An error that some servers' verdicts amount to, when no quorum did what was asked.
+pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> LogletError {
+    let mut why = Why::NoQuorum;
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Gone {} => return LogletError::Gone,
+            Verdict::DiskFull {} => why = Why::DiskFull,
+            Verdict::StorageFailed {} => why = Why::StorageFailed,
+            _ => {}
+        }
+    }
+    LogletError::Unavailable(why)
+}
+
+type TailResult = Result<Tail, LogletError>;
+
+/// What the handle knows without asking.
+#[derive(Debug, Default)]
+struct Known {
+    /// From acks, open tails and unsealed servers: readable, and never of a zombie (T3).
+    tail: Offset,
+    /// The sealed tail, once a check found one.
+    sealed: Option<Offset>,
+    wakers: Vec<Waker>,
+    /// Which server the next wait goes to.
+    wait_at: usize,
+}
+
+/// Checks that wait for the next round to start, and whether one runs (V14).
+#[derive(Debug, Default)]
+struct Checks {
+    running: bool,
+    next: Vec<Completer<TailResult>>,
+}
+
+pub(crate) struct Shared {
+    pub group: Group,
+    known: Mutex<Known>,
+    checks: Mutex<Checks>,
+    pub append: Mutex<AppendState>,
+}
+
+/// A handle to one NativeLoglet.
+#[derive(Clone)]
+pub struct NativeLoglet(pub(crate) Arc<Shared>);
+
+impl std::fmt::Debug for NativeLoglet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NativeLoglet({})", self.0.group.id)
+    }
+}
+
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// A tail that is readable, and no zombie's.
+    pub fn learn(&self, tail: Offset) {
+        let wakers = {
+            let mut known = lock(&self.known);
+            if tail <= known.tail {
+                return;
+            }
+            known.tail = tail;
+            std::mem::take(&mut known.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// A server's known tail counts only while it is unsealed (T3, V4).
+    pub fn learn_from(&self, state: &ServerState) {
+        if !state.sealed {
+            self.learn(state.known_tail);
+        }
+    }
+
+    /// A check found the loglet sealed.
+    pub fn learn_sealed(&self, tail: Offset) {
+        let wakers = {
+            let mut known = lock(&self.known);
+            known.sealed = known.sealed.max(Some(tail));
+            std::mem::take(&mut known.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn known_above(&self, above: Offset) -> Option<Tail> {
+        let known = lock(&self.known);
+        match known.sealed {
+            Some(at) => Some(Tail { at, sealed: Some(SealedConfig::new()) }),
+            None if known.tail > above => Some(Tail { at: known.tail, sealed: None }),
+            None => None,
+        }
+    }
+
+    /// Rounds of checks, one after the other, until nobody waits for one.
+    async fn run_checks(self: Arc<Self>) {
+        loop {
+            let waiting = {
+                let mut checks = lock(&self.checks);
+                let waiting = std::mem::take(&mut checks.next);
+                checks.running = !waiting.is_empty();
+                waiting
+            };
+            if waiting.is_empty() {
+                return;
+            }
+            if waiting.len() > 1 {
+                hit("native.check_tail.shared");
+            }
+            let tail = match mutant(Mutant::NativeT19).then(|| lock(&self.known).sealed).flatten() {
+                Some(at) => Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
+                None => self.group.check_tail().await,
+            };
+            match &tail {
+                Ok(Tail { at, sealed: None }) => self.learn(*at),
+                Ok(Tail { at, sealed: Some(_) }) => self.learn_sealed(*at),
+                Err(_) => {}
+            }
+            for who in waiting {
+                who.complete(tail.clone());
+            }
+        }
+    }
+}
+
+impl NativeLoglet {
+    pub(crate) fn new(group: Group) -> Self {
+        let append = Mutex::new(AppendState::new(group.env.random()));
+        let (known, checks) = Default::default();
+        NativeLoglet(Arc::new(Shared { group, known, checks, append }))
+    }
+
+    fn start_check(&self) -> Ticket<TailResult> {
+        let (done, wait) = ticket();
+        let start = {
+            let mut checks = lock(&self.0.checks);
+            checks.next.push(done);
+            !std::mem::replace(&mut checks.running, true)
+        };
+        if start {
+            let shared = self.0.clone();
+            self.0.group.env.spawn("native.check_tail", Box::pin(shared.run_checks()));
+        }
+        wait
+    }
+
+    /// One server's answer to a wait, or this handle's own news, whichever comes first.
+    async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
+        let (shared, group) = (&self.0, &self.0.group);
+        let readers = {
+            let known = lock(&shared.known);
+            let mut nodes = group.nodes.as_ref().clone();
+            let own = nodes.iter().position(|n| *n == group.env.node()).unwrap_or(0);
+            nodes.rotate_left((own + known.wait_at) % group.nodes.len());
+            nodes
+        };
+        let wait = Wait {
+            loglet: group.id,
+            config: group.config_bytes.clone(),
+            target: above.plus(1),
+            known_only: true,
+            patience_ms: u32::try_from(group.options.wait_patience.as_millis()).unwrap_or(u32::MAX),
+        };
+        let mut call = group.env.call(readers[0], wait);
+        let patience = group.options.wait_patience + group.options.round_timeout;
+        let answer = group
+            .env
+            .within(
+                patience,
+                std::future::poll_fn(|cx| {
+                    if let Some(tail) = shared.known_above(above) {
+                        return Poll::Ready(Ok(tail));
+                    }
+                    let polled = Pin::new(&mut call).poll(cx);
+                    if polled.is_pending() {
+                        let mut known = lock(&shared.known);
+                        known.wakers.retain(|w| !w.will_wake(cx.waker()));
+                        known.wakers.push(cx.waker().clone());
+                    }
+                    polled.map(Err)
+                }),
+            )
+            .await;
+        let known = self.known_tail();
+        match answer {
+            Ok(Ok(tail)) => return Ok(tail),
+            Ok(Err(Ok(answer))) => {
+                shared.learn_from(&answer.state);
+                match answer.verdict {
+                    Verdict::Done {} if answer.state.sealed && !mutant(Mutant::NativeT18) => {
+                        hit("native.wait.sealed");
+                        // What is known, and that more is to be asked for: zombies' tails are not handed on (V4, T18).
+                        return Ok(Tail { at: self.known_tail(), sealed: Some(SealedConfig::new()) });
+                    }
+                    Verdict::Done {} if self.known_tail() > above => {
+                        return Ok(Tail { at: self.known_tail(), sealed: None });
+                    }
+                    Verdict::Gone {} => return Err(LogletError::Gone),
+                    _ => {}
+                }
+            }
+            Ok(Err(Err(_))) => {
+                group.env.sleep(group.env.jitter(group.options.retry)).await;
+            }
+            Err(_) => {}
+        }
+        // Nothing new from this one: it may have slept through the seal. The next wait asks another.
+        lock(&shared.known).wait_at += 1;
+        Ok(Tail { at: known.max(self.known_tail()), sealed: None })
+    }
+}
+
+impl Loglet for NativeLoglet {
+    fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch)
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        let round = self.start_check();
+        Box::pin(async move { round.await.unwrap_or(Err(LogletError::Unavailable(Why::Stopping))) })
+    }
+
+    fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        Box::pin(async move {
+            if let Some(tail) = self.0.known_above(above) {
+                return Ok(tail);
+            }
+            self.wait_once(above).await
+        })
+    }
+
+    fn known_tail(&self) -> Offset {
+        lock(&self.0.known).tail
+    }
+
+    fn read(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
+        Box::pin(self.0.group.read(range, max_bytes, from))
+    }
+
+    fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(self.0.group.prefix_trim(to))
+    }
+
+    fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(self.0.group.seal())
+    }
+}

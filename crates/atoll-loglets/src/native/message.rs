@@ -1,0 +1,435 @@
+//! Messages of the NativeLoglet (native §3). Kinds 100–119 to and from the sequencer, 120–149 to and from LogServers.
+//!
+//! Every one names its loglet. `config` is the encoded configuration, or empty: only a message that carries it may
+//! create a loglet on its receiver (native §1, T10). Every answer of a server carries (sealed, tails) of one moment.
+
+use bytes::{Bytes, BytesMut};
+
+use atoll_core::{Decode, DecodeError, Encode, Incarnation, Message, NodeId, Reader, message, rpc};
+use atoll_log::{LogletId, Offset};
+
+atoll_core::record! {
+    /// A server's state at one moment, durable facts only.
+    pub struct ServerState {
+        /// The seal bit.
+        pub sealed: bool,
+        /// First offset above every durable entry that came by Store or Repair.
+        pub local_tail: Offset,
+        /// Every offset below is globally committed, as far as the server knows.
+        pub known_tail: Offset,
+        /// Offsets below were given up.
+        pub trim: Offset,
+    }
+}
+
+impl ServerState {
+    /// Of a server that knows nothing of the loglet.
+    pub const NOTHING: ServerState =
+        ServerState { sealed: false, local_tail: Offset::ZERO, known_tail: Offset::ZERO, trim: Offset::ZERO };
+}
+
+atoll_core::choice! {
+    /// What a server did with a request.
+    pub enum Verdict {
+        /// What was asked for is done, and durable if it had to be.
+        0 = Done {},
+        /// Sealed, or about to be (T1).
+        1 = Sealed {},
+        /// Not the next offset (native §4 Store 3, 4).
+        2 = OutOfOrder {},
+        /// A repair before the seal: seal first.
+        3 = NotSealed {},
+        /// A repair while the seal is being flushed: again, soon (T4).
+        4 = Sealing {},
+        /// Below the trim.
+        5 = Trimmed {},
+        /// This server does not have it; another may (T11).
+        6 = NotHere {},
+        /// The disk is full (T22).
+        7 = DiskFull {},
+        /// The journal is closed for good (T22).
+        8 = StorageFailed {},
+        /// The loglet is not known here: send its configuration along.
+        9 = Unconfigured {},
+        /// Deleted for ever (T10).
+        10 = Gone {},
+        /// The configuration means another data directory than this node has (T8).
+        11 = WrongIdentity {},
+        /// Not from the configured sequencer's configured life (T6).
+        12 = WrongSequencer {},
+        /// Too many requests wait already.
+        13 = Busy {},
+        /// The stored copy does not read back.
+        14 = Damaged {
+            /// File, offset, reason.
+            reason: String,
+        },
+    }
+}
+
+// ---- to the sequencer ----
+
+message! {
+    /// Order these entries. One frame per batch.
+    pub struct Append = 100 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration, or empty.
+        pub config: Bytes,
+        /// The life of the sequencer that is meant (T6).
+        pub life: Incarnation,
+        /// The handle that sends; drawn at random.
+        pub lane: u64,
+        /// Rises when the handle starts again behind a failed append (L8).
+        pub epoch: u64,
+        /// Counts the appends of an epoch from 0: a gap is refused (L8).
+        pub number: u64,
+    }
+    + payload
+    /// The batch.
+    batch
+}
+
+atoll_core::choice! {
+    /// What became of an append.
+    pub enum Ordered {
+        /// Globally committed: first offset and length of each run.
+        0 = Committed {
+            /// In the order of the batch.
+            runs: Vec<(Offset, u32)>
+        },
+        /// Sealed; the entries may be in it.
+        1 = Sealed {},
+        /// An earlier attempt may be there, too old to be remembered.
+        2 = Forgotten {},
+        /// Not the configured life of the sequencer (T6); nothing happened.
+        3 = WrongSequencer {},
+        /// The window is full, or an append before this one is missing; nothing happened.
+        4 = Busy {},
+        /// Not known here, and no configuration came along; nothing happened.
+        5 = Unconfigured {},
+        /// The batch is malformed or too large; nothing happened.
+        6 = TooLarge {},
+        /// Too many servers have a full disk; nothing happened.
+        7 = DiskFull {},
+        /// No majority answered in time; it may still happen.
+        8 = NoQuorum {},
+        /// Too many disks filled up while it was in flight; it may still happen.
+        9 = NoSpace {},
+    }
+}
+
+message! {
+    /// The answer to [`Append`].
+    pub struct Appended = 101 {
+        /// What became of it.
+        pub outcome: Ordered,
+        /// The sequencer's known tail.
+        pub known_tail: Offset,
+    }
+}
+
+message! {
+    /// A server's standing, posted to the sequencer: cumulative, one per turn (contracts §3.6).
+    pub struct StoredUpTo = 102 {
+        /// Which.
+        pub loglet: LogletId,
+        /// What became of the newest Store.
+        pub verdict: Verdict,
+        /// Which round of Stores that was; a sequencer goes back once per round (X10).
+        pub round: u32,
+        /// The next offset that the server takes without a gap: what is staged, no promise.
+        pub expects: Offset,
+        /// Durable state. While `sealed` is false, `local_tail` > p ≥ known tail means that p is stored.
+        pub state: ServerState,
+    }
+}
+
+message! {
+    /// The seal procedure that the sequencer asked for has ended. Only from the node itself.
+    pub struct SealEnded = 103 {
+        /// Which.
+        pub loglet: LogletId,
+        /// A majority is sealed.
+        pub sealed: bool,
+    }
+}
+
+// ---- to a LogServer ----
+
+message! {
+    /// Keep these entries: from the sequencer, in order.
+    pub struct Store = 120 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration, or empty.
+        pub config: Bytes,
+        /// The life of the sequencer that sends (T6).
+        pub life: Incarnation,
+        /// Echoed in the answer.
+        pub round: u32,
+        /// Offset of the first entry.
+        pub first: Offset,
+        /// Number of entries.
+        pub count: u32,
+        /// The sequencer's known tail: rule K (a).
+        pub known_tail: Offset,
+    }
+    + payload
+    /// The batch.
+    batch
+}
+
+message! {
+    /// The known tail has moved and no Store follows (X14): from the sequencer.
+    pub struct Advance = 121 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The life of the sequencer that sends (T6).
+        pub life: Incarnation,
+        /// Rule K (a).
+        pub known_tail: Offset,
+        /// An answer is wanted: the first one may have been lost.
+        pub confirm: bool,
+    }
+}
+
+message! {
+    /// No more Stores; finish those admitted, then make it durable.
+    pub struct Seal = 122 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+    }
+}
+
+message! {
+    /// Where does the server stand?
+    pub struct Info = 123 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+    }
+}
+
+message! {
+    /// Answer when the tail has reached `target`, or the loglet is sealed, or time is up.
+    pub struct Wait = 124 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+        /// The tail wanted.
+        pub target: Offset,
+        /// Only the known tail counts, not the local one.
+        pub known_only: bool,
+        /// How long, in milliseconds.
+        pub patience_ms: u32,
+    }
+}
+
+message! {
+    /// The answer of a server to all but reads.
+    pub struct Answer = 125 {
+        /// What it did.
+        pub verdict: Verdict,
+        /// Where it stands.
+        pub state: ServerState,
+    }
+}
+
+message! {
+    /// Keep this copy although sealed (native §4 "Repair").
+    pub struct Repair = 126 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration, or empty.
+        pub config: Bytes,
+        /// Offset of the first entry.
+        pub first: Offset,
+        /// Number of entries.
+        pub count: u32,
+        /// Below this, all is globally committed: rule K (b), to sealed servers only.
+        pub known_tail: Offset,
+    }
+    + payload
+    /// The batch.
+    batch
+}
+
+message! {
+    /// Entries from exactly `from` on.
+    pub struct Read = 127 {
+        /// Which.
+        pub loglet: LogletId,
+        /// First offset.
+        pub from: Offset,
+        /// Not this one.
+        pub to: Offset,
+        /// About as much; one run at least, whatever its size.
+        pub max_bytes: u32,
+    }
+}
+
+/// The answer to [`Read`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Done, or why there are none.
+    pub verdict: Verdict,
+    /// Where the server stands.
+    pub state: ServerState,
+    /// Offset of the first entry.
+    pub first: Offset,
+    /// Entries in each batch.
+    pub counts: Vec<u32>,
+    /// The batches: consecutive.
+    pub batches: Vec<Bytes>,
+}
+
+impl Encode for Entries {
+    fn encode(&self, out: &mut BytesMut) {
+        self.verdict.encode(out);
+        self.state.encode(out);
+        self.first.encode(out);
+        self.counts.encode(out);
+    }
+}
+
+impl Decode for Entries {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Entries {
+            verdict: Verdict::decode(from)?,
+            state: ServerState::decode(from)?,
+            first: Offset::decode(from)?,
+            counts: Vec::decode(from)?,
+            batches: Vec::new(),
+        })
+    }
+}
+
+impl Message for Entries {
+    const KIND: u16 = 128;
+    const NAME: &'static str = "Entries";
+
+    fn take_payloads(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.batches)
+    }
+
+    fn put_payloads(&mut self, payloads: Vec<Bytes>) -> Result<(), DecodeError> {
+        if payloads.len() != self.counts.len() {
+            return Err(DecodeError::Invalid {
+                what: "batches in Entries",
+                value: payloads.len() as u64,
+                allowed: "one per count",
+            });
+        }
+        self.batches = payloads;
+        Ok(())
+    }
+}
+
+message! {
+    /// Give up what lies below `to`.
+    pub struct Trim = 129 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+        /// Not this one.
+        pub to: Offset,
+    }
+}
+
+message! {
+    /// Delete the loglet, for ever (T10).
+    pub struct Delete = 130 {
+        /// Which.
+        pub loglet: LogletId,
+    }
+}
+
+message! {
+    /// From the owner of the chain: this segment is closed at `upto`. The server seals itself if it slept through the
+    /// seal, and fetches what it lacks below.
+    pub struct BackFill = 131 {
+        /// Which.
+        pub loglet: LogletId,
+        /// The configuration.
+        pub config: Bytes,
+        /// The sealed tail that was installed.
+        pub upto: Offset,
+    }
+}
+
+message! {
+    /// A copy fetched by back-fill. Only from the node itself.
+    pub struct Fill = 132 {
+        /// Which.
+        pub loglet: LogletId,
+        /// Offset of the first entry.
+        pub first: Offset,
+        /// Number of entries.
+        pub count: u32,
+    }
+    + payload
+    /// The batch.
+    batch
+}
+
+message! {
+    /// A back-fill has ended. Only from the node itself.
+    pub struct FillEnded = 133 {
+        /// Which.
+        pub loglet: LogletId,
+    }
+}
+
+message! {
+    /// How do all loglets of this server stand? In pages, by id.
+    pub struct Status = 134 {
+        /// Those above this one.
+        pub above: Option<LogletId>,
+    }
+}
+
+atoll_core::record! {
+    /// One loglet on one server.
+    pub struct LogletStatus {
+        /// Which.
+        pub loglet: LogletId,
+        /// Where it stands.
+        pub state: ServerState,
+        /// Offsets between trim and the known tail that this server lacks.
+        pub missing: u64,
+        /// Runs in its index.
+        pub runs: u64,
+        /// Bytes of entries.
+        pub bytes: u64,
+    }
+}
+
+message! {
+    /// The answer to [`Status`].
+    pub struct StatusPage = 135 {
+        /// In the order of ids.
+        pub loglets: Vec<LogletStatus>,
+        /// There are more.
+        pub more: bool,
+        /// The LogServer's node.
+        pub node: NodeId,
+    }
+}
+
+rpc!(Append => Appended, SEQUENCER, Data);
+rpc!(Seal => Answer, LOG_SERVER, Control);
+rpc!(Info => Answer, LOG_SERVER, Control);
+rpc!(Wait => Answer, LOG_SERVER, Control);
+rpc!(Repair => Answer, LOG_SERVER, Data);
+rpc!(Read => Entries, LOG_SERVER, Data);
+rpc!(Trim => Answer, LOG_SERVER, Control);
+rpc!(Delete => Answer, LOG_SERVER, Control);
+rpc!(BackFill => Answer, LOG_SERVER, Control);
+rpc!(Fill => Answer, LOG_SERVER, Data);
+rpc!(Status => StatusPage, LOG_SERVER, Control);

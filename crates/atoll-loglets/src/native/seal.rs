@@ -1,0 +1,37 @@
+//! seal (native §4): to all servers, done at a majority (T13: always all, again and again, with jitter).
+
+use atoll_core::testing::hit;
+use atoll_log::LogletError;
+
+use super::loglet::{Group, failure};
+use super::message::{Seal, Verdict};
+
+impl Group {
+    /// Seals a majority; durable there when it returns.
+    pub(crate) async fn seal(&self) -> Result<(), LogletError> {
+        let until = self.op_deadline();
+        let quorum = self.config.quorum();
+        loop {
+            let request = Seal { loglet: self.id, config: self.config_bytes.clone() };
+            let sealed =
+                |answer: &super::message::Answer| answer.verdict == Verdict::Done {} && answer.state.sealed;
+            let replies = self
+                .env
+                .gather(&self.nodes, request, self.round_end(), |r| {
+                    r.ok().filter(|(_, a)| sealed(a)).count() >= quorum
+                })
+                .await;
+            if replies.ok().filter(|(_, a)| sealed(a)).count() >= quorum {
+                return Ok(());
+            }
+            let error = failure(replies.ok().map(|(_, a)| &a.verdict));
+            if error == LogletError::Gone {
+                return Err(error);
+            }
+            hit("native.seal.retry");
+            if !self.pause(until).await {
+                return Err(error);
+            }
+        }
+    }
+}

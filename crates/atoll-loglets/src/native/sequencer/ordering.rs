@@ -1,0 +1,314 @@
+//! One loglet at its sequencer: offsets, what is in flight, who has what, and when an append is committed (native §4).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Caller, Lsn, NodeId, Tick, invariant};
+use atoll_log::{Batch, Offset, OpId};
+
+use super::window::Window;
+use crate::dedupe::{Dedupe, Known};
+use crate::native::config::NativeConfig;
+use crate::native::message::{Ordered, StoredUpTo, Verdict};
+
+/// Open, or on the way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Takes appends.
+    Open,
+    /// Somebody is sealed: takes none, completes the seal, lets what is in flight resolve (T15).
+    Draining,
+    /// A majority is sealed, or nothing is in flight any more.
+    Sealed,
+}
+
+/// What the sequencer knows of one server: a cursor into the window, never a copy (T20).
+#[derive(Debug)]
+pub(super) struct Server {
+    pub node: NodeId,
+    /// Highest local tail that it reported while unsealed: it holds every offset of [known tail, this).
+    pub stored: Offset,
+    /// The next offset to send.
+    pub next: Offset,
+    /// Stores are sent in rounds; going back starts a new one (X10).
+    pub round: u32,
+    pub sealed: bool,
+    /// It has answered, so it knows the configuration.
+    pub configured: bool,
+    /// Its disk is full.
+    pub full: bool,
+    /// It has the wrong identity, or a closed journal: it will not store in this life of it.
+    pub useless: bool,
+    /// The known tail that it was last sent, and that it confirmed.
+    pub told: Offset,
+    pub confirmed: Offset,
+    /// When it last made progress, or was sent something while it had nothing to do.
+    pub progress_at: Tick,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub caller: Caller,
+    pub runs: Vec<(Offset, u32)>,
+    pub since: Tick,
+}
+
+/// The order of one handle's appends (see `append.rs`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    epoch: u64,
+    next_number: u64,
+    used_at: Tick,
+}
+
+/// Most lanes remembered; the one unused for longest is forgotten, and has to begin a new epoch.
+const MAX_LANES: usize = 1024;
+
+/// See the file's words.
+pub(super) struct Ordering {
+    pub config: NativeConfig,
+    pub config_bytes: Bytes,
+    pub state: State,
+    pub next: Offset,
+    pub known_tail: Offset,
+    pub window: Window,
+    pub servers: Vec<Server>,
+    /// Appends by the offset below which all must be committed, then by arrival.
+    pub waiting: BTreeMap<(Offset, u64), Waiting>,
+    arrivals: u64,
+    dedupe: Dedupe,
+    lanes: BTreeMap<(NodeId, u64), Lane>,
+    /// The procedure that completes the seal runs.
+    pub sealing: bool,
+    /// It has ended with a majority.
+    pub seal_done: bool,
+}
+
+impl Ordering {
+    pub fn new(config: NativeConfig, config_bytes: Bytes, dedupe_spans: usize, now: Tick) -> Self {
+        let server = |node: &NodeId| Server {
+            node: *node,
+            stored: Offset::ZERO,
+            next: Offset::ZERO,
+            round: 0,
+            sealed: false,
+            configured: false,
+            full: false,
+            useless: false,
+            told: Offset::ZERO,
+            confirmed: Offset::ZERO,
+            progress_at: now,
+        };
+        let servers = config.nodes().iter().map(server).collect();
+        Ordering {
+            config,
+            config_bytes,
+            state: State::Open,
+            next: Offset::ZERO,
+            known_tail: Offset::ZERO,
+            window: Window::default(),
+            servers,
+            waiting: BTreeMap::new(),
+            arrivals: 0,
+            dedupe: Dedupe::new(dedupe_spans),
+            lanes: BTreeMap::new(),
+            sealing: false,
+            seal_done: false,
+        }
+    }
+
+    /// True if this is the next append of its handle (L8). A lane is marked only by [`Ordering::took`].
+    pub fn in_order(&self, node: NodeId, lane: u64, epoch: u64, number: u64) -> bool {
+        match self.lanes.get(&(node, lane)) {
+            Some(known) if known.epoch == epoch => known.next_number == number,
+            Some(known) => epoch > known.epoch && number == 0,
+            None => number == 0,
+        }
+    }
+
+    /// An append of a lane was taken.
+    pub fn took(&mut self, node: NodeId, lane: u64, epoch: u64, number: u64, now: Tick) {
+        if self.lanes.len() >= MAX_LANES
+            && !self.lanes.contains_key(&(node, lane))
+            && let Some(oldest) = self.lanes.iter().min_by_key(|(_, l)| l.used_at).map(|(k, _)| *k)
+        {
+            self.lanes.remove(&oldest);
+        }
+        self.lanes.insert((node, lane), Lane { epoch, next_number: number + 1, used_at: now });
+    }
+
+    /// Gives offsets to the entries of a batch that are new, and finds those of earlier attempts.
+    pub fn order(&mut self, now: Tick, caller: Caller, batch: &Batch) -> Result<(), Ordered> {
+        let known = self.look_up(batch)?;
+        let mut runs = Vec::with_capacity(known.len());
+        let (mut at, mut end) = (0, Offset::ZERO);
+        for (known, count) in known {
+            let first = match known {
+                Known::At(offset) => {
+                    hit("native.sequencer.duplicate");
+                    offset
+                }
+                _ => {
+                    let whole = count as usize == batch.len();
+                    let part = if whole { batch.clone() } else { batch.slice(at, at + count as usize) };
+                    let first = self.next;
+                    for_spans(&part, |op, i, n| self.dedupe.note(op, first.plus(i), n));
+                    self.window.push(first, count, part.bytes().clone());
+                    self.next = first.plus(count.into());
+                    first
+                }
+            };
+            at += count as usize;
+            end = end.max(first.plus(count.into()));
+            runs.push((first, count));
+        }
+        self.dedupe.forget_below(self.known_tail);
+        self.arrivals += 1;
+        self.waiting.insert((end, self.arrivals), Waiting { caller, runs, since: now });
+        Ok(())
+    }
+
+    /// What is known of the entries: neighbours of one kind in one item.
+    fn look_up(&mut self, batch: &Batch) -> Result<Vec<(Known, u32)>, Ordered> {
+        let mut found: Vec<(Known, u32)> = Vec::with_capacity(1);
+        let mut forgotten = false;
+        let dedupe = &mut self.dedupe;
+        for_spans(batch, |op, _, n| {
+            let (mut op, mut left) = (op, n);
+            while left > 0 && !forgotten {
+                let (known, n) = dedupe.look(op, left);
+                forgotten |= known == Known::Forgotten;
+                match (found.last_mut(), known) {
+                    (Some((Known::New, count)), Known::New) => *count += n,
+                    (Some((Known::At(first), count)), Known::At(at)) if first.plus((*count).into()) == at => {
+                        *count += n;
+                    }
+                    _ => found.push((known, n)),
+                }
+                left -= n;
+                op.seq = op.seq.saturating_add(n.into());
+            }
+        });
+        if forgotten {
+            hit("native.sequencer.forgotten");
+            return Err(Ordered::Forgotten {});
+        }
+        Ok(found)
+    }
+
+    /// A server's report. Only what it stored while unsealed counts (T1, T2, T5); true if the loglet has to be drained.
+    pub fn on_stored(&mut self, now: Tick, from: NodeId, m: &StoredUpTo) -> bool {
+        let (known_tail, next) = (self.known_tail, self.next);
+        let Some(server) = self.servers.iter_mut().find(|s| s.node == from) else { return false };
+        server.configured = !matches!(m.verdict, Verdict::Unconfigured {});
+        server.confirmed = server.confirmed.max(m.state.known_tail);
+        if m.state.sealed || matches!(m.verdict, Verdict::Sealed {} | Verdict::Gone {}) {
+            server.sealed = true;
+            if mutant(Mutant::NativeT2) {
+                self.known_tail = known_tail.max(m.state.known_tail.min(next));
+            }
+            return true;
+        }
+        invariant!(m.state.known_tail <= known_tail, "a server's known tail is ahead of its source (N9)");
+        if m.state.local_tail > server.stored {
+            server.stored = m.state.local_tail;
+            server.progress_at = now;
+            server.next = server.next.max(server.stored.min(next));
+        }
+        match m.verdict {
+            Verdict::OutOfOrder {} | Verdict::Unconfigured {} if m.round == server.round => {
+                hit("native.sequencer.go_back");
+                server.go_back(m.expects.max(known_tail).min(next));
+            }
+            Verdict::DiskFull {} => server.full = true,
+            Verdict::Done {} => server.full = false,
+            Verdict::WrongIdentity {} | Verdict::StorageFailed {} | Verdict::WrongSequencer {} => {
+                server.useless = true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Moves the known tail to what a majority of all servers stored (T5), and never past that for any other reason (T2).
+    /// True if it moved.
+    pub fn commit(&mut self) -> bool {
+        let mut stored: Vec<Offset> = self.servers.iter().map(|s| s.stored).collect();
+        let mut quorum = self.config.quorum();
+        if mutant(Mutant::NativeT5) {
+            stored = self.servers.iter().filter(|s| !s.sealed).map(|s| s.stored).collect();
+            quorum = stored.len() / 2 + 1;
+        }
+        stored.sort_unstable_by(|a, b| b.cmp(a));
+        let reached = stored.get(quorum - 1).copied().unwrap_or_default().min(self.next);
+        if reached > self.known_tail {
+            self.known_tail = reached;
+        }
+        let before = self.window.len();
+        self.window.commit(self.known_tail);
+        before != self.window.len()
+    }
+
+    /// Appends that are committed now, in order.
+    pub fn take_committed(&mut self) -> Vec<Waiting> {
+        let mut done = Vec::new();
+        while let Some(entry) = self.waiting.first_entry() {
+            if entry.key().0 > self.known_tail {
+                break;
+            }
+            done.push(entry.remove());
+        }
+        done
+    }
+
+    /// How many servers are sealed.
+    pub fn sealed_servers(&self) -> usize {
+        self.servers.iter().filter(|s| s.sealed).count()
+    }
+
+    /// Whether so many disks are full that no majority can store.
+    pub fn is_full(&self) -> bool {
+        let usable = self.servers.iter().filter(|s| !s.full && !s.useless).count();
+        usable < self.config.quorum() && self.servers.iter().any(|s| s.full)
+    }
+}
+
+impl Server {
+    /// Sends again from `to` on.
+    pub fn go_back(&mut self, to: Offset) {
+        self.next = to.max(self.stored);
+        self.round = self.round.wrapping_add(1);
+    }
+
+    /// True if it has been sent something that it has not answered, or lacks something.
+    pub fn owes(&self, next: Offset) -> bool {
+        !self.sealed && !self.useless && self.stored < next
+    }
+}
+
+/// What [`StoredUpTo`] reveals was durable where it came from.
+pub(super) const NOTHING_STAGED: Lsn = Lsn::NONE;
+
+/// Calls `f(first operation, index, count)` for every stretch of consecutive numbers of one client.
+pub(crate) fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u64, u32)) {
+    let mut span: Option<(OpId, u64, u32)> = None;
+    for (i, op) in batch.ops().enumerate() {
+        match &mut span {
+            Some((first, _, n))
+                if first.client == op.client && first.seq.checked_add(u64::from(*n)) == Some(op.seq) =>
+            {
+                *n += 1;
+            }
+            _ => {
+                if let Some((first, at, n)) = span.replace((op, i as u64, 1)) {
+                    f(first, at, n);
+                }
+            }
+        }
+    }
+    if let Some((first, at, n)) = span {
+        f(first, at, n);
+    }
+}
