@@ -284,6 +284,7 @@ macro_rules! choice {
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // A variant's fields are named for what its own words say.
         pub enum $name { $($(#[$vdoc])* $variant { $($(#[$fdoc])* $field: $type),* }),* }
 
         impl $crate::codec::Encode for $name {

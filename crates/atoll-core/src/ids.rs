@@ -67,6 +67,8 @@ pub mod roles {
     pub const MEMBER: RoleKind = RoleKind(5);
     /// The failure detector.
     pub const DETECTOR: RoleKind = RoleKind(6);
+    /// Gossip about who is up.
+    pub const GOSSIP: RoleKind = RoleKind(7);
 }
 
 /// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.
