@@ -1,0 +1,232 @@
+//! The proposer of one register on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
+//!
+//! There is one per register and proposer id, for ever: two would share ballots (T4). So the registers of a node are bounded
+//! ([`super::registers::MAX_OPEN_REGISTERS`]) instead of being evicted.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Completer, Tick, Ticket, ticket};
+use atoll_log::Why;
+
+use super::ballot::Ballot;
+use super::group::GroupConfig;
+use super::registers::Shared;
+use super::round::Setback;
+use super::state::{Command, Outcome, State};
+use super::write;
+
+/// Most commands in one proposal.
+pub(super) const MAX_BATCH: usize = 64;
+
+/// Why a command has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// It did not happen.
+    No(Why),
+    /// It may have happened.
+    Unknown(Why),
+    /// It was for an epoch that is over; it did not happen, or somebody else's did.
+    Overtaken,
+}
+
+/// A command that waits for its outcome.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) command: Command,
+    pub(super) deadline: Tick,
+    /// A state that has it in was sent for a vote: from then on it may happen at any time (W9).
+    pub(super) exposed: bool,
+    done: Completer<Result<Outcome, Failure>>,
+}
+
+impl Queued {
+    pub(super) fn answer(self, outcome: Outcome) {
+        self.done.complete(match outcome {
+            // There is no better word for it in `Why`: too many writes went over it.
+            Outcome::Forgotten => Err(Failure::Unknown(Why::Busy)),
+            outcome => Ok(outcome),
+        });
+    }
+
+    fn fail(self, why: Why) {
+        let failure = if self.exposed { Failure::Unknown(why) } else { Failure::No(why) };
+        self.done.complete(Err(failure));
+    }
+
+    pub(super) fn is_move(&self) -> bool {
+        matches!(self.command, Command::Move { .. })
+    }
+}
+
+/// The right to send one proposal without phase 1: a majority has promised `ballot`, and `base` is the state chosen before.
+/// Affine: no `Clone`, consumed by use (T4).
+#[derive(Debug)]
+pub(super) struct Token {
+    pub(super) epoch: u64,
+    pub(super) ballot: Ballot,
+    pub(super) base: State,
+    /// The ballot that chose the base.
+    pub(super) chosen: Ballot,
+}
+
+impl Token {
+    /// The bug of T4.
+    fn twin_for_mutant(&self) -> Token {
+        Token { epoch: self.epoch, ballot: self.ballot, base: self.base.clone(), chosen: self.chosen }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Bounded by `Options::queue`.
+    queue: VecDeque<Queued>,
+    driving: bool,
+    token: Option<Token>,
+    /// Highest round seen since the last success: prepare explicitly above it (T13). 0: prepare incrementally.
+    floor: u64,
+    /// Something was proposed or prepared before (T7's mutant asks).
+    begun: bool,
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub(super) struct Proposer {
+    pub(super) name: String,
+    inner: Mutex<Inner>,
+}
+
+impl Proposer {
+    pub(super) fn new(name: String) -> Self {
+        Proposer { name, inner: Mutex::default() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a command and sees to it that somebody drives. It goes on if the ticket is dropped (X8).
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        command: Command,
+        deadline: Tick,
+    ) -> Ticket<Result<Outcome, Failure>> {
+        let (done, wait) = ticket();
+        let mut inner = self.inner();
+        if inner.queue.len() >= shared.options.queue {
+            drop(inner);
+            done.complete(Err(Failure::No(Why::Busy)));
+            return wait;
+        }
+        inner.queue.push_back(Queued { command, deadline, exposed: false, done });
+        let start = !std::mem::replace(&mut inner.driving, true);
+        drop(inner);
+        if start {
+            shared.env.spawn("rmw.propose", Box::pin(drive(shared.clone(), self.clone())));
+        }
+        wait
+    }
+
+    /// The token, if it is of this group. Whoever takes it uses it up.
+    pub(super) fn take_token(&self, shared: &Shared, group: &GroupConfig) -> Option<Token> {
+        let mut inner = self.inner();
+        if mutant(Mutant::RmwT7) && !inner.begun {
+            // "Smallest round": a first write without phase 1.
+            inner.begun = true;
+            let ballot = Ballot { n: 1, pid: shared.pid };
+            return Some(Token { epoch: group.epoch, ballot, base: State::empty(), chosen: Ballot::ZERO });
+        }
+        inner.begun = true;
+        if mutant(Mutant::RmwT4) {
+            return inner.token.as_ref().filter(|t| t.epoch == group.epoch).map(Token::twin_for_mutant);
+        }
+        inner.token.take().filter(|t| t.epoch == group.epoch)
+    }
+
+    pub(super) fn put_token(&self, token: Token) {
+        let mut inner = self.inner();
+        inner.token = Some(token);
+        inner.floor = 0;
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.inner().floor
+    }
+
+    /// The next prepare must be above this round.
+    pub(super) fn raise_floor(&self, n: u64) {
+        let mut inner = self.inner();
+        inner.floor = inner.floor.max(n);
+    }
+
+    /// Fills the batch: first what was kept from the last attempt, in its order, then what was queued meanwhile. A move
+    /// goes alone. False if there is nothing to do; the driver has stopped then.
+    fn fill(&self, batch: &mut Vec<Queued>) -> bool {
+        let mut inner = self.inner();
+        while batch.len() < MAX_BATCH && !batch.first().is_some_and(Queued::is_move) {
+            match inner.queue.front() {
+                Some(next) if next.is_move() && !batch.is_empty() => break,
+                Some(_) => batch.extend(inner.queue.pop_front()),
+                None => break,
+            }
+        }
+        inner.driving = !batch.is_empty();
+        inner.driving
+    }
+}
+
+/// Drops what has expired or is not for this group any more.
+fn expire(shared: &Shared, batch: &mut Vec<Queued>, why: Why) {
+    let (now, epoch) = (shared.env.now(), shared.group().epoch);
+    for queued in std::mem::take(batch) {
+        match &queued.command {
+            Command::Move { epoch: wanted, .. } if *wanted != epoch => {
+                queued.done.complete(Err(Failure::Overtaken));
+            }
+            _ if queued.deadline <= now => queued.fail(why),
+            _ => batch.push(queued),
+        }
+    }
+}
+
+/// Proposes until the queue is empty.
+async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
+    let mut batch = Vec::new();
+    let mut failures = 0;
+    let mut why = Why::NoQuorum;
+    loop {
+        expire(&shared, &mut batch, why);
+        if !proposer.fill(&mut batch) {
+            return;
+        }
+        expire(&shared, &mut batch, why);
+        if batch.is_empty() {
+            continue;
+        }
+        let group = shared.group();
+        let Err(setback) = write::attempt(&shared, &proposer, &group, &mut batch).await else {
+            (failures, why) = (0, Why::NoQuorum);
+            continue;
+        };
+        if setback == Setback::VoteRefused && mutant(Mutant::RmwT3) {
+            // "A nack means that it failed": with T3 in the acceptor, too, the other half of the bug.
+            batch.drain(..).for_each(|q| {
+                q.done.complete(Err(Failure::No(Why::NoQuorum)));
+            });
+            continue;
+        }
+        failures += 1;
+        why = match &setback {
+            Setback::Full => Why::DiskFull,
+            Setback::StorageFailed => Why::StorageFailed,
+            _ => Why::NoQuorum,
+        };
+        match setback {
+            Setback::NewGroup => hit("rmw.proposer.new_group"),
+            Setback::HandingOver(next) => shared.await_hand_over(&group, &next).await,
+            _ => shared.back_off(failures).await,
+        }
+    }
+}

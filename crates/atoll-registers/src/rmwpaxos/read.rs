@@ -1,0 +1,127 @@
+//! `read` (§4, R1–R4).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_core::Tick;
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_log::Why;
+use bytes::Bytes;
+
+use super::ballot::Ballot;
+use super::message::{Mode, Prep, PrepAnswer, PrepReply};
+use super::proposer::{Failure, Proposer};
+use super::registers::Shared;
+use super::round::{Answers, Setback, Verdict, ask, learn, to_all};
+use super::state::{Command, Outcome, State};
+
+/// The newest state of a register: chosen, and not older than any that was chosen before the call.
+pub(super) async fn read(
+    shared: &Arc<Shared>,
+    proposer: &Arc<Proposer>,
+    deadline: Tick,
+) -> Result<State, Failure> {
+    let mut highest = Ballot::ZERO;
+    let mut without_progress = 0;
+    let mut failures = 0;
+    let mut why = Why::NoQuorum;
+    while shared.env.now() < deadline {
+        let group = shared.group();
+        let majority = group.majority();
+        let request = shared.next_request();
+        let until = deadline.min(shared.env.now().after(shared.options.reply_timeout));
+        // R1
+        let requests = to_all(&group, |to| Prep {
+            to,
+            name: proposer.name.clone(),
+            request,
+            pid: shared.pid,
+            mode: Mode::ReadOnly {},
+            moving: false,
+        });
+        let answers = ask(&shared.env, requests, until, shared.options.grace, |answers| {
+            let replied = answers.taken().count();
+            match () {
+                () if agreement(answers, majority).is_some() || answers.elsewhere() => Verdict::Done,
+                () if answers.hopeless(replied, majority) => Verdict::Done,
+                // R3: late answers may still make a majority agree.
+                () if replied >= majority => Verdict::Soon,
+                () => Verdict::Wait,
+            }
+        })
+        .await;
+        // R2: whatever else was answered, what a majority has voted for is chosen.
+        if let Some(bytes) = agreement(&answers, majority) {
+            let state = State::read(bytes).map_err(|_| Failure::No(Why::StorageFailed))?;
+            let Some(next) = &state.moved else { return Ok(state) };
+            // Nobody is answered from a final state (§9a).
+            shared.await_hand_over(&group, next).await;
+            continue;
+        }
+        failures += 1;
+        match learn(shared, &group, &answers) {
+            Some(Setback::NewGroup) => continue,
+            Some(Setback::HandingOver(next)) => {
+                shared.await_hand_over(&group, &next).await;
+                continue;
+            }
+            Some(Setback::StorageFailed) => why = Why::StorageFailed,
+            _ => {}
+        }
+        if answers.taken().count() >= majority {
+            let seen = votes(&answers).map(|(voted, _)| voted).max().unwrap_or_default();
+            without_progress = if seen > highest { 0 } else { without_progress + 1 };
+            highest = highest.max(seen);
+            if without_progress >= shared.options.read_tries {
+                return establish(shared, proposer, deadline).await;
+            }
+        }
+        shared.back_off(failures).await;
+    }
+    Err(Failure::No(why))
+}
+
+/// R4: gets the highest vote chosen, by way of the proposer's queue: all readers of a register share one attempt (T12).
+async fn establish(shared: &Arc<Shared>, proposer: &Arc<Proposer>, deadline: Tick) -> Result<State, Failure> {
+    hit("rmw.read.establish");
+    match proposer.submit(shared, Command::Query, deadline).await {
+        Ok(Ok(Outcome::State(state))) => Ok(state),
+        // A query changes nothing, so whatever stopped it, it did not happen.
+        Ok(Ok(_)) | Err(_) => Err(Failure::No(Why::Stopping)),
+        Ok(Err(Failure::No(why) | Failure::Unknown(why))) => Err(Failure::No(why)),
+        Ok(Err(Failure::Overtaken)) => Err(Failure::No(Why::NoQuorum)),
+    }
+}
+
+fn votes(answers: &Answers<PrepReply>) -> impl Iterator<Item = (Ballot, &Bytes)> {
+    answers.taken().filter_map(|r| match &r.answer {
+        PrepAnswer::Ack { voted, .. } => Some((*voted, &r.state)),
+        _ => None,
+    })
+}
+
+/// The state that a majority has voted for in one ballot.
+fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
+    if mutant(Mutant::RmwT1) {
+        return agreement_by_value(answers, majority);
+    }
+    let mut counts: BTreeMap<Ballot, usize> = BTreeMap::new();
+    votes(answers).find_map(|(voted, state)| {
+        let n = counts.entry(voted).or_default();
+        *n += 1;
+        (*n >= majority).then_some(state)
+    })
+}
+
+/// The bug of T1: equal values are no proof of one vote.
+fn agreement_by_value(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
+    let read =
+        |(_, bytes): (Ballot, _)| -> Option<(State, &Bytes)> { State::read(bytes).ok().map(|s| (s, bytes)) };
+    let states: Vec<(State, &Bytes)> = votes(answers).filter_map(read).collect();
+    let same = |value: &Bytes| states.iter().filter(|(s, _)| s.value == *value).count();
+    states
+        .iter()
+        .filter(|(s, _)| same(&s.value) >= majority)
+        .max_by_key(|(s, _)| s.version)
+        .map(|(_, bytes)| *bytes)
+}

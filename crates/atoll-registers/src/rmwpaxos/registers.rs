@@ -1,0 +1,285 @@
+//! Registers as the rest of Atoll sees them: [`Registers`] and [`Register`] over RMWPaxos.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Ticket};
+use atoll_log::register::MAX_VALUE_BYTES;
+use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use bytes::Bytes;
+
+use super::acceptor::MAX_NAME_BYTES;
+use super::ballot::ProposerId;
+use super::group::{GroupConfig, Member};
+use super::hand_over::{self, HandOverError};
+use super::list;
+use super::message::Status;
+use super::proposer::{Failure, Proposer};
+use super::read;
+use super::state::{Command, Outcome};
+
+/// Most registers that one node uses in one life: each keeps a proposer (T4).
+pub const MAX_OPEN_REGISTERS: usize = 65_536;
+/// The register that says where a group went (§9a). Reserved.
+pub(super) const ROOT: &str = "";
+
+/// Settings of the proposers of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a round waits for a majority. Too short: a slow disk looks like a dead node, and proposals are repeated;
+    /// too long: a lost message costs this much.
+    pub reply_timeout: Duration,
+    /// How long a round that stands badly still waits for late answers. Too short: one acceptor that lags costs rounds; too
+    /// long: it costs latency.
+    pub grace: Duration,
+    /// First pause after losing to another proposer; doubled up to four times, at random from half to one and a half of
+    /// it. Too short: duels; too long: latency under contention.
+    pub back_off: Duration,
+    /// An operation is answered within this time, one way or the other.
+    pub deadline: Duration,
+    /// Reads that see no progress before one settles the register by itself (R3, T12).
+    pub read_tries: u32,
+    /// Commands that wait per register; more are refused as busy.
+    pub queue: usize,
+    /// How long an unfinished hand-over is left to its mover before this node finishes it.
+    pub roll_forward_after: Duration,
+    /// How long a hand-over is tried before its mover gives up; anybody can finish it later.
+    pub hand_over_deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            reply_timeout: Duration::from_millis(250),
+            grace: Duration::from_millis(4),
+            back_off: Duration::from_millis(16),
+            deadline: Duration::from_secs(2),
+            read_tries: 2,
+            queue: 256,
+            roll_forward_after: Duration::from_millis(150),
+            hand_over_deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    group: GroupConfig,
+    proposers: BTreeMap<String, Arc<Proposer>>,
+    next_request: u64,
+    /// Somebody on this node sees to an unfinished hand-over.
+    following: bool,
+}
+
+/// What all registers of a node share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) env: Env,
+    pub(super) options: Options,
+    pub(super) pid: ProposerId,
+    inner: Mutex<Inner>,
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn group(&self) -> GroupConfig {
+        self.inner().group.clone()
+    }
+
+    /// Takes a newer group that serves.
+    pub(super) fn adopt(&self, group: &GroupConfig) -> bool {
+        let mut inner = self.inner();
+        let newer = group.epoch > inner.group.epoch;
+        if newer {
+            hit("rmw.proposer.adopts");
+            inner.group = group.clone();
+        }
+        newer
+    }
+
+    pub(super) fn next_request(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.next_request += 1;
+        inner.next_request
+    }
+
+    /// The proposer of a register: one per name, for the life of this object. None if there are too many.
+    pub(super) fn proposer(&self, name: &str) -> Option<Arc<Proposer>> {
+        let mut inner = self.inner();
+        if let Some(proposer) = inner.proposers.get(name) {
+            return Some(proposer.clone());
+        }
+        if inner.proposers.len() >= MAX_OPEN_REGISTERS {
+            return None;
+        }
+        let proposer = Arc::new(Proposer::new(name.to_owned()));
+        inner.proposers.insert(name.to_owned(), proposer.clone());
+        Some(proposer)
+    }
+
+    /// The pause after the n-th failure in a row.
+    pub(super) async fn back_off(&self, failures: u32) {
+        let pause = self.options.back_off * (1 << failures.saturating_sub(1).min(2));
+        self.env.sleep(self.env.jitter(pause)).await;
+    }
+
+    /// Sees to it that an unfinished hand-over gets finished, and waits a while for that.
+    pub(super) async fn await_hand_over(self: &Arc<Self>, old: &GroupConfig, next: &GroupConfig) {
+        hit("rmw.proposer.follows");
+        let start = !std::mem::replace(&mut self.inner().following, true);
+        if start {
+            let (shared, old, next) = (self.clone(), old.clone(), next.clone());
+            let follow = async move {
+                hand_over::follow(&shared, &old, &next).await;
+                shared.inner().following = false;
+            };
+            self.env.spawn("rmw.follow", Box::pin(follow));
+        }
+        let until = self.env.now().after(self.options.roll_forward_after);
+        while self.group().epoch == old.epoch && self.env.now() < until {
+            self.env.sleep(self.env.jitter(self.options.back_off / 4)).await;
+        }
+    }
+}
+
+/// The registers of an RMWPaxos group, seen from one node. Cheap to clone; one per life of a node is enough.
+///
+/// A write is durable on a majority of the group's acceptors when it returns. Operations fail with `NotWritten` if nothing
+/// that contains them was ever sent for a vote, `Unknown` otherwise. Names have 1 to 256 bytes; others are refused as too large.
+#[derive(Clone, Debug)]
+pub struct RmwRegisters {
+    shared: Arc<Shared>,
+}
+
+impl RmwRegisters {
+    /// Registers of a group that serves: the configured first one, the one that this node's acceptor knows
+    /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older one leads to the newest.
+    pub fn new(env: Env, group: GroupConfig, options: Options) -> Self {
+        // T5: a life of its own for each of these objects; two in one process must not share ballots either.
+        let life = if mutant(Mutant::RmwT5) { 1 } else { env.incarnation().0 ^ env.random() };
+        let pid = ProposerId { node: env.node(), life: Incarnation(life) };
+        let proposers = BTreeMap::new();
+        let inner = Mutex::new(Inner { group, proposers, next_request: 0, following: false });
+        RmwRegisters { shared: Arc::new(Shared { env, options, pid, inner }) }
+    }
+
+    /// The newest serving group that any of these nodes knows; None if none of them answered with one in time.
+    pub async fn discover(env: &Env, nodes: &[NodeId], within: Duration) -> Option<GroupConfig> {
+        hand_over::newest_group(env, nodes, env.now().after(within)).await
+    }
+
+    /// The newest serving group that is known here.
+    pub fn group(&self) -> GroupConfig {
+        self.shared.group()
+    }
+
+    /// Takes a newer serving group, learned elsewhere. False if the one here is as new.
+    pub fn adopt(&self, group: &GroupConfig) -> bool {
+        self.shared.adopt(group)
+    }
+
+    /// Hands all registers over to a group of these members (§9a). On `Ok` that group serves, durably. It goes on if the
+    /// ticket is dropped; if its node dies, anybody who meets the unfinished hand-over finishes it.
+    pub fn hand_over(&self, members: Vec<Member>) -> Ticket<Result<GroupConfig, HandOverError>> {
+        let shared = self.shared.clone();
+        self.shared.env.launch("rmw.hand_over", async move { hand_over::hand_over(&shared, members).await })
+    }
+
+    /// Finishes a hand-over that was begun by somebody and left; the group that serves afterwards.
+    pub fn finish_hand_over(&self) -> Ticket<Result<GroupConfig, HandOverError>> {
+        let shared = self.shared.clone();
+        self.shared.env.launch("rmw.finish_hand_over", async move { hand_over::resume(&shared).await })
+    }
+
+    /// Asks one node which group serves.
+    pub fn ask_group(&self, node: NodeId) -> BoxFuture<'static, Option<GroupConfig>> {
+        let call = self.shared.env.call(node, Status {});
+        Box::pin(async move { call.await.ok().and_then(|r| r.serving) })
+    }
+}
+
+impl Registers for RmwRegisters {
+    fn register(&self, name: &str) -> Arc<dyn Register> {
+        let usable = (1..=MAX_NAME_BYTES).contains(&name.len());
+        let proposer = if usable { self.shared.proposer(name).ok_or(Why::Busy) } else { Err(Why::TooLarge) };
+        Arc::new(RmwRegister { shared: self.shared.clone(), proposer })
+    }
+
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+        let (shared, prefix) = (self.shared.clone(), prefix.to_owned());
+        let listing = self.shared.env.launch("rmw.list", async move { list::list(&shared, &prefix).await });
+        Box::pin(async move {
+            match listing.await {
+                Ok(result) => result.map_err(error),
+                Err(_) => Err(RegisterError::NotWritten(Why::Stopping)),
+            }
+        })
+    }
+}
+
+/// One register.
+#[derive(Debug)]
+struct RmwRegister {
+    shared: Arc<Shared>,
+    proposer: Result<Arc<Proposer>, Why>,
+}
+
+fn error(failure: Failure) -> RegisterError {
+    match failure {
+        Failure::No(why) => RegisterError::NotWritten(why),
+        Failure::Unknown(why) => RegisterError::Unknown(why),
+        Failure::Overtaken => RegisterError::Unknown(Why::NoQuorum),
+    }
+}
+
+impl Register for RmwRegister {
+    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
+        let proposer = match &self.proposer {
+            Ok(proposer) => proposer.clone(),
+            Err(why) => return Box::pin(std::future::ready(Err(RegisterError::NotWritten(*why)))),
+        };
+        let shared = self.shared.clone();
+        let deadline = shared.env.now().after(shared.options.deadline);
+        let reading =
+            self.shared.env.launch("rmw.read", async move { read::read(&shared, &proposer, deadline).await });
+        Box::pin(async move {
+            match reading.await {
+                Ok(Ok(state)) => Ok(state.versioned()),
+                Ok(Err(failure)) => Err(error(failure)),
+                Err(_) => Err(RegisterError::NotWritten(Why::Stopping)),
+            }
+        })
+    }
+
+    fn write_if(
+        &self,
+        expected: Version,
+        value: Bytes,
+        nonce: Nonce,
+    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
+        let refused = match &self.proposer {
+            _ if value.len() > MAX_VALUE_BYTES => Err(RegisterError::TooLarge(value.len())),
+            Ok(proposer) => Ok(proposer),
+            Err(why) => Err(RegisterError::NotWritten(*why)),
+        };
+        let proposer = match refused {
+            Ok(proposer) => proposer,
+            Err(e) => return Box::pin(std::future::ready(Err(e))),
+        };
+        let deadline = self.shared.env.now().after(self.shared.options.deadline);
+        let command = Command::WriteIf { expected: expected.0, value, nonce: nonce.0 };
+        let writing = proposer.submit(&self.shared, command, deadline);
+        Box::pin(async move {
+            match writing.await {
+                Ok(Ok(Outcome::Written(written))) => Ok(written),
+                Ok(Err(failure)) => Err(error(failure)),
+                Ok(Ok(_)) | Err(_) => Err(RegisterError::Unknown(Why::Stopping)),
+            }
+        })
+    }
+}
