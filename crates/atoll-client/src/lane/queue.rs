@@ -35,10 +35,10 @@ struct Op {
 }
 
 impl Op {
-    /// Somebody waits for the outcome. Nobody does once the deadline is over, or the caller dropped its future: then
-    /// there will be no further attempt.
-    fn is_wanted(&self) -> bool {
-        self.to.as_ref().is_some_and(|to| !to.is_closed())
+    /// It was sent once, and nobody waits for the outcome any more: there is no further attempt. A record whose caller
+    /// went away before is sent all the same.
+    fn is_over(&self) -> bool {
+        self.floor.is_some() && self.to.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 }
 
@@ -165,10 +165,10 @@ impl Queue {
     }
 
     fn put_back(&mut self, op: Op) {
-        if op.is_wanted() {
-            self.waiting.push_front(op);
-        } else {
+        if op.is_over() {
             self.forget(op);
+        } else {
+            self.waiting.push_front(op);
         }
     }
 
@@ -220,7 +220,7 @@ impl Queue {
         let mut records = Records::default();
         let mut bytes = 0;
         while let Some(op) = self.waiting.front() {
-            if op.is_wanted()
+            if !op.is_over()
                 && let Some(last) = message.last()
             {
                 let full = message.len() >= MESSAGE_RECORDS || bytes + op.payload.len() > MESSAGE_BYTES;
@@ -229,7 +229,7 @@ impl Queue {
                 }
             }
             let Some(mut op) = self.waiting.pop_front() else { break };
-            if !op.is_wanted() {
+            if op.is_over() {
                 self.forget(op);
                 continue;
             }
@@ -260,8 +260,10 @@ impl Queue {
             self.sent.push_front(message);
             return Verdict::Nonsense("positions for another number of records than were sent");
         }
-        let positions =
-            outcome.runs.iter().flat_map(|run| (0..u64::from(run.count)).map(|i| run.first.saturating_add(i)));
+        let positions = outcome
+            .runs
+            .iter()
+            .flat_map(|run| (0..u64::from(run.count)).map(|i| run.first.saturating_add(i)));
         for (mut op, position) in message.into_iter().zip(positions) {
             self.known_tail = self.known_tail.max(Some(position.saturating_add(1)));
             Self::tell(&mut self.aftermath, &mut op, Ok(position));

@@ -1,0 +1,284 @@
+//! The streaming append (contracts §3.1): takes messages in, hands each to the log in order, answers in order.
+//!
+//! One state machine that the HTTP/2 connection polls: no task, no channel. What it holds is bounded: it takes no further
+//! message while too much is unanswered, and the client's window closes behind it (X12).
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use atoll_client::proto::append_stream_reply::{Failed, Opened, Outcome};
+use atoll_client::proto::append_stream_request::What;
+use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Records};
+use atoll_client::{HEARTBEAT, Reason};
+use atoll_log::{ClientId, LogPos};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::Shared;
+use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
+use super::log_service::{check_records, runs};
+
+/// Most messages, and payload bytes but for the last message, that one stream has unanswered.
+const MESSAGES_UNANSWERED: usize = 128;
+const BYTES_UNANSWERED: usize = 4 * 1024 * 1024;
+/// Most outcomes in one reply.
+const OUTCOMES_PER_REPLY: usize = 256;
+/// When the log had no room, it is asked again this much later, or when something of this stream is done.
+const BUSY_WAIT: Duration = Duration::from_millis(2);
+
+/// A message that is not answered yet.
+enum Unanswered {
+    /// In line at the log.
+    Pending { outcome: Pending<Vec<LogPos>>, bytes: usize },
+    /// Refused before it got there.
+    Refused(Refusal),
+}
+
+/// The log and the client that a stream is for.
+struct Lane {
+    log: Arc<dyn LogBackend>,
+    client: ClientId,
+    last_seq: u64,
+}
+
+/// Replies of one stream; polling it does all of the work.
+pub(super) struct AppendStream {
+    shared: Shared,
+    requests: Streaming<AppendStreamRequest>,
+    /// Set by the first message.
+    lane: Option<Lane>,
+    unanswered: VecDeque<Unanswered>,
+    unanswered_bytes: usize,
+    /// The log had no room for this message; nothing behind it may overtake it (X15).
+    held: Option<LogRecords>,
+    busy_timer: Pin<Box<Sleep>>,
+    /// No more requests: the client is done, or the node stops.
+    closed: bool,
+    /// With what the stream ends once all is answered.
+    last_word: Option<Status>,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    heartbeat: Pin<Box<Sleep>>,
+    last_reply: Instant,
+    done: bool,
+}
+
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the door is gone: stopping, too.
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+impl AppendStream {
+    pub(super) fn new(shared: Shared, requests: Streaming<AppendStreamRequest>) -> Self {
+        let stopped = Box::pin(stopped(shared.stopping.clone()));
+        AppendStream {
+            shared,
+            requests,
+            lane: None,
+            unanswered: VecDeque::new(),
+            unanswered_bytes: 0,
+            held: None,
+            busy_timer: Box::pin(sleep(Duration::ZERO)),
+            closed: false,
+            last_word: None,
+            stopped,
+            heartbeat: Box::pin(sleep(HEARTBEAT)),
+            last_reply: Instant::now(),
+            done: false,
+        }
+    }
+
+    /// Takes in what is there and fits. Some: the reply to the opening.
+    fn take_in(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
+        if !self.closed && self.stopped.as_mut().poll(cx).is_ready() {
+            // What was not handed in did not happen through this node; its sender gives it to another.
+            self.close(Some(Refusal::stopping().into()));
+            self.held = None;
+        }
+        while !self.closed {
+            if let Some(records) = self.held.take() {
+                self.hand_in(records);
+                if self.held.is_some() {
+                    self.busy_timer.as_mut().reset(Instant::now() + BUSY_WAIT);
+                    // Ready at once means that it must be polled again: the loop above has reset it.
+                    if self.busy_timer.as_mut().poll(cx).is_pending() {
+                        return None;
+                    }
+                    continue;
+                }
+            }
+            if self.unanswered.len() >= MESSAGES_UNANSWERED || self.unanswered_bytes >= BYTES_UNANSWERED {
+                return None;
+            }
+            let request = match Pin::new(&mut self.requests).poll_next(cx) {
+                Poll::Pending => return None,
+                Poll::Ready(None) => {
+                    self.close(None);
+                    return None;
+                }
+                Poll::Ready(Some(Err(status))) => {
+                    self.close(Some(status));
+                    return None;
+                }
+                Poll::Ready(Some(Ok(request))) => request,
+            };
+            match (request.what, &self.lane) {
+                (Some(What::Open(open)), None) => match self.open(&open.log, open.client) {
+                    Ok(opened) => {
+                        return Some(AppendStreamReply { opened: Some(opened), outcomes: Vec::new() });
+                    }
+                    Err(refusal) => self.close(Some(refusal.into())),
+                },
+                (Some(What::Records(records)), Some(_)) => self.take_records(records),
+                _ => self.close(Some(
+                    Refusal::no(
+                        Reason::Invalid,
+                        "the first message opens the stream, each further one carries records",
+                        "see AppendStream in the API definition",
+                    )
+                    .into(),
+                )),
+            }
+        }
+        None
+    }
+
+    fn open(&mut self, log: &str, client: u64) -> Result<Opened, Refusal> {
+        if client == 0 {
+            return Err(Refusal::no(Reason::Invalid, "no client id", "draw one at random, once per life"));
+        }
+        let log = self.shared.log(log)?;
+        let opened = Opened { known_tail: log.known_tail().0, node: self.shared.backend.node().0 };
+        self.lane = Some(Lane { log, client: ClientId(client), last_seq: 0 });
+        Ok(opened)
+    }
+
+    fn close(&mut self, last_word: Option<Status>) {
+        self.closed = true;
+        self.last_word = last_word;
+    }
+
+    fn take_records(&mut self, records: Records) {
+        let Some(lane) = &mut self.lane else { return };
+        match check_records(lane.client, records) {
+            Ok(records) if records.first_seq <= lane.last_seq => {
+                let refusal = Refusal::no(
+                    Reason::Invalid,
+                    format!("sequence {} after {}", records.first_seq, lane.last_seq),
+                    "within a stream, sequences grow",
+                );
+                self.unanswered.push_back(Unanswered::Refused(refusal));
+            }
+            Ok(records) => {
+                lane.last_seq = records.first_seq + records.payloads.len() as u64 - 1;
+                self.hand_in(records);
+            }
+            Err(refusal) => self.unanswered.push_back(Unanswered::Refused(refusal)),
+        }
+    }
+
+    fn hand_in(&mut self, records: LogRecords) {
+        let Some(lane) = &self.lane else { return };
+        let bytes = records.payloads.iter().map(bytes::Bytes::len).sum();
+        match lane.log.submit(records) {
+            Submitted::Pending(outcome) => {
+                self.unanswered_bytes += bytes;
+                self.unanswered.push_back(Unanswered::Pending { outcome, bytes });
+            }
+            Submitted::Busy(records) => self.held = Some(records),
+        }
+    }
+
+    /// Outcomes from the front that are known.
+    fn take_outcomes(&mut self, cx: &mut Context<'_>) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        while outcomes.len() < OUTCOMES_PER_REPLY
+            && let Some(first) = self.unanswered.front_mut()
+        {
+            let outcome = match first {
+                Unanswered::Refused(refusal) => failed(refusal),
+                Unanswered::Pending { outcome, bytes } => match outcome.as_mut().poll(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(result) => {
+                        self.unanswered_bytes -= *bytes;
+                        match result {
+                            Ok(positions) => Outcome { runs: runs(&positions), failed: None },
+                            Err(refusal) => failed(&refusal),
+                        }
+                    }
+                },
+            };
+            self.unanswered.pop_front();
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+
+    /// Waits until the client should hear something although nothing is known.
+    fn poll_heartbeat(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.heartbeat.as_mut().poll(cx));
+            // Replies do not touch the timer: it finds out here that there was one, and waits on.
+            let due = self.last_reply + HEARTBEAT;
+            if due <= Instant::now() {
+                return Poll::Ready(());
+            }
+            self.heartbeat.set(sleep_until(due));
+        }
+    }
+
+    fn reply(&mut self, reply: AppendStreamReply) -> Poll<Option<Result<AppendStreamReply, Status>>> {
+        self.last_reply = Instant::now();
+        Poll::Ready(Some(Ok(reply)))
+    }
+}
+
+fn failed(refusal: &Refusal) -> Outcome {
+    let happened = match refusal.happened {
+        atoll_client::Outcome::No => Happened::No,
+        atoll_client::Outcome::Yes => Happened::Yes,
+        atoll_client::Outcome::Unknown => Happened::Unknown,
+    };
+    let failure = &refusal.failure;
+    Outcome {
+        runs: Vec::new(),
+        failed: Some(Failed {
+            happened: happened.into(),
+            reason: failure.reason.into(),
+            message: failure.message.clone(),
+            next: failure.next.clone(),
+        }),
+    }
+}
+
+impl Stream for AppendStream {
+    type Item = Result<AppendStreamReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.done {
+            return Poll::Ready(None);
+        }
+        if let Some(opened) = this.take_in(cx) {
+            return this.reply(opened);
+        }
+        let outcomes = this.take_outcomes(cx);
+        if !outcomes.is_empty() {
+            return this.reply(AppendStreamReply { opened: None, outcomes });
+        }
+        if this.closed && this.unanswered.is_empty() {
+            this.done = true;
+            return Poll::Ready(this.last_word.take().map(Err));
+        }
+        if this.unanswered.is_empty() && this.held.is_none() {
+            return Poll::Pending;
+        }
+        ready!(this.poll_heartbeat(cx));
+        this.heartbeat.set(sleep(HEARTBEAT));
+        this.reply(AppendStreamReply::default())
+    }
+}

@@ -1,0 +1,160 @@
+//! What a door needs of the node behind it.
+//!
+//! Every future here only waits for work that goes on without it: dropping it stops nothing (contracts X8).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use atoll_client::proto;
+use atoll_client::{Failure, Outcome};
+use atoll_core::BoxFuture;
+use atoll_log::{ClientId, Entry, LogPos, LogletId, LogletSpec};
+use bytes::Bytes;
+
+/// An operation that was not done, or not certainly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Did it happen.
+    pub happened: Outcome,
+    /// Why, and what to do now.
+    pub failure: Failure,
+}
+
+impl Refusal {
+    /// It did not happen.
+    pub fn no(reason: atoll_client::Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
+        Refusal { happened: Outcome::No, failure: Failure::new(reason, message, next) }
+    }
+
+    /// It may have happened, or may still.
+    pub fn unknown(
+        reason: atoll_client::Reason,
+        message: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Refusal { happened: Outcome::Unknown, failure: Failure::new(reason, message, next) }
+    }
+
+    /// The node is stopping and took no part.
+    pub fn stopping() -> Self {
+        Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "go on at another node")
+    }
+}
+
+impl From<Refusal> for tonic::Status {
+    fn from(refusal: Refusal) -> Self {
+        atoll_client::status(refusal.happened, &refusal.failure)
+    }
+}
+
+/// The outcome of something under way.
+pub type Pending<T> = BoxFuture<'static, Result<T, Refusal>>;
+
+/// Records of one client to append, in order; their sequences are consecutive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRecords {
+    /// Who appends.
+    pub client: ClientId,
+    /// Sequence of the first.
+    pub first_seq: u64,
+    /// At least one.
+    pub payloads: Vec<Bytes>,
+    /// Set if some were sent before: search from here on first (contracts X16).
+    pub floor: Option<LogPos>,
+}
+
+/// What became of records handed in.
+pub enum Submitted {
+    /// They are in line: one position each, in order.
+    Pending(Pending<Vec<LogPos>>),
+    /// Too much is under way: nothing happened; here they are again.
+    Busy(LogRecords),
+}
+
+/// What a read gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRecords {
+    /// Position of the first.
+    pub first: LogPos,
+    /// Consecutive, one at least.
+    pub entries: Vec<Entry>,
+    /// How many came from another node.
+    pub remote: u64,
+}
+
+/// One log.
+pub trait LogBackend: Send + Sync {
+    /// A tail that this node knows of without asking: every earlier attempt of a record that is sent for the first time
+    /// now lies at it or above.
+    fn known_tail(&self) -> LogPos;
+
+    /// Puts records in line, in the order of the calls.
+    fn submit(&self, records: LogRecords) -> Submitted;
+
+    /// The tail: above every append acknowledged before the call.
+    fn check_tail(&self) -> Pending<LogPos>;
+
+    /// Waits until the tail may be above `above`; a tail then. May return early.
+    fn wait_tail(&self, above: LogPos) -> Pending<LogPos>;
+
+    /// The first position that can be read, as this node knows it.
+    fn trim_point(&self) -> LogPos;
+
+    /// Records from `range.start` on, one at least, not beyond `range.end` (not in it) or far beyond `max_bytes`. `range` is below a
+    /// tail that was obtained.
+    fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords>;
+
+    /// Gives up positions below `to`.
+    fn trim(&self, to: LogPos) -> Pending<()>;
+
+    /// The chain as its register holds it.
+    fn chain(&self) -> Pending<proto::Chain>;
+
+    /// Ends the active segment, starts another.
+    fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain>;
+
+    /// Takes trimmed segments off the front.
+    fn truncate(&self) -> Pending<proto::Chain>;
+
+    /// Rebuilds a sealed segment.
+    fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain>;
+}
+
+/// Status and membership.
+pub trait Operations: Send + Sync {
+    /// Health, tails and lag as this node sees them.
+    fn status(&self) -> Pending<proto::StatusReply>;
+
+    /// The members, with what is known of them.
+    fn nodes(&self) -> Pending<Vec<proto::NodeInfo>>;
+
+    /// Adds or changes a member. Idempotent.
+    fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply>;
+
+    /// Moves all duties off a node; done when they are moved. Idempotent.
+    fn drain_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
+
+    /// Forgets a node without duties. Idempotent.
+    fn remove_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
+}
+
+/// A node as its doors see it.
+pub trait Backend: Send + Sync {
+    /// Which node this is.
+    fn node(&self) -> atoll_core::NodeId;
+
+    /// An identity for appends whose client gave none: of this life of the node alone.
+    fn client(&self) -> ClientId;
+
+    /// A log by name, whether it exists or not.
+    fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal>;
+
+    /// Creates a log; false if it was there.
+    fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool>;
+
+    /// Names of all logs, in order.
+    fn list(&self) -> Pending<Vec<String>>;
+
+    /// Status and membership.
+    fn operations(&self) -> Arc<dyn Operations>;
+}

@@ -1,0 +1,73 @@
+//! Reconfiguration.
+
+use atoll_client::Reason;
+use atoll_client::proto::chain_service_server::ChainService;
+use atoll_client::proto::{Chain, ExtendRequest, ModifyRequest, ShowChainRequest, TruncateRequest};
+use atoll_log::LogletId;
+use tonic::{Request, Response, Status};
+
+use super::Shared;
+use super::backend::Refusal;
+use super::log_service::{answer, loglet_spec};
+
+/// The chain service of this node.
+pub(super) struct Door {
+    shared: Shared,
+}
+
+impl Door {
+    pub(super) fn new(shared: Shared) -> Self {
+        Door { shared }
+    }
+}
+
+fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
+    match u128::from_str_radix(text, 16) {
+        Ok(id) if text.len() == 32 => Ok(LogletId(id)),
+        _ => Err(Refusal::no(
+            Reason::Invalid,
+            format!("{text:?} is not the id of a loglet"),
+            "it has 32 hexadecimal digits; `atoll chain show` lists those of a log",
+        )),
+    }
+}
+
+#[tonic::async_trait]
+impl ChainService for Door {
+    async fn show(&self, request: Request<ShowChainRequest>) -> Result<Response<Chain>, Status> {
+        let log = self.shared.log(&request.into_inner().log)?;
+        Ok(Response::new(answer(log.chain()).await?))
+    }
+
+    async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let log = self.shared.log(&request.log)?;
+        Ok(Response::new(answer(log.extend(loglet_spec(request.loglet))).await?))
+    }
+
+    async fn truncate(&self, request: Request<TruncateRequest>) -> Result<Response<Chain>, Status> {
+        let log = self.shared.log(&request.into_inner().log)?;
+        Ok(Response::new(answer(log.truncate()).await?))
+    }
+
+    async fn modify(&self, request: Request<ModifyRequest>) -> Result<Response<Chain>, Status> {
+        let request = request.into_inner();
+        let log = self.shared.log(&request.log)?;
+        let id = loglet_id(&request.loglet)?;
+        Ok(Response::new(answer(log.modify(id, loglet_spec(request.spec))).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loglet_ids_are_read_as_they_are_shown() {
+        let id = LogletId(0xab);
+        assert_eq!(loglet_id(&id.to_string()), Ok(id));
+        for bad in ["", "ab", "g0000000000000000000000000000000", "000000000000000000000000000000000"] {
+            assert!(loglet_id(bad).is_err(), "{bad}");
+        }
+    }
+}

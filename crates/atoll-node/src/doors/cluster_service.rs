@@ -1,0 +1,106 @@
+//! Status and membership.
+
+use atoll_client::Reason;
+use atoll_client::proto::cluster_service_server::ClusterService;
+use atoll_client::proto::{
+    NodeAddRequest, NodeDrainRequest, NodeListReply, NodeListRequest, NodeRemoveRequest, NodeReply,
+    StatusReply, StatusRequest,
+};
+use atoll_core::NodeId;
+use tonic::{Request, Response, Status};
+
+use super::Shared;
+use super::backend::Refusal;
+use super::log_service::answer;
+
+/// The names that a member's roles can have.
+const ROLES: [&str; 3] = ["log", "sequencer", "meta"];
+
+/// The cluster service of this node.
+pub(super) struct Door {
+    shared: Shared,
+}
+
+impl Door {
+    pub(super) fn new(shared: Shared) -> Self {
+        Door { shared }
+    }
+}
+
+fn node_id(id: u32) -> Result<NodeId, Refusal> {
+    match id {
+        0 => Err(Refusal::no(Reason::Invalid, "0 is no node", "ids of nodes start at 1")),
+        id => Ok(NodeId(id)),
+    }
+}
+
+fn check_add(request: &NodeAddRequest) -> Result<(), Refusal> {
+    node_id(request.id)?;
+    let port = request.address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    if port.and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
+        let message = format!("{:?} is not an address", request.address);
+        let next = "give HOST:PORT, where the other nodes reach the new one";
+        return Err(Refusal::no(Reason::Invalid, message, next));
+    }
+    match request.roles.iter().find(|role| !ROLES.contains(&role.as_str())) {
+        Some(role) => Err(Refusal::no(
+            Reason::Invalid,
+            format!("no role {role:?}"),
+            format!("roles are {}", ROLES.join(", ")),
+        )),
+        None => Ok(()),
+    }
+}
+
+#[tonic::async_trait]
+impl ClusterService for Door {
+    async fn status(&self, _request: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
+        Ok(Response::new(answer(self.shared.backend.operations().status()).await?))
+    }
+
+    async fn node_list(&self, _request: Request<NodeListRequest>) -> Result<Response<NodeListReply>, Status> {
+        let nodes = answer(self.shared.backend.operations().nodes()).await?;
+        Ok(Response::new(NodeListReply { nodes }))
+    }
+
+    async fn node_add(&self, request: Request<NodeAddRequest>) -> Result<Response<NodeReply>, Status> {
+        let request = request.into_inner();
+        check_add(&request)?;
+        Ok(Response::new(answer(self.shared.backend.operations().add_node(request)).await?))
+    }
+
+    async fn node_drain(&self, request: Request<NodeDrainRequest>) -> Result<Response<NodeReply>, Status> {
+        let id = node_id(request.into_inner().id)?;
+        Ok(Response::new(answer(self.shared.backend.operations().drain_node(id)).await?))
+    }
+
+    async fn node_remove(&self, request: Request<NodeRemoveRequest>) -> Result<Response<NodeReply>, Status> {
+        let id = node_id(request.into_inner().id)?;
+        Ok(Response::new(answer(self.shared.backend.operations().remove_node(id)).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_members_are_checked() {
+        let request = |id, address: &str, roles: &[&str]| NodeAddRequest {
+            id,
+            address: address.to_owned(),
+            roles: roles.iter().map(|r| (*r).to_owned()).collect(),
+        };
+        assert_eq!(check_add(&request(4, "10.0.0.4:7410", &["log", "meta"])), Ok(()));
+        assert_eq!(check_add(&request(4, "[::1]:7410", &[])), Ok(()));
+        for bad in [
+            request(0, "a:1", &[]),
+            request(4, "a", &[]),
+            request(4, ":1", &[]),
+            request(4, "a:0", &[]),
+            request(4, "a:1", &["leader"]),
+        ] {
+            assert!(check_add(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Create, list, append, check tail, trim.
+
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_client::proto::log_service_server::LogService;
+use atoll_client::proto::{self, Run};
+use atoll_client::{
+    MAX_MESSAGE_BYTES, MAX_MESSAGE_RECORDS, MAX_RECORD_BYTES, Reason, is_log_name, log_name_hint,
+};
+use atoll_core::NodeId;
+use atoll_log::{ClientId, LogPos, LogletSpec};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Shared;
+use super::append_stream::AppendStream;
+use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
+use super::read;
+
+/// How long an unary append waits for room.
+const BUSY_WAIT: Duration = Duration::from_millis(2);
+const BUSY_WAITS: u32 = 500;
+
+/// The log service of this node.
+pub(super) struct Door {
+    shared: Shared,
+    /// The last sequence given to an append without a name, under [`super::Backend::client`].
+    unnamed: Mutex<u64>,
+}
+
+impl Door {
+    pub(super) fn new(shared: Shared) -> Self {
+        Door { shared, unnamed: Mutex::new(0) }
+    }
+
+    /// Hands records in, under a name of this node if they have none; the name is drawn with the submission, so that
+    /// names grow in the order of the submissions.
+    fn submit(&self, log: &dyn LogBackend, mut records: LogRecords) -> Submitted {
+        if records.client != ClientId(0) {
+            return log.submit(records);
+        }
+        let mut last = self.unnamed.lock().unwrap_or_else(PoisonError::into_inner);
+        records.client = self.shared.backend.client();
+        records.first_seq = *last + 1;
+        let count = records.payloads.len() as u64;
+        match log.submit(records) {
+            Submitted::Busy(mut back) => {
+                back.client = ClientId(0);
+                Submitted::Busy(back)
+            }
+            pending => {
+                *last += count;
+                pending
+            }
+        }
+    }
+
+    async fn append(&self, request: proto::AppendRequest) -> Result<Vec<Run>, Refusal> {
+        let log = self.shared.log(&request.log)?;
+        let records = request.records.unwrap_or_default();
+        if request.client == 0 && records.floor.is_some() {
+            return Err(Refusal::no(
+                Reason::Invalid,
+                "an append without a client id cannot be a retry",
+                "set client and first_seq, or leave floor out",
+            ));
+        }
+        let first_seq = if request.client == 0 { records.first_seq.max(1) } else { records.first_seq };
+        let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
+        let mut held = records;
+        for _ in 0..BUSY_WAITS {
+            match self.submit(&*log, held) {
+                Submitted::Pending(pending) => return Ok(runs(&pending.await?)),
+                Submitted::Busy(back) => held = back,
+            }
+            tokio::time::sleep(BUSY_WAIT).await;
+        }
+        Err(Refusal::no(Reason::Busy, "too many appends are under way on this node", "try again later"))
+    }
+}
+
+impl Shared {
+    /// A log by name; the name is checked before anything else is done.
+    pub(super) fn log(&self, name: &str) -> Result<std::sync::Arc<dyn LogBackend>, Refusal> {
+        check_name(name)?;
+        self.backend.log(name)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    match is_log_name(name) {
+        true => Ok(()),
+        false => Err(Refusal::no(Reason::Invalid, log_name_hint(name), "")),
+    }
+}
+
+/// Limits, before anything is replicated.
+pub(super) fn check_records(client: ClientId, records: proto::Records) -> Result<LogRecords, Refusal> {
+    let count = records.payloads.len();
+    if count == 0 || records.first_seq == 0 {
+        let next = "send one record at least; sequences start at 1";
+        return Err(Refusal::no(Reason::Invalid, "no records, or no sequence", next));
+    }
+    if records.first_seq.checked_add(count as u64).is_none() {
+        return Err(Refusal::no(Reason::Invalid, "the sequences pass 2^64", "take a new client id"));
+    }
+    let bytes: usize = records.payloads.iter().map(bytes::Bytes::len).sum();
+    if count > MAX_MESSAGE_RECORDS || bytes > MAX_MESSAGE_BYTES {
+        return Err(Refusal::no(
+            Reason::TooLarge,
+            format!(
+                "{count} records with {bytes} bytes in one message; at most {MAX_MESSAGE_RECORDS} records \
+                 with {MAX_MESSAGE_BYTES} bytes are allowed"
+            ),
+            "send them in several messages",
+        ));
+    }
+    if let Some(longest) = records.payloads.iter().map(bytes::Bytes::len).max()
+        && longest > MAX_RECORD_BYTES
+    {
+        return Err(Refusal::no(
+            Reason::TooLarge,
+            format!("a record has {longest} bytes; at most {MAX_RECORD_BYTES} are allowed"),
+            "split it",
+        ));
+    }
+    Ok(LogRecords {
+        client,
+        first_seq: records.first_seq,
+        payloads: records.payloads,
+        floor: records.floor.map(LogPos),
+    })
+}
+
+/// Positions as runs of consecutive ones.
+pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for position in positions {
+        match runs.last_mut() {
+            Some(run) if run.first + u64::from(run.count) == position.0 => run.count += 1,
+            _ => runs.push(Run { first: position.0, count: 1 }),
+        }
+    }
+    runs
+}
+
+/// A specification as the virtual log takes it.
+pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> LogletSpec {
+    let spec = spec.unwrap_or_default();
+    let nodes = |ids: Vec<u32>| ids.into_iter().map(NodeId).collect::<Vec<_>>();
+    LogletSpec {
+        kind: spec.kind,
+        servers: Some(nodes(spec.servers)).filter(|servers| !servers.is_empty()),
+        sequencer: spec.sequencer.map(NodeId),
+        avoid: nodes(spec.avoid),
+    }
+}
+
+/// Waits for an outcome and makes it an answer.
+pub(super) async fn answer<T>(pending: Pending<T>) -> Result<T, Status> {
+    pending.await.map_err(Status::from)
+}
+
+#[tonic::async_trait]
+impl LogService for Door {
+    async fn create_log(
+        &self,
+        request: Request<proto::CreateLogRequest>,
+    ) -> Result<Response<proto::CreateLogReply>, Status> {
+        let request = request.into_inner();
+        check_name(&request.log)?;
+        let created = answer(self.shared.backend.create(&request.log, loglet_spec(request.loglet))).await?;
+        Ok(Response::new(proto::CreateLogReply { created }))
+    }
+
+    async fn list_logs(
+        &self,
+        _request: Request<proto::ListLogsRequest>,
+    ) -> Result<Response<proto::ListLogsReply>, Status> {
+        let logs = answer(self.shared.backend.list()).await?;
+        Ok(Response::new(proto::ListLogsReply { logs }))
+    }
+
+    async fn append(
+        &self,
+        request: Request<proto::AppendRequest>,
+    ) -> Result<Response<proto::AppendReply>, Status> {
+        let runs = Door::append(self, request.into_inner()).await?;
+        Ok(Response::new(proto::AppendReply { runs }))
+    }
+
+    type AppendStreamStream = AppendStream;
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<proto::AppendStreamRequest>>,
+    ) -> Result<Response<AppendStream>, Status> {
+        // At once: the first message is awaited in the stream, so that a client may open before it has something to say.
+        Ok(Response::new(AppendStream::new(self.shared.clone(), request.into_inner())))
+    }
+
+    type ReadStream = Pin<Box<dyn Stream<Item = Result<proto::ReadReply, Status>> + Send>>;
+
+    async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let request = request.into_inner();
+        let log = self.shared.log(&request.log)?;
+        Ok(Response::new(Box::pin(read::stream(log, request, self.shared.stopping.clone()))))
+    }
+
+    async fn check_tail(
+        &self,
+        request: Request<proto::CheckTailRequest>,
+    ) -> Result<Response<proto::CheckTailReply>, Status> {
+        let log = self.shared.log(&request.into_inner().log)?;
+        let tail = answer(log.check_tail()).await?;
+        let trim = log.trim_point().min(tail);
+        Ok(Response::new(proto::CheckTailReply { tail: tail.0, trim: trim.0 }))
+    }
+
+    async fn trim(&self, request: Request<proto::TrimRequest>) -> Result<Response<proto::TrimReply>, Status> {
+        let request = request.into_inner();
+        let log = self.shared.log(&request.log)?;
+        answer(log.trim(LogPos(request.to))).await?;
+        Ok(Response::new(proto::TrimReply {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use bytes::Bytes;
+
+    fn records(first_seq: u64, payloads: Vec<Bytes>) -> proto::Records {
+        proto::Records { first_seq, payloads, floor: None }
+    }
+
+    #[test]
+    fn limits_are_checked_with_the_figure_and_the_limit_in_the_words() {
+        let reason = |r: proto::Records| check_records(ClientId(1), r).map_err(|e| e.failure.reason);
+        assert_eq!(reason(records(1, vec![])), Err(Reason::Invalid));
+        assert_eq!(reason(records(0, vec![Bytes::new()])), Err(Reason::Invalid));
+        assert_eq!(reason(records(u64::MAX, vec![Bytes::new()])), Err(Reason::Invalid));
+        let long = Bytes::from(vec![0; MAX_RECORD_BYTES + 1]);
+        let refusal = check_records(ClientId(1), records(1, vec![long.clone()])).unwrap_err();
+        assert_eq!(refusal.failure.reason, Reason::TooLarge);
+        assert!(refusal.failure.message.contains("1000001") && refusal.failure.message.contains("1000000"));
+        assert!(check_records(ClientId(1), records(1, vec![long.slice(1..)])).is_ok());
+        assert_eq!(reason(records(1, vec![Bytes::new(); MAX_MESSAGE_RECORDS + 1])), Err(Reason::TooLarge));
+        assert_eq!(reason(records(1, vec![long.slice(1..); 5])), Err(Reason::TooLarge));
+    }
+
+    #[test]
+    fn positions_become_runs() {
+        let run = |first, count| Run { first, count };
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[4, 5, 6, 9, 3, 4].map(LogPos)), [run(4, 3), run(9, 1), run(3, 2)]);
+    }
+}

@@ -1,0 +1,324 @@
+//! The doors and the Rust client against each other, over sockets, with logs in memory behind them.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod memory;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use atoll_client::proto::log_service_client::LogServiceClient;
+use atoll_client::proto::{self, append_stream_request::What};
+use atoll_client::{Client, Error, Options, ReadOptions, Reason};
+use atoll_node::doors::{Refusal, serve_grpc};
+use memory::{Logs, MemoryLog, MemoryNode};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// A door on a port of its own, on a thread of its own.
+struct Door {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    kill: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    async fn open(id: u32, logs: &Logs) -> Door {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let node = Arc::new(MemoryNode { id, logs: logs.clone(), grpc: vec![address.to_string()] });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (kill, killed) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                let stopped = async {
+                    // A test that just ends drops the sender: stop, too.
+                    let _ = stopped.await;
+                };
+                tokio::select! {
+                    served = serve_grpc(listener, node, None, stopped) => served.unwrap(),
+                    Ok(()) = killed => {}
+                }
+            });
+            // All connections break here.
+        });
+        Door { address, stop: Some(stop), kill: Some(kill), thread: Some(thread) }
+    }
+
+    /// As SIGTERM does.
+    async fn stop(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        let thread = self.thread.take().unwrap();
+        tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+    }
+
+    /// As `kill -9` does: the connections break without a word.
+    fn kill(mut self) {
+        self.kill.take().unwrap().send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    fn client(&self) -> Client {
+        client(&[self])
+    }
+}
+
+fn client(doors: &[&Door]) -> Client {
+    let addresses: Vec<_> = doors.iter().map(|d| d.address.to_string()).collect();
+    Client::connect(&addresses.join(",")).unwrap()
+}
+
+fn log_of(logs: &Logs, name: &str) -> Arc<MemoryLog> {
+    logs.lock().unwrap().entry(name.to_owned()).or_default().clone()
+}
+
+fn payloads(log: &MemoryLog) -> Vec<String> {
+    log.entries().iter().map(|e| String::from_utf8(e.payload.to_vec()).unwrap()).collect()
+}
+
+fn reason<T: std::fmt::Debug>(result: Result<T, Error>) -> Reason {
+    match result {
+        Err(Error::DidNotHappen(failure)) => failure.reason,
+        other => panic!("expected a certain failure, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn appends_land_in_the_order_of_submission_and_read_back() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let log = door.client().log("reef/a").unwrap();
+    let mut under_way = Vec::new();
+    for i in 0..5000u64 {
+        under_way.push((i, log.submit(format!("record {i}")).await.unwrap()));
+    }
+    for (i, appending) in under_way {
+        assert_eq!(appending.await, Ok(i));
+    }
+    assert_eq!(log.check_tail().await, Ok(5000));
+
+    let mut reader = log.read(ReadOptions { to: Some(4998), limit: Some(4000), ..ReadOptions::from(10) });
+    let (mut next, mut remote) = (10, 0);
+    while let Some(batch) = reader.next().await.unwrap() {
+        assert_eq!(batch.first, next);
+        for record in &batch.records {
+            assert_eq!(record.payload, format!("record {next}"));
+            next += 1;
+        }
+        remote += batch.remote;
+    }
+    assert_eq!((next, remote), (4010, 4000));
+    let mut local = log.read(ReadOptions { local_only: true, ..ReadOptions::default() });
+    assert_eq!(local.next().await.unwrap().unwrap().remote, 0);
+}
+
+#[tokio::test]
+async fn long_records_pass_and_longer_ones_are_refused_before_they_are_sent() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let log = door.client().log("main").unwrap();
+    let long = vec![7u8; 1_000_000];
+    let outcomes = log.append_batch((0..9).map(|_| long.clone().into())).await;
+    assert_eq!(outcomes, (0..9).map(Ok).collect::<Vec<_>>());
+    assert_eq!(reason(log.append(vec![7u8; 1_000_001]).await), Reason::TooLarge);
+    assert_eq!(log_of(&logs, "main").entries().len(), 9);
+    let batch = log.read(ReadOptions::from(8)).next().await.unwrap().unwrap();
+    assert_eq!(batch.records[0].payload, long);
+}
+
+#[tokio::test]
+async fn a_tail_follows_appends_and_a_trim_is_named() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let log = door.client().log("main").unwrap();
+    let mut tail = log.tail(0);
+    for i in 0..50u64 {
+        assert_eq!(log.append(i.to_string()).await, Ok(i));
+        let batch = tail.next().await.unwrap().unwrap();
+        assert_eq!((batch.first, &batch.records[0].payload[..]), (i, i.to_string().as_bytes()));
+    }
+    log.trim(20).await.unwrap();
+    let error = log.read(ReadOptions::from(5)).next().await.unwrap_err();
+    assert_eq!(error.failure().reason, Reason::Trimmed);
+    assert!(error.to_string().contains("20"), "{error}");
+    assert_eq!(log.read(ReadOptions::default()).next().await.unwrap().unwrap().first, 20);
+    assert_eq!(reason(log.read(ReadOptions::from(51)).next().await), Reason::BeyondTail);
+    assert_eq!(log.read(ReadOptions::from(50)).next().await, Ok(None));
+}
+
+#[tokio::test]
+async fn busy_logs_delay_and_reorder_nothing() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let log = door.client().log("main").unwrap();
+    let behind = log_of(&logs, "main");
+    for i in 0..200u64 {
+        if i % 5 == 0 {
+            behind.busy_once.store(true, Ordering::Relaxed);
+        }
+        let appending = log.submit(i.to_string()).await.unwrap();
+        if i % 3 == 0 {
+            assert_eq!(appending.await, Ok(i));
+        }
+    }
+    log.append("end").await.unwrap();
+    let mut expected: Vec<_> = (0..200u64).map(|i| i.to_string()).collect();
+    expected.push("end".into());
+    assert_eq!(payloads(&behind), expected);
+}
+
+#[tokio::test]
+async fn a_stopped_door_hands_its_clients_on_and_nothing_fails_or_doubles() {
+    let logs = Logs::default();
+    let (first, second) = (Door::open(1, &logs).await, Door::open(2, &logs).await);
+    let log = client(&[&first, &second]).log("main").unwrap();
+    let appender = tokio::spawn(async move {
+        let mut positions = Vec::new();
+        for i in 0..2000u64 {
+            positions.push(log.append(i.to_string()).await.unwrap());
+            tokio::task::yield_now().await;
+        }
+        positions
+    });
+    while log_of(&logs, "main").entries().len() < 100 {
+        tokio::task::yield_now().await;
+    }
+    first.stop().await;
+    assert_eq!(appender.await.unwrap(), (0..2000).collect::<Vec<_>>());
+    assert_eq!(payloads(&log_of(&logs, "main")), (0..2000).map(|i| i.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn outcomes_lost_with_a_node_are_found_by_name_at_the_next() {
+    let logs = Logs::default();
+    let (first, second) = (Door::open(1, &logs).await, Door::open(2, &logs).await);
+    let log = client(&[&first, &second]).log("main").unwrap();
+    log.append("before").await.unwrap();
+    let behind = log_of(&logs, "main");
+    behind.mute.store(true, Ordering::Relaxed);
+    let lost: Vec<_> = [log.submit("a").await.unwrap(), log.submit("b").await.unwrap()].into();
+    while behind.entries().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    behind.mute.store(false, Ordering::Relaxed);
+    first.kill();
+    for (appending, position) in lost.into_iter().zip(1..) {
+        assert_eq!(appending.await, Ok(position));
+    }
+    assert_eq!(payloads(&behind), ["before", "a", "b"]);
+}
+
+#[tokio::test]
+async fn refusals_carry_outcome_reason_and_advice() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let client = door.client();
+    let refusal = Refusal::no(Reason::DiskFull, "not appended: a disk is full", "trim the log");
+    *log_of(&logs, "main").refuse.lock().unwrap() = Some(refusal.clone());
+    let error = client.log("main").unwrap().append("x").await.unwrap_err();
+    assert_eq!(error, Error::DidNotHappen(refusal.failure));
+    let doubtful = Refusal::unknown(Reason::Trimmed, "the place it may be in was trimmed", "");
+    *log_of(&logs, "main").refuse.lock().unwrap() = Some(doubtful.clone());
+    let error = client.log("main").unwrap().append("x").await.unwrap_err();
+    assert_eq!(error, Error::Unknown(doubtful.failure));
+    assert_eq!(reason(client.drain_node(2).await), Reason::Refused);
+    assert_eq!(reason(client.modify("main", "zz", Default::default()).await), Reason::Invalid);
+    assert_eq!(reason(client.add_node(4, "nowhere", vec![]).await), Reason::Invalid);
+    assert!(client.log("no spaces").is_err());
+}
+
+#[tokio::test]
+async fn chain_and_cluster_calls_reach_the_node() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let client = door.client();
+    assert_eq!(client.create_log("new", Default::default()).await, Ok(true));
+    assert_eq!(client.create_log("new", Default::default()).await, Ok(false));
+    assert_eq!(client.list_logs().await, Ok(vec!["new".to_owned()]));
+    assert_eq!(client.chain("new").await.unwrap().version, 1);
+    let spec = proto::LogletSpec { servers: vec![3, 1], sequencer: Some(3), ..Default::default() };
+    let chain = client.extend("new", spec).await.unwrap();
+    assert!(chain.segments[0].config[0].value.contains("sequencer: Some(NodeId(3))"));
+    assert_eq!(client.truncate("new").await.unwrap().version, 1);
+    assert_eq!(client.status().await.unwrap().node, 1);
+    assert!(client.at_node(1).await.unwrap().status().await.unwrap().healthy);
+    assert_eq!(reason(client.at_node(2).await.map(|_| ())), Reason::Invalid);
+    assert!(client.add_node(4, "10.0.0.4:7400", vec!["log".into()]).await.unwrap().changed);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_down_is_reported_in_time_with_what_to_do() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let options = Options { operation_timeout: Duration::from_millis(50), ..Options::default() };
+    let client = Client::with_options(&address, options).unwrap();
+    let error = client.log("main").unwrap().append("x").await.unwrap_err();
+    assert!(matches!(&error, Error::DidNotHappen(f) if f.reason == Reason::Unavailable), "{error}");
+    assert!(error.to_string().contains("atoll dev"), "{error}");
+    assert_eq!(reason(client.status().await), Reason::Unavailable);
+}
+
+/// The protocol as other languages speak it, without the Rust client on top.
+#[tokio::test]
+async fn the_bare_protocol() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let mut bare = LogServiceClient::connect(format!("http://{}", door.address)).await.unwrap();
+
+    let records = |first_seq, payloads: &[&'static str]| proto::Records {
+        first_seq,
+        payloads: payloads.iter().map(|p| (*p).into()).collect(),
+        floor: None,
+    };
+    let unnamed = |p| proto::AppendRequest { log: "main".into(), client: 0, records: Some(records(0, p)) };
+    assert_eq!(
+        bare.append(unnamed(&["a", "b"])).await.unwrap().into_inner().runs,
+        [proto::Run { first: 0, count: 2 }]
+    );
+    bare.append(unnamed(&["c"])).await.unwrap();
+    let named: Vec<_> = log_of(&logs, "main").entries().iter().map(|e| e.op.seq).collect();
+    assert_eq!(named, [1, 2, 3], "the node gives names in order");
+    let status = bare.append(unnamed(&[])).await.unwrap_err();
+    assert_eq!(status.metadata().get("atoll-happened").unwrap(), "no");
+    assert_eq!(status.metadata().get("atoll-reason").unwrap(), "invalid");
+
+    let open = |client| What::Open(proto::append_stream_request::Open { log: "main".into(), client });
+    let stream = |whats: Vec<What>| {
+        tokio_stream::iter(whats.into_iter().map(|what| proto::AppendStreamRequest { what: Some(what) }))
+    };
+    let whats = vec![
+        open(9),
+        What::Records(records(1, &["d", "e"])),
+        What::Records(records(2, &["again"])),
+        What::Records(records(3, &["f"])),
+    ];
+    let mut replies = bare.append_stream(stream(whats)).await.unwrap().into_inner();
+    assert_eq!(replies.message().await.unwrap().unwrap().opened.unwrap().known_tail, 3);
+    let mut outcomes = Vec::new();
+    while let Some(reply) = replies.message().await.unwrap() {
+        outcomes.extend(reply.outcomes);
+    }
+    assert_eq!(outcomes[0].runs, [proto::Run { first: 3, count: 2 }]);
+    assert_eq!(outcomes[1].failed.as_ref().unwrap().reason(), Reason::Invalid);
+    assert_eq!(outcomes[2].runs, [proto::Run { first: 5, count: 1 }]);
+    assert_eq!(outcomes.len(), 3);
+
+    for bad in [vec![open(0)], vec![What::Records(records(1, &["x"]))], vec![open(9), open(9)]] {
+        let mut replies = bare.append_stream(stream(bad)).await.unwrap().into_inner();
+        let status = loop {
+            match replies.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("a broken protocol is an error"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+    }
+}
