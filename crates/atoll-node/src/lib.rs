@@ -1,1 +1,29 @@
-//! Placeholder.
+//! A whole node: its roles, its view of the cluster, the policy that keeps its logs going, its host and its doors.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `config.rs`, `settings.rs` | what a node is started with |
+//! | `assembly.rs` | roles and procedures put together; the same in the simulator |
+//! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
+//! | `host/` | feeds the core from sockets and disk |
+//! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
+//! | `logs.rs` | the virtual logs that are open |
+//! | `policy/` | when a log is moved without being asked to |
+//! | `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
+//! | `doors/` | gRPC and metrics |
+
+pub mod assembly;
+pub mod bell;
+pub mod config;
+pub mod doors;
+pub mod figures;
+pub mod host;
+pub mod logs;
+pub mod members;
+pub mod operations;
+pub mod policy;
+pub mod settings;
+pub mod survey;
+
+pub use config::NodeConfig;
+pub use logs::Logs;

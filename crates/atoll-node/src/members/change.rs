@@ -167,7 +167,8 @@ impl Changes {
     /// Marks a member to be emptied; the guardians move what it holds. Idempotent.
     pub async fn drain(&self, node: NodeId) -> Result<MemberTable, ChangeError> {
         self.edit(|table| {
-            let left = |f: fn(&Member) -> bool| table.nodes.iter().any(|(n, m)| *n != node && !m.draining && f(m));
+            let left =
+                |f: fn(&Member) -> bool| table.nodes.iter().any(|(n, m)| *n != node && !m.draining && f(m));
             let row = table.nodes.get(&node).ok_or(ChangeError::NotAMember(node))?;
             for (has, what, held) in [
                 (row.log, "entries", left(|m| m.log)),

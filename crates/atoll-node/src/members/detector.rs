@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::{
-    Caller, Class, Effects, Frame, Incarnation, Loc, Lsn, Message, NodeId, Role, Tick, roles,
-};
+use atoll_core::{Caller, Class, Effects, Frame, Incarnation, Loc, Lsn, Message, NodeId, Role, Tick, roles};
 
 use super::Members;
 use crate::settings::Timings;
@@ -39,21 +37,12 @@ pub struct Detector {
     peers: BTreeMap<NodeId, Peer>,
     next: Tick,
     last_ran: Tick,
-    newest_table: u64,
 }
 
 impl Detector {
     /// A detector that has heard of nobody yet.
     pub fn new(members: Members, timings: Timings, incarnation: Incarnation) -> Self {
-        Detector {
-            members,
-            timings,
-            incarnation,
-            peers: BTreeMap::new(),
-            next: Tick(0),
-            last_ran: Tick(0),
-            newest_table: 0,
-        }
+        Detector { members, timings, incarnation, peers: BTreeMap::new(), next: Tick(0), last_ran: Tick(0) }
     }
 
     fn peer(&mut self, now: Tick, node: NodeId) -> &mut Peer {
@@ -77,10 +66,7 @@ impl Detector {
         p.ever_up = true;
         let usable = p.broken.is_none();
         self.members.note(now, from, usable, Some((beat.incarnation, beat.leaving)));
-        if beat.table_version > self.newest_table {
-            self.newest_table = beat.table_version;
-            self.members.changed.ring();
-        }
+        self.members.heard_of_table(beat.table_version);
     }
 
     fn beat(&self, out: &mut Effects) {
@@ -121,7 +107,8 @@ impl Role for Detector {
     }
 
     fn deadline(&self) -> Option<Tick> {
-        let broken = self.peers.values().filter_map(|p| p.broken).map(|t| t.after(self.timings.link_down_for));
+        let broken =
+            self.peers.values().filter_map(|p| p.broken).map(|t| t.after(self.timings.link_down_for));
         broken.filter(|t| *t > self.last_ran).chain([self.next]).min()
     }
 

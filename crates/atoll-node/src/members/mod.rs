@@ -6,10 +6,18 @@
 //! | `table.rs` | the table of members as it stands in its register |
 //! | `role.rs` | the role that answers who this node is, and keeps the table over restarts |
 //! | `detector.rs` | the role that tells who is up: heartbeats and broken connections |
+//! | `gossip.rs` | the role that gossips about who is up, by a library |
+//! | `bootstrap.rs` | finding the group of acceptors, and making the first one |
+//! | `late.rs` | registers that are handed out before the group is known |
+//! | `meta_group.rs` | keeps the group in step with the members |
 //! | `change.rs` | joining, adding, draining, removing: conditional writes of the table |
 
+pub mod bootstrap;
 pub mod change;
 pub mod detector;
+pub mod gossip;
+pub mod late;
+pub mod meta_group;
 pub mod role;
 pub mod table;
 
@@ -32,6 +40,14 @@ pub struct Liveness {
     pub incarnation: Option<Incarnation>,
     /// It said that it is leaving: its sequencers are to be moved.
     pub leaving: bool,
+    /// The others have lost it, as gossip has it.
+    pub lost_by_gossip: bool,
+}
+
+impl Liveness {
+    fn unknown(now: Tick) -> Self {
+        Liveness { alive: false, since: now, incarnation: None, leaving: false, lost_by_gossip: false }
+    }
 }
 
 #[derive(Debug)]
@@ -40,6 +56,7 @@ struct Inner {
     table: MemberTable,
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
+    newest_table: u64,
 }
 
 /// The view. Cheap to clone; all clones are one. It rings its bell at every change.
@@ -53,7 +70,7 @@ pub struct Members {
 impl Members {
     /// A view in which `table` is all that is known.
     pub fn new(me: Identity, table: MemberTable) -> Self {
-        let inner = Inner { me, table, peers: BTreeMap::new(), leaving: false };
+        let inner = Inner { me, table, peers: BTreeMap::new(), leaving: false, newest_table: 0 };
         Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
     }
 
@@ -105,6 +122,24 @@ impl Members {
         true
     }
 
+    /// The version of the newest table that anybody told of.
+    pub fn newest_table(&self) -> u64 {
+        self.lock().newest_table
+    }
+
+    /// A peer has a table of this version; rings if that is news.
+    pub fn heard_of_table(&self, version: u64) {
+        let news = {
+            let mut inner = self.lock();
+            let news = version > inner.newest_table.max(inner.table.version);
+            inner.newest_table = inner.newest_table.max(version);
+            news
+        };
+        if news {
+            self.changed.ring();
+        }
+    }
+
     /// The peers: every member but this node.
     pub fn peers(&self) -> Vec<NodeId> {
         let inner = self.lock();
@@ -127,12 +162,14 @@ impl Members {
         let news = {
             let mut inner = self.lock();
             let before = inner.peers.get(&node).copied();
-            let known = before.unwrap_or(Liveness { alive: false, since: now, incarnation: None, leaving: false });
+            let known = before.unwrap_or(Liveness::unknown(now));
             let after = Liveness {
                 alive,
                 since: if before.is_some() && known.alive == alive { known.since } else { now },
                 incarnation: told.map(|t| t.0).or(known.incarnation),
                 leaving: told.map_or(known.leaving && alive, |t| t.1),
+                // A sign of life in band outweighs what others say.
+                lost_by_gossip: known.lost_by_gossip && told.is_none(),
             };
             inner.peers.insert(node, after);
             before != Some(after)
@@ -141,13 +178,21 @@ impl Members {
             self.changed.ring();
         }
     }
+
+    /// What gossip says of a peer. It informs only: `alive` stays what the evidence in band says.
+    pub fn gossip_says(&self, now: Tick, node: NodeId, up: bool) {
+        self.lock().peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
+        self.changed.ring();
+    }
 }
 
 impl Directory for Members {
     fn candidates(&self) -> Vec<Candidate> {
         let inner = self.lock();
         let mut table = inner.table.nodes.clone();
-        table.entry(inner.me.node).or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new()));
+        table
+            .entry(inner.me.node)
+            .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new()));
         table
             .iter()
             .map(|(node, m)| {
@@ -159,7 +204,7 @@ impl Directory for Members {
                     sequencer: m.sequencer,
                     meta: m.meta,
                     draining: m.draining || (mine && inner.leaving) || peer.is_some_and(|p| p.leaving),
-                    alive: (mine && !inner.me.failed) || peer.is_some_and(|p| p.alive),
+                    alive: (mine && !inner.me.failed) || peer.is_some_and(|p| p.alive && !p.lost_by_gossip),
                 }
             })
             .collect()

@@ -2,8 +2,8 @@
 //! others again wherever they have moved.
 
 use atoll_core::{
-    Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind, Refused,
-    Role, Stored, Tick,
+    Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind,
+    Refused, Role, Stored, Tick,
 };
 use bytes::{Bytes, BytesMut};
 

@@ -69,7 +69,11 @@ impl MemberTable {
         let mut from = atoll_core::Reader::new(value);
         let format = u8::decode(&mut from)?;
         if format != FORMAT {
-            return Err(DecodeError::Invalid { what: "member table format", value: format.into(), allowed: "1" });
+            return Err(DecodeError::Invalid {
+                what: "member table format",
+                value: format.into(),
+                allowed: "1",
+            });
         }
         let nodes: BTreeMap<NodeId, Member> = BTreeMap::decode(&mut from)?;
         from.finish("member table")?;

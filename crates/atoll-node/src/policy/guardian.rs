@@ -154,6 +154,14 @@ impl Guardian {
         lock(&self.busy).remove(log);
     }
 
+    /// The open logs whose sequencer is on a node.
+    pub fn sequenced_by(&self, node: atoll_core::NodeId) -> Vec<String> {
+        let here = |log: &Arc<VirtualLog>| {
+            self.active(log).and_then(|a| a.sequencer).is_some_and(|(sequencer, _)| sequencer == node)
+        };
+        self.logs.opened().iter().filter(|log| here(log)).map(|log| log.name().to_owned()).collect()
+    }
+
     fn active(&self, log: &VirtualLog) -> Option<LogletMembers> {
         let chain = log.chain()?;
         let segment = chain.chain.active();
@@ -226,9 +234,14 @@ impl Guardian {
     }
 
     async fn rebuild(&self, log: &Arc<VirtualLog>, segment: LogletId) -> bool {
-        let avoid =
-            self.directory().into_iter().filter(|c| !c.alive || c.draining).map(|c| c.node).collect::<Vec<_>>();
-        let done = matches!(log.modify(segment, LogletSpec { avoid, ..LogletSpec::default() }).await, Ok(Ok(_)));
+        let avoid = self
+            .directory()
+            .into_iter()
+            .filter(|c| !c.alive || c.draining)
+            .map(|c| c.node)
+            .collect::<Vec<_>>();
+        let done =
+            matches!(log.modify(segment, LogletSpec { avoid, ..LogletSpec::default() }).await, Ok(Ok(_)));
         if done {
             lock(&self.deeds).rebuilt += 1;
         }

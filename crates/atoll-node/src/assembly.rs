@@ -1,0 +1,200 @@
+//! Puts a node together: its roles in a core, and the procedures that keep it going. The same in production and in the
+//! simulator; only what feeds the core differs.
+
+use std::sync::Arc;
+
+use atoll_core::{Env, Identity, NodeCore, NodeId, roles};
+use atoll_log::Registry;
+use atoll_log::virtual_log::Options as LogOptions;
+use atoll_loglets::native::{
+    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
+};
+use atoll_registers::rmwpaxos::KnownGroup;
+use atoll_registers::rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
+
+use crate::logs::Logs;
+use crate::members::bootstrap::Bootstrap;
+use crate::members::change::{ChangeError, Changes};
+use crate::members::detector::Detector;
+use crate::members::gossip::GossipRole;
+use crate::members::late::LateRegisters;
+use crate::members::meta_group::MetaGroup;
+use crate::members::role::MemberRole;
+use crate::members::table::{Member, MemberTable, REGISTER};
+use crate::members::{Members, table};
+use crate::policy::Guardian;
+use crate::settings::Timings;
+
+/// Settings of every layer.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Failure detection and policy.
+    pub timings: Timings,
+    /// Virtual logs.
+    pub log: LogOptions,
+    /// Native Loglets, the clients' side.
+    pub native: NativeOptions,
+    /// LogServer.
+    pub log_server: LogServerOptions,
+    /// Sequencer.
+    pub sequencer: SequencerOptions,
+    /// Registers.
+    pub registers: RegisterOptions,
+}
+
+/// What makes this node this node.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Who it is; its roles tell which parts it gets.
+    pub identity: Identity,
+    /// All its randomness.
+    pub seed: u64,
+    /// Any clock that rises from life to life, in milliseconds: tells a later life from an earlier one in gossip.
+    pub started_ms: u64,
+    /// The members as the configuration file has them.
+    pub first_table: MemberTable,
+    /// This node's own row.
+    pub row: Member,
+    /// The founders with registers, in order.
+    pub meta_founders: Vec<NodeId>,
+    /// Settings.
+    pub options: Options,
+}
+
+/// A node, put together. Feed the journal's records to `core` before [`Assembly::start`].
+pub struct Assembly {
+    /// To be driven by a host.
+    pub core: NodeCore,
+    /// What procedures and doors use.
+    pub node: NodeParts,
+}
+
+/// Handles to the parts of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeParts {
+    /// Executor, clock, transport.
+    pub env: Env,
+    /// Who belongs to the cluster and who is up.
+    pub members: Members,
+    /// The MetaStore.
+    pub registers: LateRegisters,
+    /// The virtual logs.
+    pub logs: Logs,
+    /// The policy.
+    pub guardian: Guardian,
+    /// Changes of members.
+    pub changes: Changes,
+    known: KnownGroup,
+    parts: Parts,
+}
+
+/// Puts a node together.
+pub fn assemble(parts: Parts) -> Assembly {
+    let me = &parts.identity;
+    let options = &parts.options;
+    let mut core = NodeCore::new(me.node, me.incarnation, parts.seed);
+    let env = core.env();
+    let members = Members::new(me.clone(), parts.first_table.clone());
+
+    let acceptor = Acceptor::new(me.node, me.storage, None);
+    let known = acceptor.known_group();
+    core.add_role(roles::ACCEPTOR, Box::new(acceptor));
+    core.add_role(
+        roles::LOG_SERVER,
+        Box::new(LogServer::new(env.clone(), me.storage, options.log_server.clone())),
+    );
+    core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), options.sequencer.clone())));
+    core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
+    let detector = Detector::new(members.clone(), options.timings.clone(), me.incarnation);
+    core.add_role(roles::DETECTOR, Box::new(detector));
+    let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
+    core.add_role(roles::GOSSIP, Box::new(gossip));
+
+    let directory: Arc<Members> = Arc::new(members.clone());
+    let registry =
+        Registry::new().with(Arc::new(NativeProvider::new(env.clone(), directory, options.native.clone())));
+    let registers = LateRegisters::default();
+    let shared = Arc::new(registers.clone());
+    let logs = Logs::new(env.clone(), shared.clone(), registry, options.log.clone(), members.changed.clone());
+    let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
+    let table_register = atoll_log::Registers::register(&*shared, REGISTER);
+    let changes = Changes::new(env.clone(), table_register, members.clone());
+    let node = NodeParts { env, members, registers, logs, guardian, changes, known, parts };
+    Assembly { core, node }
+}
+
+impl NodeParts {
+    /// Who this node is.
+    pub fn identity(&self) -> &Identity {
+        &self.parts.identity
+    }
+
+    /// Starts the procedures: finds the group of acceptors, joins the members, guards the logs.
+    pub fn start(&self) {
+        let me = self.clone();
+        self.env.spawn("node.start", Box::pin(async move { me.run().await }));
+    }
+
+    async fn run(self) {
+        let bootstrap = Bootstrap {
+            env: self.env.clone(),
+            storage: self.parts.identity.storage,
+            known: self.known.clone(),
+            founders: self.parts.meta_founders.clone(),
+        };
+        let group = bootstrap.find_group().await;
+        self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
+        let every = self.parts.options.timings.patrol_every;
+        let meta = MetaGroup {
+            env: self.env.clone(),
+            members: self.members.clone(),
+            registers: self.registers.clone(),
+            every,
+        };
+        self.env.spawn("meta_group", Box::pin(meta.run()));
+        self.guardian.start();
+        self.keep_joined().await;
+    }
+
+    /// Joins, then follows the table of members for ever.
+    async fn keep_joined(&self) {
+        let every = self.parts.options.timings.patrol_every;
+        let mut joined = false;
+        loop {
+            let result = if joined {
+                self.changes.refresh().await
+            } else {
+                self.changes.join(self.parts.row.clone()).await
+            };
+            joined = joined || result.is_ok();
+            let wait = match result {
+                Ok(_) => every * 5,
+                Err(ChangeError::NotAMember(_)) => every,
+                Err(_) => every / 8,
+            };
+            // Woken early when a peer tells of a newer table.
+            let known = self.members.table().version;
+            let until = self.env.now().after(self.env.jitter(wait));
+            let mut seen = self.members.changed.rings();
+            while self.env.now() < until && (!joined || self.members.newest_table() <= known) {
+                let left = until.since(self.env.now());
+                match self.env.within(left, self.members.changed.after(seen)).await {
+                    Ok(rings) => seen = rings,
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// True once this node's row stands in the table of members as it should.
+    pub fn has_joined(&self) -> bool {
+        let table = self.members.table();
+        table.version > 0
+            && table.nodes.get(&self.parts.identity.node).is_some_and(|r| r.storage == self.parts.row.storage)
+    }
+}
+
+/// The row of a node in the table of members.
+pub fn row(identity: &Identity, peer: String, grpc: String) -> Member {
+    table::Member::of(identity, peer, grpc)
+}

@@ -1,0 +1,98 @@
+//! What a node is started with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use atoll_core::{NodeId, StorageId};
+use atoll_net::TlsFiles;
+
+use crate::members::table::{Member, MemberTable};
+use crate::settings::Timings;
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// It keeps entries.
+    pub log: bool,
+    /// It keeps registers.
+    pub meta: bool,
+    /// It orders appends.
+    pub sequencer: bool,
+}
+
+impl Roles {
+    /// All of them.
+    pub const ALL: Roles = Roles { log: true, meta: true, sequencer: true };
+}
+
+/// A member at the cluster's birth, or one through which a later node finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founder {
+    /// Where nodes reach it: host:port.
+    pub peer: String,
+    /// Where clients reach it, if it was said.
+    pub grpc: Option<String>,
+    /// What it does.
+    pub roles: Roles,
+}
+
+/// Everything; checked already where it came from.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// This node.
+    pub node: NodeId,
+    /// The cluster's name.
+    pub cluster: String,
+    /// Its data directory.
+    pub data: PathBuf,
+    /// What it does.
+    pub roles: Roles,
+    /// Where clients reach it: host:port.
+    pub grpc: String,
+    /// Where nodes reach it: host:port.
+    pub peer: String,
+    /// Where metrics are read, if anywhere.
+    pub metrics: Option<String>,
+    /// The members at the cluster's birth, this node among them or not; empty for a node that stands alone.
+    pub founders: BTreeMap<NodeId, Founder>,
+    /// Mutual TLS between nodes, and TLS for clients.
+    pub tls: Option<TlsFiles>,
+    /// The operator said in so many words that others may come in without TLS.
+    pub plaintext_beyond_loopback: bool,
+    /// When a peer counts as gone.
+    pub timings: Timings,
+    /// How long a stopping node waits for its sequencers to move.
+    pub drain_at_most: Duration,
+    /// Test switch: leave syncs out, to show that they matter.
+    pub syncs_off: bool,
+}
+
+impl NodeConfig {
+    /// The table of members before any register was read.
+    pub fn first_table(&self) -> MemberTable {
+        let row = |peer: &str, grpc: Option<&str>, roles: Roles| Member {
+            peer: peer.to_owned(),
+            grpc: grpc.unwrap_or_default().to_owned(),
+            storage: StorageId(0),
+            log: roles.log,
+            sequencer: roles.sequencer,
+            meta: roles.meta,
+            draining: false,
+        };
+        let mut nodes: BTreeMap<NodeId, Member> =
+            self.founders.iter().map(|(n, f)| (*n, row(&f.peer, f.grpc.as_deref(), f.roles))).collect();
+        if nodes.is_empty() {
+            nodes.insert(self.node, row(&self.peer, Some(&self.grpc), self.roles));
+        }
+        MemberTable { version: 0, nodes }
+    }
+
+    /// The founders with registers, in order; this node if it stands alone.
+    pub fn meta_founders(&self) -> Vec<NodeId> {
+        if self.founders.is_empty() {
+            return vec![self.node];
+        }
+        self.founders.iter().filter(|(_, f)| f.roles.meta).map(|(n, _)| *n).collect()
+    }
+}

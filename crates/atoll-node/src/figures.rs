@@ -1,0 +1,69 @@
+//! The figures of a node for its metrics door: of the core's roles, the host, the journal, and the policy.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::Measure;
+
+use crate::assembly::NodeParts;
+use crate::doors::metrics::Figures;
+use crate::host::HostHandle;
+
+/// How old the figures of the core may be.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// See the module's words.
+pub struct NodeFigures {
+    handle: HostHandle,
+    parts: NodeParts,
+    core: Mutex<Vec<Measure>>,
+}
+
+impl NodeFigures {
+    /// Starts to collect, on the current runtime, until the node ends.
+    pub fn start(handle: HostHandle, parts: NodeParts) -> Arc<NodeFigures> {
+        let figures = Arc::new(NodeFigures { handle, parts, core: Mutex::default() });
+        let me = figures.clone();
+        tokio::spawn(async move {
+            while let Ok(core) = me.handle.with_core(|core| core.measures()).await {
+                *me.core.lock().unwrap_or_else(PoisonError::into_inner) = core;
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        figures
+    }
+}
+
+impl Figures for NodeFigures {
+    fn measures(&self) -> Vec<Measure> {
+        let mut all = self.core.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut add = |name, label: Option<(&'static str, String)>, value: f64| {
+            all.push(Measure { name, label, value });
+        };
+        let host = self.handle.stats();
+        add("turns_total", None, host.turns as f64);
+        add("journal_syncs_total", None, host.syncs as f64);
+        add("journal_records_total", None, host.records as f64);
+        add("journal_written_bytes_total", None, host.bytes as f64);
+        for (name, permille) in [("p50", 500), ("p99", 990), ("p999", 999)] {
+            let at_most = host.sync_us.at_permille(permille) as f64;
+            add("journal_sync_at_most_microseconds", Some(("quantile", name.into())), at_most);
+        }
+        add("journal_failed", None, f64::from(u8::from(self.handle.journal_failure().is_some())));
+        for (queue, length) in self.handle.queues() {
+            add("queue_length", Some(("queue", queue.into())), length as f64);
+        }
+        let deeds = self.parts.guardian.deeds();
+        add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);
+        add("reconfigurations_total", Some(("reason", "rebuild".into())), deeds.rebuilt as f64);
+        add("reconfigurations_failed_total", None, deeds.failed as f64);
+        for log in self.parts.logs.opened() {
+            let label = || Some(("log", log.name().to_owned()));
+            add("log_known_tail", label(), log.known_tail().0 as f64);
+            if let Some(chain) = log.chain() {
+                add("log_chain_version", label(), chain.version.0 as f64);
+            }
+        }
+        all
+    }
+}

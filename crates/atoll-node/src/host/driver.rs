@@ -1,0 +1,211 @@
+//! The node thread's loop: many events, one turn, outputs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use atoll_core::{NodeCore, Outputs, Tick};
+use atoll_net::{Net, NetEvent, NetEvents, RefusalCode};
+use tokio::time::Sleep;
+
+use super::stats::add;
+use super::wake::Incoming;
+use super::{Ended, HostOptions, Shared};
+
+pub(crate) struct Driver {
+    core: Option<NodeCore>,
+    net: Net,
+    events: NetEvents,
+    shared: Arc<Shared>,
+    events_per_turn: usize,
+    bytes_per_turn: usize,
+    /// The core's clock starts here.
+    base: Instant,
+    out: Outputs,
+    batch: Vec<NetEvent>,
+    incoming: Vec<Incoming>,
+    /// A batch is in the journal thread's hands.
+    writing: bool,
+    stopping: bool,
+    timer: Pin<Box<Sleep>>,
+    armed: Option<Tick>,
+}
+
+/// What to do after a turn.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Wait,
+    Again,
+    End,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        core: NodeCore,
+        net: Net,
+        events: NetEvents,
+        shared: Arc<Shared>,
+        options: &HostOptions,
+    ) -> Self {
+        core.env().set_host_waker(Waker::from(shared.inbound.bell.clone()));
+        Driver {
+            core: Some(core),
+            net,
+            events,
+            shared,
+            events_per_turn: options.events_per_turn.max(1),
+            bytes_per_turn: options.bytes_per_turn.max(1),
+            base: Instant::now(),
+            out: Outputs::default(),
+            batch: Vec::new(),
+            incoming: Vec::new(),
+            writing: false,
+            stopping: false,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            armed: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            match self.turn() {
+                // Sockets get their turn, and everybody who is ready may add to the next batch.
+                Next::Again => tokio::task::yield_now().await,
+                Next::Wait => self.wait().await,
+                Next::End => break,
+            }
+        }
+        if let Some(core) = self.core.take() {
+            core.kill();
+        }
+        self.shared.ended.send_replace(Some(Ended::Stopped));
+    }
+
+    fn now(&self) -> Tick {
+        Tick(u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn turn(&mut self) -> Next {
+        let now = self.now();
+        let Some(mut core) = self.core.take() else { return Next::End };
+        // On a panic the core is gone, and `Drop` below closes the node.
+        let mut took = 0;
+        if !self.stopping {
+            took = self.events.drain(&mut self.batch, self.events_per_turn, self.bytes_per_turn);
+            for event in self.batch.drain(..) {
+                deliver(&mut core, now, event, &self.shared);
+            }
+        }
+        self.shared.inbound.take(&mut self.incoming);
+        for event in self.incoming.drain(..) {
+            match event {
+                Incoming::Durable(written) => {
+                    self.writing = false;
+                    core.durable(now, written);
+                }
+                Incoming::Space(space) => core.set_space(now, space),
+                Incoming::WantsCheckpoint => core.request_checkpoint(),
+                Incoming::Compact(segment) => core.compact(now, segment),
+                Incoming::Fetched { role, tag, got } => core.fetched(now, role, tag, got),
+                Incoming::Inject(f) => f(&mut core),
+                Incoming::Stop => self.stopping = true,
+            }
+        }
+        core.turn(now, &mut self.out);
+        self.core = Some(core);
+        self.dispatch(took)
+    }
+
+    fn dispatch(&mut self, took: usize) -> Next {
+        let out = &mut self.out;
+        let stats = &self.shared.stats;
+        add(&stats.turns, 1);
+        add(&stats.steps, out.steps);
+        if took > 0 {
+            add(&stats.events, took);
+            stats.events_per_turn.add(took as u64);
+        }
+        // The disk first: it takes longest, and works while the rest is done.
+        self.writing |= out.journal.is_some();
+        self.shared.journal.put(out.journal.take(), &mut out.freed, out.checkpoint.take());
+        if !out.frames.is_empty() {
+            self.net.send(out.frames.drain(..));
+        }
+        for fetch in out.fetches.drain(..) {
+            if let Err(refusal) = self.shared.readers.put(fetch) {
+                add(&stats.refused_fetches, 1);
+                self.shared.inbound.put(refusal);
+            }
+        }
+        let more = std::mem::take(&mut out.more);
+        out.steps = 0;
+        if more {
+            Next::Again
+        } else if (self.stopping && !self.writing) || self.events.is_closed() {
+            Next::End
+        } else if took > 0 && self.events.has_waiting() {
+            Next::Again
+        } else {
+            Next::Wait
+        }
+    }
+
+    /// Until there is something for a turn.
+    async fn wait(&mut self) {
+        std::future::poll_fn(|cx| {
+            let bell = &self.shared.inbound.bell;
+            bell.clear();
+            if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
+                return Poll::Ready(());
+            }
+            if let Some(at) = self.core.as_ref().and_then(NodeCore::next_deadline) {
+                if at <= self.now() {
+                    return Poll::Ready(());
+                }
+                if self.armed != Some(at) {
+                    let deadline = self.base + Duration::from_nanos(at.0);
+                    self.timer.as_mut().reset(deadline.into());
+                    self.armed = Some(at);
+                }
+                if self.timer.as_mut().poll(cx).is_ready() {
+                    self.armed = None;
+                    return Poll::Ready(());
+                }
+            }
+            if bell.sleep(cx.waker()) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+/// The driver ends without having said so only by a panic: then peers must see this node go at once, and the process must
+/// hear of it.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the node thread panicked: this node ends");
+            self.net.close();
+            self.shared.ended.send_replace(Some(Ended::Panicked));
+        }
+    }
+}
+
+fn deliver(core: &mut NodeCore, now: Tick, event: NetEvent, shared: &Shared) {
+    match event {
+        NetEvent::Frame { from, class, envelope } => core.deliver(now, from, class, envelope),
+        NetEvent::Link { peer, class, link } => core.set_link(now, peer, class, link),
+        NetEvent::Peer { peer, identity } => {
+            tracing::info!(%peer, life = %identity.incarnation, data = %identity.storage, "a life of a peer");
+        }
+        NetEvent::Refused { by, refusal } => {
+            if refusal.code == RefusalCode::Duplicate {
+                shared.duplicate.send_if_modified(|known| {
+                    let first = known.is_none();
+                    known.get_or_insert((by, refusal));
+                    first
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The journal thread: everything that writes.
+//!
+//! One batch at a time, the next begun when the last is synced (contracts X2). After a failure nothing is written any
+//! more; the node goes on answering what it can.
+
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
+use atoll_storage::{Journal, JournalError, PrepareJob, Prepared};
+
+use super::Shared;
+use super::stats::add;
+use super::wake::Incoming;
+
+/// Nothing to write for so long: the journal marks what is synced.
+const QUIET: Duration = Duration::from_millis(200);
+/// How often a journal without space looks whether space came back.
+const RETRY: Duration = Duration::from_millis(250);
+/// How old published figures may get under load.
+const STATS_EVERY: Duration = Duration::from_millis(250);
+
+/// Bounded by the core: one batch, one checkpoint; freed places are entries that were there.
+#[derive(Default)]
+struct Work {
+    batch: Option<JournalBatch>,
+    freed: Vec<Loc>,
+    checkpoint: Option<Checkpoint>,
+    prepared: Option<Prepared>,
+    stop: bool,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.batch.is_none() && self.freed.is_empty() && self.checkpoint.is_none() && self.prepared.is_none()
+    }
+}
+
+/// Where the node thread leaves work for the journal thread.
+#[derive(Default)]
+pub(crate) struct JournalPort {
+    work: Mutex<Work>,
+    bell: Condvar,
+}
+
+impl JournalPort {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over what a turn has for the journal.
+    pub(crate) fn put(
+        &self,
+        batch: Option<JournalBatch>,
+        freed: &mut Vec<Loc>,
+        checkpoint: Option<Checkpoint>,
+    ) {
+        if batch.is_none() && freed.is_empty() && checkpoint.is_none() {
+            return;
+        }
+        let mut work = self.lock();
+        if batch.is_some() {
+            atoll_core::invariant!(work.batch.is_none(), "two batches under way");
+            work.batch = batch;
+        }
+        work.freed.append(freed);
+        work.checkpoint = checkpoint.or(work.checkpoint.take());
+        drop(work);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn prepared(&self, prepared: Prepared) {
+        self.lock().prepared = Some(prepared);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.lock().stop
+    }
+
+    /// All work that there is, after at most `patience`; and whether to stop.
+    fn take(&self, patience: Option<Duration>) -> (Work, bool) {
+        let mut work = self.lock();
+        let until = patience.map(|p| Instant::now() + p);
+        while work.is_empty() && !work.stop {
+            work = match until {
+                None => self.bell.wait(work).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    self.bell.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        let stop = work.stop;
+        let taken = std::mem::take(&mut *work);
+        work.stop = stop;
+        (taken, stop)
+    }
+}
+
+/// The state of the journal thread.
+pub(crate) struct Writer {
+    journal: Journal,
+    shared: Arc<Shared>,
+    jobs: SyncSender<PrepareJob>,
+    /// A batch that found the disk full, to be written when space came back.
+    stalled: Option<JournalBatch>,
+    /// What the core was told.
+    space: Space,
+    /// A checkpoint was asked for and is not written yet.
+    asked: bool,
+    /// The last batch is marked.
+    marked: bool,
+    published: Instant,
+}
+
+impl Writer {
+    pub(crate) fn new(journal: Journal, shared: Arc<Shared>, jobs: SyncSender<PrepareJob>) -> Self {
+        Writer {
+            journal,
+            shared,
+            jobs,
+            stalled: None,
+            space: Space::Plenty,
+            asked: false,
+            marked: false,
+            published: Instant::now(),
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        let shared = self.shared.clone();
+        // However this thread ends: no answer that waits for the disk is given any more.
+        let _closed = CloseOnPanic(&shared);
+        self.look_after(true);
+        loop {
+            let patience = match () {
+                () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
+                () if !self.marked => Some(QUIET),
+                () => None,
+            };
+            let (work, stop) = shared.journal.take(patience);
+            let quiet = work.is_empty();
+            if let Err(error) = self.work(work) {
+                self.fail(&error);
+            }
+            if stop {
+                break;
+            }
+            if quiet && self.stalled.is_none() && !self.marked {
+                self.mark();
+            }
+            self.look_after(quiet);
+        }
+        self.mark();
+        self.publish();
+    }
+
+    fn work(&mut self, work: Work) -> Result<(), JournalError> {
+        let Work { batch, freed, checkpoint, prepared, stop: _ } = work;
+        if self.space == Space::Closed {
+            return Ok(());
+        }
+        if let Some(prepared) = prepared {
+            self.journal.prepared(prepared)?;
+        }
+        // Answers wait for the batch; the rest comes while the node thread is at work on it.
+        if let Some(batch) = batch {
+            self.write(batch)?;
+        }
+        if !freed.is_empty() {
+            self.journal.free(&freed)?;
+        }
+        if let Some(checkpoint) = checkpoint {
+            self.asked = false;
+            match self.journal.write_checkpoint(&checkpoint) {
+                Ok(()) => add(&self.shared.stats.checkpoints, 1),
+                // The old one is in force; the next is asked for when space came back.
+                Err(error @ JournalError::NoSpace { .. }) => tracing::warn!(%error, "checkpoint not written"),
+                Err(error) => return Err(error),
+            }
+        }
+        match self.stalled.take() {
+            Some(batch) => self.write(batch),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, batch: JournalBatch) -> Result<(), JournalError> {
+        let began = Instant::now();
+        let written = match self.journal.write(&batch) {
+            Ok(written) => written,
+            Err(error @ JournalError::NoSpace { .. }) => {
+                if self.space != Space::FactsOnly {
+                    add(&self.shared.stats.stalled_batches, 1);
+                    tracing::warn!(%error, "a batch waits for space");
+                }
+                self.stalled = Some(batch);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let between = Instant::now();
+        self.journal.sync()?;
+        let ended = Instant::now();
+        self.shared.inbound.put(Incoming::Durable(Ok(written)));
+        self.marked = false;
+        let stats = &self.shared.stats;
+        add(&stats.syncs, 1);
+        add(&stats.records, batch.records.len());
+        add(&stats.bytes, batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum());
+        stats.batch_records.add(batch.records.len() as u64);
+        stats.write_us.add_micros(between - began);
+        stats.sync_us.add_micros(ended - between);
+        Ok(())
+    }
+
+    /// Tells the core and others what the journal needs and takes.
+    fn look_after(&mut self, quiet: bool) {
+        if self.space == Space::Closed {
+            return;
+        }
+        if let Some(job) = self.journal.needs_segment() {
+            // One job at a time: there is room, unless the thread is gone, and then the writer makes its own.
+            let _ = self.jobs.try_send(job);
+        }
+        // A batch that found no room says more than the figures: entries are refused until it is written.
+        let space = match self.journal.space() {
+            Space::Plenty if self.stalled.is_some() => Space::FactsOnly,
+            space => space,
+        };
+        if space != self.space && space != Space::Closed {
+            tracing::warn!(?space, "what the journal takes has changed");
+            self.space = space;
+            self.shared.inbound.put(Incoming::Space(space));
+        }
+        if !self.asked && self.journal.wants_checkpoint() {
+            self.asked = true;
+            self.shared.inbound.put(Incoming::WantsCheckpoint);
+        }
+        if let Some(segment) = self.journal.sparse_segment() {
+            self.shared.inbound.put(Incoming::Compact(segment));
+        }
+        if quiet || self.published.elapsed() >= STATS_EVERY {
+            self.publish();
+        }
+    }
+
+    fn mark(&mut self) {
+        self.marked = true;
+        if self.space == Space::Closed {
+            return;
+        }
+        if let Err(error) = self.journal.mark().and_then(|()| self.journal.sync().map(drop)) {
+            self.fail(&error);
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = Instant::now();
+        let stats = self.journal.stats();
+        *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
+    }
+
+    fn fail(&mut self, error: &JournalError) {
+        if self.space == Space::Closed {
+            return;
+        }
+        tracing::error!(%error, "the journal is closed until this node is started again");
+        self.space = Space::Closed;
+        self.stalled = None;
+        self.shared.close(error.to_string());
+    }
+}
+
+impl Shared {
+    fn close(&self, reason: String) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert_with(|| reason.clone());
+        drop(failure);
+        self.inbound.put(Incoming::Durable(Err(reason)));
+    }
+}
+
+struct CloseOnPanic<'a>(&'a Shared);
+
+impl Drop for CloseOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.close("the journal thread panicked".into());
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The host that drives a [`NodeCore`] on real sockets and a real disk. The other one is the simulator; what is here is not
+//! simulated, so it decides nothing: it carries events to the core and the core's outputs to where they belong.
+//!
+//! | file | thread | what it does |
+//! | --- | --- | --- |
+//! | `driver.rs` | node thread | many events, one turn, outputs; never waits for a disk |
+//! | `journal.rs` | journal thread | write and sync, one batch at a time; checkpoints, frees, space |
+//! | `readers.rs` | reader threads, preparing thread | records read back; segments made ahead of time |
+//! | `wake.rs` | | how the other threads wake the node thread, and when they need not |
+//! | `stats.rs` | | counters and histograms |
+//!
+//! The node thread is whatever runs the tokio runtime that [`NodeHost::start`] is called on; sockets and doors live on it, too.
+//! Waking a sleeping thread costs more than all that the protocol computes (contracts §1), so events are taken in batches,
+//! and a thread that is awake is not woken.
+
+mod driver;
+mod journal;
+mod readers;
+mod stats;
+mod wake;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use atoll_core::{BoxFuture, Env, NodeCore, NodeId, Ticket, ticket};
+use atoll_net::{Net, NetEvents, Refusal};
+use atoll_storage::Journal;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use driver::Driver;
+use journal::JournalPort;
+use readers::Readers;
+pub use stats::{Histogram, HostStats};
+use wake::{Inbound, Incoming};
+
+/// Settings of [`NodeHost::start`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOptions {
+    /// Most network events in one turn. Too small: little batching; too large: replies wait for each other.
+    pub events_per_turn: usize,
+    /// The event that reaches this many bytes is the last of its turn.
+    pub bytes_per_turn: usize,
+    /// Threads that read records back.
+    pub reader_threads: usize,
+    /// Reads that wait for a reader; one more is refused.
+    pub queued_reads: usize,
+    /// Pause after each MiB of zeros in a segment that is made ahead of time. Too small: syncs of the journal wait behind the
+    /// zeros; too large: the writer catches up, and makes segments itself.
+    pub prepare_pause: Duration,
+    /// How long a clean stop waits for the journal, and again for the network.
+    pub stop_patience: Duration,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        HostOptions {
+            events_per_turn: 256,
+            bytes_per_turn: 1 << 20,
+            reader_threads: 2,
+            queued_reads: 1024,
+            prepare_pause: Duration::from_millis(4),
+            stop_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How a host came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// [`NodeHost::shutdown`].
+    Stopped,
+    /// A broken invariant: the node thread panicked. The process must not go on as this node.
+    Panicked,
+}
+
+/// The host has ended; what was asked for did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this node has stopped")]
+pub struct HostStopped;
+
+/// What driver, threads and handles share.
+pub(crate) struct Shared {
+    pub(crate) inbound: Inbound,
+    pub(crate) stats: stats::Counters,
+    /// Why the journal is closed.
+    pub(crate) failure: Mutex<Option<String>>,
+    pub(crate) journal_stats: Mutex<atoll_storage::Stats>,
+    pub(crate) duplicate: watch::Sender<Option<(NodeId, Refusal)>>,
+    pub(crate) ended: watch::Sender<Option<Ended>>,
+    journal: Arc<JournalPort>,
+    readers: Arc<Readers>,
+}
+
+/// A running node: driver task, journal thread, readers. Dropping it without [`NodeHost::shutdown`] lets the node run on.
+pub struct NodeHost {
+    handle: HostHandle,
+    driver: JoinHandle<()>,
+    threads: Vec<thread::JoinHandle<()>>,
+    options: HostOptions,
+}
+
+/// Access to a running node, for doors and metrics. Cheap to clone.
+#[derive(Clone)]
+pub struct HostHandle {
+    shared: Arc<Shared>,
+    env: Env,
+    net: Net,
+}
+
+impl NodeHost {
+    /// Starts to drive `core`, which is assembled and has recovered from `journal`. Runs on the current runtime, which is
+    /// the node thread from now on.
+    ///
+    /// # Errors
+    /// A thread could not be started; nothing was written.
+    pub fn start(
+        core: NodeCore,
+        journal: Journal,
+        net: Net,
+        events: NetEvents,
+        options: HostOptions,
+    ) -> std::io::Result<NodeHost> {
+        let readers = Arc::new(Readers::new(journal.reader(), options.queued_reads));
+        let shared = Arc::new(Shared {
+            inbound: Inbound::default(),
+            stats: stats::Counters::default(),
+            failure: Mutex::default(),
+            journal_stats: Mutex::new(journal.stats()),
+            duplicate: watch::Sender::new(None),
+            ended: watch::Sender::new(None),
+            journal: Arc::default(),
+            readers,
+        });
+        let threads = start_threads(journal, &shared, &options).inspect_err(|_| shared.stop_threads())?;
+        let env = core.env();
+        let driver = Driver::new(core, net.clone(), events, shared.clone(), &options);
+        let driver = tokio::spawn(driver.run());
+        let handle = HostHandle { shared, env, net };
+        Ok(NodeHost { handle, driver, threads, options })
+    }
+
+    /// For doors and metrics.
+    pub fn handle(&self) -> HostHandle {
+        self.handle.clone()
+    }
+
+    /// Stops: no more events are taken; what is staged is made durable and answered, as far as that goes within the
+    /// patience of the options; connections end after their queues are written; the journal is marked, synced and closed; all
+    /// threads have ended on return.
+    pub async fn shutdown(self) {
+        let NodeHost { handle, driver, threads, options } = self;
+        let shared = &handle.shared;
+        shared.inbound.put(Incoming::Stop);
+        let driver_abort = driver.abort_handle();
+        if tokio::time::timeout(options.stop_patience, driver).await.is_err() {
+            tracing::warn!(
+                "the journal did not come to an end in time; what it has not acknowledged may be lost"
+            );
+            driver_abort.abort();
+        }
+        handle.net.shutdown(options.stop_patience).await;
+        shared.stop_threads();
+        let join = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a thread of the host panicked");
+                }
+            }
+        });
+        let _ = join.await;
+        shared.ended.send_if_modified(|e| e.is_none().then(|| *e = Some(Ended::Stopped)).is_some());
+    }
+}
+
+fn start_threads(
+    journal: Journal,
+    shared: &Arc<Shared>,
+    options: &HostOptions,
+) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
+    let named = |name: &str| thread::Builder::new().name(name.into());
+    let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
+    let writer = journal::Writer::new(journal, shared.clone(), jobs);
+    let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(move || writer.run())?];
+    for _ in 0..options.reader_threads.max(1) {
+        let shared = shared.clone();
+        threads.push(named("reader").spawn(move || readers::read(&shared))?);
+    }
+    Ok(threads)
+}
+
+impl Shared {
+    fn stop_threads(&self) {
+        self.journal.stop();
+        self.readers.stop();
+    }
+}
+
+impl HostHandle {
+    /// Time, procedures and calls of this node.
+    pub fn env(&self) -> Env {
+        self.env.clone()
+    }
+
+    /// The network of this node.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// Runs `f` on the node thread, between two turns: for metrics ([`NodeCore::measures`]) and status. Keep it short.
+    pub fn with_core<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut NodeCore) -> T + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, HostStopped>> {
+        let (done, wait): (_, Ticket<T>) = ticket();
+        self.shared.inbound.put(Incoming::Inject(Box::new(move |core| done.complete(f(core)))));
+        Box::pin(async move { wait.await.map_err(|_| HostStopped) })
+    }
+
+    /// Counters and histograms since start.
+    pub fn stats(&self) -> HostStats {
+        self.shared.stats.snapshot()
+    }
+
+    /// Lengths of the queues of this node, by name: for metrics.
+    pub fn queues(&self) -> Vec<(&'static str, usize)> {
+        let [control, data] = self.net.waiting();
+        let sending = self.net.queued().iter().map(|(_, _, bytes)| bytes).sum();
+        vec![
+            ("reads", self.shared.readers.waiting()),
+            ("control_events", control.1),
+            ("data_events", data.1),
+            ("data_event_bytes", data.2),
+            ("send_bytes", sending),
+        ]
+    }
+
+    /// Figures of the journal, at most a second old.
+    pub fn journal_stats(&self) -> atoll_storage::Stats {
+        *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the journal is closed for good, if it is.
+    pub fn journal_failure(&self) -> Option<String> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ready when a peer says that another living node has this node's id: this process had better stop, with these words.
+    pub async fn duplicate(&self) -> (NodeId, Refusal) {
+        wait_for(&self.shared.duplicate).await
+    }
+
+    /// Ready when the host has ended; [`Ended::Panicked`] is a reason to end the process at once.
+    pub async fn ended(&self) -> Ended {
+        wait_for(&self.shared.ended).await
+    }
+}
+
+async fn wait_for<T: Clone>(sender: &watch::Sender<Option<T>>) -> T {
+    let mut receiver = sender.subscribe();
+    loop {
+        if let Some(value) = receiver.borrow_and_update().clone() {
+            return value;
+        }
+        if receiver.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

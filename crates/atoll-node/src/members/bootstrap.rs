@@ -1,0 +1,93 @@
+//! How a node finds the group of acceptors that holds the registers, and how the first group comes to be.
+//!
+//! A group names data directories (rmwpaxos T9), and those are drawn when a node first starts. So the first group is made by
+//! one founder, the one with the lowest id among the founders with registers, and only when *all* of them have answered and
+//! none knows a group. A founder that lost its disk is told the old group by the others and is not in it; if it is the
+//! maker itself, it makes a new group only if nobody remembers one, and then no vote of the old one was ever acknowledged:
+//! an acceptor votes only for a group that it has on disk, and a majority of founders would have to have it. (A single
+//! founder that loses its disk has lost everything.)
+
+use std::time::Duration;
+
+use atoll_core::{Env, Identify, Identity, NodeId, StorageId};
+use atoll_registers::rmwpaxos::message::{Open, Status};
+use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member};
+
+/// How long one round of questions waits for answers.
+const ROUND: Duration = Duration::from_millis(500);
+/// Pause between two rounds.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is needed to find the group.
+#[derive(Clone, Debug)]
+pub struct Bootstrap {
+    /// This node's executor.
+    pub env: Env,
+    /// This node's data directory.
+    pub storage: StorageId,
+    /// What the acceptor on this node knows.
+    pub known: KnownGroup,
+    /// The nodes that hold registers, as the configuration file has them; in order.
+    pub founders: Vec<NodeId>,
+}
+
+impl Bootstrap {
+    /// Returns the group once it is known, and durable on this node. Tries for ever: without it the node can do nothing.
+    pub async fn find_group(&self) -> GroupConfig {
+        loop {
+            if let Some(group) = self.known.get() {
+                return group;
+            }
+            if let Some(group) = self.round().await {
+                self.tell(&group).await;
+            }
+            if self.known.get().is_none() {
+                self.env.sleep(self.env.jitter(PAUSE)).await;
+            }
+        }
+    }
+
+    /// The group that somebody knows, or the first one if this node is to make it and can.
+    async fn round(&self) -> Option<GroupConfig> {
+        let until = self.env.now().after(ROUND);
+        let replies = self
+            .env
+            .gather(&self.founders, Status {}, until, |r| r.ok().any(|(_, s)| s.serving.is_some()))
+            .await;
+        let answered = replies.ok().count();
+        let newest = replies.into_ok().filter_map(|(_, s)| s.serving).max_by_key(|g| g.epoch);
+        if newest.is_some() {
+            return newest;
+        }
+        let maker = self.founders.first() == Some(&self.env.node());
+        if !maker || answered < self.founders.len() {
+            return None;
+        }
+        self.make().await
+    }
+
+    async fn make(&self) -> Option<GroupConfig> {
+        let until = self.env.now().after(ROUND);
+        let replies = self.env.gather(&self.founders, Identify {}, until, |_| false).await;
+        let identities: Vec<Identity> = replies.into_ok().map(|(_, i)| i).collect();
+        if identities.len() < self.founders.len() {
+            return None;
+        }
+        atoll_core::testing::hit("members.first_group");
+        let members = identities.iter().map(|i| Member { node: i.node, storage: i.storage }).collect();
+        GroupConfig::new(1, members).ok()
+    }
+
+    /// Makes the group durable here first, so that this node never makes another, then tells the others.
+    async fn tell(&self, group: &GroupConfig) {
+        let open = Open { storage: self.storage, group: group.clone() };
+        let mine = self.env.call(self.env.node(), open).await;
+        if mine.is_err() || self.known.get().is_none() {
+            return;
+        }
+        for member in group.members.iter().filter(|m| m.node != self.env.node()) {
+            // Those that miss it ask by themselves.
+            drop(self.env.call(member.node, Open { storage: member.storage, group: group.clone() }));
+        }
+    }
+}

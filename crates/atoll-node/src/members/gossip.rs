@@ -1,0 +1,196 @@
+//! The role that gossips about who is up: SWIM by the library foca, which does no I/O itself.
+//!
+//! Evidence in band decides (see `detector.rs`); gossip informs. It tells a node of peers that it has no reason to talk
+//! to, and keeps a node from trusting one that everybody else has lost.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::time::Duration;
+
+use atoll_core::{Caller, Class, Effects, Frame, Loc, Lsn, Message, NodeId, Role, Tick, roles};
+use bytes::Bytes;
+use foca::{Config, Foca, NoCustomBroadcast, Notification, PostcardCodec, Runtime, Timer};
+
+use super::Members;
+
+atoll_core::message! {
+    /// One packet of the library.
+    pub struct Gossip = 401 {
+        /// Its bytes.
+        pub packet: Bytes,
+    }
+}
+
+/// Largest packet: members are few and their names short.
+const MAX_PACKET_BYTES: NonZeroUsize = NonZeroUsize::new(1400).expect("not zero");
+
+/// A node's name in gossip. A later life, or a return after having been declared down, wins over an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct GossipId {
+    node: u32,
+    /// Milliseconds of some clock of its own when it started, then counted up at each return.
+    since: u64,
+}
+
+impl foca::Identity for GossipId {
+    type Addr = u32;
+
+    fn renew(&self) -> Option<Self> {
+        Some(GossipId { node: self.node, since: self.since + 1 })
+    }
+
+    fn addr(&self) -> u32 {
+        self.node
+    }
+
+    fn win_addr_conflict(&self, adversary: &Self) -> bool {
+        self.since > adversary.since
+    }
+}
+
+/// Randomness for the library, from the node's seed: a simulated run replays.
+#[derive(Clone, Debug)]
+struct Draw(u64);
+
+impl rand_core::TryRng for Draw {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok((self.try_next_u64()? >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        // xorshift64*: the library picks members with it, nothing more.
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        Ok(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d))
+    }
+
+    fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in into.chunks_mut(8) {
+            let word = self.try_next_u64()?.to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// What the library asked for during one call.
+#[derive(Default)]
+struct Asked {
+    packets: Vec<(u32, Bytes)>,
+    timers: Vec<(Duration, Timer<GossipId>)>,
+    news: Vec<(u32, bool)>,
+}
+
+impl Runtime<GossipId> for &mut Asked {
+    fn notify(&mut self, notification: Notification<'_, GossipId>) {
+        match notification {
+            Notification::MemberUp(m) => self.news.push((m.node, true)),
+            Notification::MemberDown(m) => self.news.push((m.node, false)),
+            _ => {}
+        }
+    }
+
+    fn send_to(&mut self, to: GossipId, data: &[u8]) {
+        self.packets.push((to.node, Bytes::copy_from_slice(data)));
+    }
+
+    fn submit_after(&mut self, event: Timer<GossipId>, after: Duration) {
+        self.timers.push((after, event));
+    }
+}
+
+/// See the module's words.
+pub struct GossipRole {
+    members: Members,
+    foca: Foca<GossipId, PostcardCodec, Draw, NoCustomBroadcast>,
+    timers: BTreeMap<(Tick, u64), Timer<GossipId>>,
+    next_timer: u64,
+    next_announce: Tick,
+}
+
+/// How often a node announces itself to all members: few and cheap, so that a lost packet does not matter.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(2);
+
+impl GossipRole {
+    /// A node that has met nobody yet. `started` is any clock that rises from life to life.
+    pub fn new(node: NodeId, started: u64, seed: u64, members: Members) -> Self {
+        let config = Config {
+            probe_period: Duration::from_millis(500),
+            probe_rtt: Duration::from_millis(200),
+            num_indirect_probes: NonZeroUsize::new(3).expect("not zero"),
+            max_transmissions: NonZeroU8::new(6).expect("not zero"),
+            suspect_to_down_after: Duration::from_millis(1500),
+            remove_down_after: Some(Duration::from_secs(24 * 3600)),
+            max_packet_size: MAX_PACKET_BYTES,
+            notify_down_members: true,
+            periodic_announce: None,
+            periodic_announce_to_down_members: None,
+            periodic_gossip: None,
+        };
+        let id = GossipId { node: node.0, since: started };
+        GossipRole {
+            members,
+            foca: Foca::new(id, config, Draw(seed | 1), PostcardCodec),
+            timers: BTreeMap::new(),
+            next_timer: 0,
+            next_announce: Tick(0),
+        }
+    }
+
+    fn carry_out(&mut self, now: Tick, asked: Asked, out: &mut Effects) {
+        for (to, packet) in asked.packets {
+            out.post(NodeId(to), Class::Control, roles::GOSSIP, Gossip { packet }, Lsn::NONE);
+        }
+        for (after, timer) in asked.timers {
+            self.timers.insert((now.after(after), self.next_timer), timer);
+            self.next_timer += 1;
+        }
+        for (node, up) in asked.news {
+            self.members.gossip_says(now, NodeId(node), up);
+        }
+    }
+
+    fn announce(&mut self, now: Tick, out: &mut Effects) {
+        self.next_announce = now.after(ANNOUNCE_EVERY);
+        for node in self.members.peers() {
+            let mut asked = Asked::default();
+            // Only the address counts: a member answers under its own name.
+            let _ = self.foca.announce(GossipId { node: node.0, since: 0 }, &mut asked);
+            self.carry_out(now, asked, out);
+        }
+    }
+}
+
+impl Role for GossipRole {
+    fn on_frame(&mut self, now: Tick, _from: Caller, frame: Frame, out: &mut Effects) {
+        let Ok(gossip) = Gossip::from_frame(frame) else { return };
+        let mut asked = Asked::default();
+        // A packet that the library refuses (malformed, from an earlier life) changes nothing.
+        let _ = self.foca.handle_data(&gossip.packet, &mut asked);
+        self.carry_out(now, asked, out);
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+
+    fn deadline(&self) -> Option<Tick> {
+        self.timers.keys().next().map(|(at, _)| *at).into_iter().chain([self.next_announce]).min()
+    }
+
+    fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        while let Some(entry) = self.timers.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            let mut asked = Asked::default();
+            let _ = self.foca.handle_timer(entry.remove(), &mut asked);
+            self.carry_out(now, asked, out);
+        }
+        if now >= self.next_announce {
+            self.announce(now, out);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Registers that can be handed out before the node knows which group of acceptors holds them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::BoxFuture;
+use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_registers::rmwpaxos::RmwRegisters;
+use bytes::Bytes;
+
+/// Registers to be: operations are "not done" until [`LateRegisters::settle`]. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct LateRegisters(Arc<Mutex<Option<RmwRegisters>>>);
+
+impl LateRegisters {
+    /// The group was found. Only the first call counts.
+    pub fn settle(&self, registers: RmwRegisters) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(registers);
+    }
+
+    /// The registers, once the group was found.
+    pub fn get(&self) -> Option<RmwRegisters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Registers for LateRegisters {
+    fn register(&self, name: &str) -> Arc<dyn Register> {
+        Arc::new(LateRegister { all: self.clone(), name: name.to_owned(), found: Mutex::default() })
+    }
+
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+        let prefix = prefix.to_owned();
+        Box::pin(async move {
+            match self.get() {
+                Some(registers) => registers.list(&prefix).await,
+                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+            }
+        })
+    }
+}
+
+#[derive(Debug)]
+struct LateRegister {
+    all: LateRegisters,
+    name: String,
+    found: Mutex<Option<Arc<dyn Register>>>,
+}
+
+impl LateRegister {
+    fn get(&self) -> Option<Arc<dyn Register>> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.is_none() {
+            *found = self.all.get().map(|all| all.register(&self.name));
+        }
+        found.clone()
+    }
+}
+
+impl Register for LateRegister {
+    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
+        Box::pin(async move {
+            match self.get() {
+                Some(register) => register.read().await,
+                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+            }
+        })
+    }
+
+    fn write_if(
+        &self,
+        expected: Version,
+        value: Bytes,
+        nonce: Nonce,
+    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
+        Box::pin(async move {
+            match self.get() {
+                Some(register) => register.write_if(expected, value, nonce).await,
+                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+            }
+        })
+    }
+}

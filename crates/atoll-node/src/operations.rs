@@ -1,0 +1,251 @@
+//! What the cluster door asks of a node: status, and changes of members.
+
+use std::time::Duration;
+
+use atoll_client::Reason;
+use atoll_client::proto;
+use atoll_core::{Directory, NodeId};
+
+use crate::assembly::NodeParts;
+use crate::doors::backend::{Operations, Pending, Refusal};
+use crate::members::change::ChangeError;
+use crate::members::table::Member;
+use crate::survey::{self, Survey};
+
+/// How long a drain waits for the node to be empty before it says what is left.
+const DRAIN_WITHIN: Duration = Duration::from_secs(60);
+/// How often it looks.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+
+/// See the module's words.
+pub struct NodeOperations {
+    parts: NodeParts,
+}
+
+impl NodeOperations {
+    /// Over a node's parts.
+    pub fn new(parts: NodeParts) -> Self {
+        NodeOperations { parts }
+    }
+
+    /// Runs on the node's executor, so that it goes on when the door's client is gone (X8).
+    fn launch<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        f: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Pending<T> {
+        let ticket = self.parts.env.launch(name, f);
+        Box::pin(async move { ticket.await.unwrap_or_else(|_| Err(Refusal::stopping())) })
+    }
+}
+
+fn refusal(error: &ChangeError) -> Refusal {
+    let words = error.to_string();
+    match error {
+        ChangeError::Register(atoll_log::RegisterError::Unknown(_)) => {
+            Refusal::unknown(Reason::Unavailable, words, "ask again; the request may be repeated")
+        }
+        ChangeError::Register(_) | ChangeError::Contended => {
+            Refusal::no(Reason::Unavailable, words, "try again when a majority of nodes is up")
+        }
+        _ => Refusal::no(Reason::Invalid, words, ""),
+    }
+}
+
+fn info(parts: &NodeParts, node: NodeId, row: &Member) -> proto::NodeInfo {
+    let me = parts.members.identity();
+    let mine = node == me.node;
+    let life = parts.members.liveness(node);
+    let alive = mine || life.is_some_and(|l| l.alive);
+    let (state, reason) = match () {
+        () if row.storage.0 == 0 => ("down", "it has not joined yet"),
+        () if mine && me.failed => ("failed", "its journal is closed after a failed write or sync"),
+        () if !alive && life.is_none() => ("down", "nothing was heard of it"),
+        () if !alive => ("suspect", "it does not answer"),
+        () if row.draining => ("draining", "an operator wants it empty"),
+        () if life.is_some_and(|l| l.leaving) => ("draining", "it is about to stop"),
+        () if life.is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
+        () => ("up", ""),
+    };
+    let roles = [(row.log, "log"), (row.sequencer, "sequencer"), (row.meta, "meta")];
+    let incarnation = if mine { Some(me.incarnation) } else { life.and_then(|l| l.incarnation) };
+    proto::NodeInfo {
+        id: node.0,
+        address: row.peer.clone(),
+        grpc: row.grpc.clone(),
+        metrics: String::new(),
+        roles: roles.into_iter().filter(|(has, _)| *has).map(|(_, r)| r.to_owned()).collect(),
+        state: state.to_owned(),
+        reason: reason.to_owned(),
+        incarnation: incarnation.map(|i| i.to_string()).unwrap_or_default(),
+        storage: if row.storage.0 == 0 { String::new() } else { row.storage.to_string() },
+    }
+}
+
+fn infos(parts: &NodeParts) -> Vec<proto::NodeInfo> {
+    parts.members.table().nodes.iter().map(|(node, row)| info(parts, *node, row)).collect()
+}
+
+fn log_info(
+    parts: &NodeParts,
+    survey: &Survey,
+    log: &atoll_log::virtual_log::VirtualLog,
+) -> Option<proto::LogInfo> {
+    let chain = log.chain()?;
+    let active = chain.chain.active();
+    let sequencer = parts
+        .logs
+        .registry()
+        .provider(&active.kind)
+        .ok()
+        .and_then(|p| p.members(&active.config).sequencer)
+        .map(|(node, _)| node);
+    let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
+    let mut silent = Vec::new();
+    for (segment, nodes, from, to) in survey::segments(&parts.logs, log) {
+        for node in nodes {
+            let progress = survey.progress(node, &segment, from, to);
+            let row = servers.entry(node).or_insert(proto::ServerProgress {
+                node: node.0,
+                has_up_to: None,
+                lacks: 0,
+            });
+            row.lacks += progress.lacks;
+            if progress.has_up_to.is_some() {
+                row.has_up_to = progress.has_up_to.map(|p| p.0);
+            } else if segment.stop.is_none() {
+                silent.push(node);
+            }
+        }
+    }
+    let sequencer_up = sequencer.is_none_or(|n| parts.members.is_alive(n));
+    let of = servers.len().max(1);
+    let reason = if !sequencer_up {
+        "its sequencer does not answer".to_owned()
+    } else if silent.len() * 2 > of {
+        "a majority of its servers does not answer".to_owned()
+    } else {
+        String::new()
+    };
+    Some(proto::LogInfo {
+        name: log.name().to_owned(),
+        tail: log.known_tail().0,
+        trim: chain.chain.trim().0,
+        chain_version: chain.version.0,
+        segments: u32::try_from(chain.chain.segments().len()).unwrap_or(u32::MAX),
+        loglet_kind: active.kind.clone(),
+        sequencer: sequencer.map(|n| n.0),
+        servers: servers.into_values().collect(),
+        healthy: reason.is_empty(),
+        reason,
+    })
+}
+
+async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
+    let names = parts.env.within(Duration::from_secs(1), parts.logs.list()).await;
+    let listed = matches!(names, Ok(Ok(Ok(_))));
+    if let Ok(Ok(Ok(names))) = names {
+        for name in names {
+            if let Ok(log) = parts.logs.open(&name) {
+                let _ = parts.env.within(Duration::from_secs(1), log.refresh()).await;
+                let _ = parts.env.within(Duration::from_secs(1), log.check_tail()).await;
+            }
+        }
+    }
+    let survey = Survey::take(&parts.env, &parts.members).await;
+    let logs: Vec<_> = parts.logs.opened().iter().filter_map(|log| log_info(&parts, &survey, log)).collect();
+    let me = parts.members.identity();
+    Ok(proto::StatusReply {
+        node: me.node.0,
+        healthy: listed && !me.failed && logs.iter().all(|l| l.healthy),
+        nodes: infos(&parts),
+        logs,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
+    let table = parts.members.table();
+    proto::NodeReply { node: table.nodes.get(&node).map(|row| info(parts, node, row)), changed }
+}
+
+/// Marks the node, then waits until nothing new is left on it: no active segment, no sequencer, no register.
+async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
+    let before = parts.members.table().version;
+    let table = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
+    let until = parts.env.now().after(DRAIN_WITHIN);
+    loop {
+        match left(&parts, node) {
+            None => return Ok(reply(&parts, node, table.version != before)),
+            Some(what) if parts.env.now() >= until => {
+                let words = format!("node {node} is marked, and still holds {what}");
+                return Err(Refusal::unknown(
+                    Reason::Unavailable,
+                    words,
+                    "it goes on; look with `atoll status`",
+                ));
+            }
+            Some(_) => parts.env.sleep(DRAIN_LOOK).await,
+        }
+    }
+}
+
+/// What a node still holds: of the logs, or of the registers.
+fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
+    let registers = parts.registers.get();
+    if registers.is_some_and(|r| r.group().members.iter().any(|m| m.node == node)) {
+        return Some("registers".to_owned());
+    }
+    if !parts.guardian.sequenced_by(node).is_empty() {
+        return Some("sequencers".to_owned());
+    }
+    survey::held_by(&parts.logs, &parts.logs.opened(), node)
+}
+
+impl Operations for NodeOperations {
+    fn status(&self) -> Pending<proto::StatusReply> {
+        self.launch("operations.status", status(self.parts.clone()))
+    }
+
+    fn nodes(&self) -> Pending<Vec<proto::NodeInfo>> {
+        let parts = self.parts.clone();
+        self.launch("operations.nodes", async move {
+            // An old table is better than none.
+            let _ = parts.changes.refresh().await;
+            Ok(infos(&parts))
+        })
+    }
+
+    fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply> {
+        let parts = self.parts.clone();
+        self.launch("operations.add", async move {
+            let node = NodeId(request.id);
+            let good_port = request.address.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
+            if node.0 == 0 || !good_port {
+                let words =
+                    format!("node {node} at {:?}: an id is above 0, an address HOST:PORT", request.address);
+                return Err(Refusal::no(Reason::Invalid, words, ""));
+            }
+            let before = parts.members.table().version;
+            let table = parts.changes.add(node, &request.address).await.map_err(|e| refusal(&e))?;
+            Ok(reply(&parts, node, table.version != before))
+        })
+    }
+
+    fn drain_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
+        self.launch("operations.drain", drain(self.parts.clone(), node))
+    }
+
+    fn remove_node(&self, node: NodeId) -> Pending<proto::NodeReply> {
+        let parts = self.parts.clone();
+        self.launch("operations.remove", async move {
+            if parts.members.candidates().len() <= 1 {
+                return Err(refusal(&ChangeError::LastOne(node, "anything")));
+            }
+            let gone = reply(&parts, node, true);
+            let before = parts.members.table().version;
+            let table = parts.changes.remove(node, left(&parts, node)).await.map_err(|e| refusal(&e))?;
+            Ok(proto::NodeReply { changed: table.version != before, ..gone })
+        })
+    }
+}

@@ -1,0 +1,374 @@
+//! A node as a real one: data directory, journal, sockets, doors, on a thread of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use atoll_core::{Identity, Incarnation, NodeId, StorageId};
+use atoll_net::{ListenRefused, Net, NetOptions, check_listener};
+use atoll_storage::{
+    DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered, Syncs,
+};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use crate::assembly::{self, Assembly, NodeParts, Options, Parts};
+use crate::config::NodeConfig;
+use crate::doors;
+use crate::figures::NodeFigures;
+use crate::host::{HostHandle, HostOptions, NodeHost};
+use crate::operations::NodeOperations;
+
+/// Why a node did not start. Nothing that it holds was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory is in use, or not usable.
+    #[error("data directory: {0}")]
+    Disk(#[from] DiskError),
+    /// The data directory is not this node's.
+    #[error(transparent)]
+    Marker(#[from] IdentityError),
+    /// The journal is damaged, or of another version.
+    #[error("journal: {0}")]
+    Journal(#[from] RecoverError<atoll_core::RecoverError>),
+    /// The peers' door.
+    #[error("the door for other nodes: {0}")]
+    Net(#[from] atoll_net::StartError),
+    /// Another door.
+    #[error("the {door} door at {address}: {error}; is another process listening there?")]
+    Door {
+        /// "gRPC" or "metrics".
+        door: &'static str,
+        /// Where.
+        address: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A door beyond loopback without TLS.
+    #[error("the {door} door: {refused}")]
+    Exposed {
+        /// "gRPC" or "metrics".
+        door: &'static str,
+        /// Where.
+        refused: ListenRefused,
+    },
+    /// TLS of the gRPC door.
+    #[error("TLS of the gRPC door: {path}: {error}")]
+    Tls {
+        /// Which file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Threads or runtime.
+    #[error("starting threads: {0}")]
+    Threads(std::io::Error),
+    /// The node's thread panicked while starting; its words are on stderr.
+    #[error("the node's thread panicked while it started")]
+    Panicked,
+}
+
+/// Why a running node ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndedBecause {
+    /// Another living node has its id.
+    #[error("another living node has id {0} ({1}); give this one an id of its own")]
+    DuplicateId(NodeId, String),
+    /// An invariant was broken; the words are on stderr.
+    #[error("a broken invariant; see the message above")]
+    Panicked,
+    /// It was told to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+enum Command {
+    Stop,
+    DrainThenStop,
+}
+
+/// A node that runs on its own thread. Dropping it lets the node run on.
+pub struct RunningNode {
+    id: NodeId,
+    commands: mpsc::UnboundedSender<Command>,
+    ended: watch::Receiver<Option<EndedBecause>>,
+    parts: NodeParts,
+}
+
+impl RunningNode {
+    /// Its id.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Its logs, for a program that has the node in its own process.
+    pub fn logs(&self) -> &crate::logs::Logs {
+        &self.parts.logs
+    }
+
+    /// Its parts.
+    pub fn parts(&self) -> &NodeParts {
+        &self.parts
+    }
+
+    /// Ready when the node has ended.
+    pub async fn wait(&self) -> EndedBecause {
+        let mut ended = self.ended.clone();
+        loop {
+            if let Some(why) = ended.borrow_and_update().clone() {
+                return why;
+            }
+            if ended.changed().await.is_err() {
+                return EndedBecause::Panicked;
+            }
+        }
+    }
+
+    /// Stops at once: answers what is under way, closes the journal cleanly.
+    pub async fn shutdown(&self) {
+        let _ = self.commands.send(Command::Stop);
+        self.wait().await;
+    }
+
+    /// Moves what others wait for to other nodes, as far as that goes in the configured time, then stops.
+    pub async fn drain_then_shutdown(&self) {
+        let _ = self.commands.send(Command::DrainThenStop);
+        self.wait().await;
+    }
+}
+
+/// Starts a node; it has recovered and listens when this returns. It may take longer until it has found the others.
+pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+    let (commands, orders) = mpsc::unbounded_channel();
+    let (told, tell) = std::sync::mpsc::channel();
+    let (end, ended) = watch::channel(None);
+    let id = config.node;
+    thread::Builder::new()
+        .name("node".into())
+        .spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(e) => return drop(told.send(Err(StartError::Threads(e)))),
+            };
+            let why = runtime.block_on(run(config, orders, told));
+            end.send_replace(why);
+        })
+        .map_err(StartError::Threads)?;
+    let parts = tell.recv().map_err(|_| StartError::Panicked)??;
+    Ok(RunningNode { id, commands, ended, parts })
+}
+
+struct Opened {
+    assembly: Assembly,
+    journal: Journal,
+    identity: Identity,
+}
+
+/// 64 random bits from the system, through the only generator that every platform's standard library has.
+fn random_bits() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+fn open(config: &NodeConfig) -> Result<Opened, StartError> {
+    let syncs = if config.syncs_off { Syncs::OffForTests } else { Syncs::Real };
+    let disk = Arc::new(RealDisk::open(&config.data, syncs)?);
+    let new_storage = || StorageId((u128::from(random_bits()) << 64) | u128::from(random_bits()));
+    let (marker, new) = Marker::open(&*disk, &config.cluster, config.node, new_storage)?;
+    if new {
+        tracing::info!(storage = %marker.storage, "a new data directory: this node has a new identity");
+    }
+    let identity = Identity {
+        node: config.node,
+        incarnation: Incarnation(random_bits()),
+        storage: marker.storage,
+        log: config.roles.log,
+        sequencer: config.roles.sequencer,
+        meta: config.roles.meta,
+        draining: false,
+        failed: false,
+    };
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut assembly = assembly::assemble(Parts {
+        identity: identity.clone(),
+        seed: random_bits(),
+        started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
+        first_table: config.first_table(),
+        row: assembly::row(&identity, config.peer.clone(), config.grpc.clone()),
+        meta_founders: config.meta_founders(),
+        options: Options { timings: config.timings.clone(), ..Options::default() },
+    });
+    let core = &mut assembly.core;
+    let visit = &mut |found| match found {
+        Recovered::Checkpoint(checkpoint) => core.recover_checkpoint(checkpoint),
+        Recovered::Record(stored) => core.recover_record(stored),
+    };
+    let (journal, last) = Journal::recover(disk, JournalOptions::new(marker.storage), visit)?;
+    core.recover_done(last);
+    Ok(Opened { assembly, journal, identity })
+}
+
+async fn listen(config: &NodeConfig, door: &'static str, address: &str) -> Result<TcpListener, StartError> {
+    let failed = |error| StartError::Door { door, address: address.to_owned(), error };
+    let resolved: Vec<_> = tokio::net::lookup_host(address).await.map_err(failed)?.collect();
+    for at in &resolved {
+        let tls = config.tls.is_some() && door == "gRPC";
+        check_listener(*at, tls, config.plaintext_beyond_loopback)
+            .map_err(|refused| StartError::Exposed { door, refused })?;
+    }
+    TcpListener::bind(resolved.as_slice()).await.map_err(failed)
+}
+
+fn door_tls(config: &NodeConfig) -> Result<Option<tonic::transport::ServerTlsConfig>, StartError> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| StartError::Tls { path: path.display().to_string(), error })
+    };
+    let identity = tonic::transport::Identity::from_pem(read(&files.cert)?, read(&files.key)?);
+    let ca = tonic::transport::Certificate::from_pem(read(&files.ca)?);
+    Ok(Some(tonic::transport::ServerTlsConfig::new().identity(identity).client_ca_root(ca)))
+}
+
+/// Everything of a node that is up.
+struct Up {
+    host: NodeHost,
+    handle: HostHandle,
+    parts: NodeParts,
+    stop_doors: watch::Sender<bool>,
+    doors: Vec<tokio::task::JoinHandle<()>>,
+    drain_at_most: Duration,
+}
+
+async fn bring_up(config: NodeConfig) -> Result<Up, StartError> {
+    let grpc = listen(&config, "gRPC", &config.grpc).await?;
+    let metrics = match &config.metrics {
+        Some(address) => Some(listen(&config, "metrics", address).await?),
+        None => None,
+    };
+    let tls = door_tls(&config)?;
+    let Opened { assembly, journal, identity } = open(&config)?;
+    let mut options = NetOptions::new(
+        identity.node,
+        identity.incarnation,
+        identity.storage,
+        config.cluster.clone(),
+        config.peer.clone(),
+    );
+    options.tls = config.tls.clone();
+    options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
+    let (net, events) = Net::start(options).await?;
+    let parts = assembly.node;
+    let host = NodeHost::start(assembly.core, journal, net.clone(), events, HostOptions::default())
+        .map_err(StartError::Threads)?;
+    let handle = host.handle();
+    tokio::spawn(follow_peers(parts.clone(), net));
+    parts.start();
+
+    let (stop_doors, stopping) = watch::channel(false);
+    let figures = NodeFigures::start(handle.clone(), parts.clone());
+    let operations = Arc::new(NodeOperations::new(parts.clone()));
+    let backend = Arc::new(doors::NodeBackend::new(
+        parts.env.clone(),
+        parts.logs.clone(),
+        operations,
+    ));
+    let mut tasks = Vec::new();
+    let stop = stopped(stopping.clone());
+    tasks.push(tokio::spawn(async move {
+        if let Err(error) = doors::serve_grpc(grpc, backend, tls, stop).await {
+            tracing::error!(%error, "the gRPC door ended");
+        }
+    }));
+    if let Some(listener) = metrics {
+        tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping))));
+    }
+    Ok(Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most: config.drain_at_most })
+}
+
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // An error means that the node is gone: stop as well.
+    let _ = stopping.wait_for(|s| *s).await;
+}
+
+/// Keeps the network's list of peers as the table of members has it.
+async fn follow_peers(parts: NodeParts, net: Net) {
+    let mut last = None;
+    let mut seen = 0;
+    loop {
+        let table = parts.members.table();
+        let peers: BTreeMap<NodeId, String> =
+            table.nodes.iter().map(|(node, m)| (*node, m.peer.clone())).collect();
+        if last.as_ref() != Some(&peers) {
+            net.set_peers(peers.clone());
+            last = Some(peers);
+        }
+        seen = parts.members.changed.after(seen).await;
+    }
+}
+
+async fn run(
+    config: NodeConfig,
+    mut orders: mpsc::UnboundedReceiver<Command>,
+    told: std::sync::mpsc::Sender<Result<NodeParts, StartError>>,
+) -> Option<EndedBecause> {
+    let up = match bring_up(config).await {
+        Ok(up) => up,
+        Err(error) => {
+            let _ = told.send(Err(error));
+            return None;
+        }
+    };
+    let _ = told.send(Ok(up.parts.clone()));
+    let why = tokio::select! {
+        order = orders.recv() => {
+            if matches!(order, Some(Command::DrainThenStop)) {
+                tokio::select! {
+                    () = drain(&up.parts, up.drain_at_most) => {}
+                    _ = stop_order(&mut orders) => {}
+                }
+            }
+            EndedBecause::Stopped
+        }
+        (node, refusal) = up.handle.duplicate() => EndedBecause::DuplicateId(node, refusal.to_string()),
+        _ = up.handle.ended() => EndedBecause::Panicked,
+    };
+    up.stop_doors.send_replace(true);
+    for door in up.doors {
+        let _ = door.await;
+    }
+    up.host.shutdown().await;
+    Some(why)
+}
+
+async fn stop_order(orders: &mut mpsc::UnboundedReceiver<Command>) {
+    while let Some(order) = orders.recv().await {
+        if matches!(order, Command::Stop) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Says that this node is leaving, and waits until no log that is open here has its sequencer on it. Whoever sees it first,
+/// this node among them, extends those logs.
+async fn drain(parts: &NodeParts, at_most: Duration) {
+    parts.members.leave();
+    let others = parts.members.peers().iter().any(|n| parts.members.is_alive(*n));
+    if !others {
+        return;
+    }
+    let me = parts.env.node();
+    let moved = async {
+        loop {
+            let mine = parts.guardian.sequenced_by(me);
+            if mine.is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(at_most, moved).await.is_err() {
+        tracing::warn!("not all sequencers were moved in time; clients wait until the others notice");
+    }
+}

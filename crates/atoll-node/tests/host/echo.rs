@@ -1,0 +1,192 @@
+//! A role that journals what it is sent, reads it back, and forgets it when told to.
+
+use std::collections::BTreeMap;
+
+use atoll_core::env::Refused;
+use atoll_core::{
+    Caller, Class, Decode, DecodeError, Effects, Encode, FetchError, Frame, Loc, Lsn, Measure, Message,
+    RecordKind, Role, RoleKind, Rpc, Space, Stored, Tick, message,
+};
+use bytes::Bytes;
+
+pub const ECHO: RoleKind = RoleKind(200);
+
+message! {
+    /// Keep this.
+    pub struct Put = 9001 {
+        /// Its number.
+        pub n: u64,
+    } + payload
+    /// What to keep.
+    blob
+}
+
+message! {
+    /// It is durable.
+    pub struct PutOk = 9002 {
+        /// Its number.
+        pub n: u64,
+    }
+}
+
+message! {
+    /// Read it back.
+    pub struct Fetch = 9003 {
+        /// Its number.
+        pub n: u64,
+    }
+}
+
+message! {
+    /// What was kept.
+    pub struct Fetched = 9004 {} + payload
+    /// It.
+    blob
+}
+
+message! {
+    /// How are you?
+    pub struct Probe = 9005 {}
+}
+
+message! {
+    /// So.
+    pub struct Seen = 9006 {
+        /// Records that are not durable yet.
+        pub staged: u64,
+        /// The journal is closed.
+        pub closed: bool,
+        /// All below was forgotten.
+        pub forgotten: u64,
+    }
+}
+
+message! {
+    /// Forget all below.
+    pub struct Forget = 9007 {
+        /// This number not included.
+        pub below: u64,
+    }
+}
+
+message! {
+    /// Break an invariant.
+    pub struct Panic = 9008 {}
+}
+
+macro_rules! asks {
+    ($($request:ty => $reply:ty, $class:ident);*) => {$(
+        impl Rpc for $request {
+            type Reply = $reply;
+            const ROLE: RoleKind = ECHO;
+            const CLASS: Class = Class::$class;
+        }
+    )*};
+}
+asks!(Put => PutOk, Data; Fetch => Fetched, Data; Probe => Seen, Data; Forget => PutOk, Data; Panic => PutOk, Control);
+
+#[derive(Default)]
+pub struct Echo {
+    kept: BTreeMap<u64, Loc>,
+    staged: BTreeMap<Lsn, u64>,
+    reads: BTreeMap<u64, Caller>,
+    next_read: u64,
+    forgotten: u64,
+    closed: bool,
+}
+
+impl Echo {
+    fn forget(&mut self, below: u64) -> Vec<Loc> {
+        self.forgotten = self.forgotten.max(below);
+        let kept = self.kept.split_off(&below);
+        std::mem::replace(&mut self.kept, kept).into_values().collect()
+    }
+
+    fn put(&mut self, from: Caller, put: Put, out: &mut Effects) {
+        if out.space() != Space::Plenty {
+            return out.reply(from, Refused { reason: "the disk is full".into() }, Lsn::NONE);
+        }
+        let lsn = out.journal(RecordKind::Entry, put.n.to_bytes(), put.blob);
+        self.staged.insert(lsn, put.n);
+        out.reply(from, PutOk { n: put.n }, lsn);
+    }
+}
+
+impl Role for Echo {
+    fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        match frame.kind {
+            Put::KIND => {
+                let put = Put::from_frame(frame).expect("a put");
+                self.put(from, put, out);
+            }
+            Fetch::KIND => {
+                let n = Fetch::from_frame(frame).expect("a fetch").n;
+                self.next_read += 1;
+                self.reads.insert(self.next_read, from);
+                out.fetch(self.next_read, vec![self.kept[&n]]);
+            }
+            Probe::KIND => {
+                let (staged, forgotten) = (self.staged.len() as u64, self.forgotten);
+                out.reply(from, Seen { staged, closed: self.closed, forgotten }, Lsn::NONE);
+            }
+            Forget::KIND => {
+                let below = Forget::from_frame(frame).expect("a forget").below;
+                let lsn = out.journal(RecordKind::Fact, below.to_bytes(), Bytes::new());
+                let freed = self.forget(below);
+                out.free(freed);
+                out.reply(from, PutOk { n: below }, lsn);
+            }
+            _ => panic!("as the test wants it"),
+        }
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects) {
+        for (lsn, loc) in mine {
+            match self.staged.remove(lsn) {
+                Some(n) if n >= self.forgotten => drop(self.kept.insert(n, *loc)),
+                Some(_) => out.free([*loc]),
+                None => {}
+            }
+        }
+    }
+
+    fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
+        let Some(from) = self.reads.remove(&tag) else { return };
+        match got {
+            Ok(stored) => out.reply(from, Fetched { blob: stored[0].record.payload.clone() }, Lsn::NONE),
+            Err(e) => out.reply(from, Refused { reason: e.reason }, Lsn::NONE),
+        }
+    }
+
+    fn on_space(&mut self, _now: Tick, space: Space, _out: &mut Effects) {
+        self.closed = space == Space::Closed;
+    }
+
+    fn on_compact(&mut self, _now: Tick, _segment: u64, _out: &mut Effects) {}
+
+    fn checkpoint(&self) -> Bytes {
+        self.forgotten.to_bytes()
+    }
+
+    fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
+        self.forgotten = u64::from_bytes(checkpoint)?;
+        Ok(())
+    }
+
+    fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
+        let n = u64::from_bytes(stored.record.head)?;
+        match stored.record.kind {
+            RecordKind::Entry => drop(self.kept.insert(n, stored.loc)),
+            RecordKind::Fact => self.forgotten = self.forgotten.max(n),
+        }
+        Ok(())
+    }
+
+    fn recovered(&mut self) -> Vec<Loc> {
+        self.forget(self.forgotten)
+    }
+
+    fn measure(&self, out: &mut Vec<Measure>) {
+        out.push(Measure { name: "echo_records", label: None, value: self.kept.len() as f64 });
+    }
+}

@@ -1,0 +1,332 @@
+//! The host with real sockets, threads and disks: two nodes in one process, each with a role that keeps what it is sent.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod echo;
+mod gate;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{CallError, Class, Env, Incarnation, Link, NodeCore, NodeId, Space, StorageId};
+use atoll_net::{Net, NetOptions, RefusalCode};
+use atoll_node::host::{Ended, HostHandle, HostOptions, NodeHost};
+use atoll_storage::{Disk, Fault, Journal, JournalOptions, MemDisk, RealDisk, Recovered, Syncs};
+use bytes::Bytes;
+
+use echo::{ECHO, Echo, Fetch, Forget, Panic, Probe, Put};
+use gate::GatedDisk;
+
+/// Long enough for a busy machine; a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn in_time<F: Future>(f: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, f).await.expect("in time")
+}
+
+struct Node {
+    host: NodeHost,
+    handle: HostHandle,
+    at: String,
+}
+
+fn journal_options(id: u32) -> JournalOptions {
+    JournalOptions::small(StorageId(id.into()))
+}
+
+async fn start_with(id: u32, life: u64, disk: Arc<dyn Disk>, options: JournalOptions) -> Node {
+    let (node, incarnation) = (NodeId(id), Incarnation(life));
+    let mut core = NodeCore::new(node, incarnation, life);
+    core.add_role(ECHO, Box::new(Echo::default()));
+    let (journal, last) = Journal::recover(disk, options, &mut |found| match found {
+        Recovered::Checkpoint(checkpoint) => core.recover_checkpoint(checkpoint),
+        Recovered::Record(stored) => core.recover_record(stored),
+    })
+    .unwrap();
+    core.recover_done(last);
+    let net_options = NetOptions::new(node, incarnation, StorageId(id.into()), "reef", "127.0.0.1:0");
+    let (net, events) = Net::start(net_options).await.unwrap();
+    let at = net.local_addr().to_string();
+    let host = NodeHost::start(core, journal, net, events, HostOptions::default()).unwrap();
+    Node { handle: host.handle(), host, at }
+}
+
+async fn start(id: u32, life: u64, disk: Arc<dyn Disk>) -> Node {
+    start_with(id, life, disk, journal_options(id)).await
+}
+
+fn meet(nodes: &[&Node]) {
+    let book: BTreeMap<NodeId, String> =
+        nodes.iter().map(|n| (n.handle.env().node(), n.at.clone())).collect();
+    nodes.iter().for_each(|n| n.handle.net().set_peers(book.clone()));
+}
+
+/// Runs a procedure on a node's own executor.
+async fn on<T: Send + 'static, F>(node: &Node, f: impl FnOnce(Env) -> F) -> T
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    let env = node.handle.env();
+    in_time(env.launch("test", f(env.clone()))).await.unwrap()
+}
+
+async fn connected(from: &Node, to: u32) {
+    on(from, |env| async move {
+        while env.link(NodeId(to), Class::Data) != Link::Up
+            || env.link(NodeId(to), Class::Control) != Link::Up
+        {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+async fn pair(disk: Arc<dyn Disk>) -> (Node, Node) {
+    let (a, b) = (start(1, 11, Arc::new(MemDisk::new())).await, start(2, 22, disk).await);
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    (a, b)
+}
+
+fn put(n: u64) -> Put {
+    Put { n, blob: Bytes::from(format!("record {n} ").repeat(20)) }
+}
+
+async fn put_many(from: &Node, numbers: std::ops::Range<u64>) {
+    on(from, |env| async move {
+        let calls: Vec<_> = numbers.clone().map(|n| env.call(NodeId(2), put(n))).collect();
+        for (n, call) in numbers.zip(calls) {
+            assert_eq!(call.await.unwrap().n, n);
+        }
+    })
+    .await;
+}
+
+async fn check_many(from: &Node, numbers: std::ops::Range<u64>) {
+    on(from, |env| async move {
+        for n in numbers {
+            let got = env.call(NodeId(2), Fetch { n }).await.unwrap();
+            assert_eq!(got.blob, put(n).blob, "record {n}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = || Arc::new(RealDisk::open(folder.path(), Syncs::Real).unwrap());
+    let (a, b) = pair(disk()).await;
+    put_many(&a, 0..2_000).await;
+    check_many(&a, 0..50).await;
+    let stats = b.handle.stats();
+    assert_eq!(stats.records, 2_000);
+    assert!(stats.syncs > 0 && stats.syncs < 2_000, "one sync for many records: {} syncs", stats.syncs);
+    assert_eq!((stats.sync_us.count, stats.batch_records.sum), (stats.syncs, 2_000));
+    assert_eq!(stats.fetches, 50);
+    b.host.shutdown().await;
+
+    // The lock of the directory is free again, and everything is there.
+    let b = start(2, 23, disk()).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    check_many(&a, 0..2_000).await;
+    let kept =
+        b.handle.with_core(|core| core.measures().iter().find(|m| m.name == "echo_records").unwrap().value);
+    assert_eq!(kept.await, Ok(2_000.0));
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn no_answer_before_the_sync_and_no_waiting_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = GatedDisk::new(RealDisk::open(folder.path(), Syncs::Real).unwrap());
+    let gate = disk.gate();
+    let (a, b) = pair(Arc::new(disk)).await;
+    gate.close();
+    let gate_in_test = gate.clone();
+    on(&a, |env| async move {
+        let mut first = env.call(NodeId(2), put(1));
+        // Until its sync has begun: the record is written, and nothing is acknowledged.
+        while gate_in_test.waiting() == 0 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        // On the same connection, behind it: a probe that reveals nothing passes it by, again and again.
+        for _ in 0..20 {
+            let seen = env.call(NodeId(2), Probe {}).await.unwrap();
+            assert_eq!(seen.staged, 1, "the role has it, the disk does not");
+            assert!(poll_once(&mut first).await.is_none(), "acknowledged before it was synced");
+        }
+        gate_in_test.open();
+        assert_eq!(first.await.unwrap().n, 1);
+    })
+    .await;
+    a.host.shutdown().await;
+    b.host.shutdown().await;
+}
+
+async fn poll_once<F: Future + Unpin>(f: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match std::pin::Pin::new(&mut *f).poll(cx) {
+            std::task::Poll::Ready(out) => Some(out),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_clean_stop_answers_what_was_staged() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = GatedDisk::new(RealDisk::open(folder.path(), Syncs::Real).unwrap());
+    let gate = disk.gate();
+    let (a, b) = pair(Arc::new(disk)).await;
+    gate.close();
+    let env = a.handle.env();
+    let waiting = env.launch("puts", {
+        let env = env.clone();
+        async move {
+            let first = env.call(NodeId(2), put(1));
+            let second = env.call(NodeId(2), put(2));
+            (first.await.map(|r| r.n), second.await.map(|r| r.n))
+        }
+    });
+    while gate.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stop = tokio::spawn(b.host.shutdown());
+    gate.open();
+    assert_eq!(in_time(waiting).await.unwrap(), (Ok(1), Ok(2)));
+    in_time(stop).await.unwrap();
+    // Gone: calls fail at once, and say so.
+    let end = on(&a, |env| async move { env.call(NodeId(2), Probe {}).await.map(|r| r.staged) }).await;
+    assert!(matches!(end, Err(CallError::NotSent(_) | CallError::Lost(_))), "{end:?}");
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_failed_sync_closes_the_journal_and_the_node_goes_on() {
+    let disk = MemDisk::new();
+    let (a, b) = pair(Arc::new(disk.clone())).await;
+    put_many(&a, 0..10).await;
+    disk.fail_next(Fault::Sync, 1);
+    let seen = on(&a, |env| async move {
+        let mut lost = env.call(NodeId(2), put(10));
+        loop {
+            let seen = env.call(NodeId(2), Probe {}).await.unwrap();
+            if seen.closed {
+                assert!(poll_once(&mut lost).await.is_none(), "acknowledged though its sync failed");
+                return seen;
+            }
+            env.sleep(Duration::from_millis(1)).await;
+        }
+    });
+    seen.await;
+    // Still reads, still says why.
+    check_many(&a, 0..10).await;
+    assert!(b.handle.journal_failure().is_some_and(|why| why.contains("closed until the node restarts")));
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_entries_until_space_comes_back() {
+    let disk = MemDisk::new();
+    let (a, b) = pair(Arc::new(disk.clone())).await;
+    put_many(&a, 0..10).await;
+    disk.set_capacity(Some(disk.used_bytes() + 100_000));
+    let acknowledged = on(&a, |env| async move {
+        let mut n = 10;
+        loop {
+            match env.call(NodeId(2), put(n)).await {
+                Ok(_) => n += 1,
+                Err(CallError::Refused { reason, .. }) => {
+                    assert!(reason.contains("full"), "{reason}");
+                    return n;
+                }
+                Err(e) => panic!("{e}"),
+            }
+        }
+    })
+    .await;
+    assert!(acknowledged > 50, "{acknowledged}");
+    check_many(&a, 0..acknowledged).await;
+    disk.set_capacity(None);
+    on(&a, |env| async move {
+        while env.call(NodeId(2), put(acknowledged)).await.is_err() {
+            env.sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(b.handle.journal_failure(), None);
+    check_many(&a, 0..acknowledged + 1).await;
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn freed_entries_and_covered_facts_give_space_back() {
+    let disk = MemDisk::new();
+    let (a, b) = pair(Arc::new(disk.clone())).await;
+    for round in 0..40u64 {
+        let numbers = round * 100..(round + 1) * 100;
+        put_many(&a, numbers.clone()).await;
+        on(&a, |env| async move {
+            env.call(NodeId(2), Forget { below: numbers.end }).await.unwrap();
+        })
+        .await;
+    }
+    let written = disk.written_bytes();
+    assert!(written > 1_000_000, "{written}");
+    let stats = b.handle.stats();
+    assert!(stats.checkpoints > 0, "facts of old segments were checkpointed");
+    b.host.shutdown().await;
+    assert!(disk.used_bytes() < 700_000, "{} bytes for nothing", disk.used_bytes());
+    let b = start(2, 23, Arc::new(disk.clone())).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    let forgotten = on(&a, |env| async move { env.call(NodeId(2), Probe {}).await.unwrap().forgotten }).await;
+    assert_eq!(forgotten, 4_000);
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_broken_invariant_ends_the_node_for_all_to_see() {
+    let (a, b) = pair(Arc::new(MemDisk::new())).await;
+    let end = on(&a, |env| async move { env.call(NodeId(2), Panic {}).await.map(|_| ()) }).await;
+    assert_eq!(end, Err(CallError::Lost(NodeId(2))));
+    assert_eq!(in_time(b.handle.ended()).await, Ended::Panicked);
+    assert!(in_time(b.handle.with_core(|_| ())).await.is_err());
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+    assert_eq!(in_time(a.handle.ended()).await, Ended::Stopped);
+}
+
+#[tokio::test]
+async fn a_second_node_with_the_same_id_hears_of_it() {
+    let (a, b) = pair(Arc::new(MemDisk::new())).await;
+    let double = start(2, 99, Arc::new(MemDisk::new())).await;
+    double.handle.net().set_peers([(NodeId(1), a.at.clone())].into());
+    let (by, refusal) = in_time(double.handle.duplicate()).await;
+    assert_eq!((by, refusal.code), (NodeId(1), RefusalCode::Duplicate));
+    put_many(&a, 0..10).await;
+    for node in [a, b, double] {
+        node.host.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn doors_see_the_core_between_turns() {
+    let (a, b) = pair(Arc::new(MemDisk::new())).await;
+    put_many(&a, 0..3).await;
+    let space = in_time(b.handle.with_core(|core| core.role(ECHO).is_some())).await;
+    assert_eq!(space, Ok(true));
+    assert!(b.handle.queues().iter().all(|(name, n)| *n == 0 || *name == "send_bytes"));
+    assert!(b.handle.stats().turns > 0 && b.handle.stats().events >= 3);
+    let _ = Space::Plenty;
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
