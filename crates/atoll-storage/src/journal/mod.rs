@@ -263,6 +263,8 @@ pub struct Journal {
     closed: BTreeMap<u64, Segment>,
     /// Generations of spare files, each `segment_bytes` long.
     spares: Vec<u64>,
+    /// Generations of spare files of another length, to be removed.
+    surplus: Vec<u64>,
     next_generation: u64,
     /// The job given out, by its generation.
     job: Option<u64>,
@@ -368,9 +370,10 @@ impl Journal {
     fn prepare_inline(&mut self) -> Result<(), JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
-        let job = self.new_job();
-        let needed_bytes = job.file_bytes;
-        self.adopt(job.run())?;
+        let make = self.make();
+        let (source, needed_bytes) = (make.source, make.file_bytes);
+        let made = make.run(&*self.disk, &mut || {});
+        self.adopt(source, made)?;
         if self.full.is_some() {
             return Err(JournalError::NoSpace { needed_bytes });
         }

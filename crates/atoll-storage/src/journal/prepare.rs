@@ -1,5 +1,6 @@
 //! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the
-//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5).
+//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). Files that
+//! nobody needs are removed here, too: that takes 10 to 20 ms for a segment of 64 MiB.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -26,21 +27,29 @@ pub(crate) enum Source {
     New,
 }
 
-/// One segment to be made. Runs on any thread; hand the outcome to [`super::Journal::prepared`].
+/// One segment to be made, and files to be removed. Runs on any thread; hand the outcome to
+/// [`super::Journal::prepared`].
 pub struct PrepareJob {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) generation: u64,
-    pub(crate) source: Source,
-    pub(crate) file_bytes: u64,
-    pub(crate) block_bytes: u32,
-    pub(crate) floor: Lsn,
-    pub(crate) storage: StorageId,
+    pub(crate) make: Option<Make>,
+    /// Generations of spare files.
+    pub(crate) remove: Vec<u64>,
+}
+
+/// A segment to be made.
+pub(crate) struct Make {
+    pub generation: u64,
+    pub source: Source,
+    pub file_bytes: u64,
+    pub block_bytes: u32,
+    pub floor: Lsn,
+    pub storage: StorageId,
 }
 
 /// The outcome of a [`PrepareJob`].
 pub struct Prepared {
-    pub(crate) source: Source,
-    pub(crate) outcome: Result<Ready, DiskError>,
+    pub(crate) made: Option<(Source, Result<Ready, DiskError>)>,
+    pub(crate) removed: Result<(), DiskError>,
 }
 
 impl PrepareJob {
@@ -51,12 +60,16 @@ impl PrepareJob {
 
     /// Does it, calling `pause` after each MiB of zeros.
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
-        let source = self.source;
-        Prepared { source, outcome: self.prepare(pause) }
-    }
-
-    fn prepare(self, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let disk = &*self.disk;
+        let removed = self.remove.iter().try_for_each(|generation| disk.remove(&spare_path(*generation)));
+        let made = self.make.map(|make| (make.source, make.run(disk, pause)));
+        Prepared { made, removed }
+    }
+}
+
+impl Make {
+    /// The segment's name and header are durable on return.
+    pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
             Source::Spare { generation } => {
                 // The old name must be gone for good before the header changes: a power cut between would otherwise leave

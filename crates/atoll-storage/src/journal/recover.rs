@@ -16,7 +16,7 @@ use super::format::{
     BATCH_HEADER_BYTES, BadHeader, BatchHeader, FOOTER_BYTES, Footer, SEGMENT_FORMAT, Seed, SegmentHeader,
     padded, parse_record,
 };
-use super::prepare::{PrepareJob, Source};
+use super::prepare::{Make, Source};
 use super::reader::Readable;
 use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment};
 use super::{
@@ -445,6 +445,7 @@ impl Journal {
             ready: Default::default(),
             closed: walk.closed.into_iter().map(|s| (s.generation, s)).collect(),
             spares,
+            surplus: odd,
             next_generation: generation + 1,
             job: None,
             full: None,
@@ -458,9 +459,6 @@ impl Journal {
             stats: Stats::default(),
             options,
         };
-        for generation in odd {
-            journal.disk.remove(&spare_path(generation))?;
-        }
         journal.keep_reserve(0)?;
         Ok(journal)
     }
@@ -515,8 +513,7 @@ fn first_segment(
         false => 0,
     };
     let run = |source, file_bytes: u32| {
-        let job = PrepareJob {
-            disk: disk.clone(),
+        let make = Make {
             generation,
             source,
             file_bytes: file_bytes.into(),
@@ -524,7 +521,7 @@ fn first_segment(
             floor,
             storage: options.storage,
         };
-        job.run().outcome
+        make.run(&**disk, &mut || {})
     };
     let least = 4 * options.block_bytes;
     let made = match spares.pop() {

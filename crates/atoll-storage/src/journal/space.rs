@@ -3,7 +3,7 @@
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space};
 
-use super::prepare::{PrepareJob, Prepared, Source};
+use super::prepare::{Make, PrepareJob, Prepared, Source};
 use super::segment::Ready;
 use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
 use crate::disk::DiskError;
@@ -109,42 +109,47 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps a segment's file as a spare, or removes it.
+    /// A segment's file becomes a spare, at least by name.
     fn put_away(&mut self, generation: u64, file_bytes: u64) -> Result<(), DiskError> {
-        let whole = file_bytes == u64::from(self.options.segment_bytes);
-        if whole && self.spares.len() < self.options.spare_segments {
-            self.disk.rename(&segment_path(generation), &spare_path(generation))?;
+        self.disk.rename(&segment_path(generation), &spare_path(generation))?;
+        if file_bytes == u64::from(self.options.segment_bytes) {
             self.spares.push(generation);
-            Ok(())
         } else {
-            self.disk.remove(&segment_path(generation))
+            self.surplus.push(generation);
         }
+        Ok(())
     }
 
-    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One at a time.
-    /// After the disk was full it asks the disk again each time, so that the journal goes on when space came back.
+    /// A segment should be prepared, or surplus files removed: run the job on any thread and hand the outcome to
+    /// [`Journal::prepared`]. One at a time. After the disk was full it asks the disk again each time, so that the journal
+    /// goes on when space came back.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
-        if self.failure.is_some() || self.job.is_some() || self.ready.len() >= self.options.ready_segments {
+        if self.failure.is_some() || self.job.is_some() {
             return None;
         }
-        if let Some(free_then) = self.full
-            && self.spares.is_empty()
-        {
-            let free = self.disk.free_bytes().unwrap_or(0);
-            if free <= free_then || free < u64::from(self.options.segment_bytes) {
-                return None;
-            }
+        let wanted = self.ready.len() < self.options.ready_segments && self.may_have_space();
+        let make = wanted.then(|| self.make());
+        let excess = self.spares.len().saturating_sub(self.options.spare_segments);
+        let mut remove = std::mem::take(&mut self.surplus);
+        remove.extend(self.spares.drain(..excess));
+        if make.is_none() && remove.is_empty() {
+            return None;
         }
-        let job = self.new_job();
-        self.job = Some(job.generation);
-        Some(job)
+        // Without a segment to make, nothing can overtake it.
+        self.job = Some(make.as_ref().map_or(u64::MAX, |m| m.generation));
+        Some(PrepareJob { disk: self.disk.clone(), make, remove })
     }
 
-    pub(crate) fn new_job(&mut self) -> PrepareJob {
+    fn may_have_space(&self) -> bool {
+        let Some(free_then) = self.full.filter(|_| self.spares.is_empty()) else { return true };
+        let free = self.disk.free_bytes().unwrap_or(0);
+        free > free_then && free >= u64::from(self.options.segment_bytes)
+    }
+
+    pub(crate) fn make(&mut self) -> Make {
         let generation = self.next_generation;
         self.next_generation += 1;
-        PrepareJob {
-            disk: self.disk.clone(),
+        Make {
             generation,
             source: self.spares.pop().map_or(Source::New, |generation| Source::Spare { generation }),
             file_bytes: self.options.segment_bytes.into(),
@@ -161,11 +166,19 @@ impl Journal {
     pub fn prepared(&mut self, prepared: Prepared) -> Result<(), JournalError> {
         self.job = None;
         self.check_open()?;
-        self.adopt(prepared)
+        prepared.removed.map_err(|error| self.fail(&error))?;
+        match prepared.made {
+            Some((source, made)) => self.adopt(source, made),
+            None => self.recycle(),
+        }
     }
 
-    pub(crate) fn adopt(&mut self, prepared: Prepared) -> Result<(), JournalError> {
-        match prepared.outcome {
+    pub(crate) fn adopt(
+        &mut self,
+        source: Source,
+        made: Result<Ready, DiskError>,
+    ) -> Result<(), JournalError> {
+        match made {
             Ok(ready) => {
                 self.full = None;
                 let newest = self.ready.back().map_or(self.active.segment.generation, |r| r.generation);
@@ -184,7 +197,7 @@ impl Journal {
             }
             Err(DiskError::NoSpace { .. }) => {
                 hit("journal.space.full");
-                if let Source::Spare { generation } = prepared.source {
+                if let Source::Spare { generation } = source {
                     self.spares.push(generation);
                 }
                 self.full = Some(self.disk.free_bytes().unwrap_or(0));
