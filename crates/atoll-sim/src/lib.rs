@@ -8,6 +8,10 @@
 //! | `workload/` | what clients and operators do |
 //! | `scenario/` | clusters, loads and faults put together; one run of one seed |
 
+pub mod mutants;
 pub mod oracle;
 pub mod rng;
+pub mod runner;
+pub mod scenario;
+pub mod workload;
 pub mod world;

@@ -1,2 +1,241 @@
-//! Placeholder.
-fn main() {}
+//! `atoll-sim`: runs seeds, replays one, tries the mutants.
+
+use std::io::BufWriter;
+use std::ops::Range;
+use std::process::ExitCode;
+
+use atoll_core::testing::Mutant;
+use atoll_sim::mutants;
+use atoll_sim::runner::{FULL_SEED, catch_panics, run_many, run_one};
+use atoll_sim::scenario::{self, Scenario};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Simulates whole clusters on virtual time, under faults, and judges them from outside.")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a range of seeds. The last line is `N passed, M failed`.
+    Run {
+        /// A scenario of `list`, several with commas, or `every` for all of them one after the other.
+        #[arg(long, default_value = "all")]
+        scenario: String,
+        /// Seeds: FROM..TO (TO is not run), or one.
+        #[arg(long, default_value = "0..300", value_parser = seeds)]
+        seeds: Range<u64>,
+        /// Threads.
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+        /// A known bug to put in; the product's own assertions are off then.
+        #[arg(long, value_parser = mutant)]
+        mutant: Option<Mutant>,
+        /// Print the coverage marks and how many seeds reached each.
+        #[arg(long)]
+        marks: bool,
+        /// Do not fail for coverage marks that were not reached: for a few seeds.
+        #[arg(long)]
+        partial: bool,
+    },
+    /// Runs one seed, and prints its trace's hash.
+    Replay {
+        /// The scenario.
+        #[arg(long, default_value = "all")]
+        scenario: String,
+        /// The seed.
+        #[arg(long)]
+        seed: u64,
+        /// Writes every event in words.
+        #[arg(long)]
+        trace: Option<std::path::PathBuf>,
+        /// A known bug to put in.
+        #[arg(long, value_parser = mutant)]
+        mutant: Option<Mutant>,
+    },
+    /// Runs each known bug until an oracle finds it.
+    Mutants {
+        /// Only these, with commas.
+        #[arg(long)]
+        only: Option<String>,
+        /// Seeds that each gets at most, per scenario that is to catch it.
+        #[arg(long, default_value_t = 300)]
+        seeds: u64,
+        /// Threads.
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
+    /// Lists scenarios and mutants.
+    List,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let number = |t: &str| t.parse::<u64>().map_err(|e| format!("{t:?} is no seed: {e}"));
+    match text.split_once("..") {
+        Some((from, to)) => Ok(number(from)?..number(to)?),
+        None => number(text).map(|n| n..n + 1),
+    }
+}
+
+fn mutant(text: &str) -> Result<Mutant, String> {
+    let found = Mutant::ALL.into_iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(text));
+    found.ok_or_else(|| format!("no mutant {text:?}; see `atoll-sim list`"))
+}
+
+/// CPU seconds of this process so far, as Linux counts them.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+    // User and system time, in hundredths of a second on every Linux that Rust runs on.
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn command_of(scenario: &Scenario, seed: u64, mutant: Mutant) -> String {
+    let with = if mutant == Mutant::None { String::new() } else { format!(" --mutant {mutant:?}") };
+    format!("cargo run --release -p atoll-sim -- replay --scenario {} --seed {seed}{with}", scenario.name)
+}
+
+fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
+    if names == "every" {
+        return Ok(scenario::all());
+    }
+    names
+        .split(',')
+        .map(|n| scenario::find(n).ok_or_else(|| format!("no scenario {n:?}; see `atoll-sim list`")))
+        .collect()
+}
+
+fn run(
+    scenarios: &[Scenario],
+    seeds: Range<u64>,
+    threads: usize,
+    mutant: Mutant,
+    show_marks: bool,
+    partial: bool,
+) -> bool {
+    let (mut passed, mut failed, mut missing) = (0, 0, 0);
+    for scenario in scenarios {
+        let before = cpu_seconds();
+        let sums = run_many(scenario, seeds.clone(), threads, mutant, false, &|seed, outcome| {
+            if let Some(first) = outcome.failures.first() {
+                println!("FAILED {} seed {seed}: {first}", scenario.name);
+                println!("  replay: {} --trace trace.txt", command_of(scenario, seed, mutant));
+            }
+        });
+        let cpu = cpu_seconds() - before;
+        let runs = sums.passed + sums.failed;
+        println!(
+            "{}: {runs} seeds, {} operations, {} faults (and {} of frames), {} reconfigurations, {:.2} virtual hours, {} events, \
+             {cpu:.1} s of CPU ({:.1} seeds/s), traces {:016x}",
+            scenario.name,
+            sums.operations,
+            sums.faults.0,
+            sums.faults.1,
+            sums.reconfigurations,
+            sums.virtual_ns as f64 / 3.6e12,
+            sums.events,
+            runs as f64 / cpu.max(0.01),
+            sums.trace
+        );
+        if sums.small > 0 {
+            let (operations, faults, changes, seconds) = FULL_SEED;
+            println!(
+                "  {} of them smaller than {seconds} s, {operations} operations, {faults} faults, {changes} reconfigurations",
+                sums.small
+            );
+        }
+        if show_marks {
+            for (mark, n) in &sums.marks {
+                println!("  {n:>6} {mark}");
+            }
+        }
+        for mark in scenario.marks.iter().filter(|m| !sums.marks.contains_key(**m)) {
+            println!("  mark never reached: {mark}");
+            missing += 1;
+        }
+        passed += sums.passed;
+        failed += sums.failed;
+    }
+    if missing > 0 && !partial {
+        println!("{missing} marks were never reached: the run does not test what it is meant to");
+    }
+    println!("{passed} passed, {failed} failed");
+    failed == 0 && (missing == 0 || partial)
+}
+
+fn replay(
+    scenario: &Scenario,
+    seed: u64,
+    trace: Option<&std::path::Path>,
+    mutant: Mutant,
+) -> Result<bool, String> {
+    let out: scenario::TraceOut = match trace {
+        Some(path) => {
+            let file = std::fs::File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            Some(Box::new(BufWriter::new(file)))
+        }
+        None => None,
+    };
+    let outcome = run_one(scenario, seed, mutant, out);
+    for failure in &outcome.failures {
+        println!("FAILED {} seed {seed}: {failure}", scenario.name);
+    }
+    println!(
+        "{} seed {seed}: trace {:016x} over {} events, {} operations, {} faults, {} reconfigurations, {:.1} virtual seconds",
+        scenario.name,
+        outcome.trace.0,
+        outcome.trace.1,
+        outcome.operations,
+        outcome.totals.faults,
+        outcome.reconfigurations,
+        outcome.virtual_ns as f64 / 1e9
+    );
+    Ok(outcome.failures.is_empty())
+}
+
+fn list() {
+    println!("Scenarios:");
+    for s in scenario::all() {
+        println!("  {:<24} {}", s.name, s.about);
+    }
+    println!("Mutants, and the scenarios that are to catch them:");
+    for m in Mutant::ALL {
+        println!("  {:<24} {}", format!("{m:?}"), mutants::hunters(m).join(", "));
+    }
+}
+
+fn main() -> ExitCode {
+    catch_panics();
+    let args = Args::parse();
+    let done = match args.command {
+        Command::Run { scenario, seeds, threads, mutant, marks, partial } => {
+            chosen(&scenario).map(|s| run(&s, seeds, threads, mutant.unwrap_or(Mutant::None), marks, partial))
+        }
+        Command::Replay { scenario, seed, trace, mutant } => chosen(&scenario).and_then(|s| {
+            let mut fine = true;
+            for s in s {
+                fine &= replay(&s, seed, trace.as_deref(), mutant.unwrap_or(Mutant::None))?;
+            }
+            Ok(fine)
+        }),
+        Command::Mutants { only, seeds, threads } => only
+            .map(|names| names.split(',').map(mutant).collect::<Result<Vec<_>, _>>())
+            .transpose()
+            .map(|some| mutants::hunt(&some.unwrap_or(Mutant::ALL.to_vec()), seeds, threads)),
+        Command::List => {
+            list();
+            Ok(true)
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(2)
+        }
+    }
+}

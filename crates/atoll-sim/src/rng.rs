@@ -12,11 +12,11 @@ impl Rng {
 
     /// A stream of its own: what one part draws does not shift what another gets.
     pub fn fork(&mut self) -> Rng {
-        Rng(self.next())
+        Rng(self.bits())
     }
 
     /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +26,7 @@ impl Rng {
 
     /// A number in `[0, n)`; 0 for n = 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 { 0 } else { self.next() % n }
+        if n == 0 { 0 } else { self.bits() % n }
     }
 
     /// A number in `[from, to)`; `from` if that is empty.
@@ -42,7 +42,7 @@ impl Rng {
     /// A number around `mean` with a long tail: most near it, one in a hundred several times as large. Integer
     /// arithmetic only, so that debug and release agree.
     pub fn tail(&mut self, mean: u64) -> u64 {
-        let bits = self.next();
+        let bits = self.bits();
         // The number of leading zeros is geometric: each further one is half as likely.
         let doublings = u64::from((bits | 1).leading_zeros().min(6));
         mean / 2 + self.below(mean.max(1)) / 2 + mean * doublings / 4

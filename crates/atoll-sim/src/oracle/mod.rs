@@ -1,5 +1,18 @@
 //! Oracles: what must hold, checked from outside of the product. They see what clients asked and got, frames on the wire and
 //! records on disks, and share no code with what they judge but the message and record types.
+//!
+//! | file | what it judges |
+//! | --- | --- |
+//! | `log.rs` | logs as clients see them |
+//! | `register.rs` | registers as clients see them |
+//! | `native.rs` | NativeLoglets as the wire and the disks show them |
+//! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
+//! | `chain.rs` | chains of virtual logs as their registers choose them |
+//! | `wire.rs` | feeds the last three |
 
+pub mod chain;
 pub mod log;
+pub mod native;
 pub mod register;
+pub mod rmw;
+pub mod wire;

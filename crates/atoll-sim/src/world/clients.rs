@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, NodeId, StorageId};
 
 use crate::world::fault::Fault;
 
@@ -51,6 +51,8 @@ pub struct Health {
     pub closed: bool,
     /// How often its disk was replaced.
     pub wipes: u64,
+    /// Its data directory, while it is up.
+    pub storage: Option<StorageId>,
 }
 
 /// The cluster from outside. Cheap to clone.
@@ -102,6 +104,11 @@ impl<H: Clone> Cluster<H> {
     /// How a host looks from outside.
     pub fn health(&self, host: usize) -> Health {
         self.state().health.get(host).cloned().unwrap_or_default()
+    }
+
+    /// The data directory of a host that is up.
+    pub fn storage(&self, host: usize) -> Option<StorageId> {
+        self.health(host).storage
     }
 
     /// Wants a fault; it happens at the end of the clients' turn.

@@ -189,6 +189,6 @@ impl HostDisk {
         let Some(name) = rng.pick(&segments) else { return false };
         let Some(path) = DiskPath::new(&format!("journal/{name}")) else { return false };
         let offset = rng.below(u64::from(self.segment_bytes) / 4);
-        self.medium.flip_bit(&path, offset, (rng.next() % 8) as u8)
+        self.medium.flip_bit(&path, offset, (rng.bits() % 8) as u8)
     }
 }

@@ -59,7 +59,7 @@ impl<A: Assembly> World<A> {
             Fault::FailSync { host } => self.hosts[host].disk.fail_sync(),
             Fault::Rot { host, back_after } => {
                 self.crash(host, Death::PowerCut, None);
-                let seed = self.rng.next();
+                let seed = self.rng.bits();
                 self.hosts[host].disk.rot(seed);
                 self.boot_later(host, back_after);
             }
@@ -91,7 +91,7 @@ impl<A: Assembly> World<A> {
             self.net.forget_dialer(host);
             self.net.cut_all(self.now, host, None, &mut self.queue);
         }
-        let seed = self.rng.next();
+        let seed = self.rng.bits();
         let h = &mut self.hosts[host];
         h.backlog.clear();
         h.paused = false;

@@ -98,6 +98,8 @@ pub(crate) struct Host {
     pub(crate) closed: bool,
     pub(crate) disk_slower: u64,
     pub(crate) wipes: u64,
+    /// The identity that the disk gets at its first use.
+    pub(crate) first_storage: Option<u128>,
 }
 
 impl Host {

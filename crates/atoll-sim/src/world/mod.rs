@@ -136,7 +136,9 @@ impl<A: Assembly> World<A> {
         assembly: A,
         out: Option<Box<dyn Write + Send>>,
     ) -> Self {
-        let mut rng = Rng::new(seed ^ 0x5eed_0f_a_11_ab1e);
+        // What an earlier run on this thread has left.
+        atoll_core::testing::watch_local(true);
+        let mut rng = Rng::new(seed ^ 0x0005_eed0_fa11_ab1e);
         let mut net = Network::new(hosts, weather.latency_ns, rng.fork());
         net.queue_bytes = weather.queue_bytes;
         let hosts_made = (0..hosts)
@@ -155,6 +157,7 @@ impl<A: Assembly> World<A> {
                 closed: false,
                 disk_slower: 1,
                 wipes: 0,
+                first_storage: None,
             })
             .collect();
         World {
@@ -163,7 +166,7 @@ impl<A: Assembly> World<A> {
             weather,
             hosts: hosts_made,
             net,
-            clients: NodeCore::new(NodeId(u32::MAX), Incarnation(0), rng.next()),
+            clients: NodeCore::new(NodeId(u32::MAX), Incarnation(0), rng.bits()),
             clients_at: None,
             cluster: Cluster::new(hosts),
             assembly,
@@ -205,6 +208,26 @@ impl<A: Assembly> World<A> {
     pub fn totals(&self) -> Totals {
         let syncs = self.hosts.iter().map(|h| h.disk.syncs()).sum();
         Totals { frames: self.net.frames, frame_faults: self.net.faults, syncs, ..self.totals }
+    }
+
+    /// Gives the disks the identities that they get at their first use.
+    pub fn name_disks(&mut self, storages: &[u128]) {
+        for (host, storage) in self.hosts.iter_mut().zip(storages) {
+            host.first_storage = Some(*storage);
+        }
+    }
+
+    /// What every node is busy with, for the report of a run that makes no progress.
+    pub fn stuck(&self) -> String {
+        let of = |h: &Host| match &h.process {
+            Some(p) => {
+                let mut names: Vec<&str> = p.core.running().collect();
+                names.dedup();
+                format!("node {} runs {names:?}", h.node)
+            }
+            None => format!("node {} is down ({:?})", h.node, h.refused),
+        };
+        self.hosts.iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
     /// Starts every node within a few virtual milliseconds.
@@ -303,6 +326,7 @@ impl<A: Assembly> World<A> {
             return;
         }
         process.apply(self.now, input);
+        self.show_local(host);
         let soon = self.now + 1_000 + self.rng.below(15_000);
         self.plan_turn(host, soon);
     }
@@ -335,6 +359,7 @@ impl<A: Assembly> World<A> {
         self.totals.turns += 1;
         self.trace.event(now, host as u64, 1, out.steps as u64);
         let life = h.life;
+        self.show_local(host);
         for (i, outgoing) in std::mem::take(&mut out.frames).into_iter().enumerate() {
             if self.fuse_burnt(host) {
                 let _ = i;
@@ -344,6 +369,25 @@ impl<A: Assembly> World<A> {
         }
         self.after_turn(host, life, out);
         self.clients_if_due();
+    }
+
+    /// Shows the oracles what a node has sent to itself.
+    fn show_local(&mut self, host: usize) {
+        let shown = atoll_core::testing::take_local();
+        let Some(who) = self.hosts[host].who() else { return };
+        for (node, class, envelope) in shown {
+            self.trace.event(self.now, host as u64, 15, u64::from(envelope.frame.kind));
+            if self.trace.is_written() {
+                let words = self.assembly.describe(&envelope.frame);
+                let exchange = envelope.exchange;
+                self.trace.line(self.now, format_args!("{node} to itself {exchange:?} {words}"));
+            }
+            let to_life = matches!(envelope.exchange, Exchange::Reply(_)).then_some(who.life);
+            let seen = OnWire { at: self.now, from: &who, to: node, to_life, class, envelope: &envelope };
+            for o in &mut self.observers {
+                o.sent(seen, &mut self.verdict);
+            }
+        }
     }
 
     fn after_turn(&mut self, host: usize, life: u64, out: Outputs) {
@@ -428,6 +472,10 @@ impl<A: Assembly> World<A> {
             }
             _ => (self.net.current(self.net.slot(host, peer, class)), true),
         };
+        let to_life = match (conn, to_peer) {
+            (Some(conn), false) => self.net.conn(conn).map(|c| c.dialer_life),
+            _ => None,
+        };
         let bytes = envelope::encode(&envelope);
         self.trace.event(self.now, host as u64, 16 + peer as u64, u64::from(envelope.frame.kind));
         self.trace.bytes(&bytes);
@@ -436,11 +484,12 @@ impl<A: Assembly> World<A> {
             let exchange = envelope.exchange;
             self.trace.line(self.now, format_args!("{} -> {to} {exchange:?} {words}", who.node));
         }
-        let seen = OnWire { at: self.now, from: &who, to, class, envelope: &envelope };
+        // A reply whose connection is gone goes nowhere.
+        let Some(conn) = conn else { return };
+        let seen = OnWire { at: self.now, from: &who, to, to_life, class, envelope: &envelope };
         for o in &mut self.observers {
             o.sent(seen, &mut self.verdict);
         }
-        let Some(conn) = conn else { return };
         let sent = self.net.send(self.now, conn, to_peer, bytes, &mut self.queue);
         match (sent, to_peer) {
             (Sent::Filled, true) => self.input(host, Input::Link { peer: to, class, link: Link::Full }),
@@ -592,15 +641,17 @@ impl<A: Assembly> World<A> {
             refused: h.refused.clone(),
             closed: h.closed,
             wipes: h.wipes,
+            storage: h.process.as_ref().map(|p| p.storage),
         };
     }
 
     fn boot(&mut self, host: usize) {
-        let (now, seed) = (self.now, self.rng.next());
-        let incarnation = Incarnation(self.rng.next());
+        let (now, seed) = (self.now, self.rng.bits());
+        let incarnation = Incarnation(self.rng.bits());
         let clock = Clock::skewed(&mut self.rng, self.weather.skew_permille);
-        let new_storage = u128::from(self.rng.next()) << 64 | u128::from(self.rng.next());
+        let new_storage = u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits());
         let h = &mut self.hosts[host];
+        let new_storage = h.first_storage.take().unwrap_or(new_storage);
         h.life += 1;
         h.closed = false;
         h.paused = false;

@@ -26,6 +26,8 @@ pub struct OnWire<'a> {
     pub from: &'a Who,
     /// Receiver.
     pub to: NodeId,
+    /// Of a reply: the life of the receiver that asked.
+    pub to_life: Option<u64>,
     /// Connection.
     pub class: Class,
     /// The message.

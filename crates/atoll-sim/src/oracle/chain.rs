@@ -1,0 +1,141 @@
+//! Chains of virtual logs, as their registers choose them (virtuallog §1, §12).
+//!
+//! | invariant | how it is checked |
+//! | --- | --- |
+//! | VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
+//! | VL2 | contiguity, one open segment at the end, Loglet ids used once |
+//! | VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
+//! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_log::chain::Chain;
+use atoll_log::{LogPos, LogletId};
+
+use crate::oracle::native::NativeOracle;
+use crate::oracle::rmw::Chosen;
+use crate::world::observer::Verdict;
+
+#[derive(Debug, Default)]
+struct History {
+    version: u64,
+    chain: Option<Chain>,
+    /// Every Loglet that was ever in it.
+    ids: BTreeSet<LogletId>,
+    changes: u64,
+}
+
+/// All chains of a run.
+#[derive(Debug, Default)]
+pub struct ChainOracle {
+    logs: BTreeMap<String, History>,
+}
+
+impl ChainOracle {
+    /// How many changes of chains were chosen: reconfigurations, trims.
+    pub fn changes(&self) -> u64 {
+        self.logs.values().map(|h| h.changes).sum()
+    }
+
+    /// How many segments were ever added, behind the first of each log.
+    pub fn extends(&self) -> u64 {
+        self.logs.values().map(|h| (h.ids.len() as u64).saturating_sub(1)).sum()
+    }
+
+    /// The newest chain of a log.
+    pub fn newest(&self, name: &str) -> Option<&Chain> {
+        self.logs.get(name)?.chain.as_ref()
+    }
+
+    /// A version of a register was chosen.
+    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Verdict) {
+        let Some(name) = chosen.name.strip_prefix("log/") else { return };
+        let chain = match Chain::parse(chosen.value.clone()) {
+            Ok(chain) => chain,
+            Err(e) => return verdict.fail(format!("VL2 unreadable chain: {name}: {e}")),
+        };
+        let history = self.logs.entry(name.to_owned()).or_default();
+        shape(name, &chain, verdict);
+        for s in chain.segments() {
+            if s.kind == "native" {
+                native.learn(s.loglet, &s.config);
+            }
+        }
+        let before = history.chain.replace(chain.clone());
+        let skipped = chosen.version > history.version + 1;
+        history.version = chosen.version;
+        history.changes += 1;
+        let before_ids = history.ids.clone();
+        history.ids.extend(chain.segments().iter().map(|s| s.loglet));
+        if skipped {
+            return;
+        }
+        if let Some(before) = before {
+            step(name, &before, &chain, &before_ids, native, verdict);
+        }
+    }
+}
+
+/// VL2.
+fn shape(name: &str, chain: &Chain, verdict: &mut Verdict) {
+    let segments = chain.segments();
+    for pair in segments.windows(2) {
+        if pair[0].stop != Some(pair[1].start) {
+            verdict.fail(format!(
+                "VL2 gap: {name}: {:?} is followed by a segment from {}",
+                pair[0].stop, pair[1].start
+            ));
+        }
+    }
+    if segments.last().is_none_or(|s| s.stop.is_some()) {
+        verdict.fail(format!("VL2 no active segment: {name}"));
+    }
+    let ids: BTreeSet<LogletId> = segments.iter().map(|s| s.loglet).collect();
+    if ids.len() != segments.len() {
+        verdict.fail(format!("VL2 a loglet is in the chain twice: {name}"));
+    }
+}
+
+/// VL1, VL6, VL9: from one version to the next.
+fn step(
+    name: &str,
+    before: &Chain,
+    after: &Chain,
+    used: &BTreeSet<LogletId>,
+    native: &mut NativeOracle,
+    verdict: &mut Verdict,
+) {
+    if after.trim() < before.trim() {
+        verdict.fail(format!("VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));
+    }
+    let first = after.segments().first().map_or(LogPos::ZERO, |s| s.start);
+    for old in before.segments() {
+        let Some(stop) = old.stop else {
+            let Some(now) = after.segment(old.loglet) else {
+                verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                continue;
+            };
+            if now.start != old.start || now.base != old.base {
+                verdict.fail(format!("VL9 the active segment moved: {name}: loglet {}", old.loglet));
+            }
+            if let Some(stop) = now.stop {
+                native.installed(old.loglet, now.offset_of(stop), verdict);
+            }
+            continue;
+        };
+        let kept = after.segments().iter().any(|s| s.start == old.start && s.stop == old.stop);
+        if !kept && !(stop <= after.trim() && stop <= first) {
+            verdict.fail(format!(
+                "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
+                old.start,
+                old.loglet,
+                after.trim()
+            ));
+        }
+    }
+    for new in after.segments() {
+        if before.segment(new.loglet).is_none() && used.contains(&new.loglet) {
+            verdict.fail(format!("VL2 loglet id used again: {name}: {}", new.loglet));
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! The NativeLoglet from outside: which copies are on which disks, what the servers say of themselves, what was
+//! acknowledged. Frames and synced records only.
+//!
+//! | invariant | how it is checked |
+//! | --- | --- |
+//! | N1 | every synced copy of an offset, and every copy that is served, has one digest |
+//! | N2, N6 | a server's answer to a request shows at least what it had said before that request was sent |
+//! | N3, VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
+//! | N4 | no open tail above a sealed one; all below it is on a majority |
+//! | N5 | all below a sealed tail or stop is on a majority |
+//! | N9 | no message carries a known tail above what is on a majority |
+//! | T8 | copies are kept only in data directories that the configuration names |
+//! | VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
+
+use std::collections::BTreeMap;
+
+use atoll_core::{
+    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, StorageId, roles,
+};
+use atoll_log::{Batch, LogletId, Offset};
+use atoll_loglets::native::config::NativeConfig;
+use atoll_loglets::native::message as msg;
+use bytes::Bytes;
+
+use crate::oracle::log::digest;
+use crate::world::observer::{OnWire, Verdict, Who};
+
+/// What is known of one server of one Loglet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Server {
+    local_tail: u64,
+    said_sealed: bool,
+    sealed_fact: bool,
+    tombstone: bool,
+}
+
+/// What is known of one Loglet.
+#[derive(Debug, Default)]
+pub struct Ghost {
+    config: Option<NativeConfig>,
+    /// By offset: what it holds.
+    content: Vec<Option<u64>>,
+    /// By offset: the disks that have it, as bits.
+    copies: Vec<u32>,
+    disks: Vec<StorageId>,
+    servers: BTreeMap<StorageId, Server>,
+    /// Everything below is on a majority.
+    committed: u64,
+    /// Above every acknowledged offset.
+    acked: u64,
+    /// The lowest sealed tail that anybody was told, or that was installed.
+    sealed_tail: Option<u64>,
+    /// The highest open tail that anybody was told.
+    open_tail: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    loglet: LogletId,
+    storage: StorageId,
+    said: Server,
+}
+
+/// One request under way: asker, its life, receiver, number.
+type Request = (NodeId, u64, NodeId, u64);
+
+/// All NativeLoglets of a run.
+#[derive(Debug, Default)]
+pub struct NativeOracle {
+    loglets: BTreeMap<LogletId, Ghost>,
+    asked: BTreeMap<Request, Asked>,
+    storages: BTreeMap<NodeId, StorageId>,
+}
+
+/// Offsets beyond this are not followed: a run has far fewer.
+const MAX_OFFSETS: u64 = 1 << 22;
+
+impl Ghost {
+    fn disk(&mut self, storage: StorageId) -> u32 {
+        match self.disks.iter().position(|d| *d == storage) {
+            Some(i) => 1 << i.min(31),
+            None => {
+                self.disks.push(storage);
+                1 << (self.disks.len() - 1).min(31)
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        let Some(config) = &self.config else { return };
+        let named = config
+            .servers
+            .iter()
+            .filter_map(|(_, s)| self.disks.iter().position(|d| d == s))
+            .fold(0u32, |mask, i| mask | 1 << i);
+        while let Some(mask) = self.copies.get(self.committed as usize)
+            && (mask & named).count_ones() as usize >= config.quorum()
+        {
+            self.committed += 1;
+        }
+    }
+
+    /// How many configured servers have the seal bit on disk.
+    fn sealed_servers(&self) -> usize {
+        let Some(config) = &self.config else { return 0 };
+        config
+            .servers
+            .iter()
+            .filter(|(_, s)| self.servers.get(s).is_some_and(|server| server.sealed_fact))
+            .count()
+    }
+
+    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Verdict) {
+        if at >= MAX_OFFSETS {
+            return;
+        }
+        let index = at as usize;
+        if self.content.len() <= index {
+            self.content.resize(index + 1, None);
+            self.copies.resize(index + 1, 0);
+        }
+        match self.content[index] {
+            Some(other) if other != bytes => {
+                verdict.fail(format!(
+                    "N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
+                ));
+            }
+            _ => self.content[index] = Some(bytes),
+        }
+    }
+}
+
+/// Offset and digest of each entry of a batch.
+fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
+    let Ok(batch) = Batch::parse(batch.clone()) else { return Vec::new() };
+    let of =
+        |e: atoll_log::Entry| digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41);
+    batch.entries().enumerate().map(|(i, e)| (first.0 + i as u64, of(e))).collect()
+}
+
+impl NativeOracle {
+    /// What a Loglet is known to hold at an offset, in short.
+    pub fn content(&self, loglet: LogletId, at: Offset) -> Option<u64> {
+        self.loglets.get(&loglet)?.content.get(at.0 as usize).copied().flatten()
+    }
+
+    /// Whether the configuration of a Loglet was seen.
+    pub fn knows(&self, loglet: LogletId) -> bool {
+        self.loglets.get(&loglet).is_some_and(|g| g.config.is_some())
+    }
+
+    /// Offsets below this are on a majority.
+    pub fn committed(&self, loglet: LogletId) -> u64 {
+        self.loglets.get(&loglet).map_or(0, |g| g.committed)
+    }
+
+    /// A node's data directory, from now on.
+    pub fn booted(&mut self, who: &Who) {
+        self.storages.insert(who.node, who.storage);
+    }
+
+    /// A configuration was seen.
+    pub fn learn(&mut self, loglet: LogletId, config: &Bytes) {
+        if config.is_empty() {
+            return;
+        }
+        let ghost = self.loglets.entry(loglet).or_default();
+        if ghost.config.is_none() {
+            ghost.config = NativeConfig::from_bytes(config.clone()).ok();
+            ghost.advance();
+        }
+    }
+
+    /// Somebody was told a tail.
+    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Verdict) {
+        let ghost = self.loglets.entry(loglet).or_default();
+        let at = at.0;
+        if at > ghost.committed {
+            let committed = ghost.committed;
+            verdict.fail(format!(
+                "N4/N5 tail above majority: loglet {loglet}: a tail of {at} (sealed: {sealed}), {committed} are on a majority"
+            ));
+        }
+        if sealed {
+            if at < ghost.acked {
+                let acked = ghost.acked;
+                verdict.fail(format!(
+                    "N3 sealed below an ack: loglet {loglet}: sealed tail {at}, acknowledged below {acked}"
+                ));
+            }
+            if at < ghost.open_tail {
+                let open = ghost.open_tail;
+                verdict.fail(format!(
+                    "N4 sealed below an open tail: loglet {loglet}: sealed tail {at}, open tail {open} was told"
+                ));
+            }
+            ghost.sealed_tail = Some(ghost.sealed_tail.map_or(at, |t| t.min(at)));
+        } else {
+            if let Some(tail) = ghost.sealed_tail
+                && at > tail
+            {
+                verdict.fail(format!(
+                    "N4 open above a sealed tail: loglet {loglet}: open tail {at}, sealed tail {tail} was told"
+                ));
+            }
+            ghost.open_tail = ghost.open_tail.max(at);
+        }
+    }
+
+    /// A stop was installed in a chain: like a sealed tail, and the Loglet must be sealed on a majority by now.
+    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Verdict) {
+        let Some(ghost) = self.loglets.get(&loglet) else { return };
+        let Some(config) = &ghost.config else { return };
+        if ghost.sealed_servers() < config.quorum() {
+            verdict.fail(format!(
+                "VL1 installed without seal: loglet {loglet}: a stop at {stop} is in the chain, {} of {} servers are sealed",
+                ghost.sealed_servers(),
+                config.servers.len()
+            ));
+        }
+        // Readers may be told open tails later than this by nobody: L4 is checked where tails are returned.
+        let (acked, committed) = (ghost.acked, ghost.committed);
+        if stop.0 < acked {
+            verdict.fail(format!(
+                "VL6/N3 stop below an ack: loglet {loglet}: stop {stop}, acknowledged below {acked}"
+            ));
+        }
+        if stop.0 > committed {
+            verdict.fail(format!(
+                "N5 stop above majority: loglet {loglet}: stop {stop}, {committed} are on a majority"
+            ));
+        }
+        if let Some(ghost) = self.loglets.get_mut(&loglet) {
+            ghost.sealed_tail = Some(ghost.sealed_tail.map_or(stop.0, |t| t.min(stop.0)));
+        }
+    }
+
+    /// Records of a LogServer have become durable.
+    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == roles::LOG_SERVER) {
+            let read = match record.kind {
+                RecordKind::Entry => self.synced_entries(who, record, verdict),
+                RecordKind::Fact => self.synced_fact(who, record, verdict),
+            };
+            if read.is_none() {
+                verdict.fail("HARNESS: a record of the LogServer does not decode as the oracle knows it");
+            }
+        }
+    }
+
+    fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+        let mut from = Reader::new(record.head.clone());
+        u8::decode(&mut from).ok()?;
+        let loglet = LogletId::decode(&mut from).ok()?;
+        let first = Offset::decode(&mut from).ok()?;
+        let ghost = self.loglets.entry(loglet).or_default();
+        if let Some(config) = &ghost.config
+            && config.storage_of(who.node) != Some(who.storage)
+        {
+            verdict.fail(format!(
+                "T8 foreign disk: node {} keeps entries of loglet {loglet} in a data directory that it does not name",
+                who.node
+            ));
+        }
+        if ghost.servers.get(&who.storage).is_some_and(|s| s.tombstone) {
+            verdict.fail(format!(
+                "VL10 revived: loglet {loglet} was deleted on node {} and stores again",
+                who.node
+            ));
+        }
+        let bit = ghost.disk(who.storage);
+        for (at, bytes) in entries(first, &record.payload) {
+            ghost.holds(loglet, at, bytes, "a copy on disk", verdict);
+            if let Some(mask) = ghost.copies.get_mut(at as usize) {
+                *mask |= bit;
+            }
+        }
+        ghost.advance();
+        Some(())
+    }
+
+    fn synced_fact(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+        let mut from = Reader::new(record.head.clone());
+        let tag = u8::decode(&mut from).ok()?;
+        let loglet = LogletId::decode(&mut from).ok()?;
+        if tag == 0 {
+            let config = Bytes::decode(&mut from).ok()?;
+            self.learn(loglet, &config);
+        }
+        let ghost = self.loglets.entry(loglet).or_default();
+        let server = ghost.servers.entry(who.storage).or_default();
+        match tag {
+            0 if server.tombstone => {
+                verdict.fail(format!(
+                    "VL10 revived: loglet {loglet} was deleted on node {} and is made again",
+                    who.node
+                ));
+            }
+            1 => server.sealed_fact = true,
+            3 => server.tombstone = true,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// A frame leaves a node.
+    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+        match wire.envelope.exchange {
+            Exchange::Request(number) => {
+                let life = wire.from.life;
+                self.request((wire.from.node, life, wire.to, number), wire.frame(), verdict);
+            }
+            Exchange::Reply(number) => {
+                let key = (wire.to, wire.to_life.unwrap_or(0), wire.from.node, number);
+                if let Some(asked) = self.asked.remove(&key) {
+                    self.reply(wire.from, asked, wire.frame(), verdict);
+                }
+            }
+            Exchange::Post => self.post(wire.from, wire.frame(), verdict),
+        }
+    }
+
+    fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Verdict) {
+        macro_rules! parse {
+            ($type:ty) => {
+                match <$type>::from_frame(frame.clone()) {
+                    Ok(m) => m,
+                    Err(_) => return,
+                }
+            };
+        }
+        let loglet = match frame.kind {
+            msg::Append::KIND => {
+                let m = parse!(msg::Append);
+                self.learn(m.loglet, &m.config);
+                m.loglet
+            }
+            msg::Seal::KIND => {
+                let m = parse!(msg::Seal);
+                self.learn(m.loglet, &m.config);
+                m.loglet
+            }
+            msg::Info::KIND => {
+                let m = parse!(msg::Info);
+                self.learn(m.loglet, &m.config);
+                m.loglet
+            }
+            msg::Wait::KIND => parse!(msg::Wait).loglet,
+            msg::Trim::KIND => parse!(msg::Trim).loglet,
+            msg::Read::KIND => parse!(msg::Read).loglet,
+            msg::Repair::KIND => {
+                let m = parse!(msg::Repair);
+                self.learn(m.loglet, &m.config);
+                self.known_tail(m.loglet, m.known_tail, "Repair", verdict);
+                m.loglet
+            }
+            _ => return,
+        };
+        let Some(storage) = self.storages.get(&key.2).copied() else { return };
+        let said = self.loglets.entry(loglet).or_default().servers.entry(storage).or_default();
+        let asked = Asked { loglet, storage, said: *said };
+        self.asked.insert(key, asked);
+    }
+
+    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Verdict) {
+        match frame.kind {
+            msg::Appended::KIND => {
+                let Ok(m) = msg::Appended::from_frame(frame.clone()) else { return };
+                self.known_tail(asked.loglet, m.known_tail, "Appended", verdict);
+                if let msg::Ordered::Committed { runs } = m.outcome {
+                    for (first, count) in runs {
+                        self.acked(asked.loglet, first.0 + u64::from(count), verdict);
+                    }
+                }
+            }
+            msg::Answer::KIND => {
+                let Ok(m) = msg::Answer::from_frame(frame.clone()) else { return };
+                self.state(who, asked, &m.verdict, &m.state, verdict);
+            }
+            msg::Entries::KIND => {
+                let Ok(m) = msg::Entries::from_frame(frame.clone()) else { return };
+                self.state(who, asked, &m.verdict, &m.state, verdict);
+                let mut first = m.first;
+                let ghost = self.loglets.entry(asked.loglet).or_default();
+                for (batch, count) in m.batches.iter().zip(&m.counts) {
+                    for (at, bytes) in entries(first, batch) {
+                        ghost.holds(asked.loglet, at, bytes, "a copy that was served", verdict);
+                    }
+                    first = first.plus(u64::from(*count));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn post(&mut self, who: &Who, frame: &Frame, verdict: &mut Verdict) {
+        match frame.kind {
+            msg::Store::KIND => {
+                let Ok(m) = msg::Store::from_frame(frame.clone()) else { return };
+                self.learn(m.loglet, &m.config);
+                self.known_tail(m.loglet, m.known_tail, "Store", verdict);
+            }
+            msg::Advance::KIND => {
+                let Ok(m) = msg::Advance::from_frame(frame.clone()) else { return };
+                self.known_tail(m.loglet, m.known_tail, "Advance", verdict);
+            }
+            msg::StoredUpTo::KIND => {
+                let Ok(m) = msg::StoredUpTo::from_frame(frame.clone()) else { return };
+                self.known_tail(m.loglet, m.state.known_tail, "StoredUpTo", verdict);
+                if stands_for_nothing(&m.verdict) {
+                    return;
+                }
+                let ghost = self.loglets.entry(m.loglet).or_default();
+                let server = ghost.servers.entry(who.storage).or_default();
+                server.local_tail = server.local_tail.max(m.state.local_tail.0);
+                server.said_sealed |= m.state.sealed;
+            }
+            _ => {}
+        }
+    }
+
+    /// N9: what a component believes to be committed, is.
+    fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Verdict) {
+        let ghost = self.loglets.entry(loglet).or_default();
+        if ghost.config.is_some() && at.0 > ghost.committed {
+            let committed = ghost.committed;
+            verdict.fail(format!(
+                "N9 known tail above majority: loglet {loglet}: {what} carries {at}, {committed} are on a majority"
+            ));
+        }
+    }
+
+    fn acked(&mut self, loglet: LogletId, end: u64, verdict: &mut Verdict) {
+        let ghost = self.loglets.entry(loglet).or_default();
+        if ghost.config.is_some() && end > ghost.committed {
+            let committed = ghost.committed;
+            verdict.fail(format!(
+                "L1 acknowledged too early: loglet {loglet}: below {end} acknowledged, {committed} are on a majority"
+            ));
+        }
+        if let Some(tail) = ghost.sealed_tail
+            && end > tail
+        {
+            verdict.fail(format!(
+                "N3 acknowledged beyond a sealed tail: loglet {loglet}: below {end} acknowledged, sealed tail {tail}"
+            ));
+        }
+        ghost.acked = ghost.acked.max(end);
+    }
+
+    /// N2, N6: a server's answer shows at least what it had said before the request was sent.
+    fn state(
+        &mut self,
+        who: &Who,
+        asked: Asked,
+        what: &msg::Verdict,
+        state: &msg::ServerState,
+        verdict: &mut Verdict,
+    ) {
+        self.known_tail(asked.loglet, state.known_tail, "an answer", verdict);
+        if who.storage != asked.storage || stands_for_nothing(what) {
+            return;
+        }
+        if state.local_tail.0 < asked.said.local_tail {
+            verdict.fail(format!(
+                "N2 local tail back: loglet {} on node {}: {}, had said {}",
+                asked.loglet, who.node, state.local_tail, asked.said.local_tail
+            ));
+        }
+        if asked.said.said_sealed && !state.sealed {
+            verdict.fail(format!(
+                "N2 seal bit cleared: loglet {} on node {} had said that it is sealed",
+                asked.loglet, who.node
+            ));
+        }
+        let ghost = self.loglets.entry(asked.loglet).or_default();
+        let server = ghost.servers.entry(who.storage).or_default();
+        server.local_tail = server.local_tail.max(state.local_tail.0);
+        server.said_sealed |= state.sealed;
+    }
+}
+
+/// Answers of a server that does not serve the Loglet: their state says nothing.
+fn stands_for_nothing(verdict: &msg::Verdict) -> bool {
+    matches!(
+        verdict,
+        msg::Verdict::Unconfigured {}
+            | msg::Verdict::Gone {}
+            | msg::Verdict::WrongIdentity {}
+            | msg::Verdict::WrongSequencer {}
+            | msg::Verdict::Busy {}
+            | msg::Verdict::StorageFailed {}
+    )
+}

@@ -1,0 +1,66 @@
+//! All oracles that look at frames and disks, fed together: what one learns, another needs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::{Lsn, Record};
+
+use crate::oracle::chain::ChainOracle;
+use crate::oracle::native::NativeOracle;
+use crate::oracle::rmw::RmwOracle;
+use crate::world::observer::{Observer, OnWire, Verdict, Who};
+
+/// See the module's words.
+#[derive(Debug, Default)]
+pub struct Inner {
+    /// NativeLoglets.
+    pub native: NativeOracle,
+    /// Registers.
+    pub rmw: RmwOracle,
+    /// Chains.
+    pub chain: ChainOracle,
+}
+
+impl Inner {
+    /// Changes of chains and of groups of acceptors so far.
+    pub fn reconfigurations(&self) -> u64 {
+        self.chain.extends() + self.rmw.hand_overs()
+    }
+}
+
+/// Cheap to clone: one is the world's observer, others belong to clients.
+#[derive(Clone, Debug, Default)]
+pub struct WireOracle(Arc<Mutex<Inner>>);
+
+impl WireOracle {
+    /// What is known.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for WireOracle {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+        let inner = &mut *self.lock();
+        match wire.frame().kind {
+            // Replies carry kinds of their own in the same ranges.
+            100..=199 => inner.native.sent(wire, verdict),
+            200..=299 => inner.rmw.sent(wire, verdict),
+            _ => {}
+        }
+    }
+
+    fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+        let inner = &mut *self.lock();
+        inner.native.synced(who, records, verdict);
+        inner.rmw.synced(who, records, verdict);
+        for chosen in inner.rmw.take_chosen() {
+            inner.chain.chosen(&chosen, &mut inner.native, verdict);
+        }
+    }
+
+    fn booted(&mut self, _at: u64, who: &Who, _verdict: &mut Verdict) {
+        let inner = &mut *self.lock();
+        inner.native.booted(who);
+        inner.rmw.booted(who);
+    }
+}

@@ -1,0 +1,59 @@
+//! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
+
+pub mod nemesis;
+pub mod parts;
+pub mod phases;
+mod registers;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use crate::world::Totals;
+
+/// Where a run writes its events in words.
+pub type TraceOut = Option<Box<dyn Write + Send>>;
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Violations; empty if it passed.
+    pub failures: Vec<String>,
+    /// Hash and number of events of the trace.
+    pub trace: (u64, u64),
+    /// What the world did.
+    pub totals: Totals,
+    /// Operations that clients got answers to.
+    pub operations: u64,
+    /// Changes of chains and of register groups.
+    pub reconfigurations: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// Coverage marks.
+    pub marks: BTreeMap<&'static str, u64>,
+}
+
+/// One kind of run.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Runs it.
+    pub run: fn(u64, TraceOut) -> Outcome,
+    /// Marks that some seed of a run of hundreds must reach.
+    pub marks: &'static [&'static str],
+    /// Whether a seed of it has the size that is promised for a seed (60 s, 1,000 operations, 20 faults, 5
+    /// reconfigurations); directed ones are small.
+    pub full: bool,
+}
+
+/// Every scenario.
+pub fn all() -> Vec<Scenario> {
+    vec![registers::SCENARIO]
+}
+
+/// The scenario of a name.
+pub fn find(name: &str) -> Option<Scenario> {
+    all().into_iter().find(|s| s.name == name)
+}

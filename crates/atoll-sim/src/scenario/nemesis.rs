@@ -1,0 +1,211 @@
+//! The source of faults: draws them from the menu of a scenario until it is told to stop, then heals everything.
+
+use std::time::Duration;
+
+use atoll_core::{Env, Tick};
+
+use crate::rng::Rng;
+use crate::world::clients::Cluster;
+use crate::world::fault::{Death, Fault};
+use crate::world::network::Mood;
+
+const MS: u64 = 1_000_000;
+
+/// How often each kind of fault is drawn, in proportion; 0 is never.
+#[derive(Clone, Copy, Debug)]
+pub struct Menu {
+    /// `kill -9` or power cut of one node.
+    pub crash: u64,
+    /// Power cut or kill of all at once.
+    pub crash_all: u64,
+    /// Power cut of a node in the middle of its sends.
+    pub crash_mid_turn: u64,
+    /// SIGSTOP.
+    pub pause: u64,
+    /// Full partition.
+    pub split: u64,
+    /// One direction blocked.
+    pub one_way: u64,
+    /// Connections reset.
+    pub reset: u64,
+    /// Frames lost, doubled, swapped, slow.
+    pub mood: u64,
+    /// A slow disk.
+    pub slow_disk: u64,
+    /// A full disk.
+    pub full_disk: u64,
+    /// A failing write or sync: the journal closes.
+    pub failing_disk: u64,
+    /// A bit flips in the journal of a node that is down.
+    pub rot: u64,
+    /// A disk is replaced by an empty one.
+    pub wipe: u64,
+}
+
+impl Menu {
+    /// All that does not cost a disk.
+    pub const USUAL: Menu = Menu {
+        crash: 8,
+        crash_all: 1,
+        crash_mid_turn: 4,
+        pause: 5,
+        split: 5,
+        one_way: 3,
+        reset: 5,
+        mood: 3,
+        slow_disk: 2,
+        full_disk: 0,
+        failing_disk: 1,
+        rot: 0,
+        wipe: 0,
+    };
+
+    /// A part of the menu, as the seed has it: runs in which some kinds of faults are missing reach states that others do
+    /// not.
+    #[must_use]
+    pub fn some(mut self, rng: &mut Rng) -> Menu {
+        for part in [
+            &mut self.crash,
+            &mut self.crash_all,
+            &mut self.crash_mid_turn,
+            &mut self.pause,
+            &mut self.split,
+            &mut self.one_way,
+            &mut self.reset,
+            &mut self.mood,
+            &mut self.slow_disk,
+            &mut self.full_disk,
+            &mut self.failing_disk,
+            &mut self.rot,
+            &mut self.wipe,
+        ] {
+            if rng.below(4) == 0 {
+                *part = 0;
+            }
+        }
+        if self.crash + self.pause + self.split + self.reset == 0 {
+            self.crash = 1;
+            self.reset = 1;
+        }
+        self
+    }
+
+    fn weights(&self) -> [u64; 13] {
+        [
+            self.crash,
+            self.crash_all,
+            self.crash_mid_turn,
+            self.pause,
+            self.split,
+            self.one_way,
+            self.reset,
+            self.mood,
+            self.slow_disk,
+            self.full_disk,
+            self.failing_disk,
+            self.rot,
+            self.wipe,
+        ]
+    }
+}
+
+/// Draws faults until `until`, every `every` on average; hosts in `spared` lose no data.
+pub async fn run<H: Clone>(
+    env: Env,
+    cluster: Cluster<H>,
+    mut rng: Rng,
+    menu: Menu,
+    every: Duration,
+    until: Tick,
+) {
+    let hosts = cluster.hosts() as u64;
+    let mut quiet_at = Tick(0);
+    while env.now() < until {
+        let pause = rng.tail(every.as_nanos() as u64);
+        env.sleep(Duration::from_nanos(pause)).await;
+        let weights = menu.weights();
+        let mut drawn = rng.below(weights.iter().sum::<u64>().max(1));
+        let kind = weights.iter().position(|w| {
+            let here = drawn < *w;
+            drawn = drawn.saturating_sub(*w);
+            here
+        });
+        let host = rng.below(hosts) as usize;
+        let other = (host + 1 + rng.below(hosts.max(2) - 1) as usize) % hosts as usize;
+        let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
+        let usual = if rng.below(3) == 0 { 1_500 * MS } else { 150 * MS };
+        let back = rng.tail(usual);
+        match kind {
+            Some(0) => cluster.inject(Fault::Crash { host, death, back_after: Some(back) }),
+            Some(1) => cluster.inject(Fault::CrashAll { death, back_within: back }),
+            Some(2) => {
+                let frames = rng.below(40);
+                cluster.inject(Fault::CrashAfterFrames { host, frames, back_after: back });
+            }
+            Some(3) => cluster.inject(Fault::Pause { host, nanos: rng.tail(600 * MS) }),
+            Some(4) => {
+                let mut all: Vec<usize> = (0..hosts as usize).collect();
+                rng.shuffle(&mut all);
+                all.truncate(1 + rng.below(hosts / 2) as usize);
+                cluster.inject(Fault::Split { side: all });
+            }
+            Some(5) => cluster.inject(Fault::Block { from: host, to: other, blocked: true }),
+            Some(6) => cluster.inject(Fault::Reset { a: host, b: other }),
+            Some(7) => cluster.inject(Fault::Mood(mood(&mut rng))),
+            Some(8) => cluster.inject(Fault::SlowDisk { host, factor: 1 + rng.below(200) }),
+            Some(9) => {
+                let full = rng.below(2) == 0;
+                cluster.inject(Fault::FullDisk { host, full });
+            }
+            Some(10) if rng.below(2) == 0 => cluster.inject(Fault::FailWrite { host }),
+            Some(10) => cluster.inject(Fault::FailSync { host }),
+            Some(11) => cluster.inject(Fault::Rot { host, back_after: back }),
+            Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
+            _ => {}
+        }
+        // Partitions, moods and closed journals would stay for ever: they end every now and then.
+        if env.now() >= quiet_at {
+            quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
+            cluster.inject(Fault::HealNetwork);
+            restart_closed(&cluster, &mut rng);
+        }
+    }
+    heal(&cluster, hosts as usize);
+}
+
+fn mood(rng: &mut Rng) -> Mood {
+    let some = |rng: &mut Rng| if rng.below(2) == 0 { 0 } else { rng.below(60) as u32 };
+    Mood {
+        lost_permille: some(rng),
+        doubled_permille: some(rng),
+        swapped_permille: some(rng),
+        slower: 1 + rng.below(2) * rng.below(10),
+    }
+}
+
+/// What an operator does about nodes that have stopped for good.
+fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
+    for host in 0..cluster.hosts() {
+        if cluster.health(host).closed {
+            let back_after = Some(rng.below(500 * MS));
+            cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
+        }
+    }
+}
+
+/// Ends every fault and starts what is down.
+pub fn heal<H: Clone>(cluster: &Cluster<H>, hosts: usize) {
+    cluster.inject(Fault::HealNetwork);
+    for host in 0..hosts {
+        let health = cluster.health(host);
+        cluster.inject(Fault::SlowDisk { host, factor: 1 });
+        cluster.inject(Fault::FullDisk { host, full: false });
+        if health.closed {
+            cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: Some(10 * MS) });
+        } else if health.refused.is_some() {
+            cluster.inject(Fault::Wipe { host, back_after: 10 * MS });
+        } else if !health.up {
+            cluster.inject(Fault::Boot { host });
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! RMWPaxos registers under faults, with hand-overs of the group.
+
+use std::time::Duration;
+
+use atoll_core::{NodeId, StorageId};
+use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
+
+use crate::rng::Rng;
+use crate::scenario::nemesis::Menu;
+use crate::scenario::parts::{Handles, Parts};
+use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::register as load;
+use crate::world::{Weather, World};
+
+/// See the module's words.
+pub const SCENARIO: Scenario = Scenario {
+    name: "registers",
+    about: "RMWPaxos registers: reads and conditional writes from all nodes, duels, hand-overs of the group",
+    run,
+    marks: &[],
+    full: true,
+};
+
+fn run(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_6769);
+    let members = [1, 3, 3, 3, 5][rng.below(5) as usize];
+    let hosts = members + rng.below(3) as usize;
+    let weather = Weather {
+        latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
+        sync_ns: [50_000, 200_000, 3_000_000][rng.below(3) as usize],
+        skew_permille: rng.below(50),
+        ..Weather::default()
+    };
+    let storages: Vec<u128> =
+        (0..hosts).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
+    let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
+    let Ok(group) = GroupConfig::new(1, (0..members).map(named).collect()) else {
+        return Outcome::default();
+    };
+    let assembly = Parts { group, hosts, rmw: Options::default() };
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    world.name_disks(&storages);
+    let stage = stage(&mut world);
+    let names: Vec<String> = (0..1 + rng.below(4)).map(|n| format!("r{n}")).collect();
+    let clients = 2 + rng.below(6);
+    // About 3,000 operations in all.
+    let think = Duration::from_millis(20 * clients);
+    for _ in 0..clients {
+        stage.spawn("client", load::client(stage.clone(), names.clone(), think));
+    }
+    if hosts > 1 {
+        stage.spawn("operator", operator(stage.clone(), hosts));
+    }
+    let menu = Menu::USUAL.some(&mut rng);
+    let every = Duration::from_millis(200 + rng.below(1500));
+    let demand = load::demand(stage.clone(), names);
+    play(&mut world, &stage, &mut rng, Faults { menu, every, during: SAFETY }, demand)
+}
+
+/// Hands the registers over to other groups, now and then.
+async fn operator(stage: Stage<Handles>, hosts: usize) {
+    while !stage.over.is_up() {
+        stage.pause(Duration::from_millis(4_000)).await;
+        let size = [1, 3, 5][stage.below(3) as usize].min(hosts);
+        let first = stage.below(hosts as u64) as usize;
+        let members: Vec<usize> = (0..size).map(|i| (first + i) % hosts).collect();
+        let lives: Vec<_> =
+            members.iter().filter_map(|h| stage.cluster.storage(*h).map(|s| (*h, s))).collect();
+        if lives.len() < size {
+            continue;
+        }
+        let members =
+            lives.iter().map(|(h, s)| Member { node: NodeId(*h as u32 + 1), storage: *s }).collect();
+        let Some(life) = stage.cluster.any_from(first) else { continue };
+        let _ = life.handles.registers.hand_over(members).await;
+    }
+}

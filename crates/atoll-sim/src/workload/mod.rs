@@ -1,0 +1,3 @@
+//! What clients and operators do: procedures outside of the nodes, which report to the oracles what they asked and got.
+
+pub mod register;

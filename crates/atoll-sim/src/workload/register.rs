@@ -1,0 +1,131 @@
+//! Clients of registers: reads and conditional writes through any node; an unknown outcome is asked for again elsewhere, by
+//! the same nonce.
+
+use std::time::Duration;
+
+use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+use bytes::Bytes;
+
+use crate::scenario::parts::Handles;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+
+/// How an attempt ended.
+enum Attempt<T> {
+    Answer(T),
+    No,
+    Unknown,
+}
+
+async fn read(life: &Life<Handles>, name: &str) -> Attempt<Versioned> {
+    let register = life.handles.registers.register(name);
+    match life.env.launch("client.read", async move { register.read().await }).await {
+        Ok(Ok(got)) => Attempt::Answer(got),
+        _ => Attempt::No,
+    }
+}
+
+async fn write(
+    life: &Life<Handles>,
+    name: &str,
+    expected: Version,
+    value: Bytes,
+    nonce: Nonce,
+) -> Attempt<Written> {
+    let register = life.handles.registers.register(name);
+    let write =
+        life.env.launch("client.write", async move { register.write_if(expected, value, nonce).await });
+    match write.await {
+        Ok(Ok(got)) => Attempt::Answer(got),
+        Ok(Err(RegisterError::NotWritten(_) | RegisterError::TooLarge(_))) => Attempt::No,
+        Ok(Err(RegisterError::Unknown(_))) | Err(_) => Attempt::Unknown,
+    }
+}
+
+/// A client of `names`, until the load is over.
+pub async fn client(stage: Stage<Handles>, names: Vec<String>, think: Duration) {
+    let mut at = stage.below(64) as usize;
+    let mut seen: Vec<u64> = vec![0; names.len()];
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        if stage.below(8) == 0 {
+            at = stage.below(64) as usize;
+        }
+        let which = stage.below(names.len() as u64) as usize;
+        if stage.below(3) == 0 {
+            read_once(&stage, at, &names[which], &mut seen[which]).await;
+        } else {
+            write_once(&stage, &mut at, &names[which], &mut seen[which]).await;
+        }
+        stage.report();
+    }
+}
+
+/// Reads; true if there was an answer.
+pub async fn read_once(stage: &Stage<Handles>, at: usize, name: &str, seen: &mut u64) -> bool {
+    let hosts = stage.cluster.hosts();
+    let Some(life) = stage.cluster.any_from(at % hosts) else { return false };
+    let asked = stage.oracles.register.read_begins(name);
+    match read(&life, name).await {
+        Attempt::Answer(got) => {
+            *seen = got.version.0;
+            stage.oracles.register.read_done(name, asked, &got);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Writes over what was seen last; an unknown outcome is asked for again at another node. True if it happened.
+pub async fn write_once(stage: &Stage<Handles>, at: &mut usize, name: &str, seen: &mut u64) -> bool {
+    let hosts = stage.cluster.hosts();
+    let nonce = Nonce(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
+    let expected = Version(*seen);
+    // Few different values: what compares values instead of ballots is to fall for it.
+    let value = Bytes::from(vec![b'a' + stage.below(2) as u8; 8]);
+    for attempt in 0..4 {
+        let Some(life) = stage.cluster.any_from(*at % hosts) else { return false };
+        let oracle = &stage.oracles.register;
+        let asked = oracle.write_begins(name, nonce, expected, &value);
+        match write(&life, name, expected, value.clone(), nonce).await {
+            Attempt::Answer(got) => {
+                *seen = match &got {
+                    Written::Yes(version) => version.0,
+                    Written::Conflict(other) => other.version.0,
+                };
+                oracle.write_done(name, asked, nonce, &got);
+                return matches!(got, Written::Yes(_));
+            }
+            Attempt::No => {
+                // Only the first attempt's "did not happen" is about all attempts.
+                if attempt == 0 {
+                    oracle.write_refused(name, nonce);
+                }
+                return false;
+            }
+            Attempt::Unknown => *at = stage.below(64) as usize,
+        }
+        stage.pause(Duration::from_millis(20)).await;
+    }
+    false
+}
+
+/// Progress after everything was healed: a write and a read of every register through every node.
+pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
+    for host in 0..stage.cluster.hosts() {
+        for name in &names {
+            let mut seen = 0;
+            let mut at = host;
+            while !write_once(&stage, &mut at, name, &mut seen).await {
+                read_once(&stage, host, name, &mut seen).await;
+                at = host;
+                stage.pause(Duration::from_millis(20)).await;
+                stage.report();
+            }
+            while !read_once(&stage, host, name, &mut seen).await {
+                stage.pause(Duration::from_millis(20)).await;
+            }
+            stage.report();
+        }
+    }
+}
