@@ -166,6 +166,13 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where a life begins to number its requests. Lives begin far apart: an answer to a request of an earlier life, held back by
+/// a slow disk until this life is connected, must not pass for the answer to one of this life.
+fn first_request(life: Incarnation) -> u64 {
+    let mixed = (life.0 ^ (life.0 >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
+}
+
 /// A handle to one node's executor, clock, randomness and transport. Cheap to clone; usable from any thread of the
 /// node, but procedures themselves run only inside the core's turn.
 #[derive(Clone)]
@@ -195,7 +202,7 @@ impl Env {
                 local: VecDeque::new(),
                 local_replies: VecDeque::new(),
                 pending: BTreeMap::new(),
-                next_request: 0,
+                next_request: first_request(incarnation),
                 links: BTreeMap::new(),
                 dead: false,
             }),
