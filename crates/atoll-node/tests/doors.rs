@@ -289,7 +289,9 @@ async fn the_bare_protocol() {
     assert_eq!(status.metadata().get("atoll-happened").unwrap(), "no");
     assert_eq!(status.metadata().get("atoll-reason").unwrap(), "invalid");
 
-    let open = |client| What::Open(proto::append_stream_request::Open { log: "main".into(), client });
+    let open = |client| {
+        What::Open(proto::append_stream_request::Open { log: "main".into(), client, known_tail: None })
+    };
     let stream = |whats: Vec<What>| {
         tokio_stream::iter(whats.into_iter().map(|what| proto::AppendStreamRequest { what: Some(what) }))
     };

@@ -30,7 +30,8 @@ impl Stream for Outbox {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if !self.opened {
             self.opened = true;
-            let open = Open { log: self.shared.log.clone(), client: self.shared.client };
+            let known_tail = self.shared.update(|queue| queue.known_tail());
+            let open = Open { log: self.shared.log.clone(), client: self.shared.client, known_tail };
             return Poll::Ready(Some(AppendStreamRequest { what: Some(What::Open(open)) }));
         }
         let generation = self.generation;

@@ -122,6 +122,11 @@ impl Queue {
         self.waiting.is_empty() && self.sent.is_empty()
     }
 
+    /// The highest tail that any reply let us conclude; None before the first.
+    pub(super) fn known_tail(&self) -> Option<u64> {
+        self.known_tail
+    }
+
     /// Since when the node owes an answer.
     pub(super) fn busy_since(&self) -> Option<Instant> {
         self.busy_since

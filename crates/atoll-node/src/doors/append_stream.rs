@@ -10,12 +10,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use atoll_client::proto::append_stream_reply::{Failed, Opened, Outcome};
-use atoll_client::proto::append_stream_request::What;
+use atoll_client::proto::append_stream_request::{Open, What};
 use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Records};
 use atoll_client::{HEARTBEAT, Reason};
 use atoll_log::{ClientId, LogPos};
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
@@ -30,6 +30,9 @@ const BYTES_UNANSWERED: usize = 4 * 1024 * 1024;
 const OUTCOMES_PER_REPLY: usize = 256;
 /// When the log had no room, it is asked again this much later, or when something of this stream is done.
 const BUSY_WAIT: Duration = Duration::from_millis(2);
+
+/// How long a stream that opens waits for the tail.
+const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
 /// A message that is not answered yet.
 enum Unanswered {
@@ -50,7 +53,8 @@ struct Lane {
 pub(super) struct AppendStream {
     shared: Shared,
     requests: Streaming<AppendStreamRequest>,
-    /// Set by the first message.
+    /// Begun by the first message.
+    opening: Option<Pending<(Lane, LogPos)>>,
     lane: Option<Lane>,
     unanswered: VecDeque<Unanswered>,
     unanswered_bytes: usize,
@@ -78,6 +82,7 @@ impl AppendStream {
         AppendStream {
             shared,
             requests,
+            opening: None,
             lane: None,
             unanswered: VecDeque::new(),
             unanswered_bytes: 0,
@@ -94,10 +99,13 @@ impl AppendStream {
 
     /// Takes in what is there and fits. Some: the reply to the opening.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
+        if let Some(opened) = self.poll_opening(cx) {
+            return Some(opened);
+        }
         if !self.closed && self.stopped.as_mut().poll(cx).is_ready() {
             // What was not handed in did not happen through this node; its sender gives it to another.
             self.close(Some(Refusal::stopping().into()));
-            self.held = None;
+            (self.held, self.opening) = (None, None);
         }
         while !self.closed {
             if let Some(records) = self.held.take() {
@@ -111,7 +119,9 @@ impl AppendStream {
                     continue;
                 }
             }
-            if self.unanswered.len() >= MESSAGES_UNANSWERED || self.unanswered_bytes >= BYTES_UNANSWERED {
+            let full =
+                self.unanswered.len() >= MESSAGES_UNANSWERED || self.unanswered_bytes >= BYTES_UNANSWERED;
+            if full || self.opening.is_some() {
                 return None;
             }
             let request = match Pin::new(&mut self.requests).poll_next(cx) {
@@ -127,12 +137,12 @@ impl AppendStream {
                 Poll::Ready(Some(Ok(request))) => request,
             };
             match (request.what, &self.lane) {
-                (Some(What::Open(open)), None) => match self.open(&open.log, open.client) {
-                    Ok(opened) => {
-                        return Some(AppendStreamReply { opened: Some(opened), outcomes: Vec::new() });
+                (Some(What::Open(open)), None) => {
+                    self.open(open);
+                    if let Some(opened) = self.poll_opening(cx) {
+                        return Some(opened);
                     }
-                    Err(refusal) => self.close(Some(refusal.into())),
-                },
+                }
                 (Some(What::Records(records)), Some(_)) => self.take_records(records),
                 _ => self.close(Some(
                     Refusal::no(
@@ -147,14 +157,43 @@ impl AppendStream {
         None
     }
 
-    fn open(&mut self, log: &str, client: u64) -> Result<Opened, Refusal> {
-        if client == 0 {
-            return Err(Refusal::no(Reason::Invalid, "no client id", "draw one at random, once per life"));
+    fn open(&mut self, open: Open) {
+        if open.client == 0 {
+            let refusal = Refusal::no(Reason::Invalid, "no client id", "draw one at random, once per life");
+            return self.close(Some(refusal.into()));
         }
-        let log = self.shared.log(log)?;
-        let opened = Opened { known_tail: log.known_tail().0, node: self.shared.backend.node().0 };
-        self.lane = Some(Lane { log, client: ClientId(client), last_seq: 0 });
-        Ok(opened)
+        let shared = self.shared.clone();
+        self.opening = Some(Box::pin(async move {
+            let log = shared.log_for_append(&open.log).await?;
+            let tail = match open.known_tail {
+                Some(tail) => LogPos(tail).max(log.known_tail()),
+                // A tail that this node has known for long would be safe, too, but a later look for lost records would begin
+                // there.
+                None => match timeout(FIND_TAIL_WITHIN, log.check_tail()).await {
+                    Ok(Ok(tail)) => tail,
+                    _ => log.known_tail(),
+                },
+            };
+            Ok((Lane { log, client: ClientId(open.client), last_seq: 0 }, tail))
+        }));
+    }
+
+    /// Whether the log is there, and its tail, as far as it can be told now.
+    fn poll_opening(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
+        match self.opening.as_mut()?.as_mut().poll(cx) {
+            Poll::Pending => None,
+            Poll::Ready(Ok((lane, tail))) => {
+                self.opening = None;
+                self.lane = Some(lane);
+                let opened = Opened { known_tail: tail.0, node: self.shared.backend.node().0 };
+                Some(AppendStreamReply { opened: Some(opened), outcomes: Vec::new() })
+            }
+            Poll::Ready(Err(refusal)) => {
+                self.opening = None;
+                self.close(Some(refusal.into()));
+                None
+            }
+        }
     }
 
     fn close(&mut self, last_word: Option<Status>) {
@@ -274,7 +313,7 @@ impl Stream for AppendStream {
             this.done = true;
             return Poll::Ready(this.last_word.take().map(Err));
         }
-        if this.unanswered.is_empty() && this.held.is_none() {
+        if this.unanswered.is_empty() && this.held.is_none() && this.opening.is_none() {
             return Poll::Pending;
         }
         ready!(this.poll_heartbeat(cx));

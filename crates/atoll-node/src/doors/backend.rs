@@ -149,6 +149,9 @@ pub trait Backend: Send + Sync {
     /// A log by name, whether it exists or not.
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal>;
 
+    /// The same, and there is such a log when it is done: made like the others, if it had to be.
+    fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>>;
+
     /// Creates a log; false if it was there.
     fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool>;
 

@@ -1,7 +1,7 @@
 //! Create, list, append, check tail, trim.
 
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_client::proto::log_service_server::LogService;
@@ -58,7 +58,6 @@ impl Door {
     }
 
     async fn append(&self, request: proto::AppendRequest) -> Result<Vec<Run>, Refusal> {
-        let log = self.shared.log(&request.log)?;
         let records = request.records.unwrap_or_default();
         if request.client == 0 && records.floor.is_some() {
             return Err(Refusal::no(
@@ -69,6 +68,7 @@ impl Door {
         }
         let first_seq = if request.client == 0 { records.first_seq.max(1) } else { records.first_seq };
         let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
+        let log = self.shared.log_for_append(&request.log).await?;
         let mut held = records;
         for _ in 0..BUSY_WAITS {
             match self.submit(&*log, held) {
@@ -83,9 +83,15 @@ impl Door {
 
 impl Shared {
     /// A log by name; the name is checked before anything else is done.
-    pub(super) fn log(&self, name: &str) -> Result<std::sync::Arc<dyn LogBackend>, Refusal> {
+    pub(super) fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
         check_name(name)?;
         self.backend.log(name)
+    }
+
+    /// The same, created if there is none.
+    pub(super) async fn log_for_append(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
+        check_name(name)?;
+        self.backend.log_for_append(name).await
     }
 }
 

@@ -21,6 +21,7 @@ mod cluster_service;
 mod log_service;
 pub mod metrics;
 mod read;
+mod virtual_log;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Server, ServerTlsConfig};
 
 pub use backend::{Backend, LogBackend, LogRecords, Operations, ReadRecords, Refusal, Submitted};
+pub use virtual_log::NodeBackend;
 
 /// Flow-control windows: larger than what a stream may have unanswered, so that they never stop one.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;

@@ -168,6 +168,10 @@ impl Backend for MemoryNode {
         Ok(Arc::new(View(self.logs.lock().unwrap().entry(name.to_owned()).or_default().clone())))
     }
 
+    fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
+        ready(self.log(name))
+    }
+
     fn create(&self, name: &str, _spec: LogletSpec) -> Pending<bool> {
         ready(Ok(self.logs.lock().unwrap().insert(name.to_owned(), Arc::default()).is_none()))
     }

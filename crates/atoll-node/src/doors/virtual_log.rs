@@ -1,0 +1,313 @@
+//! The doors' traits over the virtual logs of this node; what their errors mean to a client.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use atoll_client::{Reason, proto};
+use atoll_core::{Env, NodeId, Ticket};
+use atoll_log::virtual_log::{
+    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Step, VersionedChain, VirtualLog,
+};
+use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
+
+use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
+use crate::logs::{Logs, OpenError};
+
+/// What the doors serve: this node's logs and operations.
+pub struct NodeBackend {
+    node: NodeId,
+    client: ClientId,
+    logs: Logs,
+    operations: Arc<dyn Operations>,
+}
+
+impl NodeBackend {
+    /// Over what the node has.
+    pub fn new(env: Env, logs: Logs, operations: Arc<dyn Operations>) -> Self {
+        // 0 is the log's own.
+        let client = ClientId(env.random().max(1));
+        NodeBackend { node: env.node(), client, logs, operations }
+    }
+}
+
+/// Waits for the outcome of what runs on the node's executor.
+fn wait<T, U, E>(
+    ticket: Ticket<Result<T, E>>,
+    map: impl FnOnce(T) -> U + Send + 'static,
+    refuse: impl FnOnce(E) -> Refusal + Send + 'static,
+) -> Pending<U>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    U: Send + 'static,
+{
+    Box::pin(async move {
+        match ticket.await {
+            Ok(Ok(value)) => Ok(map(value)),
+            Ok(Err(error)) => Err(refuse(error)),
+            Err(gone) => Err(Refusal::unknown(Reason::Abandoned, gone.to_string(), "")),
+        }
+    })
+}
+
+impl Backend for NodeBackend {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn client(&self) -> ClientId {
+        self.client
+    }
+
+    fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
+        Ok(Arc::new(LogView(open(&self.logs, name)?)))
+    }
+
+    fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
+        let (logs, name) = (self.logs.clone(), name.to_owned());
+        Box::pin(async move {
+            let log = open(&logs, &name)?;
+            if log.chain().is_none() {
+                ensure(&log, LogletSpec::default()).await?;
+            }
+            Ok(Arc::new(LogView(log)) as Arc<dyn LogBackend>)
+        })
+    }
+
+    fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool> {
+        let (logs, name) = (self.logs.clone(), name.to_owned());
+        Box::pin(async move { ensure(&*open(&logs, &name)?, spec).await })
+    }
+
+    fn list(&self) -> Pending<Vec<String>> {
+        wait(self.logs.list(), |names| names, |error| register_refusal(&error))
+    }
+
+    fn operations(&self) -> Arc<dyn Operations> {
+        self.operations.clone()
+    }
+}
+
+fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
+    logs.open(name).map_err(|error| match error {
+        OpenError::Name(_) => Refusal::no(Reason::Invalid, error.to_string(), ""),
+        OpenError::TooMany => Refusal::no(Reason::Refused, error.to_string(), ""),
+    })
+}
+
+/// There is such a log when this is done; false if there was.
+async fn ensure(log: &VirtualLog, spec: LogletSpec) -> Result<bool, Refusal> {
+    match log.refresh().await {
+        Ok(Ok(_)) => return Ok(false),
+        Ok(Err(LogError::NoSuchLog)) => {}
+        Ok(Err(error)) => return Err(log_refusal(&error)),
+        Err(_) => return Err(Refusal::stopping()),
+    }
+    wait(log.create(spec), |_| true, |error| reconfig_refusal(&error)).await
+}
+
+struct LogView(Arc<VirtualLog>);
+
+impl LogView {
+    fn chain_reply(
+        &self,
+        ticket: Ticket<Result<Arc<VersionedChain>, ReconfigError>>,
+    ) -> Pending<proto::Chain> {
+        let log = self.0.clone();
+        wait(ticket, move |chain| describe(&log, &chain), |error| reconfig_refusal(&error))
+    }
+}
+
+impl LogBackend for LogView {
+    fn known_tail(&self) -> LogPos {
+        self.0.known_tail()
+    }
+
+    fn submit(&self, records: LogRecords) -> Submitted {
+        let record = |(seq, payload): (u64, &bytes::Bytes)| LogRecord {
+            op: OpId { client: records.client, seq },
+            floor: records.floor,
+            payload: payload.clone(),
+        };
+        match self.0.submit((records.first_seq..).zip(&records.payloads).map(record).collect()) {
+            Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),
+            Err(_) => Submitted::Busy(records),
+        }
+    }
+
+    fn check_tail(&self) -> Pending<LogPos> {
+        wait(self.0.check_tail(), |tail| tail, |error| log_refusal(&error))
+    }
+
+    fn wait_tail(&self, above: LogPos) -> Pending<LogPos> {
+        wait(self.0.wait_tail(above), |tail| tail, |error| log_refusal(&error))
+    }
+
+    fn trim_point(&self) -> LogPos {
+        self.0.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim())
+    }
+
+    fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords> {
+        let from = if local_only { ReadFrom::LocalOnly } else { ReadFrom::Anywhere };
+        wait(
+            self.0.read(range, max_bytes, from),
+            |read| ReadRecords { first: read.first, entries: read.entries, remote: read.remote },
+            move |error| read_refusal(&error, local_only),
+        )
+    }
+
+    fn trim(&self, to: LogPos) -> Pending<()> {
+        wait(self.0.trim(to), |_| (), |error| log_refusal(&error))
+    }
+
+    fn chain(&self) -> Pending<proto::Chain> {
+        let log = self.0.clone();
+        wait(self.0.refresh(), move |chain| describe(&log, &chain), |error| log_refusal(&error))
+    }
+
+    fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain> {
+        self.chain_reply(self.0.extend(spec))
+    }
+
+    fn truncate(&self) -> Pending<proto::Chain> {
+        self.chain_reply(self.0.truncate())
+    }
+
+    fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain> {
+        self.chain_reply(self.0.modify(loglet, spec))
+    }
+}
+
+fn describe(log: &VirtualLog, chain: &VersionedChain) -> proto::Chain {
+    let segment = |s: &atoll_log::virtual_log::Segment| {
+        let words = log.registry().provider(&s.kind).map(|p| p.describe(&s.config)).unwrap_or_default();
+        let field = |(name, value): (&str, String)| proto::Field { name: name.to_owned(), value };
+        proto::Segment {
+            start: s.start.0,
+            stop: s.stop.map(|stop| stop.0),
+            loglet: s.loglet.to_string(),
+            kind: s.kind.clone(),
+            base: s.base.0,
+            config: words.into_iter().map(field).collect(),
+        }
+    };
+    proto::Chain {
+        log: log.name().to_owned(),
+        version: chain.version.0,
+        trim: chain.chain.trim().0,
+        segments: chain.chain.segments().iter().map(segment).collect(),
+    }
+}
+
+/// What a client should know of a passing trouble: a reason, and what to do.
+fn why(why: Why) -> (Reason, &'static str) {
+    match why {
+        Why::Busy => (Reason::Busy, "try again"),
+        Why::NoQuorum | Why::NoSequencer | Why::WrongSequencer => {
+            (Reason::Unavailable, "`atoll status` shows which nodes are up; it goes on when enough are")
+        }
+        Why::DiskFull => (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then"),
+        Why::StorageFailed => {
+            (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
+        }
+        Why::TooLarge => (Reason::TooLarge, "send less at once"),
+        Why::Stopping => (Reason::Stopping, "go on at another node"),
+    }
+}
+
+fn log_refusal(error: &LogError) -> Refusal {
+    let (reason, next) = match error {
+        LogError::NoSuchLog => {
+            (Reason::NoSuchLog, "`atoll log list` shows which there are; the first append creates one")
+        }
+        LogError::Unavailable(trouble) => why(*trouble),
+        LogError::Chain(_) | LogError::Open(_) => {
+            (Reason::Refused, "was it written by a newer version of this program?")
+        }
+        LogError::BeyondTail(_) => (Reason::BeyondTail, "read up to the tail, or follow the log"),
+        LogError::Ended(_) => (Reason::Refused, "it takes no more appends; use another log"),
+    };
+    Refusal::no(reason, error.to_string(), next)
+}
+
+fn append_refusal(error: &LogAppendError) -> Refusal {
+    match error {
+        LogAppendError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), "split it"),
+        LogAppendError::NotAppended(inner) => {
+            let failure = log_refusal(inner).failure;
+            Refusal::no(failure.reason, error.to_string(), failure.next)
+        }
+        LogAppendError::Trimmed(_) => Refusal::unknown(
+            Reason::Trimmed,
+            error.to_string(),
+            "append it again only if a second copy does no harm",
+        ),
+        LogAppendError::Unknown(inner) => {
+            let failure = log_refusal(inner).failure;
+            Refusal::unknown(failure.reason, error.to_string(), failure.next)
+        }
+    }
+}
+
+fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
+    match error {
+        LogReadError::Trimmed(at) => {
+            Refusal::no(Reason::Trimmed, error.to_string(), format!("read from {at} on"))
+        }
+        LogReadError::Damaged(_) => Refusal::no(
+            Reason::Damaged,
+            error.to_string(),
+            "bring back a node that has a copy, or restore the damaged file",
+        ),
+        // Nobody else can help, so another try is of no use: the node's own disk was asked for.
+        LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
+            Reason::Refused,
+            "this node's disk does not have the next record",
+            "`atoll status` shows what each server lacks; without --local-only others are asked",
+        ),
+        LogReadError::Log(inner) => log_refusal(inner),
+    }
+}
+
+fn reconfig_refusal(error: &ReconfigError) -> Refusal {
+    let words = error.to_string();
+    match error {
+        ReconfigError::Plan(PlanError::UnknownKind { .. } | PlanError::Invalid { .. }) => {
+            Refusal::no(Reason::Invalid, words, "")
+        }
+        ReconfigError::Plan(PlanError::NodeDown(_) | PlanError::TooFew { .. }) => {
+            Refusal::no(Reason::Refused, words, "")
+        }
+        ReconfigError::Plan(PlanError::Unreadable(_)) => {
+            Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
+        }
+        ReconfigError::NoSuchLog => log_refusal(&LogError::NoSuchLog),
+        ReconfigError::Chain(_) => Refusal::no(Reason::Refused, words, ""),
+        ReconfigError::Unavailable { step, why: trouble } => {
+            let (reason, next) = why(*trouble);
+            match step {
+                Step::ReadChain => Refusal::no(reason, words, next),
+                Step::Seal | Step::CheckTail | Step::Install => {
+                    Refusal::unknown(reason, words, "`atoll chain show` tells what became of it")
+                }
+            }
+        }
+        ReconfigError::NoSuchSegment(_) => {
+            Refusal::no(Reason::Invalid, words, "`atoll chain show` lists the segments")
+        }
+        ReconfigError::NotSealed(_) => Refusal::no(Reason::Refused, words, "`atoll chain extend` seals it"),
+        ReconfigError::Copy(_) => {
+            Refusal::no(Reason::Refused, words, "`atoll status` shows which servers are up")
+        }
+        ReconfigError::Ended(at) => log_refusal(&LogError::Ended(*at)),
+    }
+}
+
+fn register_refusal(error: &RegisterError) -> Refusal {
+    let next = "try again when a majority of the nodes that hold registers is up";
+    match error {
+        RegisterError::NotWritten(trouble) => Refusal::no(why(*trouble).0, error.to_string(), next),
+        RegisterError::Unknown(trouble) => Refusal::unknown(why(*trouble).0, error.to_string(), next),
+        RegisterError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), ""),
+    }
+}
