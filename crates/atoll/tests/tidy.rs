@@ -238,8 +238,10 @@ fn every_crate_keeps_the_rules_of_the_workspace() {
     none("crates follow the workspace", found);
 }
 
+type Lines<'a> = Vec<(usize, &'a str)>;
+
 /// The lines of a markdown file that are not in a fenced block, and those that are.
-fn prose_and_code(text: &str) -> (Vec<(usize, &str)>, Vec<(usize, &str)>) {
+fn prose_and_code(text: &str) -> (Lines<'_>, Lines<'_>) {
     let (mut prose, mut code, mut fenced) = (Vec::new(), Vec::new(), false);
     for (at, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("```") {

@@ -88,7 +88,8 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         error!("signals cannot be received");
         return ExitCode::FAILURE;
     };
-    let mut supervisor = supervisor_gone(exit_with_stdin);
+    let supervisor = supervisor_gone(exit_with_stdin);
+    tokio::pin!(supervisor);
     let mut asked = async || {
         tokio::select! {
             _ = terminate.recv() => Asked::Drain,
@@ -134,21 +135,19 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
 }
 
 /// Ready when the standard input closes; never if nobody asked for that.
-fn supervisor_gone(watch: bool) -> tokio::sync::oneshot::Receiver<()> {
+async fn supervisor_gone(watch: bool) {
     let (gone, told) = tokio::sync::oneshot::channel();
     let wait = move || {
-        if watch {
-            // Whatever comes is dropped; an error is an end as well.
-            let mut stdin = std::io::stdin().lock();
-            let mut drop_here = [0; 256];
-            while matches!(stdin.read(&mut drop_here), Ok(n) if n > 0) {}
-        } else {
-            loop {
-                std::thread::park();
-            }
-        }
+        // Whatever comes is dropped; an error is an end as well.
+        let mut stdin = std::io::stdin().lock();
+        let mut drop_here = [0; 256];
+        while matches!(stdin.read(&mut drop_here), Ok(n) if n > 0) {}
         let _ = gone.send(());
     };
-    std::thread::Builder::new().name("supervisor".into()).spawn(wait).ok();
-    told
+    // A thread of its own: a read of the standard input cannot be given up.
+    if watch && std::thread::Builder::new().name("supervisor".into()).spawn(wait).is_ok() {
+        let _ = told.await;
+    } else {
+        std::future::pending::<()>().await;
+    }
 }

@@ -1,0 +1,326 @@
+"""What the drills share: a cluster under `atoll dev`, load on it, kills, and what was seen. Standard library only.
+
+Everything listens on loopback, lives below one temporary folder, and ends with the drill, however it ends.
+"""
+
+import argparse
+import atexit
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Time for a cluster to answer after its start, in seconds.
+START_WITHIN = 60
+# Time for a killed node to be started again by the supervisor, in seconds.
+BACK_WITHIN = 30
+
+
+class Failed(Exception):
+    """What the drill shows does not hold, or the drill itself could not go on."""
+
+
+class NotRun(Exception):
+    """This machine cannot run the drill. It is not a failure, and not a success."""
+
+
+def need(condition, words):
+    """Fails the drill with these words unless the condition holds."""
+    if not condition:
+        raise Failed(words)
+
+
+def say(*words):
+    """Tells how far the drill is; the result line is alone on the last line of stdout."""
+    print(*words, flush=True)
+
+
+def table(rows, head):
+    """Prints rows under a head, aligned."""
+    rows = [[str(cell) for cell in row] for row in [head, *rows]]
+    widths = [max(len(row[c]) for row in rows) for c in range(len(head))]
+    for row in rows:
+        say("  ".join(cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths)).rstrip())
+
+
+def quantile(values, q):
+    """The smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, int(q * len(ordered) + 0.999999) - 1))] if ordered else 0.0
+
+
+def poll(what, seconds, ask, every=0.02):
+    """Asks until the answer is true, and gives it back; fails after so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        if time.monotonic() > until:
+            raise Failed(f"{what}: not within {seconds} s")
+        time.sleep(every)
+
+
+def find_binary(given):
+    """The program under test: as given, from ATOLL_BIN, or as cargo built it."""
+    candidates = [given, os.environ.get("ATOLL_BIN"), ROOT / "target/release/atoll"]
+    for path in (pathlib.Path(c) for c in candidates if c):
+        if path.is_file():
+            return path.resolve()
+        if path == candidates[0]:
+            raise Failed(f"{path} is not there")
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    return ROOT / "target/release/atoll"
+
+
+def file_system(path):
+    """The file system that holds a path, as `ext4 on /dev/vda`."""
+    best = ("", "unknown")
+    resolved = str(pathlib.Path(path).resolve())
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
+            device, where, kind = line.split()[:3]
+            inside = resolved == where or resolved.startswith(where.rstrip("/") + "/")
+            if inside and len(where) >= len(best[0]):
+                best = (where, f"{kind} on {device}")
+    return best[1]
+
+
+def flushes_per_second(folder, seconds=1.0):
+    """How often this disk takes a durable overwrite of 4 KiB, one after the other: what one synced append costs at least."""
+    path = pathlib.Path(folder) / "flush-probe"
+    block = os.urandom(4096)
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        os.pwrite(handle, block * 256, 0)
+        os.fsync(handle)
+        count, began = 0, time.monotonic()
+        while time.monotonic() - began < seconds:
+            os.pwrite(handle, block, 4096 * (count % 256))
+            os.fdatasync(handle)
+            count += 1
+        return count / (time.monotonic() - began)
+    finally:
+        os.close(handle)
+        path.unlink()
+
+
+class Node:
+    """One row of dev.json."""
+
+    def __init__(self, row):
+        self.id = row["id"]
+        self.pid = row["pid"]
+        self.data = pathlib.Path(row["data"])
+        self.grpc = row["grpc"]
+        self.peer = row["peer"]
+        self.metrics = row["metrics"]
+        self.log = pathlib.Path(row["log"])
+        self.config = pathlib.Path(row["config"])
+
+
+class Cluster:
+    """A cluster under `atoll dev`. Use as a context."""
+
+    def __init__(self, binary, folder, *args):
+        self.binary = binary
+        self.folder = pathlib.Path(folder)
+        self.args = [str(a) for a in args]
+        self.process = None
+        self.output = self.folder.parent / f"{self.folder.name}.out"
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def start(self, within=START_WITHIN):
+        """Starts the nodes and waits until they answer."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.output, "ab") as out:
+            command = [self.binary, "dev", "--data", self.folder, "--base-port", "0", *self.args]
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        atexit.register(self._kill)
+        state = self.folder / "dev.json"
+
+        def up():
+            if self.process.poll() is not None:
+                raise Failed(f"`atoll dev` ended: {self.output.read_text()[-2000:]}")
+            return state.is_file() and all(n.pid for n in self.nodes())
+
+        poll("the cluster answers", within, up)
+
+    def nodes(self):
+        """The nodes as they are now."""
+        rows = json.loads((self.folder / "dev.json").read_text())["nodes"]
+        return [Node(row) for row in rows]
+
+    def node(self, number):
+        """One node as it is now."""
+        return next(n for n in self.nodes() if n.id == number)
+
+    def ids(self):
+        """The ids of the nodes."""
+        return [n.id for n in self.nodes()]
+
+    def connect(self, *only):
+        """The addresses of all nodes, or of some, for `--connect`."""
+        return ",".join(n.grpc for n in self.nodes() if not only or n.id in only)
+
+    def signal(self, numbers, which=signal.SIGKILL):
+        """Sends a signal to nodes, as close together as can be; gives back their pids and the time of the first."""
+        pids = {n.id: n.pid for n in self.nodes() if n.id in numbers}
+        at = time.time()
+        for pid in pids.values():
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, which)
+        return pids, at
+
+    def wait_back(self, pids, within=BACK_WITHIN):
+        """Waits until these nodes run under new pids."""
+        def back():
+            now = {n.id: n.pid for n in self.nodes()}
+            return all(now.get(i) and now[i] != pid for i, pid in pids.items())
+
+        poll(f"nodes {sorted(pids)} are started again", within, back, every=0.005)
+
+    def atoll(self, *args, connect=None, timeout=60, check=True, **kwargs):
+        """Runs a verb of the command line."""
+        env = dict(os.environ, ATOLL_CONNECT=connect or self.connect())
+        command = [str(self.binary), *[str(a) for a in args]]
+        done = subprocess.run(command, env=env, timeout=timeout, capture_output=True, **kwargs)
+        if check and done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise Failed(f"`atoll {' '.join(command[1:])}` ended with {done.returncode}: {words}")
+        return done
+
+    def json(self, *args, **kwargs):
+        """Runs a verb with --json and reads its answer."""
+        out = self.atoll(*args, "--json", **kwargs).stdout
+        return json.loads(out.splitlines()[-1]) if out.count(b"\n{") else json.loads(out)
+
+    def spawn(self, *args, connect=None, **kwargs):
+        """Starts a verb and goes on."""
+        env = dict(os.environ, ATOLL_CONNECT=connect or self.connect())
+        process = subprocess.Popen([str(self.binary), *[str(a) for a in args]], env=env, **kwargs)
+        atexit.register(end, process)
+        return process
+
+    def status(self, within=30, connect=None):
+        """`atoll status`, once somebody answers."""
+        def ask():
+            done = self.atoll("status", "--json", check=False, timeout=20, connect=connect)
+            return json.loads(done.stdout) if done.returncode == 0 else None
+
+        return poll("`atoll status` answers", within, ask, every=0.1)
+
+    def log_info(self, log, **kwargs):
+        """A log's row of the status."""
+        rows = [row for row in self.status(**kwargs)["logs"] if row["name"] == log]
+        return rows[0] if rows else None
+
+    def sequencer(self, log):
+        """The node that orders a log's appends now, if that is known."""
+        info = self.log_info(log)
+        return info and info.get("sequencer")
+
+    def chain(self, log):
+        """The chain of a log."""
+        return self.json("chain", "show", "--log", log)
+
+    def wait_nothing_lacks(self, log, within=120):
+        """Waits until every server of a log has all of it on its own disk."""
+        def whole():
+            info = self.log_info(log)
+            return info and info["servers"] and all(s["lacks"] == 0 and s["has_up_to"] is not None for s in info["servers"])
+
+        poll(f"every server of {log} has all of it", within, whole, every=0.25)
+
+    def stop(self):
+        """Ends the cluster in good order; nothing of it is left."""
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._kill()
+                raise Failed("`atoll dev` did not end within 20 s of SIGTERM") from None
+
+    def _kill(self):
+        # Stopped nodes first: they cannot see that their supervisor goes.
+        with contextlib.suppress(Exception):
+            if self.process.poll() is None:
+                self.signal(self.ids(), signal.SIGCONT)
+        end(self.process)
+
+
+def end(process):
+    """Ends one process for good, if it still runs."""
+    if process and process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+class Drill:
+    """The frame of a drill: options, a folder of its own, the result line, the exit status."""
+
+    def __init__(self, name, words, **options):
+        """`options` are name=(default, quick, help)."""
+        self.name = name
+        parser = argparse.ArgumentParser(description=words)
+        parser.add_argument("--quick", action="store_true", help="a short form for every change; fewer repetitions")
+        parser.add_argument("--bin", help="the program [default: ATOLL_BIN, or as cargo builds it]")
+        parser.add_argument("--folder", help="where the data goes [default: a temporary folder, which goes]")
+        parser.add_argument("--keep", action="store_true", help="leave the data")
+        parser.add_argument("--seed", type=int, help="of the random moments [default: drawn, and printed]")
+        for option, (default, _, text) in options.items():
+            parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), help=f"{text} [default: {default}]")
+        self.args = parser.parse_args()
+        for option, (default, quick, _) in options.items():
+            if getattr(self.args, option) is None:
+                setattr(self.args, option, quick if self.args.quick else default)
+        self.seed = self.args.seed if self.args.seed is not None else random.SystemRandom().randrange(1 << 32)
+        self.random = random.Random(self.seed)
+        self.result = {"drill": name, "quick": self.args.quick, "seed": self.seed}
+        self.began = time.monotonic()
+
+    def run(self, body):
+        """Runs `body(drill)`, prints the result line, exits 0, 1 (does not hold) or 0 with `not run`."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        base = self.args.folder or os.environ.get("ATOLL_DRILL_FOLDER") or None
+        if base:
+            os.makedirs(base, exist_ok=True)
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"atoll-{self.name}-", dir=base))
+        status = 0
+        try:
+            self.binary = find_binary(self.args.bin)
+            say(f"{self.name}: seed {self.seed}, data in {self.folder} ({file_system(self.folder)})")
+            body(self)
+            self.result["outcome"] = "holds"
+        except NotRun as words:
+            self.result.update(outcome="not run", why=str(words))
+        except (Failed, subprocess.SubprocessError, OSError) as words:
+            self.result.update(outcome="FAILS", why=str(words))
+            status = 1
+        finally:
+            keep = self.args.keep or status
+            self.result["seconds"] = round(time.monotonic() - self.began, 1)
+            if keep:
+                say(f"data is left in {self.folder}")
+            else:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        if status or "why" in self.result:
+            say(f"{self.result['outcome']}: {self.result['why']}")
+        say(json.dumps(self.result))
+        sys.exit(status)

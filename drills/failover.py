@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The sequencer's node is lost: how long until the next append is acknowledged.
+
+With default settings and a client that prefers each node, the sequencer's node is killed (`kill -9`) again and again, then
+stopped (SIGSTOP) again and again and continued: a node that was away must do no harm. Nothing acknowledged is lost. At
+last the cluster runs at depth 256 with all cores busy, and nobody may reconfigure what nobody asked for.
+"""
+
+import signal
+import time
+
+from cluster import Cluster, Drill, need, poll, quantile, say, table
+from load import Load, verify
+
+LOG = "failover"
+# The bounds that are shown, in seconds: median, worst.
+KILL_S = (0.3, 1.0)
+STOP_S = (1.0, 2.0)
+# How long a stopped node stays stopped.
+STOPPED_S = 4.0
+
+
+def wait_whole(cluster):
+    """Until every node is up, and the log has a sequencer that lives."""
+    def whole():
+        status = cluster.status()
+        up = all(n["state"] == "up" for n in status["nodes"])
+        rows = [row for row in status["logs"] if row["name"] == LOG]
+        return up and rows and rows[0]["healthy"] and rows[0].get("sequencer")
+
+    return poll("all nodes are up and the log is healthy", 60, whole, every=0.1)
+
+
+def lose(cluster, loads, which, stay):
+    """Loses the sequencer's node once: (node, its id; moment of the loss)."""
+    victim = wait_whole(cluster)
+    # Some time of quiet, so that the last loss is over for the clients, too.
+    time.sleep(0.5)
+    pids, at = cluster.signal([victim], which)
+    if which == signal.SIGKILL:
+        cluster.wait_back(pids)
+    time.sleep(stay)
+    if which == signal.SIGSTOP:
+        cluster.signal([victim], signal.SIGCONT)
+    for load in loads:
+        load._alive()
+    return victim, at
+
+
+def settle(loads, losses, bounds, words, drill):
+    """Times from each loss to the next acknowledgement, over all clients and at the slowest client."""
+    acks = [load.acks() for load in loads]
+    rows, first, slowest = [], [], []
+    for number, (victim, at) in enumerate(losses):
+        # What was on its way when the node went is no sign of recovery: an acknowledgement counts after the longest gap.
+        waits = [recovered_after(a, at) for a in acks]
+        first.append(min(waits))
+        slowest.append(max(waits))
+        rows.append((number + 1, victim, *(f"{1e3 * w:.0f}" for w in waits)))
+    say(f"\n{words}: milliseconds until the next acknowledgement, for the client that prefers each node")
+    table(rows, ("loss", "node", *(f"client {load.name}" for load in loads)))
+    median, worst = quantile(slowest, 0.5), max(slowest)
+    say(f"at the slowest client: median {1e3 * median:.0f} ms, worst {1e3 * worst:.0f} ms; at the quickest: median {1e3 * quantile(first, 0.5):.0f} ms")
+    drill.result[words] = {"count": len(losses), "median_ms": round(1e3 * median), "worst_ms": round(1e3 * worst)}
+    need(median <= bounds[0], f"{words}: the median is {median:.3f} s; at most {bounds[0]} s is promised")
+    need(worst <= bounds[1], f"{words}: the worst is {worst:.3f} s; at most {bounds[1]} s is promised")
+
+
+def recovered_after(acks, at):
+    """Seconds from a loss to the end of the gap that it made: the longest one that begins within 200 ms of it."""
+    import bisect
+
+    place = max(1, bisect.bisect_right(acks.at, at))
+    best, gap = acks.at[min(place, len(acks.at) - 1)], 0.0
+    while place < len(acks.at) and acks.at[place - 1] <= at + 0.2:
+        if acks.at[place] - acks.at[place - 1] > gap:
+            best, gap = acks.at[place], acks.at[place] - acks.at[place - 1]
+        place += 1
+    return max(0.0, best - at)
+
+
+def quiet(drill, cluster):
+    """A busy cluster is left alone."""
+    seconds = drill.args.busy_seconds
+    before = cluster.chain(LOG)["version"]
+    loads = [Load(cluster, drill.folder, LOG, name=f"busy{n}", depth=256, line_bytes=1024).start() for n in range(2)]
+    time.sleep(seconds)
+    done = sum(load.finish() for load in loads)
+    after = cluster.chain(LOG)["version"]
+    say(f"\n{seconds} s at depth 256 twice: {done} records, {done / seconds:.0f}/s, {after - before} reconfigurations")
+    drill.result["busy"] = {"seconds": seconds, "ops_s": round(done / seconds), "reconfigurations": after - before}
+    need(after == before, f"{after - before} reconfigurations that nobody asked for, under load alone")
+    return loads
+
+
+def body(drill):
+    with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
+        cluster.atoll("log", "create", "--log", LOG)
+        doors = {n.id: n.grpc for n in cluster.nodes()}
+        loads = []
+        for number in doors:
+            order = [doors[number]] + [door for i, door in doors.items() if i != number]
+            load = Load(cluster, drill.folder, LOG, name=f"n{number}", connect=",".join(order), depth=4)
+            loads.append(load.start())
+        kills = [lose(cluster, loads, signal.SIGKILL, 1.0) for _ in range(drill.args.kills)]
+        stops = [lose(cluster, loads, signal.SIGSTOP, STOPPED_S) for _ in range(drill.args.stops)]
+        for load in loads:
+            load.finish()
+        busy = quiet(drill, cluster)
+        count = verify(cluster, loads + busy, LOG)
+        say(f"{count} records of {len(loads + busy)} clients read back: none lost, none doubled, each client's in order")
+        drill.result["records"] = count
+    settle(loads, kills, KILL_S, "kill -9", drill)
+    settle(loads, stops, STOP_S, "SIGSTOP", drill)
+
+
+if __name__ == "__main__":
+    Drill(
+        "failover",
+        __doc__,
+        kills=(20, 3, "how often the sequencer's node is killed"),
+        stops=(20, 2, "how often it is stopped and continued"),
+        busy_seconds=(600, 10, "how long the busy cluster is watched"),
+    ).run(body)

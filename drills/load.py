@@ -1,0 +1,167 @@
+"""Load whose every record is known: numbered lines through `atoll log append`, and the moment of each acknowledgement."""
+
+import bisect
+import subprocess
+import threading
+
+from cluster import Failed, end, need, poll
+
+# Lines that the feeder hands over at once.
+CHUNK_LINES = 64
+READ_BYTES = 1 << 20
+
+
+class Load:
+    """One client that keeps `depth` records in flight until it is told to end."""
+
+    def __init__(self, cluster, folder, log="main", name="a", connect=None, depth=64, line_bytes=128, extra=()):
+        self.cluster = cluster
+        self.log = log
+        self.name = name
+        self.connect = connect or cluster.connect()
+        self.depth = depth
+        self.filler = b"." * max(0, line_bytes - len(name) - 15)
+        self.timeline = folder / f"timeline-{log}-{name}"
+        self.errors = folder / f"load-{log}-{name}.err"
+        self.extra = [str(e) for e in extra]
+        self.sent = 0
+        self.process = None
+        self._ending = threading.Event()
+
+    def line(self, number):
+        """The line of this number, counted from 0."""
+        return b"%s %012d %s\n" % (self.name.encode(), number, self.filler)
+
+    def start(self, first_within=20):
+        """Starts it, and waits for the first acknowledgement."""
+        args = ["log", "append", "--log", self.log, "--lines", "-", "--depth", self.depth, "--json"]
+        args += ["--timeline", self.timeline, *self.extra]
+        with open(self.errors, "wb") as errors:
+            self.process = self.cluster.spawn(
+                *args, connect=self.connect, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+        self._feeder.start()
+        poll(f"load {self.name} is acknowledged", first_within, lambda: self._alive() and self.acknowledged() > 0)
+        return self
+
+    def _alive(self):
+        need(self.process.poll() is None, f"load {self.name} ended early: {self.words()}")
+        return True
+
+    def _feed(self):
+        try:
+            while not self._ending.is_set():
+                first = self.sent
+                self.process.stdin.write(b"".join(self.line(n) for n in range(first, first + CHUNK_LINES)))
+                self.sent = first + CHUNK_LINES
+            self.process.stdin.close()
+        except (BrokenPipeError, ValueError):
+            pass
+
+    def words(self):
+        """What it said on stderr."""
+        return self.errors.read_text(errors="replace").strip()[-1000:]
+
+    def acknowledged(self):
+        """How many were acknowledged so far, by the timeline."""
+        if not self.timeline.is_file():
+            return 0
+        return sum(count for _, count in read_timeline(self.timeline))
+
+    def finish(self, within=60):
+        """No more lines; every one that was handed over must be acknowledged."""
+        self._ending.set()
+        try:
+            self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"load {self.name}: appends hang for {within} s after the end of its input") from None
+        finally:
+            end(self.process)
+        self._feeder.join(5)
+        need(self.process.returncode == 0, f"load {self.name}: an append failed: {self.words()}")
+        done = self.acknowledged()
+        need(done == self.sent, f"load {self.name}: {self.sent} lines handed over, {done} acknowledged")
+        return done
+
+    def abandon(self):
+        """Ends it at once, whatever is in flight."""
+        self._ending.set()
+        end(self.process)
+
+    def acks(self):
+        """When acknowledgements came, in seconds since 1970, in order."""
+        return Acks(read_timeline(self.timeline))
+
+
+def read_timeline(path):
+    """(microseconds since 1970, how many records) per acknowledgement; a last line that is not whole is left out."""
+    rows = []
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and line[:1].isdigit():
+                at, count = line.split()[:2]
+                rows.append((int(at), int(count)))
+    return rows
+
+
+class Acks:
+    """Moments of acknowledgements."""
+
+    def __init__(self, rows):
+        self.at = [us / 1e6 for us, _ in rows]
+        self.counts = [count for _, count in rows]
+        self.total = sum(self.counts)
+
+    def upto(self, moment):
+        """How many records were acknowledged by then."""
+        return sum(self.counts[: bisect.bisect_right(self.at, moment)])
+
+    def first_after(self, moment):
+        """The first acknowledgement after a moment; None if there is none."""
+        place = bisect.bisect_right(self.at, moment)
+        return self.at[place] if place < len(self.at) else None
+
+    def longest_gap(self, begin, finish):
+        """The longest time without an acknowledgement, in seconds, of all that touch [begin, finish)."""
+        first = max(1, bisect.bisect_right(self.at, begin))
+        last = bisect.bisect_left(self.at, finish)
+        return max((self.at[i] - self.at[i - 1] for i in range(first, min(last + 1, len(self.at)))), default=float("inf"))
+
+    def rate(self):
+        """Records per second over the whole time."""
+        return self.total / max(1e-9, self.at[-1] - self.at[0]) if len(self.at) > 1 else 0.0
+
+
+def verify(cluster, loads, log="main", since=0, extra=(), connect=None):
+    """Reads the log: the lines of each load in order, none lost, none twice; gives back how many.
+
+    `since` is the first position that is still there; what lies before is not compared. With one load, position and
+    number are the same thing, so that the start is checked as well.
+    """
+    begin = ["--from", since] if since else []
+    args = ["log", "read", "--raw", "--log", log, *begin, *extra]
+    reader = cluster.spawn(*args, connect=connect, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    by_name = {load.name.encode(): load for load in loads}
+    following = {load.name.encode(): since if len(loads) == 1 else None if since else 0 for load in loads}
+    count, rest = 0, b""
+    while chunk := reader.stdout.read1(READ_BYTES):
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            name, number = line.split(b" ", 2)[:2]
+            number = int(number)
+            expected = following[name]
+            if expected is None:
+                expected = number
+            if number != expected or line + b"\n" != by_name[name].line(number):
+                end(reader)
+                raise Failed(f"{log}: line {number} of load {name.decode()} stands where {expected} is due")
+            following[name] = number + 1
+            count += 1
+    words = reader.stderr.read().decode(errors="replace").strip()
+    need(reader.wait() == 0 and not rest, f"{log} could not be read to its end: {words[-1000:]}")
+    for name, load in by_name.items():
+        if load.sent:
+            need(following[name] == load.sent, f"{log}: load {name.decode()} handed over {load.sent}, there are {following[name]}")
+    return count

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""A lost disk: the data folder of a node is deleted and the node started again.
+
+It comes back with a new identity; the log is extended away from the disk that is gone, and the sealed segments are
+rebuilt on living ones. Then a second node loses its disk. Every acknowledged record is readable, each time.
+"""
+
+import shutil
+import signal
+import time
+
+from cluster import Cluster, Drill, need, poll, say, table
+from load import Load, verify
+
+LOG = "lost"
+
+
+def storage_of(cluster, number):
+    """The identity of a node's data folder, as the cluster knows it."""
+    rows = [n for n in cluster.status()["nodes"] if n["id"] == number]
+    return rows[0].get("storage") if rows and rows[0]["state"] == "up" else None
+
+
+def lose_disk(cluster, number):
+    """Kills a node and deletes its data before it is started again, if need be once more."""
+    before = poll(f"node {number} is up", 30, lambda: storage_of(cluster, number), every=0.1)
+    node = cluster.node(number)
+    # The supervisor is stopped meanwhile: it would start the node before its data is gone.
+    cluster.process.send_signal(signal.SIGSTOP)
+    try:
+        cluster.signal([number])
+        shutil.rmtree(node.data)
+    finally:
+        cluster.process.send_signal(signal.SIGCONT)
+    cluster.wait_back({number: node.pid})
+    after = poll(
+        f"node {number} has a new identity", 60,
+        lambda: (s := storage_of(cluster, number)) and s != before and s, every=0.1,
+    )
+    return before, after
+
+
+def body(drill):
+    with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
+        cluster.atoll("log", "create", "--log", LOG)
+        load = Load(cluster, drill.folder, LOG, line_bytes=512, depth=16).start()
+        # Several sealed segments, so that there is something to rebuild.
+        for sequencer in (2, 3, 1):
+            time.sleep(drill.args.segment_seconds)
+            cluster.atoll("chain", "extend", "--log", LOG, "--sequencer", sequencer)
+        rows = []
+        for number in (2, 3):
+            began = time.monotonic()
+            before, after = lose_disk(cluster, number)
+            cluster.wait_nothing_lacks(LOG, 180)
+            rows.append((number, before[:8], after[:8], f"{time.monotonic() - began:.1f}"))
+            count = verify_so_far(cluster, load)
+            say(f"node {number}'s disk is gone and its copies are made again; {count} records were readable meanwhile")
+        done = load.finish()
+        cluster.wait_nothing_lacks(LOG, 180)
+        count = verify(cluster, [load], LOG)
+        for number in cluster.ids():
+            verify(cluster, [load], LOG, extra=("--node", number, "--local-only"))
+        need(count == done, f"{done} acknowledged, {count} read")
+        say()
+        table(rows, ("node", "identity before", "after", "seconds until whole again"))
+        say(f"{done} records: all readable, from each node's own disk, too")
+        drill.result.update(records=done, disks_lost=len(rows), seconds_until_whole=[float(r[3]) for r in rows])
+
+
+def verify_so_far(cluster, load):
+    """Everything that was acknowledged before this call is readable."""
+    acknowledged = load.acknowledged()
+    tail = cluster.json("log", "check-tail", "--log", LOG)["tail"]
+    need(tail >= acknowledged, f"{acknowledged} acknowledged, the tail is {tail}")
+    out = cluster.atoll("log", "read", "--raw", "--log", LOG, "--to", acknowledged, timeout=300).stdout
+    expected = b"".join(load.line(n) for n in range(acknowledged))
+    need(out == expected, f"the first {acknowledged} records are not what was acknowledged")
+    return acknowledged
+
+
+if __name__ == "__main__":
+    Drill("lost_disk", __doc__, segment_seconds=(5.0, 0.5, "load before each new segment")).run(body)

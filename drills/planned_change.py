@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Planned change under load: the Loglet under a log is replaced again and again, and nobody notices.
+
+On five nodes with segments of three servers: extend to other servers and other sequencers, converged and disaggregated,
+with 64 appends in flight and truncates in between; then native to local and back on one node; then from three nodes to
+five, to three others. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
+acknowledgements from the start of its command to 1 s after its return.
+"""
+
+import time
+
+from cluster import Cluster, Drill, need, quantile, say, table
+from load import Load, verify
+
+LOG = "change"
+# The bounds that are shown, in milliseconds, for extend and for truncate alike.
+P50_MS, P99_MS = 10.0, 50.0
+# A pause lasts until this long after the command's return, in seconds.
+AFTER_S = 1.0
+# The last changes are as fast as the first when their median pause is at most this much longer.
+SLOWER, SLOWER_MS = 1.5, 3.0
+
+
+def timed(verb):
+    """Runs a command; (start, return) in seconds since 1970, once the second after it has passed."""
+    began = time.time()
+    verb()
+    returned = time.time()
+    time.sleep(AFTER_S)
+    return began, returned + AFTER_S
+
+
+def histogram(pauses_ms):
+    """Counts in steps that double from 1 ms."""
+    edges = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, float("inf")]
+    rows, below = [], 0
+    for edge in edges:
+        count = sum(1 for p in pauses_ms if below <= p < edge)
+        if count:
+            rows.append((f"{below} to {edge} ms", count, "#" * max(1, round(60 * count / len(pauses_ms)))))
+        below = edge
+    table(rows, ("pause", "changes", ""))
+
+
+def summary(pauses_ms):
+    """The figures of a kind of change."""
+    return {
+        "count": len(pauses_ms),
+        "p50_ms": round(quantile(pauses_ms, 0.5), 2),
+        "p99_ms": round(quantile(pauses_ms, 0.99), 2),
+        "max_ms": round(max(pauses_ms, default=0.0), 2),
+    }
+
+
+def change_again_and_again(drill):
+    """The 200 extends."""
+    args, rng = drill.args, drill.random
+    with Cluster(drill.binary, drill.folder / "five", "--nodes", 5) as cluster:
+        ids = cluster.ids()
+
+        def extend(servers, sequencer):
+            servers = ",".join(map(str, servers))
+            cluster.atoll("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", servers, "--sequencer", sequencer)
+
+        cluster.atoll("log", "create", "--log", LOG)
+        extend(ids[:3], ids[0])
+        load = Load(cluster, drill.folder, LOG, depth=64).start()
+        time.sleep(1)
+        kinds = {"extend": [], "truncate": []}
+        trimmed = 0
+        sequencer = ids[0]
+        for number in range(args.changes):
+            servers = rng.sample(ids, 3)
+            # Every other change is disaggregated: the sequencer is none of the servers.
+            others = [n for n in (ids if number % 2 else servers) if n != sequencer and (number % 2 == 0 or n not in servers)]
+            sequencer = rng.choice(others or [n for n in ids if n != sequencer])
+            kinds["extend"].append(timed(lambda: extend(servers, sequencer)))
+            if number % 5 == 4:
+                # All but the active segment and the one before may go.
+                start = cluster.chain(LOG)["segments"][-2]["start"]
+                cluster.atoll("log", "trim", "--log", LOG, "--to", start)
+                kinds["truncate"].append(timed(lambda: cluster.atoll("chain", "truncate", "--log", LOG)))
+                trimmed = start
+        done = load.finish()
+        acks = load.acks()
+        pauses = {k: [1e3 * acks.longest_gap(*w) for w in windows] for k, windows in kinds.items()}
+        count = verify(cluster, [load], LOG, since=trimmed)
+        need(count == done - trimmed, f"{done} acknowledged, trimmed to {trimmed}, {count} read")
+        say(f"{done} records acknowledged at {acks.rate():.0f}/s, {args.changes} extends; none failed, lost or doubled")
+    for kind, values in pauses.items():
+        say(f"\n{kind}:")
+        histogram(values)
+        drill.result[kind] = summary(values)
+    extends = pauses["extend"]
+    tenth = max(1, min(20, len(extends) // 2))
+    first, last = quantile(extends[:tenth], 0.5), quantile(extends[-tenth:], 0.5)
+    drill.result.update(records=done, ops_s=round(acks.rate()), first_p50_ms=round(first, 2), last_p50_ms=round(last, 2))
+    say(f"\nmedian pause of the first {tenth} {first:.1f} ms, of the last {tenth} {last:.1f} ms")
+    for kind, values in pauses.items():
+        for q, bound in ((0.5, P50_MS), (0.99, P99_MS)):
+            got = quantile(values, q)
+            need(got <= bound, f"{kind}: pause p{q * 100:.0f} is {got:.1f} ms; at most {bound} ms is promised")
+    need(last <= SLOWER * first + SLOWER_MS, f"the last changes are slower than the first: {last:.1f} ms, {first:.1f} ms")
+
+
+def native_to_local_and_back(drill):
+    """Another kind of Loglet, on one node."""
+    with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
+        cluster.atoll("log", "create", "--log", LOG)
+        load = Load(cluster, drill.folder, LOG, name="b", depth=64).start()
+        windows = []
+        for number in range(drill.args.swaps):
+            kind = ("local", "native")[number % 2]
+            where = ["--servers", 1] + (["--sequencer", 1] if kind == "native" else [])
+            windows.append(timed(lambda: cluster.atoll("chain", "extend", "--log", LOG, "--loglet", kind, *where)))
+        load.finish()
+        acks = load.acks()
+        verify(cluster, [load], LOG)
+        kinds = [s["kind"] for s in cluster.chain(LOG)["segments"]]
+        need("local" in kinds and "native" in kinds, f"the chain has {kinds}")
+    pauses = [1e3 * acks.longest_gap(*w) for w in windows]
+    drill.result["swap"] = summary(pauses)
+    say(f"\nnative and local on one node: {len(pauses)} swaps, pause p50 {quantile(pauses, 0.5):.1f} ms, most {max(pauses):.1f} ms")
+
+
+def three_to_five_to_three_others(drill):
+    """Members: two come, two of the first go; the log follows by itself."""
+    with Cluster(drill.binary, drill.folder / "members", "--nodes", 5) as cluster:
+        ids = cluster.ids()
+        cluster.atoll("log", "create", "--log", LOG)
+        load = Load(cluster, drill.folder, LOG, name="c", depth=64).start()
+        windows = []
+        for servers in (ids[:3], ids, ids[2:]):
+            listed = ",".join(map(str, servers))
+            extend = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", listed, "--sequencer", servers[-1])
+            windows.append(timed(lambda: cluster.atoll(*extend)))
+        for leaving in ids[:2]:
+            windows.append(timed(lambda: cluster.atoll("node", "drain", leaving)))
+        load.finish()
+        verify(cluster, [load], LOG)
+        acks = load.acks()
+    pauses = [1e3 * acks.longest_gap(*w) for w in windows]
+    drill.result["members"] = summary(pauses)
+    say(f"three servers, five, three others, two nodes drained: pauses {', '.join(f'{p:.1f}' for p in pauses)} ms")
+
+
+def body(drill):
+    change_again_and_again(drill)
+    native_to_local_and_back(drill)
+    three_to_five_to_three_others(drill)
+
+
+if __name__ == "__main__":
+    Drill(
+        "planned_change",
+        __doc__,
+        changes=(200, 10, "how many extends"),
+        swaps=(20, 4, "how many changes of kind on one node"),
+    ).run(body)

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""A rolling restart under load: every node is stopped with SIGTERM and started again, one after the other.
+
+A node that stops hands its sequencers over first. No append fails, and the pause, the longest gap between two
+acknowledgements from the SIGTERM to 1 s after the node is back, has a p99 of at most 50 ms.
+"""
+
+import signal
+import time
+
+from cluster import Cluster, Drill, need, poll, quantile, say, table
+from load import Load, verify
+
+LOG = "rolling"
+P99_MS = 50.0
+
+
+def all_up(cluster):
+    """Whether every node is up and the log is healthy."""
+    status = cluster.status()
+    rows = [row for row in status["logs"] if row["name"] == LOG]
+    return all(n["state"] == "up" for n in status["nodes"]) and rows and rows[0]["healthy"]
+
+
+def body(drill):
+    with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
+        cluster.atoll("log", "create", "--log", LOG)
+        load = Load(cluster, drill.folder, LOG, depth=64).start()
+        windows = []
+        for turn in range(drill.args.rounds):
+            for number in cluster.ids():
+                poll("all nodes are up", 60, lambda: all_up(cluster), every=0.1)
+                was_sequencer = cluster.sequencer(LOG) == number
+                pids, at = cluster.signal([number], signal.SIGTERM)
+                cluster.wait_back(pids)
+                poll("the node is up again", 60, lambda: all_up(cluster), every=0.1)
+                time.sleep(1)
+                windows.append((turn + 1, number, was_sequencer, at, time.time()))
+        done = load.finish()
+        count = verify(cluster, [load], LOG)
+        acks = load.acks()
+    need(count == done, f"{done} acknowledged, {count} read")
+    pauses = [1e3 * acks.longest_gap(at, until) for *_, at, until in windows]
+    table(
+        [(turn, number, "yes" if s else "", f"{p:.1f}") for (turn, number, s, *_), p in zip(windows, pauses)],
+        ("round", "node", "sequencer", "pause ms"),
+    )
+    p50, p99 = quantile(pauses, 0.5), quantile(pauses, 0.99)
+    say(f"{done} records, none failed, lost or doubled; pause p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    drill.result.update(records=done, restarts=len(pauses), p50_ms=round(p50, 2), p99_ms=round(p99, 2))
+    need(p99 <= P99_MS, f"pause p99 is {p99:.1f} ms; at most {P99_MS} ms is promised")
+
+
+if __name__ == "__main__":
+    Drill("rolling", __doc__, rounds=(10, 1, "how often every node is restarted")).run(body)
