@@ -167,10 +167,11 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Where a life begins to number its requests. Lives begin far apart: an answer to a request of an earlier life, held back by
-/// a slow disk until this life is connected, must not pass for the answer to one of this life.
+/// a slow disk until this life is connected, must not pass for the answer to one of this life. Below 2^47: hosts keep the bits
+/// from 48 on for the mark of a connection.
 fn first_request(life: Incarnation) -> u64 {
     let mixed = (life.0 ^ (life.0 >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 17
 }
 
 /// A handle to one node's executor, clock, randomness and transport. Cheap to clone; usable from any thread of the
