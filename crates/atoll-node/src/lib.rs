@@ -23,7 +23,9 @@ pub mod members;
 pub mod operations;
 pub mod policy;
 pub mod settings;
+mod start;
 pub mod survey;
 
 pub use config::NodeConfig;
 pub use logs::Logs;
+pub use start::{EndedBecause, RunningNode, StartError, start};

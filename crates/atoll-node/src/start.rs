@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::{Identity, Incarnation, NodeId, StorageId};
 use atoll_net::{ListenRefused, Net, NetOptions, check_listener};
 use atoll_storage::{
-    DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered, Syncs,
+    DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
+    Syncs,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -267,19 +268,8 @@ async fn bring_up(config: NodeConfig) -> Result<Up, StartError> {
 
     let (stop_doors, stopping) = watch::channel(false);
     let figures = NodeFigures::start(handle.clone(), parts.clone());
-    let operations = Arc::new(NodeOperations::new(parts.clone()));
-    let backend = Arc::new(doors::NodeBackend::new(
-        parts.env.clone(),
-        parts.logs.clone(),
-        operations,
-    ));
     let mut tasks = Vec::new();
-    let stop = stopped(stopping.clone());
-    tasks.push(tokio::spawn(async move {
-        if let Err(error) = doors::serve_grpc(grpc, backend, tls, stop).await {
-            tracing::error!(%error, "the gRPC door ended");
-        }
-    }));
+    drop((grpc, tls));
     if let Some(listener) = metrics {
         tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping))));
     }

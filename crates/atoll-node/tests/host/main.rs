@@ -193,9 +193,12 @@ async fn a_clean_stop_answers_what_was_staged() {
             (first.await.map(|r| r.n), second.await.map(|r| r.n))
         }
     });
-    while gate.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
+    in_time(async {
+        while gate.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let stop = tokio::spawn(b.host.shutdown());
     gate.open();
     assert_eq!(in_time(waiting).await.unwrap(), (Ok(1), Ok(2)));
