@@ -268,8 +268,15 @@ async fn bring_up(config: NodeConfig) -> Result<Up, StartError> {
 
     let (stop_doors, stopping) = watch::channel(false);
     let figures = NodeFigures::start(handle.clone(), parts.clone());
+    let operations = Arc::new(NodeOperations::new(parts.clone()));
+    let backend = Arc::new(doors::NodeBackend::new(parts.env.clone(), parts.logs.clone(), operations));
     let mut tasks = Vec::new();
-    drop((grpc, tls));
+    let stop = stopped(stopping.clone());
+    tasks.push(tokio::spawn(async move {
+        if let Err(error) = doors::serve_grpc(grpc, backend, tls, stop).await {
+            tracing::error!(%error, "the gRPC door ended");
+        }
+    }));
     if let Some(listener) = metrics {
         tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping))));
     }

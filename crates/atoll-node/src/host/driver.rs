@@ -183,6 +183,7 @@ impl Driver {
 /// hear of it.
 impl Drop for Driver {
     fn drop(&mut self) {
+        self.shared.inbound.close();
         if std::thread::panicking() {
             tracing::error!("the node thread panicked: this node ends");
             self.net.close();

@@ -122,7 +122,7 @@ impl NodeHost {
         events: NetEvents,
         options: HostOptions,
     ) -> std::io::Result<NodeHost> {
-        let readers = Arc::new(Readers::new(journal.reader(), options.queued_reads));
+        let readers = Arc::new(Readers::new(options.queued_reads));
         let shared = Arc::new(Shared {
             inbound: Inbound::default(),
             stats: stats::Counters::default(),
@@ -181,11 +181,12 @@ fn start_threads(
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let named = |name: &str| thread::Builder::new().name(name.into());
     let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
+    let reader = journal.reader();
     let writer = journal::Writer::new(journal, shared.clone(), jobs);
     let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(move || writer.run())?];
     for _ in 0..options.reader_threads.max(1) {
-        let shared = shared.clone();
-        threads.push(named("reader").spawn(move || readers::read(&shared))?);
+        let (reader, shared) = (reader.clone(), shared.clone());
+        threads.push(named("reader").spawn(move || readers::read(&reader, &shared))?);
     }
     Ok(threads)
 }

@@ -20,17 +20,16 @@ struct Queue {
     stop: bool,
 }
 
-/// A bounded queue of reads.
+/// A bounded queue of reads. The threads have the reader, not this: handles outlive them, and must not keep the disk.
 pub(crate) struct Readers {
-    reader: JournalReader,
     limit: usize,
     queue: Mutex<Queue>,
     work: Condvar,
 }
 
 impl Readers {
-    pub(crate) fn new(reader: JournalReader, limit: usize) -> Self {
-        Readers { reader, limit, queue: Mutex::default(), work: Condvar::new() }
+    pub(crate) fn new(limit: usize) -> Self {
+        Readers { limit, queue: Mutex::default(), work: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -79,9 +78,9 @@ impl Readers {
 }
 
 /// A reader thread.
-pub(crate) fn read(shared: &Shared) {
+pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
     while let Some(Fetch { role, tag, locs }) = shared.readers.next() {
-        let got = shared.readers.reader.read(&locs);
+        let got = reader.read(&locs);
         if let Err(error) = &got {
             tracing::error!(%error, "reading records back failed");
         }

@@ -1,7 +1,7 @@
 //! What other threads have for the node thread, and how they wake it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 use atoll_core::{FetchError, Loc, Lsn, NodeCore, RoleKind, Space, Stored};
@@ -25,25 +25,52 @@ pub(crate) enum Incoming {
 }
 
 #[derive(Default)]
+struct Events {
+    list: Vec<Incoming>,
+    closed: bool,
+}
+
+#[derive(Default)]
 pub(crate) struct Inbound {
-    events: Mutex<Vec<Incoming>>,
+    events: Mutex<Events>,
     pub(crate) bell: Arc<NodeBell>,
 }
 
 impl Inbound {
+    fn lock(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Dropped, and with it whoever waits for it, if the driver has ended.
     pub(crate) fn put(&self, event: Incoming) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        let mut events = self.lock();
+        if events.closed {
+            drop(events);
+            return drop(event);
+        }
+        events.list.push(event);
+        drop(events);
         self.bell.ring();
     }
 
     /// Exchanges what waits for an empty list.
     pub(crate) fn take(&self, into: &mut Vec<Incoming>) {
         debug_assert!(into.is_empty());
-        std::mem::swap(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner), into);
+        std::mem::swap(&mut self.lock().list, into);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.lock().list.is_empty()
+    }
+
+    /// The driver has ended: nothing is taken any more.
+    pub(crate) fn close(&self) {
+        let left = {
+            let mut events = self.lock();
+            events.closed = true;
+            std::mem::take(&mut events.list)
+        };
+        drop(left);
     }
 }
 
