@@ -86,6 +86,8 @@ struct Inner {
     token: Option<Token>,
     /// Highest round seen since the last success: prepare explicitly above it (T13). 0: prepare incrementally.
     floor: u64,
+    /// Prepares sent, to tell their duplicates apart (T15).
+    prepares: u64,
     /// Something was proposed or prepared before (T7's mutant asks).
     begun: bool,
 }
@@ -149,6 +151,12 @@ impl Proposer {
         let mut inner = self.inner();
         inner.token = Some(token);
         inner.floor = 0;
+    }
+
+    pub(super) fn next_prepare(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.prepares += 1;
+        inner.prepares
     }
 
     pub(super) fn floor(&self) -> u64 {

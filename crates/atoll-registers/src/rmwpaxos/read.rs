@@ -28,13 +28,12 @@ pub(super) async fn read(
     while shared.env.now() < deadline {
         let group = shared.group();
         let majority = group.majority();
-        let request = shared.next_request();
         let until = deadline.min(shared.env.now().after(shared.options.reply_timeout));
         // R1
         let requests = to_all(&group, |to| Prep {
             to,
             name: proposer.name.clone(),
-            request,
+            request: 0,
             pid: shared.pid,
             mode: Mode::ReadOnly {},
             moving: false,

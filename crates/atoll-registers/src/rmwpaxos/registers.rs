@@ -68,7 +68,6 @@ impl Default for Options {
 struct Inner {
     group: GroupConfig,
     proposers: BTreeMap<String, Arc<Proposer>>,
-    next_request: u64,
     /// Somebody on this node sees to an unfinished hand-over.
     following: bool,
 }
@@ -100,12 +99,6 @@ impl Shared {
             inner.group = group.clone();
         }
         newer
-    }
-
-    pub(super) fn next_request(&self) -> u64 {
-        let mut inner = self.inner();
-        inner.next_request += 1;
-        inner.next_request
     }
 
     /// The proposer of a register: one per name, for the life of this object. None if there are too many.
@@ -164,7 +157,7 @@ impl RmwRegisters {
         let life = if mutant(Mutant::RmwT5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = BTreeMap::new();
-        let inner = Mutex::new(Inner { group, proposers, next_request: 0, following: false });
+        let inner = Mutex::new(Inner { group, proposers, following: false });
         RmwRegisters { shared: Arc::new(Shared { env, options, pid, inner }) }
     }
 

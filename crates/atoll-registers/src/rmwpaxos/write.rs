@@ -117,7 +117,7 @@ impl Attempt<'_> {
         judge: impl FnMut(&Answers<PrepReply>) -> Verdict,
     ) -> Result<Answers<PrepReply>, Setback> {
         let Shared { env, options, pid, .. } = self.shared;
-        let request = self.shared.next_request();
+        let request = self.proposer.next_prepare();
         let requests = to_all(self.group, |to| Prep {
             to,
             name: self.proposer.name.clone(),
