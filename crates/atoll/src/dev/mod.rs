@@ -21,6 +21,7 @@ mod ready;
 mod screen;
 mod state;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -171,7 +172,8 @@ async fn watch_over(
 ) -> Result<(), DevError> {
     let mut answered = false;
     let mut own_deaths = std::collections::BTreeMap::<u32, u32>::new();
-    let ready = ready::cluster_answers(plan);
+    let why_not = Cell::default();
+    let ready = ready::cluster_answers(plan, &why_not);
     tokio::pin!(ready);
     loop {
         tokio::select! {
@@ -200,7 +202,7 @@ async fn watch_over(
                 }
             }
             () = signals.next() => return Ok(()),
-            () = tokio::time::sleep(SAY_EVERY), if !answered => screen::still_waiting(plan),
+            () = tokio::time::sleep(SAY_EVERY), if !answered => screen::still_waiting(plan, &why_not.take()),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! When the cluster answers: every node does, and the registers of the logs do through it.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use atoll_client::proto::ListLogsRequest;
@@ -13,19 +14,26 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Time for one question.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Ready once each node has answered a question that needs a majority of the registers.
-pub async fn cluster_answers(plan: &Plan) {
+/// Ready once each node has answered a question that needs a majority of the registers. `why_not` holds what the node
+/// that is asked now said last.
+pub async fn cluster_answers(plan: &Plan, why_not: &Cell<String>) {
     for node in &plan.nodes {
-        while !answers(&node.config.grpc).await {
+        while let Err(why) = ask(&node.config.grpc).await {
+            why_not.set(format!("node {}: {why}", node.id));
             tokio::time::sleep(ASK_EVERY).await;
         }
     }
 }
 
-async fn answers(grpc: &str) -> bool {
+async fn ask(grpc: &str) -> Result<(), String> {
     let ask = async {
-        let channel = Endpoint::from_shared(format!("http://{grpc}")).ok()?.connect().await.ok()?;
-        LogServiceClient::new(channel).list_logs(ListLogsRequest {}).await.ok()
+        let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
+        let channel = endpoint.connect().await.map_err(|_| "does not listen yet".to_owned())?;
+        let answer = LogServiceClient::new(channel).list_logs(ListLogsRequest {}).await;
+        answer.map(drop).map_err(|status| status.message().to_owned())
     };
-    matches!(tokio::time::timeout(ASK_WITHIN, ask).await, Ok(Some(_)))
+    match tokio::time::timeout(ASK_WITHIN, ask).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("no answer within {} s", ASK_WITHIN.as_secs())),
+    }
 }

@@ -16,8 +16,11 @@ pub fn starting(plan: &Plan) {
 }
 
 /// The cluster does not answer yet.
-pub fn still_waiting(plan: &Plan) {
-    println!("the cluster does not answer yet; the nodes' logs are {}/node-*/log", plan.data.display());
+pub fn still_waiting(plan: &Plan, why_not: &str) {
+    println!(
+        "the cluster does not answer yet ({why_not}); the nodes' logs are {}/node-*/log",
+        plan.data.display()
+    );
 }
 
 /// The nodes, and what to do with them.
@@ -41,7 +44,7 @@ pub fn table(plan: &Plan, state: &DevState) {
     for row in aligned(&rows, if apart { &[] } else { &[2] }) {
         println!("{row}");
     }
-    println!("\n{}", hint(plan));
+    println!("\n{}", hint(plan, state));
 }
 
 /// Columns as wide as their widest cell; the last one is left as it is.
@@ -55,7 +58,7 @@ fn aligned<const N: usize>(rows: &[[String; N]], without: &[usize]) -> Vec<Strin
     rows.iter().map(line).collect()
 }
 
-fn hint(plan: &Plan) -> String {
+fn hint(plan: &Plan, state: &DevState) -> String {
     let doors: Vec<&str> = plan.nodes.iter().map(|n| n.config.grpc.as_str()).collect();
     let default_doors = doors
         .iter()
@@ -66,22 +69,14 @@ fn hint(plan: &Plan) -> String {
         lines.push(format!("  export ATOLL_CONNECT={}", doors.join(",")));
     }
     let mut rows = vec![
-        [
-            "atoll log append --log greetings 'hello, atoll'".to_owned(),
-            "a record, on a majority of disks".to_owned(),
-        ],
-        ["atoll log read --log greetings".into(), "and back".into()],
+        ["atoll log append hello".to_owned(), "a record, on a majority of disks".to_owned()],
+        ["atoll log read".into(), "and back".into()],
         ["atoll status".into(), "health, tails, who lacks what".into()],
     ];
     if doors.len() >= 3 {
-        rows.push([
-            format!("kill -9 $(jq .nodes[0].pid {}/dev.json)", plan.data.display()),
-            "any node; the log goes on".into(),
-        ]);
-        rows.push([
-            "atoll chain extend --log greetings --sequencer 2".into(),
-            "swap the Loglet under the log".into(),
-        ]);
+        let pid = plan.nodes.first().and_then(|n| state.pid(n.id)).unwrap_or(0);
+        rows.push([format!("kill -9 {pid}"), "node 1, or any; the log goes on".into()]);
+        rows.push(["atoll chain extend --sequencer 2".into(), "swap the Loglet under the log".into()]);
     }
     lines.extend(aligned(&rows, &[]).into_iter().map(|l| format!("  {l}")));
     lines.push("Ctrl-C ends all nodes.".into());
