@@ -122,6 +122,14 @@ impl Inbox {
         }
     }
 
+    pub(crate) fn waiting(&self) -> [(Class, usize, usize); 2] {
+        let state = self.lock();
+        [Class::Control, Class::Data].map(|c| {
+            let queue = &state.queues[index(c)];
+            (c, queue.events.len(), queue.bytes)
+        })
+    }
+
     pub(crate) fn close(&self) {
         let waker = {
             let mut state = self.lock();
@@ -150,6 +158,16 @@ impl NetEvents {
             None => state.waker = Some(cx.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// The network is closed: no event follows those that wait.
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
+
+    /// An event is there.
+    pub fn has_waiting(&self) -> bool {
+        self.0.lock().queues.iter().any(|q| !q.events.is_empty())
     }
 
     /// Moves waiting events to the end of `into`: control first, but a quarter of the room is the data's. Stops at
@@ -196,11 +214,7 @@ impl NetEvents {
 
     /// Events that wait, per class: number and bytes.
     pub fn waiting(&self) -> [(Class, usize, usize); 2] {
-        let state = self.0.lock();
-        [Class::Control, Class::Data].map(|c| {
-            let queue = &state.queues[index(c)];
-            (c, queue.events.len(), queue.bytes)
-        })
+        self.0.waiting()
     }
 }
 

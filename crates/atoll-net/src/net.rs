@@ -123,6 +123,11 @@ impl Net {
         conns.map(|c| (c.peer, c.class, c.queued_bytes())).collect()
     }
 
+    /// Events that wait for the host, per class: number and bytes.
+    pub fn waiting(&self) -> [(Class, usize, usize); 2] {
+        self.0.inbox.waiting()
+    }
+
     /// The nodes to be connected with, and where they are (`host:port`); all others are disconnected and refused. A changed
     /// address is dialed at once. This node itself may be in the list.
     pub fn set_peers(&self, peers: BTreeMap<NodeId, String>) {
@@ -192,13 +197,19 @@ impl Net {
             }
         };
         let _ = tokio::time::timeout(patience, drained).await;
+        self.close();
+    }
+
+    /// Like [`Net::shutdown`] without patience: peers see the connections end at once. For a node that cannot go on.
+    pub fn close(&self) {
         let mut state = self.0.lock();
-        // Accepted connections end with the acceptor, so it had to stay until they had written what was queued.
+        state.stopping = true;
+        // Accepted connections end with the acceptor, so on a clean end it stays until they have written what was queued.
         state.acceptor.take().iter().for_each(AbortHandle::abort);
         for peer in std::mem::take(&mut state.peers).into_values() {
             peer.dialers.iter().for_each(AbortHandle::abort);
         }
-        for conn in conns {
+        for conn in state.dialed.values().chain(state.accepted.values()) {
             conn.close("this node stops");
         }
         drop(state);

@@ -58,6 +58,8 @@ message! {
         pub closed: bool,
         /// All below was forgotten.
         pub forgotten: u64,
+        /// Entries are not taken at the moment.
+        pub full: bool,
     }
 }
 
@@ -127,7 +129,8 @@ impl Role for Echo {
             }
             Probe::KIND => {
                 let (staged, forgotten) = (self.staged.len() as u64, self.forgotten);
-                out.reply(from, Seen { staged, closed: self.closed, forgotten }, Lsn::NONE);
+                let full = out.space() != Space::Plenty;
+                out.reply(from, Seen { staged, closed: self.closed, forgotten, full }, Lsn::NONE);
             }
             Forget::KIND => {
                 let below = Forget::from_frame(frame).expect("a forget").below;

@@ -240,14 +240,25 @@ async fn a_full_disk_refuses_entries_until_space_comes_back() {
     let (a, b) = pair(Arc::new(disk.clone())).await;
     put_many(&a, 0..10).await;
     disk.set_capacity(Some(disk.used_bytes() + 100_000));
-    let acknowledged = on(&a, |env| async move {
+    let (acknowledged, waiting) = on(&a, |env| async move {
         let mut n = 10;
         loop {
-            match env.call(NodeId(2), put(n)).await {
+            let mut call = env.call(NodeId(2), put(n));
+            // Refused when the disk is known to be full; the one that finds out waits.
+            let outcome = loop {
+                if let Some(outcome) = poll_once(&mut call).await {
+                    break outcome;
+                }
+                let seen = env.call(NodeId(2), Probe {}).await.unwrap();
+                if seen.full && seen.staged > 0 {
+                    return (n, Some(call));
+                }
+            };
+            match outcome {
                 Ok(_) => n += 1,
                 Err(CallError::Refused { reason, .. }) => {
                     assert!(reason.contains("full"), "{reason}");
-                    return n;
+                    return (n, None);
                 }
                 Err(e) => panic!("{e}"),
             }
@@ -258,6 +269,9 @@ async fn a_full_disk_refuses_entries_until_space_comes_back() {
     check_many(&a, 0..acknowledged).await;
     disk.set_capacity(None);
     on(&a, |env| async move {
+        if let Some(call) = waiting {
+            assert_eq!(call.await.map(|r| r.n), Ok(acknowledged));
+        }
         while env.call(NodeId(2), put(acknowledged)).await.is_err() {
             env.sleep(Duration::from_millis(5)).await;
         }
