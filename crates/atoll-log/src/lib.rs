@@ -10,13 +10,20 @@
 //! | `conformance/` | what every Loglet and every register must pass, and the driver that runs it |
 //! | `memory.rs` | Loglets and registers in memory, with faults, for tests |
 
+pub mod adapter;
+mod bell;
 pub mod chain;
+#[cfg(feature = "testing")]
+pub mod conformance;
 pub mod entry;
 pub mod loglet;
+#[cfg(feature = "testing")]
+pub mod memory;
 pub mod position;
 pub mod register;
 pub mod virtual_log;
 
+pub use adapter::VirtualLoglet;
 pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use atoll_core::{Completer, Ticket, ticket};
 
-use super::bell::lock;
 use super::{Busy, LogAppendError, LogError, Shared};
+use crate::bell::lock;
 use crate::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
 use crate::position::LogPos;
 

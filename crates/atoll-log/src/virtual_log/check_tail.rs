@@ -6,8 +6,8 @@ use std::time::Duration;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
-use super::bell::{First, lock, race};
 use super::{LogError, Shared};
+use crate::bell::{First, lock, race};
 use crate::chain::Segment;
 use crate::loglet::{Loglet, LogletError, Tail, Why};
 use crate::position::LogPos;

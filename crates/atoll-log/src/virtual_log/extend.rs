@@ -8,9 +8,9 @@ use bytes::Bytes;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{NodeId, Tick};
 
-use super::bell::lock;
 use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::{ReconfigError, Shared, Step};
+use crate::bell::lock;
 use crate::chain::{END_KIND, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
 use crate::position::{LogPos, Offset};

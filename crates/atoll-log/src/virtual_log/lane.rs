@@ -12,11 +12,11 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Abandoned, Tick, Ticket};
+use atoll_core::{Tick, Ticket};
 
 use super::append::Item;
-use super::bell::lock;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
+use crate::bell::lock;
 use crate::chain::Segment;
 use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
@@ -371,7 +371,7 @@ impl Run {
                 continue;
             }
             let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { continue };
-            match got.unwrap_or_else(|Abandoned| Err(AppendError::Unknown(Why::NoSequencer))) {
+            match got.unwrap_or(Err(AppendError::Unknown(Why::NoSequencer))) {
                 Ok(placement) => {
                     if let Some(target) = &self.target {
                         settle(&self.me, &target.segment, std::mem::take(&mut flight.items), &placement);

@@ -38,7 +38,7 @@ use crate::position::LogPos;
 use crate::register::Register;
 
 mod append;
-mod bell;
+
 mod check_tail;
 mod create;
 mod error;
@@ -61,7 +61,7 @@ pub use options::{Options, Trouble, Watch};
 pub use read::LogRead;
 pub use reader::Reader;
 
-use bell::{Bell, Rounds, lock};
+use crate::bell::{Bell, Rounds, lock};
 
 /// What is known of the tail.
 #[derive(Clone, Copy, Debug, Default)]
@@ -189,6 +189,12 @@ impl VirtualLog {
     pub fn check_tail(&self) -> Ticket<Result<LogPos, LogError>> {
         let (me, round) = (self.0.clone(), self.0.check());
         self.0.env.launch("vlog.check_tail", async move { me.checked(round).await.map(|c| c.tail) })
+    }
+
+    /// Like [`VirtualLog::check_tail`], and whether the log was ended, so that this tail is the last.
+    pub fn check_end(&self) -> Ticket<Result<(LogPos, bool), LogError>> {
+        let (me, round) = (self.0.clone(), self.0.check());
+        self.0.env.launch("vlog.check_end", async move { me.checked(round).await.map(|c| (c.tail, c.ended)) })
     }
 
     /// The highest tail that this node knows of without asking.

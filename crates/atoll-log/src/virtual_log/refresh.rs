@@ -6,8 +6,8 @@ use std::time::Duration;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
-use super::bell::{First, lock, race};
 use super::{Known, LogError, Shared};
+use crate::bell::{First, lock, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, Why};
 use crate::register::{RegisterError, Version, Versioned};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use atoll_core::Tick;
 
-use super::bell::lock;
 use super::install::Installed;
 use super::{ReconfigError, Shared};
+use crate::bell::lock;
 use crate::loglet::{LogletId, LogletSpec};
 
 /// Roll forwards closer together than this are a storm.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use atoll_core::testing::hit;
 
 use super::append::Item;
-use super::bell::lock;
 use super::{LogAppendError, LogError, LogReadError, Shared};
+use crate::bell::lock;
 use crate::entry::{ClientId, OpId};
 use crate::loglet::ReadFrom;
 use crate::position::LogPos;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use atoll_core::testing::hit;
 use atoll_core::{Completer, Ticket, ticket};
 
-use super::bell::lock;
 use super::install::Installed;
 use super::truncate::trimmed_segments;
 use super::{LogError, ReconfigError, Shared};
+use crate::bell::lock;
 use crate::chain::VersionedChain;
 use crate::loglet::LogletError;
 use crate::position::LogPos;

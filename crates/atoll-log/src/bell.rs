@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
-pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -24,14 +24,14 @@ struct Ringing {
 
 /// Rung at every change. Whoever waits notes the count before it looks, so no change is missed.
 #[derive(Debug, Default)]
-pub(super) struct Bell(Mutex<Ringing>);
+pub(crate) struct Bell(Mutex<Ringing>);
 
 impl Bell {
-    pub(super) fn rings(&self) -> u64 {
+    pub(crate) fn rings(&self) -> u64 {
         lock(&self.0).rings
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let wakers = {
             let mut state = lock(&self.0);
             state.rings += 1;
@@ -41,13 +41,13 @@ impl Bell {
     }
 
     /// Ready once it was rung more often than `seen`.
-    pub(super) fn after(&self, seen: u64) -> Rung<'_> {
+    pub(crate) fn after(&self, seen: u64) -> Rung<'_> {
         Rung { bell: self, seen, key: None }
     }
 }
 
 /// See [`Bell::after`].
-pub(super) struct Rung<'a> {
+pub(crate) struct Rung<'a> {
     bell: &'a Bell,
     seen: u64,
     key: Option<u64>,
@@ -81,13 +81,13 @@ impl Drop for Rung<'_> {
 }
 
 /// Which of two futures was ready first.
-pub(super) enum First<A, B> {
+pub(crate) enum First<A, B> {
     A(A),
     B(B),
 }
 
 /// The first of two futures; `a` wins when both are ready.
-pub(super) async fn race<A: Future, B: Future>(a: A, b: B) -> First<A::Output, B::Output> {
+pub(crate) async fn race<A: Future, B: Future>(a: A, b: B) -> First<A::Output, B::Output> {
     let mut a = std::pin::pin!(a);
     let mut b = std::pin::pin!(b);
     std::future::poll_fn(move |cx| {
@@ -109,7 +109,7 @@ struct Shares<T> {
 /// An operation that many callers share. Who asks while one is under way gets the next one, never that one: its answer
 /// may be older than the question (V14). Bounded by the callers that wait.
 #[derive(Debug)]
-pub(super) struct Rounds<T>(Mutex<Shares<T>>);
+pub(crate) struct Rounds<T>(Mutex<Shares<T>>);
 
 impl<T> Default for Rounds<T> {
     fn default() -> Self {
@@ -119,7 +119,7 @@ impl<T> Default for Rounds<T> {
 
 impl<T: Clone> Rounds<T> {
     /// Joins the next round. The flag tells the caller to run rounds until [`Rounds::begin`] says that nobody waits.
-    pub(super) fn join(&self) -> (Ticket<T>, bool) {
+    pub(crate) fn join(&self) -> (Ticket<T>, bool) {
         let (done, wait) = ticket();
         let mut s = lock(&self.0);
         if mutant(Mutant::VlogV14) && !s.current.is_empty() {
@@ -133,7 +133,7 @@ impl<T: Clone> Rounds<T> {
     }
 
     /// Starts a round for all who wait; false if nobody does.
-    pub(super) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         let mut s = lock(&self.0);
         s.current = std::mem::take(&mut s.next);
         s.current.retain(|c| !c.is_abandoned());
@@ -142,7 +142,7 @@ impl<T: Clone> Rounds<T> {
     }
 
     /// Answers the round.
-    pub(super) fn finish(&self, result: &T) {
+    pub(crate) fn finish(&self, result: &T) {
         let current = std::mem::take(&mut lock(&self.0).current);
         for c in current {
             c.complete(result.clone());

@@ -1,0 +1,13 @@
+//! What every Loglet and every register must pass (virtuallog L1–L9), whoever wrote it, and a driver that runs nodes on
+//! virtual time. For tests: behind the feature `testing`.
+//!
+//! An implementation shows itself through a small harness: nodes in a [`Driver`], and handles on each of them.
+
+mod driver;
+mod history;
+pub mod loglet;
+pub mod register;
+
+pub use driver::{DEFAULT_LATENCY, Driver};
+pub use loglet::LogletHarness;
+pub use register::RegisterHarness;
