@@ -1,5 +1,6 @@
-//! The Atoll binary: a node, a cluster on this machine, and the verbs of the command line.
+//! The Atoll binary: nodes (`serve`, `dev`), and the operator's and user's tools over the public API.
 
+mod cli;
 mod dev;
 mod serve;
 
@@ -10,25 +11,53 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A replicated log whose consensus protocol can be changed while it runs.
+/// A control-plane database on a virtual log.
+///
+/// `atoll dev` starts a cluster on this machine; `atoll log append hello` and `atoll log read` use it;
+/// `atoll chain extend` changes the protocol under the log while it runs.
+///
+/// Exit status: 0 done, 1 did not happen, 2 wrong usage, 3 unknown whether it happened.
 #[derive(Debug, Parser)]
-#[command(name = "atoll", version)]
-struct Arguments {
+#[command(name = "atoll", version, max_term_width = 100)]
+struct Atoll {
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Run a cluster on this machine: one child process per node
+    Dev(dev::DevArgs),
     /// Run one node
     Serve(serve::ServeArgs),
-    /// Run a cluster on this machine: child processes, restarted when they die
-    Dev(dev::DevArgs),
+    /// Create, list, append to, read and trim logs
+    Log(cli::log::LogArgs),
+    /// Show and change the segments under a log
+    Chain(cli::chain::ChainArgs),
+    /// Show health, tails and lag, per node
+    Status(cli::status::StatusArgs),
+    /// List and change the members of the cluster
+    Node(cli::node::NodeArgs),
+    /// Measure
+    Bench(cli::bench::BenchArgs),
+    /// Print completions for a shell
+    Completions(cli::completions::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().verb {
-        Verb::Serve(args) => serve::run(&args),
+    match Atoll::parse().verb {
         Verb::Dev(args) => dev::run(&args),
+        Verb::Serve(args) => serve::run(&args),
+        Verb::Log(args) => cli::run(&args.common, cli::log::run(&args)),
+        Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
+        Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),
+        Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
+        Verb::Bench(args) => cli::run(&args.common, cli::bench::run(&args)),
+        Verb::Completions(args) => {
+            cli::completions::run(&args, &mut <Atoll as clap::CommandFactory>::command())
+        }
     }
 }
+
+#[cfg(test)]
+mod main_test;

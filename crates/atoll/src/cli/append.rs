@@ -1,0 +1,286 @@
+//! `atoll log append`: one record, or one per line of a file, many in flight.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use atoll_client::{Appending, Error, Failure, Log, MAX_RECORD_BYTES, Reason};
+use bytes::Bytes;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::timeline::Timeline;
+use super::{CliError, Common, grouped};
+
+/// Lines read ahead of the appends: so many chunks of so many lines.
+const CHUNKS_AHEAD: usize = 8;
+const CHUNK_LINES: usize = 512;
+
+/// Arguments of `atoll log append`.
+#[derive(Debug, clap::Args)]
+pub struct AppendArgs {
+    /// The record
+    #[arg(required_unless_present = "lines", conflicts_with = "lines")]
+    text: Option<String>,
+    /// A record per line of this file, without its line end; - is standard input
+    #[arg(long, value_name = "FILE|-")]
+    lines: Option<PathBuf>,
+    /// Records in flight
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "lines", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    depth: u32,
+    /// Write when records were acknowledged: microseconds since 1970 and how many, per line
+    #[arg(long, value_name = "FILE", requires = "lines")]
+    timeline: Option<PathBuf>,
+}
+
+/// Runs `atoll log append`.
+pub async fn run(common: &Common, log: &Log, args: &AppendArgs) -> Result<(), CliError> {
+    match (&args.lines, &args.text) {
+        (Some(file), _) => append_lines(common, log, file, args).await,
+        (None, Some(text)) => {
+            let position = log.append(text.clone()).await?;
+            common.print(&json!({"log": log.name(), "position": position}), || position.to_string())
+        }
+        (None, None) => Err(CliError::Usage("give TEXT, or --lines FILE".to_owned())),
+    }
+}
+
+/// What was acknowledged so far.
+#[derive(Default)]
+struct Done {
+    records: u64,
+    bytes: u64,
+    first: Option<u64>,
+    last: u64,
+}
+
+async fn append_lines(common: &Common, log: &Log, path: &Path, args: &AppendArgs) -> Result<(), CliError> {
+    let depth = args.depth as usize;
+    let (mut lines, total_bytes) = open(path)?;
+    let mut timeline = args.timeline.as_deref().map(Timeline::create).transpose()?;
+    let bar = progress_bar(total_bytes);
+    let started = Instant::now();
+    let mut done = Done::default();
+    let mut in_flight: VecDeque<(u64, Appending)> = VecDeque::with_capacity(depth);
+    let outcome = async {
+        while let Some(chunk) = lines.recv().await {
+            for line in chunk? {
+                if in_flight.len() >= depth
+                    && let Some(oldest) = in_flight.pop_front()
+                {
+                    settle(oldest, &mut done, &bar, &mut timeline).await?;
+                }
+                let length = line.len() as u64;
+                in_flight.push_back((length, log.submit(line).await?));
+            }
+        }
+        while let Some(oldest) = in_flight.pop_front() {
+            settle(oldest, &mut done, &bar, &mut timeline).await?;
+        }
+        Ok::<(), CliError>(())
+    }
+    .await;
+    bar.finish_and_clear();
+    if let Some(timeline) = &mut timeline {
+        timeline.write()?;
+    }
+    if let Err(error) = outcome {
+        return Err(at_line(error, done.records + 1));
+    }
+    report(common, log, &done, started.elapsed())
+}
+
+async fn settle(
+    (length, appending): (u64, Appending),
+    done: &mut Done,
+    bar: &ProgressBar,
+    timeline: &mut Option<Timeline>,
+) -> Result<(), CliError> {
+    let position = appending.await?;
+    if let Some(timeline) = timeline {
+        timeline.note()?;
+    }
+    done.records += 1;
+    done.bytes += length;
+    done.first.get_or_insert(position);
+    done.last = position;
+    bar.inc(length + 1);
+    if done.records.is_multiple_of(1024) {
+        bar.set_message(grouped(done.records));
+    }
+    Ok(())
+}
+
+/// Says which line it was.
+fn at_line(error: CliError, line: u64) -> CliError {
+    let add = |failure: Failure| Failure {
+        message: format!("line {}: {}", grouped(line), failure.message),
+        next: match failure.next.as_str() {
+            "" => "the lines before it are appended".to_owned(),
+            next => format!("the lines before it are appended; {next}"),
+        },
+        ..failure
+    };
+    match error {
+        CliError::Client(Error::DidNotHappen(failure)) => CliError::Client(Error::DidNotHappen(add(failure))),
+        CliError::Client(Error::Unknown(failure)) => CliError::Client(Error::Unknown(add(failure))),
+        other => other,
+    }
+}
+
+fn report(common: &Common, log: &Log, done: &Done, took: Duration) -> Result<(), CliError> {
+    let seconds = took.as_secs_f64();
+    let per_second = done.records as f64 / seconds.max(1e-9);
+    let megabytes_per_second = done.bytes as f64 / 1e6 / seconds.max(1e-9);
+    let value = json!({
+        "log": log.name(), "records": done.records, "bytes": done.bytes, "first": done.first,
+        "last": done.first.map(|_| done.last), "seconds": seconds, "records_s": per_second,
+    });
+    common.print(&value, || match done.first {
+        None => "no lines".to_owned(),
+        Some(first) => format!(
+            "{} records at positions {first} to {} in {seconds:.2} s: {} records/s, {megabytes_per_second:.1} MB/s",
+            grouped(done.records),
+            done.last,
+            grouped(per_second as u64),
+        ),
+    })
+}
+
+fn progress_bar(total_bytes: Option<u64>) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match total_bytes {
+        Some(n) => (
+            ProgressBar::new(n),
+            "{wide_bar} {bytes}/{total_bytes}  {msg} records  {bytes_per_sec}  {eta} left",
+        ),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {msg} records  {bytes_per_sec}"),
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+type Chunk = Result<Vec<Bytes>, CliError>;
+
+/// Starts to read lines, on a thread of its own: a slow pipe must not hold up acknowledgements.
+fn open(path: &Path) -> Result<(mpsc::Receiver<Chunk>, Option<u64>), CliError> {
+    let (to, lines) = mpsc::channel(CHUNKS_AHEAD);
+    if path == Path::new("-") {
+        thread::spawn(move || {
+            read_chunks(BufReader::with_capacity(1 << 18, io::stdin()), "standard input", &to)
+        });
+        return Ok((lines, None));
+    }
+    let what = path.display().to_string();
+    let file = |error| CliError::File { what: what.clone(), error };
+    let source = File::open(path).map_err(file)?;
+    let total = source.metadata().ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+    thread::spawn(move || read_chunks(BufReader::with_capacity(1 << 18, source), &what, &to));
+    Ok((lines, total))
+}
+
+/// Sends lines in chunks; a chunk goes as soon as the next line would have to be waited for.
+fn read_chunks<R: Read>(mut source: BufReader<R>, what: &str, to: &mpsc::Sender<Chunk>) {
+    let mut chunk = Vec::new();
+    loop {
+        match read_line(&mut source) {
+            Ok(Some(line)) => chunk.push(Bytes::from(line)),
+            Ok(None) => {
+                let _ = to.blocking_send(Ok(chunk));
+                return;
+            }
+            Err(error) => {
+                let _ = to.blocking_send(Ok(chunk));
+                let error = match error.kind() {
+                    io::ErrorKind::FileTooLarge => CliError::Client(too_long()),
+                    _ => CliError::File { what: what.to_owned(), error },
+                };
+                let _ = to.blocking_send(Err(error));
+                return;
+            }
+        }
+        let send = chunk.len() >= CHUNK_LINES || !source.buffer().contains(&b'\n');
+        if send && to.blocking_send(Ok(std::mem::take(&mut chunk))).is_err() {
+            return;
+        }
+    }
+}
+
+/// The next line without its end; None at the end of the file. Longer than a record may be: an error, before it is all in
+/// memory.
+fn read_line<R: BufRead>(source: &mut R) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let limit = MAX_RECORD_BYTES as u64 + 1;
+    if source.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() as u64 == limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(Some(line))
+}
+
+fn too_long() -> Error {
+    Error::DidNotHappen(Failure::new(
+        Reason::TooLarge,
+        format!("the line has more than {MAX_RECORD_BYTES} bytes, which is the most that a record may have"),
+        "split it",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn lines(input: &[u8]) -> Result<Vec<Vec<u8>>, io::ErrorKind> {
+        let mut source = BufReader::with_capacity(7, input);
+        let mut all = Vec::new();
+        loop {
+            match read_line(&mut source) {
+                Ok(Some(line)) => all.push(line),
+                Ok(None) => return Ok(all),
+                Err(error) => return Err(error.kind()),
+            }
+        }
+    }
+
+    #[test]
+    fn lines_lose_their_end_and_nothing_else() {
+        assert_eq!(lines(b"").unwrap(), Vec::<Vec<u8>>::new());
+        assert_eq!(
+            lines(b"a\n\nb\r\nlast").unwrap(),
+            [b"a".to_vec(), vec![], b"b\r".to_vec(), b"last".to_vec()]
+        );
+        assert_eq!(lines(b"\xff\x00\n").unwrap(), [b"\xff\x00".to_vec()]);
+    }
+
+    #[test]
+    fn a_line_may_be_as_long_as_a_record_and_no_longer() {
+        let mut longest = vec![b'x'; MAX_RECORD_BYTES];
+        assert_eq!(lines(&longest).unwrap()[0].len(), MAX_RECORD_BYTES);
+        longest.push(b'\n');
+        assert_eq!(lines(&longest).unwrap()[0].len(), MAX_RECORD_BYTES);
+        longest.insert(0, b'x');
+        assert_eq!(lines(&longest), Err(io::ErrorKind::FileTooLarge));
+    }
+
+    #[test]
+    fn a_failure_names_its_line() {
+        let error = at_line(CliError::Client(too_long()), 1235);
+        let CliError::Client(Error::DidNotHappen(failure)) = error else { panic!("changed outcome") };
+        assert!(failure.message.starts_with("line 1,235: "), "{failure}");
+        assert!(failure.next.starts_with("the lines before it are appended; "), "{failure}");
+    }
+}

@@ -1,0 +1,119 @@
+//! `atoll chain`.
+
+use atoll_client::proto::{Chain, LogletSpec, Segment};
+use serde_json::{Value, json};
+
+use super::{CliError, Common, DEFAULT_LOG, SpecArgs, Table};
+
+/// Arguments of `atoll chain`.
+#[derive(Debug, clap::Args)]
+pub struct ChainArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Which log
+    #[arg(long, global = true, value_name = "NAME", default_value = DEFAULT_LOG)]
+    pub log: String,
+    #[command(subcommand)]
+    verb: ChainVerb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ChainVerb {
+    /// Show the segments under the log
+    Show,
+    /// End the active segment and start another: other servers, another sequencer, another kind of loglet
+    Extend(SpecArgs),
+    /// Take segments that are trimmed as a whole off the front, and delete their data
+    Truncate,
+    /// Rebuild a sealed segment on other servers; its contents and positions stay
+    Modify(ModifyArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ModifyArgs {
+    /// The number of the segment, as `atoll chain show` prints it
+    #[arg(long, value_name = "N", required_unless_present = "id", conflicts_with = "id")]
+    segment: Option<usize>,
+    /// The id of its loglet
+    #[arg(long, value_name = "HEX")]
+    id: Option<String>,
+    #[command(flatten)]
+    spec: SpecArgs,
+}
+
+/// Runs `atoll chain`.
+pub async fn run(args: &ChainArgs) -> Result<(), CliError> {
+    let client = args.common.client().await?;
+    let name = args.log.as_str();
+    client.log(name)?;
+    let chain = match &args.verb {
+        ChainVerb::Show => client.chain(name).await?,
+        ChainVerb::Extend(spec) => client.extend(name, spec.into()).await?,
+        ChainVerb::Truncate => client.truncate(name).await?,
+        ChainVerb::Modify(modify) => {
+            let id = match (&modify.id, modify.segment) {
+                (Some(id), _) => id.clone(),
+                (None, segment) => loglet_of(&client.chain(name).await?, segment)?,
+            };
+            client.modify(name, &id, LogletSpec::from(&modify.spec)).await?
+        }
+    };
+    args.common.print(&to_json(&chain), || to_text(&chain))
+}
+
+fn loglet_of(chain: &Chain, segment: Option<usize>) -> Result<String, CliError> {
+    let count = chain.segments.len();
+    match segment.and_then(|i| chain.segments.get(i)) {
+        Some(segment) => Ok(segment.loglet.clone()),
+        None => Err(CliError::Usage(format!(
+            "log {} has segments 0 to {}; see `atoll chain show`",
+            chain.log,
+            count.saturating_sub(1)
+        ))),
+    }
+}
+
+fn to_json(chain: &Chain) -> Value {
+    let segment = |s: &Segment| {
+        let config: serde_json::Map<String, Value> =
+            s.config.iter().map(|f| (f.name.clone(), f.value.clone().into())).collect();
+        json!({"start": s.start, "stop": s.stop, "kind": s.kind, "loglet": s.loglet, "base": s.base, "config": config})
+    };
+    json!({
+        "log": chain.log, "version": chain.version, "trim": chain.trim,
+        "segments": chain.segments.iter().map(segment).collect::<Vec<_>>(),
+    })
+}
+
+fn to_text(chain: &Chain) -> String {
+    let mut table = Table::new(["SEGMENT", "START", "STOP", "KIND", "LOGLET", "CONFIGURATION"]);
+    for (i, s) in chain.segments.iter().enumerate() {
+        let config: Vec<String> = s.config.iter().map(|f| format!("{}={}", f.name, f.value)).collect();
+        let stop = s.stop.map_or("active".to_owned(), |stop| stop.to_string());
+        table.row([
+            i.to_string(),
+            s.start.to_string(),
+            stop,
+            s.kind.clone(),
+            s.loglet.clone(),
+            config.join(" "),
+        ]);
+    }
+    format!("log {}, chain version {}, trimmed below {}\n{table}", chain.log, chain.version, chain.trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_found_by_number() {
+        let segment = |loglet: &str| Segment { loglet: loglet.to_owned(), ..Segment::default() };
+        let chain =
+            Chain { log: "main".into(), segments: vec![segment("aa"), segment("bb")], ..Chain::default() };
+        assert!(matches!(loglet_of(&chain, Some(1)).as_deref(), Ok("bb")));
+        let error = loglet_of(&chain, Some(2)).map_err(|e| e.to_string());
+        assert_eq!(error, Err("log main has segments 0 to 1; see `atoll chain show`".to_owned()));
+        assert!(to_text(&chain).contains("SEGMENT"));
+    }
+}

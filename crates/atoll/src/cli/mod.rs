@@ -1,0 +1,286 @@
+//! The verbs that are clients of a cluster.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | what all verbs share: addresses, output, errors and exit status |
+//! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
+//! | `chain.rs`, `status.rs`, `node.rs` | operating |
+//! | `bench.rs` | measuring |
+//! | `completions.rs` | shell completions |
+//! | `table.rs` | aligned columns |
+//! | `timeline.rs` | a file with the moment of each acknowledgement |
+
+pub mod append;
+pub mod bench;
+pub mod chain;
+pub mod completions;
+pub mod log;
+pub mod node;
+pub mod read;
+pub mod status;
+mod table;
+mod timeline;
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use atoll_client::proto::LogletSpec;
+use atoll_client::{Client, Error, Failure, Options, Reason, Tls};
+use serde_json::{Value, json};
+
+pub use table::Table;
+
+/// Where `atoll dev` has its first nodes.
+const DEV_ADDRESSES: &str = "127.0.0.1:7411,127.0.0.1:7421,127.0.0.1:7431,127.0.0.1:7441,127.0.0.1:7451";
+/// The log that is meant where none is named.
+pub const DEFAULT_LOG: &str = "main";
+
+/// Options of every verb that talks to a cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// gRPC addresses of nodes; where one fails, the next is tried [default: those of `atoll dev`]
+    #[arg(
+        long,
+        global = true,
+        env = "ATOLL_CONNECT",
+        value_name = "HOST:PORT,...",
+        help_heading = "Connection"
+    )]
+    pub connect: Option<String>,
+    /// Ask this node alone
+    #[arg(long, global = true, value_name = "ID", help_heading = "Connection")]
+    pub node: Option<u32>,
+    /// Give up on an operation after so many seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "30", value_parser = seconds, help_heading = "Connection")]
+    pub timeout: Duration,
+    /// Certificates (PEM) of the authority of the nodes; switches TLS on
+    #[arg(long, global = true, env = "ATOLL_TLS_CA", value_name = "FILE", help_heading = "Connection")]
+    pub tls_ca: Option<PathBuf>,
+    /// This client's certificate (PEM)
+    #[arg(long, global = true, env = "ATOLL_TLS_CERT", value_name = "FILE", requires_all = ["tls_ca", "tls_key"], help_heading = "Connection")]
+    pub tls_cert: Option<PathBuf>,
+    /// This client's key (PEM)
+    #[arg(
+        long,
+        global = true,
+        env = "ATOLL_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Connection"
+    )]
+    pub tls_key: Option<PathBuf>,
+    /// The name in the nodes' certificates, where it is not the host of the address
+    #[arg(long, global = true, value_name = "NAME", requires = "tls_ca", help_heading = "Connection")]
+    pub tls_name: Option<String>,
+    /// Print JSON, one value per line
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.001..=86_400.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err("0.001 to 86400 are allowed".to_owned()),
+    }
+}
+
+/// What the next loglet should be like.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct SpecArgs {
+    /// Its kind: native or local [default: as it was]
+    #[arg(long, value_name = "KIND")]
+    pub loglet: Option<String>,
+    /// Exactly these servers: an odd number [default: as they were, as far as they are up]
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub servers: Vec<u32>,
+    /// Exactly this sequencer
+    #[arg(long, value_name = "ID")]
+    pub sequencer: Option<u32>,
+    /// Not these nodes, if it can be helped
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub avoid: Vec<u32>,
+}
+
+impl From<&SpecArgs> for LogletSpec {
+    fn from(args: &SpecArgs) -> Self {
+        LogletSpec {
+            kind: args.loglet.clone(),
+            servers: args.servers.clone(),
+            sequencer: args.sequencer,
+            avoid: args.avoid.clone(),
+        }
+    }
+}
+
+/// Why a verb ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The cluster's answer, or none.
+    #[error(transparent)]
+    Client(#[from] Error),
+    /// A file of this machine.
+    #[error("{what}: {error}")]
+    File {
+        /// Which.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard output; a closed pipe is no error.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A check that the verb was asked to make failed.
+    #[error("{0}")]
+    Check(String),
+}
+
+impl CliError {
+    fn exit_status(&self) -> u8 {
+        match self {
+            CliError::Client(Error::DidNotHappen(f)) if f.reason == Reason::Invalid => 2,
+            CliError::Client(Error::DidNotHappen(_)) => 1,
+            CliError::Client(Error::Unknown(_)) => 3,
+            CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
+            CliError::File { .. } | CliError::Output(_) | CliError::Check(_) => 1,
+            CliError::Usage(_) => 2,
+        }
+    }
+
+    fn happened(&self) -> &'static str {
+        match self {
+            CliError::Client(Error::Unknown(_)) => "unknown",
+            _ => "no",
+        }
+    }
+
+    /// As a program reads it.
+    fn to_json(&self) -> Value {
+        let (reason, message, next) = match self {
+            CliError::Client(e) => {
+                let Failure { reason, message, next } = e.failure();
+                (reason.word(), message.clone(), next.clone())
+            }
+            CliError::Usage(_) => ("invalid", self.to_string(), String::new()),
+            other => ("local", other.to_string(), String::new()),
+        };
+        json!({"error": {"happened": self.happened(), "reason": reason, "message": message, "next": next}})
+    }
+
+    /// As a person reads it.
+    fn to_text(&self) -> String {
+        let CliError::Client(error) = self else { return format!("atoll: {self}") };
+        let head = match error {
+            Error::DidNotHappen(_) => "did not happen",
+            Error::Unknown(_) => "unknown whether it happened",
+        };
+        let Failure { message, next, .. } = error.failure();
+        match next.is_empty() {
+            true => format!("atoll: {head}: {message}"),
+            false => format!("atoll: {head}: {message}\n  next: {next}"),
+        }
+    }
+}
+
+/// Runs a verb to its end, and says how it ended.
+pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) -> ExitCode {
+    // One thread: client and verb share it, and no wake crosses threads.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("atoll: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let status = error.exit_status();
+            if status != 0 {
+                if common.json {
+                    eprintln!("{}", error.to_json());
+                } else {
+                    eprintln!("{}", error.to_text());
+                }
+            }
+            ExitCode::from(status)
+        }
+    }
+}
+
+impl Common {
+    /// A client of the cluster, or of the one node that was asked for.
+    pub async fn client(&self) -> Result<Client, CliError> {
+        let mut options = Options { operation_timeout: self.timeout, ..Options::default() };
+        options.attempt_timeout = options.attempt_timeout.min(self.timeout);
+        options.tls = self.tls()?;
+        let client = Client::with_options(self.connect.as_deref().unwrap_or(DEV_ADDRESSES), options)?;
+        Ok(match self.node {
+            Some(id) => client.at_node(id).await?,
+            None => client,
+        })
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, CliError> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|error| CliError::File { what: path.display().to_string(), error })
+        };
+        let Some(ca) = &self.tls_ca else { return Ok(None) };
+        let identity = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+            _ => None,
+        };
+        Ok(Some(Tls { ca: read(ca)?, identity, domain: self.tls_name.clone() }))
+    }
+
+    /// Prints a value as JSON, or what `text` makes of it.
+    pub fn print(&self, value: &Value, text: impl FnOnce() -> String) -> Result<(), CliError> {
+        let line = if self.json { value.to_string() } else { text() };
+        let mut out = io::stdout().lock();
+        writeln!(out, "{}", line.trim_end_matches('\n'))?;
+        out.flush()?;
+        Ok(())
+    }
+}
+
+/// A number with thousands separated, for people.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_outcome_and_what_to_do() {
+        let failure = Failure::new(Reason::DiskFull, "a disk is full", "trim the log");
+        let no = CliError::Client(Error::DidNotHappen(failure.clone()));
+        assert_eq!(no.to_text(), "atoll: did not happen: a disk is full\n  next: trim the log");
+        assert_eq!(no.exit_status(), 1);
+        let unknown = CliError::Client(Error::Unknown(failure));
+        assert_eq!(unknown.exit_status(), 3);
+        assert_eq!(unknown.to_json()["error"]["happened"], "unknown");
+        assert_eq!(unknown.to_json()["error"]["reason"], "disk-full");
+        assert_eq!(CliError::Usage("x".into()).exit_status(), 2);
+        assert_eq!(CliError::Output(io::ErrorKind::BrokenPipe.into()).exit_status(), 0);
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The command line as users type it.
+#![allow(clippy::unwrap_used)]
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use super::Atoll;
+
+#[test]
+fn the_command_tree_is_consistent() {
+    Atoll::command().debug_assert();
+}
+
+#[test]
+fn documented_commands_parse() {
+    for line in [
+        "atoll dev",
+        "atoll dev --nodes 5 --data d --no-restart",
+        "atoll serve --data d",
+        "atoll log create --log a/b --loglet native --servers 1,2,3 --sequencer 2",
+        "atoll log list --json",
+        "atoll log append hello",
+        "atoll log append --lines - --depth 64",
+        "atoll log --log x append hello",
+        "atoll log read --from 1 --to 9 --limit 3 --raw --node 2 --local-only",
+        "atoll log tail --from 0",
+        "atoll log check-tail --connect 127.0.0.1:7411,127.0.0.1:7421",
+        "atoll log trim 500",
+        "atoll chain show",
+        "atoll chain extend --loglet native --servers 1,2,3 --sequencer 2 --log main",
+        "atoll chain truncate --json",
+        "atoll chain modify --segment 0 --servers 1,2,4",
+        "atoll chain modify --id 00000000000000000000000000000001",
+        "atoll status --json",
+        "atoll node list",
+        "atoll node add 4 127.0.0.1:7442 --roles log,meta",
+        "atoll node drain 2",
+        "atoll node remove 2",
+        "atoll bench log --payload 1024 --depth 64 --seconds 10 --json --count-after --timeline --longest-gap",
+        "atoll completions bash",
+    ] {
+        if let Err(error) = Atoll::try_parse_from(line.split(' ')) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn wrong_lines_are_refused_with_the_right_words() {
+    for (line, kind) in [
+        ("atoll log append", ErrorKind::MissingRequiredArgument),
+        ("atoll log append x --lines f", ErrorKind::ArgumentConflict),
+        ("atoll log read --raw --json", ErrorKind::ArgumentConflict),
+        ("atoll log trim", ErrorKind::MissingRequiredArgument),
+        ("atoll node add 0 a:1", ErrorKind::ValueValidation),
+        ("atoll node add 4 a:1 --roles leader", ErrorKind::InvalidValue),
+        ("atoll chain modify", ErrorKind::MissingRequiredArgument),
+        ("atoll bench log --depth 0", ErrorKind::ValueValidation),
+        ("atoll bench log --seconds 0", ErrorKind::ValueValidation),
+        ("atoll frobnicate", ErrorKind::InvalidSubcommand),
+    ] {
+        assert_eq!(Atoll::try_parse_from(line.split(' ')).unwrap_err().kind(), kind, "{line}");
+    }
+}
