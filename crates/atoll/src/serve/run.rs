@@ -90,11 +90,15 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
     };
     let supervisor = supervisor_gone(exit_with_stdin);
     tokio::pin!(supervisor);
+    let mut gone = false;
     let mut asked = async || {
         tokio::select! {
             _ = terminate.recv() => Asked::Drain,
             _ = interrupt.recv() => Asked::Drain,
-            _ = &mut supervisor => Asked::Stop,
+            () = &mut supervisor, if !gone => {
+                gone = true;
+                Asked::Stop
+            }
         }
     };
 
