@@ -12,7 +12,13 @@ use cluster::{Cluster, batch};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn append(c: &mut Cluster, log: &NativeLoglet, client: u64, seq: u64, what: &[&str]) -> Result<Placement, AppendError> {
+fn append(
+    c: &mut Cluster,
+    log: &NativeLoglet,
+    client: u64,
+    seq: u64,
+    what: &[&str],
+) -> Result<Placement, AppendError> {
     let ticket = log.append(batch(client, seq, what));
     c.wait(ticket, SOON).expect("an append is answered")
 }
@@ -27,7 +33,14 @@ fn seal(c: &mut Cluster, at: u32, log: &NativeLoglet) -> Result<(), LogletError>
     c.on(at, async move { log.seal().await })
 }
 
-fn read(c: &mut Cluster, at: u32, log: &NativeLoglet, from: u64, to: u64, which: ReadFrom) -> Result<Vec<String>, ReadError> {
+fn read(
+    c: &mut Cluster,
+    at: u32,
+    log: &NativeLoglet,
+    from: u64,
+    to: u64,
+    which: ReadFrom,
+) -> Result<Vec<String>, ReadError> {
     let log = log.clone();
     c.on(at, async move {
         let mut out = Vec::new();
@@ -51,7 +64,10 @@ fn append_read_check_seal() {
         assert_eq!(append(&mut c, &log, 1, 1, &["a", "b"]), Ok(Placement::contiguous(Offset(0), 2)));
         assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Ok(Placement::contiguous(Offset(2), 1)));
         // The same operations again: the same places, nothing new.
-        assert_eq!(append(&mut c, &log, 1, 2, &["b", "c", "d"]).unwrap().runs, [(Offset(1), 2), (Offset(3), 1)]);
+        assert_eq!(
+            append(&mut c, &log, 1, 2, &["b", "c", "d"]).unwrap().runs,
+            [(Offset(1), 2), (Offset(3), 1)]
+        );
         assert_eq!(check(&mut c, 1, &log), Ok(Tail { at: Offset(4), sealed: None }));
         let other = c.open(n, 9, &config);
         assert_eq!(read(&mut c, n, &other, 0, 4, ReadFrom::Anywhere).unwrap(), ["a", "b", "c", "d"]);

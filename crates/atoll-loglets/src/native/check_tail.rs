@@ -7,11 +7,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Call, NodeId, Tick};
+use atoll_core::{Call, Class, NodeId, Tick, roles};
 use atoll_log::{LogletError, Offset, SealedConfig, Tail, Why};
+use bytes::Bytes;
 
 use super::loglet::{Group, failure};
-use super::message::{Info, ServerState, Verdict, Wait};
+use super::message::{Info, Repair, ServerState, Verdict, Wait};
 
 /// States of a majority at least, all of one attempt.
 pub(crate) type Majority = BTreeMap<NodeId, ServerState>;
@@ -110,11 +111,26 @@ impl Group {
             hit("native.check_tail.overtaken");
             return Err(LogletError::Unavailable(Why::NoQuorum));
         }
-        if known == tail || majority.values().all(|s| s.local_tail == tail) {
+        if known == tail {
             return Ok(tail);
         }
-        hit("native.check_tail.repair");
-        self.repair(majority, known, tail).await?;
+        if majority.values().any(|s| s.local_tail < tail) {
+            hit("native.check_tail.repair");
+            self.repair(majority, known, tail).await?;
+        }
+        // A majority holds everything now: rule K (b), passed on to servers that are sealed, inside Repair, and nowhere else.
+        // The next check is done with one round, and a server that lacks something knows it.
+        for node in majority.keys() {
+            let message = Repair {
+                loglet: self.id,
+                config: Bytes::new(),
+                first: tail,
+                count: 0,
+                known_tail: tail,
+                batch: Bytes::new(),
+            };
+            self.env.post(*node, Class::Data, roles::LOG_SERVER, message);
+        }
         Ok(tail)
     }
 

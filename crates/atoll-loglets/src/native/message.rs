@@ -249,7 +249,7 @@ message! {
         pub config: Bytes,
         /// Offset of the first entry.
         pub first: Offset,
-        /// Number of entries.
+        /// Number of entries; none to pass on the known tail alone.
         pub count: u32,
         /// Below this, all is globally committed: rule K (b), to sealed servers only.
         pub known_tail: Offset,

@@ -133,10 +133,7 @@ impl Cluster {
         let incarnation = Incarnation(u64::from(id.0) * 1000 + life);
         let mut core = NodeCore::new(id, incarnation, self.rng.next());
         let env = core.env();
-        core.add_role(
-            roles::LOG_SERVER,
-            Box::new(LogServer::new(env.clone(), storage, self.server.clone())),
-        );
+        core.add_role(roles::LOG_SERVER, Box::new(LogServer::new(env.clone(), storage, self.server.clone())));
         core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), self.sequencer.clone())));
         let identity = Identity {
             node: id,

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_core::testing::hit;
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Class, Effects, Encode, FetchError, Loc, Lsn, RecordKind, Stored, invariant, roles};
 use atoll_log::{LogletId, Offset};
 
 use super::facts::{ENTRY_FORMAT, EntryHead};
 use super::replica::Sealing;
 use super::{LogServer, Staged};
-use crate::native::message::{StoredUpTo, Verdict};
+use crate::native::message::{ServerState, StoredUpTo, Verdict};
 use crate::store::Place;
 
 /// Live runs on their way out of sparse segments.
@@ -66,6 +66,12 @@ impl LogServer {
         self.cache.add(loglet, first, len);
         if !filled {
             replica.raise_local_tail(end);
+            if mutant(Mutant::NativeT4) && replica.seal == Sealing::Sealed {
+                let (round, expects, verdict) = (replica.round, end, Verdict::Done {});
+                let state = ServerState { sealed: false, ..replica.state() };
+                let message = StoredUpTo { loglet, verdict, round, expects, state };
+                out.post(replica.config.sequencer.0, Class::Data, roles::SEQUENCER, message, Lsn::NONE);
+            }
             replica.tell(if replica.seal == Sealing::Sealed { Verdict::Sealed {} } else { Verdict::Done {} });
         }
         self.touched.insert(loglet);

@@ -185,19 +185,18 @@ impl LogServer {
                 Ok((replica.staged_state(), lsn))
             }
             Sealing::Open => {
-                let durable_tail = replica.local_tail;
-                if replica.staged_tail > durable_tail {
+                if replica.staged_tail > replica.local_tail {
                     hit("native.server.seal_with_stores_in_flight");
                 }
                 // Behind every admitted Store in the journal: durable means that they are, too.
                 let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
                 let replica = self.replica(loglet, config, out)?;
-                replica.seal = Sealing::Staged(lsn);
-                let mut state = replica.staged_state();
                 if mutant(Mutant::NativeT4) {
-                    state.local_tail = durable_tail;
+                    replica.seal = Sealing::Sealed;
+                    return Ok((replica.state(), Lsn::NONE));
                 }
-                Ok((state, lsn))
+                replica.seal = Sealing::Staged(lsn);
+                Ok((replica.staged_state(), lsn))
             }
         }
     }
@@ -209,7 +208,7 @@ impl LogServer {
         m: Repair,
         out: &mut Effects,
     ) -> Result<(), DecodeError> {
-        let batch = parse_counted(m.batch, m.count)?;
+        let batch = if m.count == 0 { None } else { Some(parse_counted(m.batch, m.count)?) };
         let (loglet, space) = (m.loglet, out.space());
         let replica = match self.replica(loglet, &m.config, out) {
             Ok(replica) => replica,
@@ -231,6 +230,13 @@ impl LogServer {
             Sealing::Sealed => {}
         }
         replica.raise_known_tail(m.known_tail);
+        self.touched.insert(loglet);
+        // Of nothing: only the known tail is passed on.
+        let Some(batch) = batch else {
+            self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
+            return Ok(());
+        };
+        let Some(replica) = self.loglets.get(&loglet) else { return Ok(()) };
         let (verdict, reveals) = match replica.admit(m.first, m.count) {
             Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
             Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
@@ -246,7 +252,6 @@ impl LogServer {
             }
             Admit::OutOfOrder => (Verdict::OutOfOrder {}, Lsn::NONE),
         };
-        self.touched.insert(loglet);
         self.answer(from, loglet, verdict, reveals, out);
         Ok(())
     }
