@@ -3,6 +3,7 @@
 
 mod echo;
 mod gate;
+mod speed;
 
 use std::collections::BTreeMap;
 use std::future::Future;
