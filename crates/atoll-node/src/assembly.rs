@@ -22,7 +22,7 @@ use crate::members::meta_group::MetaGroup;
 use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::{Members, table};
-use crate::policy::Guardian;
+use crate::policy::{Filler, Guardian};
 use crate::settings::Timings;
 
 /// Settings of every layer.
@@ -153,6 +153,9 @@ impl NodeParts {
         };
         self.env.spawn("meta_group", Box::pin(meta.run()));
         self.guardian.start();
+        let filler =
+            Filler { env: self.env.clone(), logs: self.logs.clone(), members: self.members.clone(), every };
+        self.env.spawn("back_fill", Box::pin(filler.run()));
         self.keep_joined().await;
     }
 

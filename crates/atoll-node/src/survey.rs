@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_core::{Env, NodeId};
 use atoll_log::virtual_log::{Segment, VirtualLog};
-use atoll_log::{LogPos, LogletId, Offset};
+use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::message::{LogletStatus, Status};
 
 use crate::logs::Logs;
@@ -54,6 +54,11 @@ impl Survey {
         Survey { servers }
     }
 
+    /// Asks one server.
+    pub async fn of(env: &Env, node: NodeId) -> Survey {
+        Survey { servers: ask(env, node).await.map(|loglets| (node, loglets)).into_iter().collect() }
+    }
+
     /// Whether a server answered.
     pub fn answered(&self, node: NodeId) -> bool {
         self.servers.contains_key(&node)
@@ -75,11 +80,6 @@ impl Survey {
         let has =
             if status.missing > 0 { from_offset } else { seen.max(status.state.local_tail.min(to_offset)) };
         Progress { has_up_to: Some(segment.position_of(has)), lacks }
-    }
-
-    /// Loglets that some server holds, with the servers: for those that no chain names any more.
-    pub fn loglets(&self) -> impl Iterator<Item = (NodeId, LogletId)> + '_ {
-        self.servers.iter().flat_map(|(node, all)| all.keys().map(|id| (*node, *id)))
     }
 }
 
@@ -129,9 +129,4 @@ pub fn held_by(logs: &Logs, opened: &[Arc<VirtualLog>], node: NodeId) -> Option<
         }
     }
     example.map(|name| format!("{entries} segments, of log {name:?} among others"))
-}
-
-/// Start of a segment in its Loglet, for messages about offsets.
-pub fn stop_offset(segment: &Segment) -> Option<Offset> {
-    segment.stop.map(|stop| segment.offset_of(stop))
 }

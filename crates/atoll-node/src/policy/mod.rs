@@ -5,9 +5,12 @@
 //! | --- | --- |
 //! | `assess.rs` | what is wrong with a segment, and what should follow: a pure function |
 //! | `guardian.rs` | the procedure that looks, waits its turn, and acts |
+//! | `back_fill.rs` | the procedure that has this node fetch what it missed |
 
 pub mod assess;
+pub mod back_fill;
 pub mod guardian;
 
 pub use assess::{Reason, View};
+pub use back_fill::Filler;
 pub use guardian::{Deeds, Guardian};
