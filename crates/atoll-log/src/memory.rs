@@ -623,7 +623,9 @@ impl Register for MemoryRegister {
             let done = {
                 let mut s = lock(&self.at.servers.state);
                 let cell = s.cells.entry(self.name.clone()).or_default();
-                if let Some(version) = cell.written.get(&nonce.0) {
+                // Marks are not remembered for ever: their writers find them in what came later.
+                let remembered = |v: &&Version| v.0 + 1 >= cell.now.version.0;
+                if let Some(version) = cell.written.get(&nonce.0).filter(remembered) {
                     Written::Yes(*version)
                 } else if cell.now.version == expected {
                     let version = Version(expected.0 + 1);

@@ -81,11 +81,14 @@ impl Group {
 pub(super) struct Item {
     pub(super) op: OpId,
     pub(super) payload: Bytes,
-    /// An attempt may be in the log, at this position or above. None: nothing of it can be in the log.
+    /// No copy of it is below; an attempt, of this node or another, may have put one here or above. None: not known, and this
+    /// node was not told of any attempt.
     pub(super) since: Option<LogPos>,
     /// The log must be looked through from `since` before it is sent from here.
     pub(super) seek: bool,
-    /// Attempts that may be in the log, those of other nodes counted as one.
+    /// It was sent through another node, or in another life of its client, before.
+    foreign: bool,
+    /// Attempts of this node that may be in the log.
     tries: u32,
     index: usize,
     group: Arc<Group>,
@@ -104,28 +107,38 @@ impl Item {
         self.group.fail(why);
     }
 
-    /// Notes that the record leaves this node: from now on it may be in the log at `floor` or above.
+    /// Notes that the record leaves this node, for a place at `floor` or above.
     pub(super) fn sent(&mut self, floor: LogPos) {
-        self.since = Some(self.since.map_or(floor, |s| s.min(floor)));
+        self.since.get_or_insert(floor);
         self.tries = self.tries.saturating_add(1);
     }
 
     /// Notes that the last attempt did not happen.
     pub(super) fn not_sent(&mut self) {
         self.tries = self.tries.saturating_sub(1);
-        if self.tries == 0 {
-            self.since = None;
+    }
+
+    /// Notes that no copy of it is below `end`, and none will be.
+    pub(super) fn not_below(&mut self, end: LogPos) {
+        if self.since.is_some_and(|s| s < end) {
+            self.since = Some(end);
         }
     }
 
-    /// Notes that nothing of it is in the log, nor will be unless it is sent again.
-    pub(super) fn clear(&mut self) {
-        (self.since, self.tries) = (None, 0);
+    /// True if the log must be looked through up to `end` before it is sent to a segment that starts there: another attempt
+    /// may have put it below, and that segment's Loglet knows nothing of it. Records of client 0 are never looked for.
+    pub(super) fn may_be_below(&self, end: LogPos) -> bool {
+        self.op.client.0 != 0 && self.since.is_some_and(|s| s < end)
+    }
+
+    /// True if some attempt may be in the log.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.tries > 0 || self.foreign
     }
 
     /// True if nobody waits for it and it was never sent: it may be left out.
     pub(super) fn may_go(&self) -> bool {
-        self.since.is_none() && self.group.is_abandoned()
+        self.tries == 0 && self.group.is_abandoned()
     }
 }
 
@@ -148,26 +161,28 @@ impl Shared {
         let positions = vec![LogPos::ZERO; n];
         let group =
             Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
+        let floor = self.floor();
         let items = records.into_iter().enumerate().map(|(index, r)| {
             // Copies of the log's own records are no harm, and their names say nothing.
-            let seek = r.floor.is_some() && r.op.client.0 != 0;
-            let since = r.floor.filter(|_| seek);
-            Item {
-                op: r.op,
-                payload: r.payload,
-                since,
-                seek,
-                tries: seek.into(),
-                index,
-                group: group.clone(),
-            }
+            let foreign = r.floor.is_some() && r.op.client.0 != 0;
+            let since = if foreign { r.floor } else { floor };
+            let group = group.clone();
+            Item { op: r.op, payload: r.payload, since, seek: foreign, foreign, tries: 0, index, group }
         });
         self.enqueue(items.collect());
         Ok(wait)
     }
 
+    /// What is handed in now cannot be in the log below this. None while nothing was seen of the active segment: the tail known
+    /// then may lie far back, and a look from there would take long.
+    fn floor(&self) -> Option<LogPos> {
+        let state = lock(&self.state);
+        let active = state.chain.as_ref().map(|c| c.chain.active().loglet);
+        (active.is_some() && state.known.seen_in == active).then_some(state.known.tail)
+    }
+
     /// What an append becomes when the log cannot be used at all.
     pub(super) fn refusal(item: &Item, why: LogError) -> LogAppendError {
-        if item.since.is_some() { LogAppendError::Unknown(why) } else { LogAppendError::NotAppended(why) }
+        if item.is_doubtful() { LogAppendError::Unknown(why) } else { LogAppendError::NotAppended(why) }
     }
 }

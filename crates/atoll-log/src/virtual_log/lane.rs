@@ -60,10 +60,6 @@ impl Lane {
     fn release(&self, bytes: usize) {
         lock(&self.0).bytes -= bytes;
     }
-
-    fn is_empty(&self) -> bool {
-        lock(&self.0).queue.is_empty()
-    }
 }
 
 impl Shared {
@@ -189,7 +185,15 @@ impl Run {
                 }
                 continue;
             }
+            if self.flights.is_empty() && self.must_look() {
+                self.look().await;
+                continue;
+            }
             self.send();
+            if self.flights.is_empty() {
+                // Nobody waits for what was there.
+                continue;
+            }
             match self.wait().await {
                 Event::Progress => {}
                 Event::Failed => self.recover(false).await,
@@ -234,7 +238,7 @@ impl Run {
         self.scanned = 0;
         // Doubt first: the first failure answers a submission, and "not appended" must not hide it.
         let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
-        let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(|i| i.since.is_some());
+        let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(Item::is_doubtful);
         for item in doubtful.into_iter().chain(sure) {
             self.me.drop_item(item, why.clone());
         }
@@ -281,6 +285,7 @@ impl Run {
     /// The next batch: unsettled records first, then the queue.
     fn cut(&mut self) -> Vec<Item> {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
+        let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let (mut items, mut size) = (Vec::new(), BatchSize::default());
         if self.scanned > 0 {
             while self.scanned > 0
@@ -303,7 +308,7 @@ impl Run {
             while let Some(front) = w.queue.front() {
                 if front.may_go() {
                     gone.extend(w.queue.pop_front());
-                } else if size.takes(front, limit) {
+                } else if !front.may_be_below(start) && size.takes(front, limit) {
                     items.extend(w.queue.pop_front());
                 } else {
                     break;
@@ -334,7 +339,7 @@ impl Run {
                 if self.flights.iter().all(|f| f.failed.is_some()) {
                     return Poll::Ready(Event::Failed);
                 }
-            } else if progress || (self.has_room() && !me.lane.is_empty()) {
+            } else if progress || self.has_work() {
                 return Poll::Ready(Event::Progress);
             }
             if changed.as_mut().poll(cx).is_ready() {
@@ -342,7 +347,7 @@ impl Run {
             }
             lock(&me.lane.0).waker = Some(cx.waker().clone());
             // Again, with the waker in place: a submission in between would be missed.
-            if self.has_room() && !me.lane.is_empty() {
+            if self.has_work() {
                 return Poll::Ready(Event::Progress);
             }
             Pin::new(&mut stall).poll(cx).map(|()| Event::Stalled)
@@ -356,6 +361,13 @@ impl Run {
             _ => 1,
         };
         self.flights.len() < room && self.flights.iter().all(|f| f.failed.is_none())
+    }
+
+    /// True if there is something in the queue that may be sent now.
+    fn has_work(&self) -> bool {
+        let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
+        let ready = |i: &Item| self.flights.is_empty() || !i.may_be_below(start);
+        self.has_room() && lock(&self.me.lane.0).queue.front().is_some_and(ready)
     }
 
     fn has_moved(&self) -> bool {
@@ -428,20 +440,33 @@ impl Run {
         self.target = Some(target);
     }
 
-    /// The segment is sealed. Once its stop is installed, what is in it is settled and the rest goes to the next one (V2).
+    /// The segment is sealed: once its stop is installed, the lane goes on in the next one.
     async fn follow_to_successor(&mut self, target: &Target) {
-        let chain = match self.me.successor(target.segment.loglet).await {
-            Ok(chain) => chain,
-            Err(e) => return self.refuse(e).await,
-        };
-        if mutant(Mutant::VlogV2) {
-            return;
+        if let Err(e) = self.me.successor(target.segment.loglet).await {
+            self.refuse(e).await;
         }
-        // All segments before the active one have their stops: what is not below that is nowhere.
-        let end = chain.chain.active().start;
+    }
+
+    /// True if something that is to be sent next may be in a segment before the target's.
+    fn must_look(&self) -> bool {
+        let Some(target) = &self.target else { return false };
+        let start = target.segment.start;
+        match self.redo.front() {
+            Some(_) => self.redo.iter().any(|i| i.may_be_below(start)),
+            None => lock(&self.me.lane.0).queue.front().is_some_and(|i| i.may_be_below(start)),
+        }
+    }
+
+    /// All segments before the target have their stops: what is there is settled, and the rest is nowhere below (V2).
+    async fn look(&mut self) {
+        let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-        self.me.settle_found(&mut items, end, |_| true).await;
-        items.iter_mut().for_each(Item::clear);
+        items.extend(std::mem::take(&mut lock(&self.me.lane.0).queue));
+        if mutant(Mutant::VlogV2) {
+            items.iter_mut().for_each(|i| i.not_below(end));
+        } else {
+            self.me.settle_found(&mut items, end).await;
+        }
         self.redo = items.into();
     }
 
@@ -454,7 +479,7 @@ impl Run {
         match self.me.checked(round).await {
             Ok(checked) => {
                 let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-                self.me.settle_found(&mut items, checked.tail, |_| true).await;
+                self.me.settle_found(&mut items, checked.tail).await;
                 self.redo = items.into();
                 self.scanned = self.redo.len();
             }

@@ -71,7 +71,7 @@ impl Shared {
             let done = match self.checked(round).await {
                 Ok(checked) => {
                     hit("vlog.append.sought");
-                    self.settle_found(&mut sought, checked.tail, |i| i.seek).await;
+                    self.settle_found(&mut sought, checked.tail).await;
                     for item in &mut sought {
                         item.seek = false;
                     }
@@ -118,19 +118,14 @@ impl Shared {
         self.start_lane();
     }
 
-    /// Looks for records in `[since, end)` and settles those found; `end` must not move any more for what is looked for. Takes
-    /// its time: reads are repeated until they succeed. What may have been trimmed is answered as such.
-    pub(super) async fn settle_found(
-        self: &Arc<Self>,
-        items: &mut Vec<Item>,
-        end: LogPos,
-        wanted: impl Fn(&Item) -> bool,
-    ) {
-        let doubtful = |i: &Item| wanted(i) && i.op.client.0 != 0 && i.since.is_some_and(|s| s < end);
-        let start = items.iter().filter(|i| doubtful(i)).filter_map(|i| i.since).min();
-        let Some(start) = start else { return };
+    /// Looks for records in `[since, end)` and settles those found; the others are not below `end`. What is below must be
+    /// decided: a stop, or a tail. Takes its time: reads are repeated until they succeed. What may have been trimmed is
+    /// answered as such.
+    pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
+        let sought = |i: &Item| i.may_be_below(end);
+        let Some(start) = items.iter().filter(|i| sought(i)).filter_map(|i| i.since).min() else { return };
         let mut left: BTreeMap<OpId, LogPos> =
-            items.iter().filter(|i| doubtful(i)).map(|i| (i.op, LogPos(u64::MAX))).collect();
+            items.iter().filter(|i| sought(i)).map(|i| (i.op, LogPos(u64::MAX))).collect();
         let mut unseen = left.len();
         let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
         while at < end && unseen > 0 {
@@ -159,16 +154,19 @@ impl Shared {
                 }
             }
         }
-        for item in std::mem::take(items) {
+        for mut item in std::mem::take(items) {
             match left.get(&item.op) {
                 Some(found) if found.0 != u64::MAX => {
                     hit("vlog.append.found");
                     self.settle_item(item, *found);
                 }
-                Some(_) if doubtful(&item) && item.since.is_some_and(|s| s < trimmed) => {
+                Some(_) if item.is_doubtful() && item.since.is_some_and(|s| s < trimmed) => {
                     self.fail_item(item, LogAppendError::Trimmed(trimmed));
                 }
-                _ => items.push(item),
+                _ => {
+                    item.not_below(end);
+                    items.push(item);
+                }
             }
         }
     }
