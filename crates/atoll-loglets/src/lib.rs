@@ -5,9 +5,14 @@
 //! | `native/` | Delos' NativeLoglet: a sequencer and LogServers, majority quorums |
 //! | `local/` | one node, its journal and nothing else |
 //! | `store/` | what both keep on a disk: runs of entries, their places, the newest in memory |
-//! | `dedupe.rs` | which operations were appended lately, and where |
+//! | `intake.rs`, `dedupe.rs` | what an orderer checks: no append overtakes another, no operation gets two places |
+//! | `lane.rs` | the sending side of that order |
+//! | `tails.rs` | what a handle knows of the tail, and who waits for it |
 
 pub mod dedupe;
+pub mod intake;
+pub mod lane;
 pub mod local;
 pub mod native;
 pub mod store;
+mod tails;

@@ -1,10 +1,8 @@
 //! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
 
-use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +14,10 @@ use atoll_log::{
     SealedConfig, Tail, Why,
 };
 
-use super::append::AppendState;
 use super::config::NativeConfig;
 use super::message::{ServerState, Verdict, Wait};
+use crate::lane::Lane;
+use crate::tails::{Tails, lock};
 
 /// Times and sizes of a native client.
 #[derive(Clone, Debug)]
@@ -126,18 +125,6 @@ pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> Lo
 
 type TailResult = Result<Tail, LogletError>;
 
-/// What the handle knows without asking.
-#[derive(Debug, Default)]
-struct Known {
-    /// From acks, open tails and unsealed servers: readable, and never of a zombie (T3).
-    tail: Offset,
-    /// The sealed tail, once a check found one.
-    sealed: Option<Offset>,
-    wakers: Vec<Waker>,
-    /// Which server the next wait goes to.
-    wait_at: usize,
-}
-
 /// Checks that wait for the next round to start, and whether one runs (V14).
 #[derive(Debug, Default)]
 struct Checks {
@@ -147,9 +134,11 @@ struct Checks {
 
 pub(crate) struct Shared {
     pub group: Group,
-    known: Mutex<Known>,
+    pub tails: Tails,
     checks: Mutex<Checks>,
-    pub append: Mutex<AppendState>,
+    pub lane: Mutex<Lane>,
+    /// Which server the next wait goes to.
+    wait_at: AtomicUsize,
 }
 
 /// A handle to one NativeLoglet.
@@ -162,47 +151,11 @@ impl std::fmt::Debug for NativeLoglet {
     }
 }
 
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    /// A tail that is readable, and no zombie's.
-    pub fn learn(&self, tail: Offset) {
-        let wakers = {
-            let mut known = lock(&self.known);
-            if tail <= known.tail {
-                return;
-            }
-            known.tail = tail;
-            std::mem::take(&mut known.wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// A server's known tail counts only while it is unsealed (T3, V4).
     pub fn learn_from(&self, state: &ServerState) {
         if !state.sealed {
-            self.learn(state.known_tail);
-        }
-    }
-
-    /// A check found the loglet sealed.
-    pub fn learn_sealed(&self, tail: Offset) {
-        let wakers = {
-            let mut known = lock(&self.known);
-            known.sealed = known.sealed.max(Some(tail));
-            std::mem::take(&mut known.wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    fn known_above(&self, above: Offset) -> Option<Tail> {
-        let known = lock(&self.known);
-        match known.sealed {
-            Some(at) => Some(Tail { at, sealed: Some(SealedConfig::new()) }),
-            None if known.tail > above => Some(Tail { at: known.tail, sealed: None }),
-            None => None,
+            self.tails.learn(state.known_tail);
         }
     }
 
@@ -221,13 +174,13 @@ impl Shared {
             if waiting.len() > 1 {
                 hit("native.check_tail.shared");
             }
-            let tail = match mutant(Mutant::NativeT19).then(|| lock(&self.known).sealed).flatten() {
+            let tail = match mutant(Mutant::NativeT19).then(|| self.tails.sealed()).flatten() {
                 Some(at) => Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
                 None => self.group.check_tail().await,
             };
             match &tail {
-                Ok(Tail { at, sealed: None }) => self.learn(*at),
-                Ok(Tail { at, sealed: Some(_) }) => self.learn_sealed(*at),
+                Ok(Tail { at, sealed: None }) => self.tails.learn(*at),
+                Ok(Tail { at, sealed: Some(_) }) => self.tails.learn_sealed(*at),
                 Err(_) => {}
             }
             for who in waiting {
@@ -239,9 +192,9 @@ impl Shared {
 
 impl NativeLoglet {
     pub(crate) fn new(group: Group) -> Self {
-        let append = Mutex::new(AppendState::new(group.env.random()));
-        let (known, checks) = Default::default();
-        NativeLoglet(Arc::new(Shared { group, known, checks, append }))
+        let lane = Mutex::new(Lane::new(group.env.random()));
+        let (tails, checks, wait_at) = Default::default();
+        NativeLoglet(Arc::new(Shared { group, tails, checks, lane, wait_at }))
     }
 
     fn start_check(&self) -> Ticket<TailResult> {
@@ -261,13 +214,9 @@ impl NativeLoglet {
     /// One server's answer to a wait, or this handle's own news, whichever comes first.
     async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
         let (shared, group) = (&self.0, &self.0.group);
-        let readers = {
-            let known = lock(&shared.known);
-            let mut nodes = group.nodes.as_ref().clone();
-            let own = nodes.iter().position(|n| *n == group.env.node()).unwrap_or(0);
-            nodes.rotate_left((own + known.wait_at) % group.nodes.len());
-            nodes
-        };
+        let turn = shared.wait_at.load(Ordering::Relaxed);
+        let own = group.nodes.iter().position(|n| *n == group.env.node()).unwrap_or(0);
+        let server = group.nodes[(own + turn) % group.nodes.len()];
         let wait = Wait {
             loglet: group.id,
             config: group.config_bytes.clone(),
@@ -275,27 +224,9 @@ impl NativeLoglet {
             known_only: true,
             patience_ms: u32::try_from(group.options.wait_patience.as_millis()).unwrap_or(u32::MAX),
         };
-        let mut call = group.env.call(readers[0], wait);
+        let call = group.env.call(server, wait);
         let patience = group.options.wait_patience + group.options.round_timeout;
-        let answer = group
-            .env
-            .within(
-                patience,
-                std::future::poll_fn(|cx| {
-                    if let Some(tail) = shared.known_above(above) {
-                        return Poll::Ready(Ok(tail));
-                    }
-                    let polled = Pin::new(&mut call).poll(cx);
-                    if polled.is_pending() {
-                        let mut known = lock(&shared.known);
-                        known.wakers.retain(|w| !w.will_wake(cx.waker()));
-                        known.wakers.push(cx.waker().clone());
-                    }
-                    polled.map(Err)
-                }),
-            )
-            .await;
-        let known = self.known_tail();
+        let answer = group.env.within(patience, shared.tails.or(above, call)).await;
         match answer {
             Ok(Ok(tail)) => return Ok(tail),
             Ok(Err(Ok(answer))) => {
@@ -319,8 +250,8 @@ impl NativeLoglet {
             Err(_) => {}
         }
         // Nothing new from this one: it may have slept through the seal. The next wait asks another.
-        lock(&shared.known).wait_at += 1;
-        Ok(Tail { at: known.max(self.known_tail()), sealed: None })
+        shared.wait_at.fetch_add(1, Ordering::Relaxed);
+        Ok(Tail { at: self.known_tail(), sealed: None })
     }
 }
 
@@ -340,7 +271,7 @@ impl Loglet for NativeLoglet {
 
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(async move {
-            if let Some(tail) = self.0.known_above(above) {
+            if let Some(tail) = self.0.tails.above(above) {
                 return Ok(tail);
             }
             self.wait_once(above).await
@@ -348,7 +279,7 @@ impl Loglet for NativeLoglet {
     }
 
     fn known_tail(&self) -> Offset {
-        lock(&self.0.known).tail
+        self.0.tails.tail()
     }
 
     fn read(

@@ -8,6 +8,8 @@ use bytes::{Bytes, BytesMut};
 use atoll_core::{Decode, DecodeError, Encode, Incarnation, Message, NodeId, Reader, message, rpc};
 use atoll_log::{LogletId, Offset};
 
+use crate::lane::LanePlace;
+
 atoll_core::record! {
     /// A server's state at one moment, durable facts only.
     pub struct ServerState {
@@ -78,12 +80,8 @@ message! {
         pub config: Bytes,
         /// The life of the sequencer that is meant (T6).
         pub life: Incarnation,
-        /// The handle that sends; drawn at random.
-        pub lane: u64,
-        /// Rises when the handle starts again behind a failed append (L8).
-        pub epoch: u64,
-        /// Counts the appends of an epoch from 0: a gap is refused (L8).
-        pub number: u64,
+        /// Its place in the order of the handle that sends.
+        pub place: LanePlace,
     }
     + payload
     /// The batch.
@@ -116,6 +114,8 @@ atoll_core::choice! {
         8 = NoQuorum {},
         /// Too many disks filled up while it was in flight; it may still happen.
         9 = NoSpace {},
+        /// The journal is closed for good (T22); nothing happened.
+        10 = StorageFailed {},
     }
 }
 

@@ -19,4 +19,8 @@ pub use config::NativeConfig;
 pub use log_server::{LogServer, LogServerOptions};
 pub use loglet::{NativeLoglet, NativeOptions};
 pub use provider::NativeProvider;
+
+pub(crate) use append::unanswered;
+pub(crate) use provider::batches;
+pub(crate) use read::decode as decode_entries;
 pub use sequencer::{Sequencer, SequencerOptions};

@@ -266,7 +266,7 @@ fn pick_sequencer<'a>(
 }
 
 /// Entries as batches within the limits.
-fn batches(entries: Vec<atoll_log::Entry>) -> Vec<Batch> {
+pub(crate) fn batches(entries: Vec<atoll_log::Entry>) -> Vec<Batch> {
     let mut out = Vec::new();
     let mut building = BatchBuilder::new();
     for entry in entries {

@@ -6,9 +6,9 @@ use atoll_core::NodeId;
 use atoll_core::testing::hit;
 use atoll_log::{Batch, Entry, Offset, ReadBatch, ReadError, ReadFrom, Why};
 
-use super::log_server::parse_counted;
 use super::loglet::Group;
 use super::message::{Entries, Read, Verdict};
+use crate::store::parse_counted;
 
 impl Group {
     /// Entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (L6).
@@ -66,7 +66,8 @@ impl Group {
     }
 }
 
-fn decode(entries: Entries) -> Option<Vec<Entry>> {
+/// The entries of an answer; None if it is malformed or empty.
+pub(crate) fn decode(entries: Entries) -> Option<Vec<Entry>> {
     let mut out = Vec::new();
     for (count, bytes) in entries.counts.into_iter().zip(entries.batches) {
         let batch: Batch = parse_counted(bytes, count).ok()?;

@@ -1,16 +1,42 @@
-//! What a role that keeps entries knows of them: runs of consecutive entries, each journaled as one record, where each
-//! stands on the disk, and the newest in memory.
+//! What a role that keeps entries has in common with the others: loglets with a seal bit, tails and a trim; runs of
+//! consecutive entries, each journaled as one record; the newest in memory; the way back from disk after a restart.
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `keeper.rs` | the loglets of a role, and the way of every change through the journal |
+//! | `durable.rs` | what happens when the journal answers; compaction |
+//! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
 //! | `runs.rs` | the index of one loglet: runs by first offset, and the holes between them |
 //! | `cache.rs` | which runs are held in memory, bounded in bytes per role |
 //! | `reads.rs` | reads that mix memory and disk, bounded |
+//! | `waits.rs` | requests that wait for a tail, bounded |
 
 mod cache;
+mod durable;
+mod facts;
+mod keeper;
 mod reads;
+mod recovery;
 mod runs;
+mod waits;
 
-pub use cache::TailCache;
-pub use reads::{MAX_READ_BYTES, PendingReads, ReadPlan, finish_read, plan_read};
+pub use keeper::{Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Sealing};
 pub use runs::{Place, Run, Runs};
+pub use waits::{Waiter, Waits};
+
+use atoll_core::DecodeError;
+use atoll_log::Batch;
+use bytes::Bytes;
+
+/// A batch with exactly the entries announced.
+pub(crate) fn parse_counted(bytes: Bytes, count: u32) -> Result<Batch, DecodeError> {
+    let batch = Batch::parse(bytes)?;
+    if batch.len() != count as usize {
+        return Err(DecodeError::Invalid {
+            what: "entries in a batch",
+            value: batch.len() as u64,
+            allowed: "the number in the head",
+        });
+    }
+    Ok(batch)
+}

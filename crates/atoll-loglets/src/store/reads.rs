@@ -135,9 +135,4 @@ impl<K> PendingReads<K> {
     pub fn len(&self) -> usize {
         self.pending.len()
     }
-
-    /// True if none waits.
-    pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
 }

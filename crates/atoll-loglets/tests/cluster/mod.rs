@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use atoll_core::*;
 use atoll_log::LogletId;
+use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeConfig, NativeLoglet, NativeOptions, NativeProvider, Sequencer,
     SequencerOptions,
@@ -135,6 +136,8 @@ impl Cluster {
         let env = core.env();
         core.add_role(roles::LOG_SERVER, Box::new(LogServer::new(env.clone(), storage, self.server.clone())));
         core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), self.sequencer.clone())));
+        let local = LocalStore::new(env.clone(), storage, LocalStoreOptions::default());
+        core.add_role(roles::LOCAL_STORE, Box::new(local));
         let identity = Identity {
             node: id,
             incarnation,
@@ -248,6 +251,11 @@ impl Cluster {
 
     pub fn provider_with(&self, at: u32, options: NativeOptions) -> NativeProvider {
         NativeProvider::new(self.env(at), Arc::new(All(self.nodes.keys().copied().collect())), options)
+    }
+
+    pub fn local_provider(&self, at: u32) -> LocalProvider {
+        let all = Arc::new(All(self.nodes.keys().copied().collect()));
+        LocalProvider::new(self.env(at), all, LocalOptions::default())
     }
 
     pub fn open(&self, at: u32, id: u128, config: &NativeConfig) -> NativeLoglet {

@@ -3,67 +3,20 @@
 use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{
-    Caller, Class, DecodeError, Effects, Encode, Incarnation, Lsn, RecordKind, Space, invariant, roles,
-};
+use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space, invariant, roles};
 use atoll_log::{Batch, LogletId, Offset};
 
-use super::facts::{ENTRY_FORMAT, EntryHead, Fact};
-use super::replica::{Admit, Replica, Sealing};
-use super::{LogServer, Staged};
+use super::LogServer;
+use super::replica::{Admit, Replica};
 use crate::native::message::*;
-use crate::store::{Place, Run, TailCache};
-
-/// A batch with exactly the entries announced.
-pub(crate) fn parse_counted(bytes: Bytes, count: u32) -> Result<Batch, DecodeError> {
-    let batch = Batch::parse(bytes)?;
-    if batch.len() != count as usize {
-        return Err(DecodeError::Invalid {
-            what: "entries in a batch",
-            value: batch.len() as u64,
-            allowed: "the number in the head",
-        });
-    }
-    Ok(batch)
-}
+use crate::store::{Sealing, parse_counted};
 
 /// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
-    replica.config.sequencer == (from.node, life) || mutant(Mutant::NativeT6)
+    replica.own.config.sequencer == (from.node, life) || mutant(Mutant::NativeT6)
 }
 
 impl LogServer {
-    /// Stages entries at `from`, the last of `batch`; returns the record's number.
-    pub(super) fn stage_entries(
-        &mut self,
-        loglet: LogletId,
-        from: Offset,
-        batch: &Batch,
-        filled: bool,
-        out: &mut Effects,
-    ) -> Lsn {
-        let count = batch.len() as u32;
-        let Some(replica) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
-        let head = EntryHead {
-            format: ENTRY_FORMAT,
-            loglet,
-            first: from,
-            count,
-            filled,
-            known_tail: replica.known_tail,
-        };
-        let payload = batch.bytes().clone();
-        let cached = Some(TailCache::keep(&payload));
-        let len_bytes = payload.len() as u32;
-        let lsn = out.journal(RecordKind::Entry, head.to_bytes(), payload);
-        replica.runs.insert(from, Run { count, len_bytes, place: Place::Staged(lsn), cached, filled });
-        if !filled {
-            replica.staged_tail = from.plus(count.into());
-        }
-        self.staged.push_back((lsn, Staged::Entry { loglet, first: from }));
-        lsn
-    }
-
     /// Store: answered by the cumulative post at the end of the turn, or when the entries are durable.
     pub(super) fn on_store(&mut self, from: Caller, m: Store, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
@@ -80,7 +33,7 @@ impl LogServer {
             self.post_stranger(from, loglet, m.round, Verdict::WrongSequencer {}, out);
             return Ok(());
         }
-        replica.round = m.round;
+        replica.own.round = m.round;
         replica.raise_known_tail(m.known_tail);
         let stage = match (replica.seal, space) {
             // T1: sealed means Sealed, whatever is here already.
@@ -93,17 +46,17 @@ impl LogServer {
                     let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
                     out.post(from.node, Class::Data, roles::SEQUENCER, message, Lsn::NONE);
                 }
-                replica.tell(Verdict::Sealed {});
+                replica.own.tell(Verdict::Sealed {});
                 None
             }
             (Sealing::Open, Space::Closed) => {
-                replica.tell(Verdict::StorageFailed {});
+                replica.own.tell(Verdict::StorageFailed {});
                 None
             }
             (Sealing::Open, _) => match replica.admit(m.first, m.count) {
                 Admit::From(_) if space == Space::FactsOnly => {
                     hit("native.server.disk_full");
-                    replica.tell(Verdict::DiskFull {});
+                    replica.own.tell(Verdict::DiskFull {});
                     None
                 }
                 Admit::From(at) => Some(at),
@@ -112,13 +65,13 @@ impl LogServer {
                     check_same(replica, m.first, &batch);
                     // While only staged, the answer waits for the sync, which tells the sequencer anyway (X1).
                     if lsn <= out.durable() {
-                        replica.tell(Verdict::Done {});
+                        replica.own.tell(Verdict::Done {});
                     }
                     None
                 }
                 Admit::OutOfOrder => {
                     hit("native.server.out_of_order");
-                    replica.tell(Verdict::OutOfOrder {});
+                    replica.own.tell(Verdict::OutOfOrder {});
                     None
                 }
             },
@@ -126,7 +79,7 @@ impl LogServer {
         if let Some(at) = stage {
             let skip = at.since(m.first) as usize;
             let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
-            self.stage_entries(loglet, at, &rest, false, out);
+            self.kept.stage_entries(loglet, at, &rest, false, out);
         }
         self.touched.insert(loglet);
         Ok(())
@@ -141,7 +94,7 @@ impl LogServer {
 
     /// Advance: the known tail without a Store (X14).
     pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
-        let Some(replica) = self.loglets.get_mut(&m.loglet) else { return };
+        let Some(replica) = self.kept.loglets.get_mut(&m.loglet) else { return };
         if !from_sequencer(replica, from, m.life) {
             return;
         }
@@ -151,7 +104,7 @@ impl LogServer {
                 Sealing::Open => Verdict::Done {},
                 _ => Verdict::Sealed {},
             };
-            replica.tell(verdict);
+            replica.own.tell(verdict);
         }
         if up || m.confirm {
             self.touched.insert(m.loglet);
@@ -189,13 +142,12 @@ impl LogServer {
                     hit("native.server.seal_with_stores_in_flight");
                 }
                 // Behind every admitted Store in the journal: durable means that they are, too.
-                let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
+                let lsn = self.kept.stage_seal(loglet, out);
                 let replica = self.replica(loglet, config, out)?;
                 if mutant(Mutant::NativeT4) {
                     replica.seal = Sealing::Sealed;
                     return Ok((replica.state(), Lsn::NONE));
                 }
-                replica.seal = Sealing::Staged(lsn);
                 Ok((replica.staged_state(), lsn))
             }
         }
@@ -236,7 +188,7 @@ impl LogServer {
             self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
             return Ok(());
         };
-        let Some(replica) = self.loglets.get(&loglet) else { return Ok(()) };
+        let Some(replica) = self.kept.loglets.get(&loglet) else { return Ok(()) };
         let (verdict, reveals) = match replica.admit(m.first, m.count) {
             Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
             Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
@@ -244,7 +196,7 @@ impl LogServer {
                 hit("native.server.repaired");
                 let skip = at.since(m.first) as usize;
                 let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
-                (Verdict::Done {}, self.stage_entries(loglet, at, &rest, false, out))
+                (Verdict::Done {}, self.kept.stage_entries(loglet, at, &rest, false, out))
             }
             Admit::Present(lsn) => {
                 check_same(replica, m.first, &batch);
@@ -260,7 +212,7 @@ impl LogServer {
     pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let mut reveals = Lsn::NONE;
-        let verdict = match self.loglets.get(&m.loglet) {
+        let verdict = match self.kept.loglets.get(&m.loglet) {
             _ if !self.is_own(from.node) => Verdict::WrongIdentity {},
             None => Verdict::Unconfigured {},
             Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
@@ -278,7 +230,7 @@ impl LogServer {
                 for r in wanted {
                     hit("native.server.filled");
                     let part = batch.slice(r.start.since(m.first) as usize, r.end.since(m.first) as usize);
-                    reveals = self.stage_entries(m.loglet, r.start, &part, true, out);
+                    reveals = self.kept.stage_entries(m.loglet, r.start, &part, true, out);
                 }
                 Verdict::Done {}
             }

@@ -27,6 +27,7 @@ use self::ordering::{NOTHING_STAGED, Ordering, State};
 use super::config;
 use super::loglet::Group;
 use super::message::*;
+use crate::intake::Forgotten;
 
 /// Bounds and paces of a sequencer.
 #[derive(Clone, Debug)]
@@ -113,7 +114,7 @@ impl Sequencer {
         if ordering.state != State::Open {
             return Err(Ordered::Sealed {});
         }
-        if !ordering.in_order(from.node, m.lane, m.epoch, m.number) {
+        if !ordering.intake.in_order(from.node, m.place) {
             hit("native.sequencer.lane_gap");
             return Err(Ordered::Busy {});
         }
@@ -125,8 +126,8 @@ impl Sequencer {
             return Err(Ordered::DiskFull {});
         }
         let batch = Batch::parse(m.batch).map_err(|_| Ordered::TooLarge {})?;
-        ordering.order(now, from, &batch)?;
-        ordering.took(from.node, m.lane, m.epoch, m.number, now);
+        ordering.order(now, from, &batch).map_err(|Forgotten| Ordered::Forgotten {})?;
+        ordering.intake.took(from.node, m.place);
         Ok(())
     }
 

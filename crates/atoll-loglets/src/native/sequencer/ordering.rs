@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Caller, Lsn, NodeId, Tick, invariant};
-use atoll_log::{Batch, Offset, OpId};
+use atoll_log::{Batch, Offset};
 
 use super::window::Window;
-use crate::dedupe::{Dedupe, Known};
+use crate::intake::{Forgotten, Intake};
 use crate::native::config::NativeConfig;
-use crate::native::message::{Ordered, StoredUpTo, Verdict};
+use crate::native::message::{StoredUpTo, Verdict};
 
 /// Open, or on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,17 +55,6 @@ pub(super) struct Waiting {
     pub since: Tick,
 }
 
-/// The order of one handle's appends (see `append.rs`).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
-    epoch: u64,
-    next_number: u64,
-    used_at: Tick,
-}
-
-/// Most lanes remembered; the one unused for longest is forgotten, and has to begin a new epoch.
-const MAX_LANES: usize = 1024;
-
 /// See the file's words.
 pub(super) struct Ordering {
     pub config: NativeConfig,
@@ -78,8 +67,7 @@ pub(super) struct Ordering {
     /// Appends by the offset below which all must be committed, then by arrival.
     pub waiting: BTreeMap<(Offset, u64), Waiting>,
     arrivals: u64,
-    dedupe: Dedupe,
-    lanes: BTreeMap<(NodeId, u64), Lane>,
+    pub intake: Intake,
     /// The procedure that completes the seal runs.
     pub sealing: bool,
     /// It has ended with a majority.
@@ -112,90 +100,33 @@ impl Ordering {
             servers,
             waiting: BTreeMap::new(),
             arrivals: 0,
-            dedupe: Dedupe::new(dedupe_spans),
-            lanes: BTreeMap::new(),
+            intake: Intake::new(dedupe_spans),
             sealing: false,
             seal_done: false,
         }
     }
 
-    /// True if this is the next append of its handle (L8). A lane is marked only by [`Ordering::took`].
-    pub fn in_order(&self, node: NodeId, lane: u64, epoch: u64, number: u64) -> bool {
-        match self.lanes.get(&(node, lane)) {
-            Some(known) if known.epoch == epoch => known.next_number == number,
-            Some(known) => epoch > known.epoch && number == 0,
-            None => number == 0,
-        }
-    }
-
-    /// An append of a lane was taken.
-    pub fn took(&mut self, node: NodeId, lane: u64, epoch: u64, number: u64, now: Tick) {
-        if self.lanes.len() >= MAX_LANES
-            && !self.lanes.contains_key(&(node, lane))
-            && let Some(oldest) = self.lanes.iter().min_by_key(|(_, l)| l.used_at).map(|(k, _)| *k)
-        {
-            self.lanes.remove(&oldest);
-        }
-        self.lanes.insert((node, lane), Lane { epoch, next_number: number + 1, used_at: now });
-    }
-
     /// Gives offsets to the entries of a batch that are new, and finds those of earlier attempts.
-    pub fn order(&mut self, now: Tick, caller: Caller, batch: &Batch) -> Result<(), Ordered> {
-        let known = self.look_up(batch)?;
-        let mut runs = Vec::with_capacity(known.len());
-        let (mut at, mut end) = (0, Offset::ZERO);
-        for (known, count) in known {
-            let first = match known {
-                Known::At(offset) => {
-                    hit("native.sequencer.duplicate");
-                    offset
+    pub fn order(&mut self, now: Tick, caller: Caller, batch: &Batch) -> Result<(), Forgotten> {
+        let parts = self.intake.place(batch, self.next)?;
+        let (mut runs, mut end) = (Vec::with_capacity(parts.len()), Offset::ZERO);
+        for part in parts {
+            let (first, count) = (part.first, part.count);
+            let upto = first.plus(count.into());
+            match part.new {
+                Some(entries) => {
+                    self.window.push(first, count, entries.bytes().clone());
+                    self.next = upto;
                 }
-                _ => {
-                    let whole = count as usize == batch.len();
-                    let part = if whole { batch.clone() } else { batch.slice(at, at + count as usize) };
-                    let first = self.next;
-                    for_spans(&part, |op, i, n| self.dedupe.note(op, first.plus(i), n));
-                    self.window.push(first, count, part.bytes().clone());
-                    self.next = first.plus(count.into());
-                    first
-                }
-            };
-            at += count as usize;
-            end = end.max(first.plus(count.into()));
+                None => hit("native.sequencer.duplicate"),
+            }
+            end = end.max(upto);
             runs.push((first, count));
         }
-        self.dedupe.forget_below(self.known_tail);
+        self.intake.forget_below(self.known_tail);
         self.arrivals += 1;
         self.waiting.insert((end, self.arrivals), Waiting { caller, runs, since: now });
         Ok(())
-    }
-
-    /// What is known of the entries: neighbours of one kind in one item.
-    fn look_up(&mut self, batch: &Batch) -> Result<Vec<(Known, u32)>, Ordered> {
-        let mut found: Vec<(Known, u32)> = Vec::with_capacity(1);
-        let mut forgotten = false;
-        let dedupe = &mut self.dedupe;
-        for_spans(batch, |op, _, n| {
-            let (mut op, mut left) = (op, n);
-            while left > 0 && !forgotten {
-                let (known, n) = dedupe.look(op, left);
-                forgotten |= known == Known::Forgotten;
-                match (found.last_mut(), known) {
-                    (Some((Known::New, count)), Known::New) => *count += n,
-                    (Some((Known::At(first), count)), Known::At(at)) if first.plus((*count).into()) == at => {
-                        *count += n;
-                    }
-                    _ => found.push((known, n)),
-                }
-                left -= n;
-                op.seq = op.seq.saturating_add(n.into());
-            }
-        });
-        if forgotten {
-            hit("native.sequencer.forgotten");
-            return Err(Ordered::Forgotten {});
-        }
-        Ok(found)
     }
 
     /// A server's report. Only what it stored while unsealed counts (T1, T2, T5); true if the loglet has to be drained.
@@ -290,25 +221,3 @@ impl Server {
 
 /// What [`StoredUpTo`] reveals was durable where it came from.
 pub(super) const NOTHING_STAGED: Lsn = Lsn::NONE;
-
-/// Calls `f(first operation, index, count)` for every stretch of consecutive numbers of one client.
-pub(crate) fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u64, u32)) {
-    let mut span: Option<(OpId, u64, u32)> = None;
-    for (i, op) in batch.ops().enumerate() {
-        match &mut span {
-            Some((first, _, n))
-                if first.client == op.client && first.seq.checked_add(u64::from(*n)) == Some(op.seq) =>
-            {
-                *n += 1;
-            }
-            _ => {
-                if let Some((first, at, n)) = span.replace((op, i as u64, 1)) {
-                    f(first, at, n);
-                }
-            }
-        }
-    }
-    if let Some((first, at, n)) = span {
-        f(first, at, n);
-    }
-}

@@ -1,4 +1,4 @@
-//! What a LogServer keeps in the journal: facts, entries, and the checkpoint that replaces facts (contracts X4).
+//! What a role that keeps entries has in the journal: facts, entries, and the checkpoint that replaces facts (contracts X4).
 
 use bytes::Bytes;
 
@@ -13,15 +13,38 @@ atoll_core::choice! {
     /// A fact record. Replaying one twice changes nothing.
     pub enum Fact {
         /// A loglet exists here.
-        0 = Create { loglet: LogletId, config: Bytes },
+        0 = Create {
+            /// Which.
+            loglet: LogletId,
+            /// Its configuration.
+            config: Bytes
+        },
         /// The seal bit.
-        1 = Seal { loglet: LogletId },
-        /// Offsets below `to` are given up; the local tail outlives its entries (T12).
-        2 = Trim { loglet: LogletId, to: Offset, local_tail: Offset },
-        /// Deleted for ever (T10).
-        3 = Tombstone { loglet: LogletId },
+        1 = Seal {
+            /// Which.
+            loglet: LogletId
+        },
+        /// Offsets below `to` are given up.
+        2 = Trim {
+            /// Which.
+            loglet: LogletId,
+            /// Not this one.
+            to: Offset,
+            /// It outlives its entries (native T12).
+            local_tail: Offset
+        },
+        /// Deleted for ever (native T10).
+        3 = Tombstone {
+            /// Which.
+            loglet: LogletId
+        },
         /// The sealed tail that the chain's owner installed.
-        4 = Known { loglet: LogletId, known_tail: Offset },
+        4 = Known {
+            /// Which.
+            loglet: LogletId,
+            /// Everything below is committed.
+            known_tail: Offset
+        },
     }
 }
 
@@ -38,14 +61,14 @@ atoll_core::record! {
         pub count: u32,
         /// By back-fill: no evidence of a tail.
         pub filled: bool,
-        /// The server's known tail at the time: persisted along at no cost.
+        /// The known tail at the time: persisted along at no cost.
         pub known_tail: Offset,
     }
 }
 
 atoll_core::record! {
     /// One loglet in the checkpoint.
-    pub struct ReplicaState {
+    pub struct KeptState {
         /// Which.
         pub loglet: LogletId,
         /// Its configuration.
@@ -67,7 +90,7 @@ atoll_core::record! {
         /// [`CHECKPOINT_FORMAT`].
         pub format: u8,
         /// Every loglet.
-        pub replicas: Vec<ReplicaState>,
+        pub kept: Vec<KeptState>,
         /// Every tombstone.
         pub tombstones: Vec<LogletId>,
     }
