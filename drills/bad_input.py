@@ -218,7 +218,7 @@ def wrong_identity(drill):
         file.write_text(text.replace('data = "data"', f'data = "{original.data}"'))
         said.append(refused(drill, "a data folder in use", [str(original.data)], "--config", file))
         file.write_text(text.replace('data = "data"', f'data = "{drill.folder / "twin"}"'))
-        said.append(refused(drill, "a second node 2", ["id 2"], "--config", file))
+        said.append(refused(drill, "a second node 2", ["two nodes have one id", "an id of its own"], "--config", file))
         reached = load.acknowledged()
         poll("appends go on", 10, lambda: load._alive() and load.acknowledged() > reached)
         load.finish()
@@ -257,7 +257,7 @@ def full_disk(drill):
             out = cluster.atoll("log", "read", "--raw", "--log", LOG, timeout=300).stdout
             with open(lines, "rb") as file:
                 need(out == file.read(len(out)) and len(out) == tail * 10_000, "what was acknowledged is not all there")
-            cluster.atoll("log", "trim", "--log", LOG, "--to", tail - 10)
+            cluster.atoll("log", "trim", "--log", LOG, tail - 10)
 
             def appends():
                 return cluster.atoll("log", "append", "--log", LOG, "room again", check=False, timeout=30).returncode == 0

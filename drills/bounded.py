@@ -47,7 +47,7 @@ def body(drill):
         while (tail := cluster.json("log", "check-tail", "--log", LOG)["tail"]) * RECORD_BYTES < goal:
             to = tail - keep // RECORD_BYTES
             if to > trimmed:
-                cluster.atoll("log", "trim", "--log", LOG, "--to", to)
+                cluster.atoll("log", "trim", "--log", LOG, to)
                 trimmed = to
             for node in cluster.nodes():
                 seen = most[node.id]

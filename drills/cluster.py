@@ -22,6 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_WITHIN = 60
 # Time for a killed node to be started again by the supervisor, in seconds.
 BACK_WITHIN = 30
+# Bounds of time are so much wider with --quick.
+QUICK_IS_WIDER = 5
 
 
 class Failed(Exception):
@@ -156,7 +158,8 @@ class Cluster:
         def up():
             if self.process.poll() is not None:
                 raise Failed(f"`atoll dev` ended: {self.output.read_text()[-2000:]}")
-            return state.is_file() and all(n.pid for n in self.nodes())
+            # The file of a supervisor that was killed may still be there: the new one is named in it.
+            return state.is_file() and json.loads(state.read_text())["pid"] == self.process.pid and all(n.pid for n in self.nodes())
 
         poll("the cluster answers", within, up)
 
@@ -241,11 +244,14 @@ class Cluster:
 
     def wait_nothing_lacks(self, log, within=120):
         """Waits until every server of a log has all of it on its own disk."""
-        def whole():
+        until = time.monotonic() + within
+        while True:
             info = self.log_info(log)
-            return info and info["servers"] and all(s["lacks"] == 0 and s["has_up_to"] is not None for s in info["servers"])
-
-        poll(f"every server of {log} has all of it", within, whole, every=0.25)
+            if info and info["servers"] and all(s["lacks"] == 0 and s["has_up_to"] is not None for s in info["servers"]):
+                return
+            if time.monotonic() > until:
+                raise Failed(f"not every server of {log} has all of it after {within} s: {json.dumps(info)}")
+            time.sleep(0.25)
 
     def stop(self):
         """Ends the cluster in good order; nothing of it is left."""
@@ -259,7 +265,7 @@ class Cluster:
 
     def _kill(self):
         # Stopped nodes first: they cannot see that their supervisor goes.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Failed, OSError, ValueError):
             if self.process.poll() is None:
                 self.signal(self.ids(), signal.SIGCONT)
         end(self.process)
@@ -294,6 +300,10 @@ class Drill:
         self.random = random.Random(self.seed)
         self.result = {"drill": name, "quick": self.args.quick, "seed": self.seed}
         self.began = time.monotonic()
+
+    def bound(self, value):
+        """A bound of time as it is promised; wider in a quick run, whose few samples on a busy machine say less."""
+        return value * (QUICK_IS_WIDER if self.args.quick else 1)
 
     def run(self, body):
         """Runs `body(drill)`, prints the result line, exits 0, 1 (does not hold) or 0 with `not run`."""

@@ -62,6 +62,7 @@ def settle(loads, losses, bounds, words, drill):
     median, worst = quantile(slowest, 0.5), max(slowest)
     say(f"at the slowest client: median {1e3 * median:.0f} ms, worst {1e3 * worst:.0f} ms; at the quickest: median {1e3 * quantile(first, 0.5):.0f} ms")
     drill.result[words] = {"count": len(losses), "median_ms": round(1e3 * median), "worst_ms": round(1e3 * worst)}
+    bounds = [drill.bound(bound) for bound in bounds]
     need(median <= bounds[0], f"{words}: the median is {median:.3f} s; at most {bounds[0]} s is promised")
     need(worst <= bounds[1], f"{words}: the worst is {worst:.3f} s; at most {bounds[1]} s is promised")
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 
-from cluster import Cluster, Drill, Failed, NotRun, file_system, flushes_per_second, need, say, table
+from cluster import START_WITHIN, Cluster, Drill, Failed, NotRun, file_system, flushes_per_second, need, say, table
 from load import Load
 
 LOG = "synced"
@@ -108,7 +108,7 @@ def one_round(drill, number, syncs_off):
     with Disks(base / "after", base / "copies") as disks:
         cluster = Cluster(drill.binary, disks.folder, *options)
         try:
-            there = read_prefix(cluster, load, acknowledged)
+            there = read_prefix(cluster, load, acknowledged, 20 if syncs_off else START_WITHIN)
         except Failed as words:
             if not syncs_off:
                 raise
@@ -120,9 +120,9 @@ def one_round(drill, number, syncs_off):
     return acknowledged, there, moment
 
 
-def read_prefix(cluster, load, acknowledged):
+def read_prefix(cluster, load, acknowledged, within):
     """Starts the cluster from the copies; how many of the acknowledged records are there, from the first on."""
-    cluster.start()
+    cluster.start(within)
     tail = cluster.json("log", "check-tail", "--log", LOG)["tail"]
     upto = min(tail, acknowledged)
     if upto == 0:

@@ -204,7 +204,7 @@ fn good_cluster(name: &str) -> bool {
 }
 
 fn path(file: &Path, value: &DeValue<'_>) -> Option<PathBuf> {
-    let given = value.as_str().filter(|p| !p.is_empty() && !p.contains('\0'))?;
+    let given = value.as_str().filter(|p| !p.is_empty() && !p.contains(char::is_control))?;
     Some(file.parent().unwrap_or(Path::new("")).join(given))
 }
 

@@ -44,7 +44,7 @@ fn what_is_off_in_the_print_is_right_once_it_is_on() {
 #[test]
 fn every_setting_refuses_a_wrong_value_with_its_name_line_and_what_is_allowed() {
     for setting in SETTINGS {
-        let mut wrongs = vec!["1979-05-27", "-1", "[[1]]", "\"\\u0000 no\"", "[\"queen\"]", "1.5"];
+        let mut wrongs = vec!["1979-05-27", "-1", "[[1]]", "\"\\u0001\"", "[\"queen\"]", "1.5"];
         if setting.default == Some("false") {
             wrongs.extend(["1", "\"true\""]);
         }

@@ -88,7 +88,7 @@ pub const SETTINGS: &[Setting] = &[
         "node",
         "data",
         "\"/var/lib/atoll\"",
-        "the path of a folder, which is made if it is not there; a relative one starts at this file's folder",
+        "the path of a folder without control characters, which is made if it is not there; a relative one starts at this file's folder",
         "Where its data is. It belongs to this node alone. `--data` overrules it.",
     ),
     with_default(

@@ -1,0 +1,146 @@
+//! Real processes of the program under test; they end with the test, however it ends.
+#![allow(clippy::unwrap_used, dead_code)] // Each test file uses a part of it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest wait for anything; a test that needs it has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program.
+pub fn atoll() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
+    command.env_remove("ATOLL_CONNECT").env_remove("RUST_LOG");
+    command
+}
+
+/// Asks until there is an answer.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port that is free now, below those that systems give to outgoing connections.
+pub fn free_port() -> u16 {
+    let first = 30_000 + u16::try_from(std::process::id() % 2_000).unwrap();
+    (first..32_700).chain(30_000..first).find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap()
+}
+
+/// A child process that is killed when this goes.
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        Process(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        signal(self.0.id(), name);
+    }
+
+    /// Its exit status, once it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        wait_for("the process ends", || self.0.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `kill -NAME PID`.
+pub fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success());
+}
+
+/// Whether a process of this id is there.
+pub fn is_alive(pid: u32) -> bool {
+    // A zombie is not: its parent has not looked yet.
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+/// Runs a verb against these addresses.
+pub fn verb(connect: &str, args: &[&str]) -> Output {
+    atoll().args(args).env("ATOLL_CONNECT", connect).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The same, which must succeed; its standard output.
+pub fn ok(connect: &str, args: &[&str]) -> String {
+    let out = verb(connect, args);
+    let words = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "atoll {}: {}: {words}", args.join(" "), out.status);
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// `atoll dev`.
+pub struct Dev {
+    process: Process,
+    folder: PathBuf,
+}
+
+impl Dev {
+    /// Starts it and waits until its cluster answers.
+    pub fn start(folder: &Path, args: &[&str]) -> Self {
+        let out = fs::File::create(folder.join("output")).unwrap();
+        let data = folder.join("cluster");
+        let mut command = atoll();
+        command.args(["dev", "--base-port", "0", "--data"]).arg(&data).args(args);
+        let process = Process::start(command.stdout(out.try_clone().unwrap()).stderr(out));
+        let mut dev = Dev { process, folder: data };
+        wait_for("the cluster answers", || {
+            assert_eq!(dev.process.0.try_wait().unwrap(), None, "atoll dev ended early");
+            // The file of a supervisor that was killed may still be there: the new one is named in it.
+            let text = fs::read_to_string(dev.folder.join("dev.json")).ok()?;
+            let state: Value = serde_json::from_str(&text).unwrap();
+            (state["pid"] == dev.process.0.id()).then_some(())
+        });
+        dev
+    }
+
+    /// `dev.json` as it is now.
+    pub fn state(&self) -> Value {
+        serde_json::from_str(&fs::read_to_string(self.folder.join("dev.json")).unwrap()).unwrap()
+    }
+
+    /// A node's process now.
+    pub fn pid(&self, id: u64) -> Option<u32> {
+        let state = self.state();
+        let node = state["nodes"].as_array().unwrap().iter().find(|n| n["id"] == id).unwrap();
+        node["pid"].as_u64().map(|p| u32::try_from(p).unwrap())
+    }
+
+    /// All gRPC addresses.
+    pub fn connect(&self) -> String {
+        let state = self.state();
+        let doors = state["nodes"].as_array().unwrap().iter().map(|n| n["grpc"].as_str().unwrap());
+        doors.collect::<Vec<_>>().join(",")
+    }
+
+    /// Sends the supervisor a signal and waits for its end.
+    pub fn end(&mut self, name: &str) -> ExitStatus {
+        self.process.signal(name);
+        self.process.ended()
+    }
+
+    /// Whether `dev.json` is there.
+    pub fn has_state(&self) -> bool {
+        self.folder.join("dev.json").exists()
+    }
+}
