@@ -5,4 +5,5 @@
 //! | `rmwpaxos/` | consensus registers in place, on the nodes themselves: the MetaStore |
 //! | `file/` | registers of a single node in one file |
 
+pub mod file;
 pub mod rmwpaxos;

@@ -69,10 +69,11 @@ impl Group {
     }
 
     /// A fenced acceptor stays silent on registers that it never voted for: with a majority fenced and none of it having
-    /// voted, such a register has no value here and never will (§9a, H2).
+    /// voted, such a register has no value here and never will (§9a, H2). A final vote does not count as having voted:
+    /// it may have come after the fence, and must not open the door for a vote that is not final.
     fn shut_out(&self, name: &str) -> Option<Reject> {
         let next = self.fenced.as_ref()?;
-        let known = self.slots.get(name).is_some_and(|s| s.voted != Ballot::ZERO);
+        let known = self.slots.get(name).is_some_and(|s| s.voted != Ballot::ZERO && !s.last);
         (!known).then(|| Reject::Fenced { next: next.clone() })
     }
 }
@@ -274,7 +275,7 @@ impl Acceptor {
     }
 
     fn try_write(&mut self, m: &Write, out: &mut Effects) -> Result<(WriteAnswer, Lsn), Reject> {
-        let total_bytes = self.bytes + m.state.len() + m.name.len() + SLOT_BYTES;
+        let held_bytes = self.bytes;
         let capacity_bytes = self.capacity_bytes;
         let group = self.route(&m.to)?;
         if m.name.len() > MAX_NAME_BYTES || m.ballot.n == 0 || m.ballot.n > MAX_ROUND {
@@ -287,7 +288,10 @@ impl Acceptor {
             return Err(why);
         }
         let fresh = Slot::default();
-        let slot = group.slots.get(&m.name).unwrap_or(&fresh);
+        let (slot, new_bytes) = match group.slots.get(&m.name) {
+            Some(slot) => (slot, 0),
+            None => (&fresh, m.name.len() + SLOT_BYTES),
+        };
         // T3: a duplicate first. The vote promised the next ballot on the side, so it would look stale below.
         if m.ballot == slot.voted && !mutant(Mutant::RmwT3) {
             hit("rmw.acceptor.duplicate_write");
@@ -308,7 +312,7 @@ impl Acceptor {
             hit("rmw.acceptor.laggard_write");
         }
         // Final values pass: a hand-over is how one gets rid of a group that is too full.
-        if !m.last && total_bytes - slot.state.len() > capacity_bytes {
+        if !m.last && held_bytes + new_bytes + m.state.len() - slot.state.len() > capacity_bytes {
             return Err(Reject::Full {});
         }
         // The message pins its whole read buffer: copy what stays (X13).

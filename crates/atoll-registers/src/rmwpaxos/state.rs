@@ -38,8 +38,14 @@ impl State {
             return Ok(State::empty());
         }
         let state = State::from_bytes(bytes.clone())?;
-        let (nonces, value) = (state.nonces.len(), state.value.len());
-        if nonces > REMEMBERED_WRITES || nonces as u64 > state.version {
+        state.check()?;
+        Ok(state)
+    }
+
+    /// The limits of a state that comes from outside.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        let (nonces, value) = (self.nonces.len(), self.value.len());
+        if nonces > REMEMBERED_WRITES || nonces as u64 > self.version {
             let allowed = "as many as writes, at most REMEMBERED_WRITES";
             return Err(DecodeError::Invalid { what: "nonces of a state", value: nonces as u64, allowed });
         }
@@ -47,7 +53,7 @@ impl State {
             let allowed = "at most MAX_VALUE_BYTES";
             return Err(DecodeError::Invalid { what: "length of a value", value: value as u64, allowed });
         }
-        Ok(state)
+        Ok(())
     }
 
     /// The byte form for a message; see [`State::read`].
@@ -108,30 +114,43 @@ impl Command {
                 (Some(state.clone()), Outcome::State(state))
             }
             Command::Move { .. } => (None, Outcome::State(base.clone())),
-            Command::WriteIf { expected, value, nonce } => write_if(base, *expected, value, *nonce),
+            Command::WriteIf { expected, value, nonce } => {
+                let (state, written) = base.write_if(Version(*expected), value, Nonce(*nonce));
+                (state, written.map_or(Outcome::Forgotten, Outcome::Written))
+            }
         }
     }
 }
 
-fn write_if(base: &State, expected: u64, value: &Bytes, nonce: u128) -> (Option<State>, Outcome) {
-    // T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
-    if let Some(version) = base.made_by(nonce)
-        && !mutant(Mutant::RmwT2)
-    {
-        return (None, Outcome::Written(Written::Yes(Version(version))));
-    }
-    if expected == base.version {
-        let mut nonces = base.nonces.clone();
-        if nonces.len() == REMEMBERED_WRITES {
-            nonces.remove(0);
+impl State {
+    /// A conditional write: the new state if it changes, and what to answer; None if the write may have happened before
+    /// all that is remembered.
+    pub fn write_if(
+        &self,
+        expected: Version,
+        value: &Bytes,
+        nonce: Nonce,
+    ) -> (Option<State>, Option<Written>) {
+        // T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
+        if let Some(version) = self.made_by(nonce.0)
+            && !mutant(Mutant::RmwT2)
+        {
+            return (None, Some(Written::Yes(Version(version))));
         }
-        nonces.push(nonce);
-        let state = State { version: expected + 1, value: value.clone(), nonces, moved: None };
-        return (Some(state), Outcome::Written(Written::Yes(Version(expected + 1))));
+        if expected.0 == self.version {
+            let mut nonces = self.nonces.clone();
+            if nonces.len() == REMEMBERED_WRITES {
+                nonces.remove(0);
+            }
+            nonces.push(nonce.0);
+            let version = expected.0 + 1;
+            let state = State { version, value: value.clone(), nonces, moved: None };
+            return (Some(state), Some(Written::Yes(Version(version))));
+        }
+        // The version that it would have made was made by a nonce that is not known any more: perhaps this one.
+        if expected.0 < self.version && expected.0 + 1 < self.remembered_from() {
+            return (None, None);
+        }
+        (None, Some(Written::Conflict(self.versioned())))
     }
-    // The version that it would have made was made by a nonce that is not known any more: perhaps this one.
-    if expected < base.version && expected + 1 < base.remembered_from() {
-        return (None, Outcome::Forgotten);
-    }
-    (None, Outcome::Written(Written::Conflict(base.versioned())))
 }

@@ -56,7 +56,9 @@ impl Protocol {
     pub fn facts(&mut self, node: NodeId, storage: StorageId, records: &[(Lsn, Record)]) {
         for (_, record) in records {
             match Fact::from_bytes(record.head.clone()).unwrap() {
-                Fact::Promised { epoch, name, ballot } => self.hold(node, storage, epoch, name, ballot, Ballot::ZERO),
+                Fact::Promised { epoch, name, ballot } => {
+                    self.hold(node, storage, epoch, name, ballot, Ballot::ZERO)
+                }
                 Fact::Voted { epoch, name, ballot, .. } => {
                     self.state(epoch, &name, ballot, &record.payload);
                     self.hold(node, storage, epoch, name.clone(), ballot.next(), ballot);
@@ -67,7 +69,12 @@ impl Protocol {
                     self.group(group);
                     self.state(epoch, &name, Ballot::GENESIS, &record.payload);
                     self.hold(node, storage, epoch, name.clone(), Ballot::GENESIS, Ballot::GENESIS);
-                    self.votes.entry((epoch, name)).or_default().entry(Ballot::GENESIS).or_default().push(node);
+                    self.votes
+                        .entry((epoch, name))
+                        .or_default()
+                        .entry(Ballot::GENESIS)
+                        .or_default()
+                        .push(node);
                 }
                 Fact::First { group } | Fact::Opened { group } => self.group(group),
                 Fact::Fenced { next, .. } => self.group(next),
@@ -168,7 +175,9 @@ impl Protocol {
     ) {
         let held = self.held.get(&(n, s, epoch, name.clone())).copied().unwrap_or_default();
         if voted > held.voted || promised.is_some_and(|p| p > held.promised) {
-            self.violated(format!("X1: node {n} showed {promised:?}/{voted} of {name:?}, its disk has {held:?}"));
+            self.violated(format!(
+                "X1: node {n} showed {promised:?}/{voted} of {name:?}, its disk has {held:?}"
+            ));
         }
     }
 
@@ -192,7 +201,9 @@ impl Protocol {
                 {
                     let what = format!("version {} {:?}", state.version, state.nonces);
                     let lost = format!("version {} {:?}", before.version, before.nonces);
-                    found.push(format!("I3: {name:?} at {ballot} of epoch {epoch} has {what}, not what {b} chose: {lost}"));
+                    found.push(format!(
+                        "I3: {name:?} at {ballot} of epoch {epoch} has {what}, not what {b} chose: {lost}"
+                    ));
                 }
                 let mut voters = votes.and_then(|v| v.get(ballot)).cloned().unwrap_or_default();
                 voters.sort();
@@ -300,14 +311,18 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
     // Version to nonce and value, as observed; and (returned, called, version) of what completed.
     let mut seen: BTreeMap<u64, (u128, Option<Bytes>)> = BTreeMap::new();
     let mut completed: Vec<(u64, u64, u64)> = Vec::new();
-    let observe = |v: &Versioned, seen: &mut BTreeMap<u64, (u128, Option<Bytes>)>, found: &mut Vec<String>| {
-        let entry = seen.entry(v.version.0).or_insert((v.nonce.0, Some(v.value.clone())));
-        let same_value = entry.1.as_ref().is_none_or(|value| *value == v.value);
-        if entry.0 != v.nonce.0 || !same_value {
-            found.push(format!("{name}: version {} has two values: nonces {:x} and {:x}", v.version, entry.0, v.nonce.0));
-        }
-        entry.1 = Some(v.value.clone());
-    };
+    let observe =
+        |v: &Versioned, seen: &mut BTreeMap<u64, (u128, Option<Bytes>)>, found: &mut Vec<String>| {
+            let entry = seen.entry(v.version.0).or_insert((v.nonce.0, Some(v.value.clone())));
+            let same_value = entry.1.as_ref().is_none_or(|value| *value == v.value);
+            if entry.0 != v.nonce.0 || !same_value {
+                found.push(format!(
+                    "{name}: version {} has two values: nonces {:x} and {:x}",
+                    v.version, entry.0, v.nonce.0
+                ));
+            }
+            entry.1 = Some(v.value.clone());
+        };
     for op in ops {
         let returned = op.returned.as_ref();
         if let Ask::Write { expected, value, nonce } = &op.ask {
@@ -354,13 +369,18 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
             continue;
         };
         if w.expected + 1 != *version || value.as_ref().is_some_and(|v| *v != w.value) {
-            found.push(format!("{name}: version {version} is not what {nonce:x} asked for (expected {})", w.expected));
+            found.push(format!(
+                "{name}: version {version} is not what {nonce:x} asked for (expected {})",
+                w.expected
+            ));
         }
         if w.conflict && w.yes.is_none() {
             found.push(format!("{name}: {nonce:x} was told conflict, and made version {version}"));
         }
         if !w.conflict && w.yes.is_none() && !w.may_have_happened {
-            found.push(format!("{name}: {nonce:x} was told that it did not happen, and made version {version}"));
+            found.push(format!(
+                "{name}: {nonce:x} was told that it did not happen, and made version {version}"
+            ));
         }
         // What was complete before the write began is below it.
         if let Some((_, _, v)) = completed.iter().find(|(at, _, v)| *at < w.first_called && v >= version) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use atoll_core::testing::take_marks;
 use atoll_core::{
-    Checkpoint, Class, Env, Envelope, Incarnation, JournalBatch, Link, Loc, Lsn, NodeCore, NodeId, Outgoing, Outputs,
-    Record, StorageId, Stored, Tick, roles,
+    Checkpoint, Class, Env, Envelope, Incarnation, JournalBatch, Link, Loc, Lsn, NodeCore, NodeId, Outgoing,
+    Outputs, Record, StorageId, Stored, Tick, roles,
 };
 use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
 
@@ -55,6 +55,9 @@ enum Event {
     Synced { node: NodeId, life: u64 },
 }
 
+/// Starts the clients of a node.
+pub type OnStart = dyn FnMut(&Env, &RmwRegisters);
+
 pub struct World {
     pub now: Tick,
     pub rng: Rng,
@@ -70,7 +73,7 @@ pub struct World {
     pub kill_at: Option<(NodeId, &'static str)>,
     pub frames: u64,
     /// Called when a node (re)starts, to start its clients.
-    pub on_start: Option<Box<dyn FnMut(&Env, &RmwRegisters)>>,
+    pub on_start: Option<Box<OnStart>>,
     queue: BTreeMap<(Tick, u64), Event>,
     next_event: u64,
 }
@@ -220,12 +223,13 @@ impl World {
             for (mark, n) in marks {
                 *self.marks.entry(mark).or_default() += n;
             }
-            self.carry_out(id, out);
             if kill {
+                // What this turn sent did not leave the process.
                 self.kill_at = None;
                 self.crash(id);
                 return;
             }
+            self.carry_out(id, out);
             if !more {
                 return;
             }
