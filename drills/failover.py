@@ -6,10 +6,11 @@ stopped (SIGSTOP) again and again and continued: a node that was away must do no
 last the cluster runs at depth 256 with all cores busy, and nobody may reconfigure what nobody asked for.
 """
 
+import bisect
 import signal
 import time
 
-from cluster import Cluster, Drill, need, poll, quantile, say, table
+from cluster import Cluster, Drill, Failed, need, poll, quantile, say, table
 from load import Load, verify
 
 LOG = "failover"
@@ -69,8 +70,6 @@ def settle(loads, losses, bounds, words, drill):
 
 def recovered_after(acks, at):
     """Seconds from a loss to the end of the gap that it made: the longest one that begins within 200 ms of it."""
-    import bisect
-
     place = max(1, bisect.bisect_right(acks.at, at))
     best, gap = acks.at[min(place, len(acks.at) - 1)], 0.0
     while place < len(acks.at) and acks.at[place - 1] <= at + 0.2:
@@ -111,8 +110,13 @@ def body(drill):
         count = verify(cluster, loads + busy, LOG)
         say(f"{count} records of {len(loads + busy)} clients read back: none lost, none doubled, each client's in order")
         drill.result["records"] = count
-    settle(loads, kills, KILL_S, "kill -9", drill)
-    settle(loads, stops, STOP_S, "SIGSTOP", drill)
+    failed = []
+    for losses, bounds, words in ((kills, KILL_S, "kill -9"), (stops, STOP_S, "SIGSTOP")):
+        try:
+            settle(loads, losses, bounds, words, drill)
+        except Failed as why:
+            failed.append(str(why))
+    need(not failed, "; ".join(failed))
 
 
 if __name__ == "__main__":

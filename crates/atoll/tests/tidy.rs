@@ -198,12 +198,14 @@ fn every_protocol_has_the_same_files() {
                 found.push(format!("{folder}: no mod.rs"));
                 continue;
             };
-            if !module.starts_with("//!") || !module.contains("//! | ---") {
-                found.push(format!(
-                    "{folder}/mod.rs: begins with the protocol in words, and a table of its files"
-                ));
+            if !module.starts_with("//!") {
+                found.push(format!("{folder}/mod.rs: begins with what it is, in words"));
             }
+            // Messages make it a protocol; a register in a file is none.
             if by_name.contains_key(&format!("{folder}/message.rs")) {
+                if !module.contains("//! | ---") {
+                    found.push(format!("{folder}/mod.rs: has no table from the paper to its files"));
+                }
                 if !by_name.contains_key(&format!("{folder}/invariants.rs")) {
                     found.push(format!("{folder}: no invariants.rs"));
                 }
