@@ -8,13 +8,14 @@ pub struct Options {
     /// How long a call may take in all, over all addresses and attempts; 1 ms to 1 day. Too small: errors during a
     /// failover that would have been waited out. Too large: a cluster that is down for good is reported late.
     pub operation_timeout: Duration,
-    /// How long one attempt of a short call (check tail, trim, show, status) may take; 10 ms to 1 hour. Too small: calls
-    /// wander between nodes that are only busy. Too large: one stuck node costs the whole operation.
+    /// How long one attempt of a short call (check tail, trim, show, status) may take, and how long a node may acknowledge
+    /// no append at all before another is tried; 10 ms to 1 hour. Too small: calls wander between nodes that are only busy.
+    /// Too large: a node that is cut off from the others costs the whole operation.
     pub attempt_timeout: Duration,
     /// How long a connection may take to come up; 1 ms to 1 minute.
     pub connect_timeout: Duration,
     /// With appends unanswered and nothing heard for this long, the node counts as dead; 150 ms to 1 minute (it says
-    /// something every 50 ms). Too small: appends are sent again for nothing. Too large: a stopped node is noticed late.
+    /// something every 50 ms); with much unanswered, it has longer, as for a connection of 2 MB/s. Too small: appends are sent again for nothing. Too large: a stopped node is noticed late.
     pub silence: Duration,
     /// Wait after all addresses failed in a row: from `backoff_min`, doubled each time, up to `backoff_max`.
     pub backoff_min: Duration,

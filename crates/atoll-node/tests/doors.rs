@@ -215,6 +215,74 @@ async fn outcomes_lost_with_a_node_are_found_by_name_at_the_next() {
 }
 
 #[tokio::test]
+async fn a_node_that_lives_but_gets_nowhere_is_left() {
+    let logs = Logs::default();
+    let (first, second) = (Door::open(1, &logs).await, Door::open(2, &logs).await);
+    let addresses = format!("{},{}", first.address, second.address);
+    let options = Options { attempt_timeout: Duration::from_millis(100), ..Options::default() };
+    let log = Client::with_options(&addresses, options).unwrap().log("main").unwrap();
+    let behind = log_of(&logs, "main");
+    behind.mute.store(true, Ordering::Relaxed);
+    let stuck = log.submit("a").await.unwrap();
+    while behind.entries().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    behind.mute.store(false, Ordering::Relaxed);
+    // The first door keeps sending signs of life, and never an outcome.
+    assert_eq!(stuck.await, Ok(0));
+    assert_eq!(payloads(&behind), ["a"]);
+}
+
+#[tokio::test]
+async fn silent_nodes_and_strangers_are_passed_over() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    // As a stopped process: the system accepts, nobody answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let strange = stranger.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut socket, _)) = stranger.accept() {
+            let _ = std::io::Write::write_all(&mut socket, b"SSH-2.0-OpenSSH\r\n");
+        }
+    });
+    let silent_at = silent.local_addr().unwrap();
+    let options = Options { attempt_timeout: Duration::from_millis(100), ..Options::default() };
+    let client =
+        Client::with_options(&format!("{silent_at},{strange},{}", door.address), options.clone()).unwrap();
+    assert_eq!(client.log("main").unwrap().append("a").await, Ok(0));
+    let client = Client::with_options(&format!("{silent_at},{strange},{}", door.address), options).unwrap();
+    assert!(client.status().await.unwrap().healthy);
+    let client = Client::connect(&format!("{strange},{}", door.address)).unwrap();
+    let mut reader = client.log("main").unwrap().read(ReadOptions::default());
+    assert_eq!(reader.next().await.unwrap().unwrap().records[0].payload, "a");
+}
+
+#[tokio::test]
+async fn a_read_goes_on_at_another_node_where_it_stopped() {
+    let logs = Logs::default();
+    let (first, second) = (Door::open(1, &logs).await, Door::open(2, &logs).await);
+    let client = client(&[&first, &second]);
+    let log = client.log("main").unwrap();
+    let record = |i: u64| format!("{i} {}", "x".repeat(10_000));
+    log.append_batch((0..600).map(|i| record(i).into())).await;
+    let mut reader = log.tail(0);
+    let mut next = 0;
+    let mut first = Some(first);
+    while next < 600 {
+        let batch = reader.next().await.unwrap().unwrap();
+        assert_eq!(batch.first, next);
+        for read in &batch.records {
+            assert_eq!(read.payload, record(next));
+            next += 1;
+        }
+        if let Some(first) = first.take() {
+            first.kill();
+        }
+    }
+}
+
+#[tokio::test]
 async fn refusals_carry_outcome_reason_and_advice() {
     let logs = Logs::default();
     let door = Door::open(1, &logs).await;

@@ -12,20 +12,32 @@ use super::queue::Verdict;
 use crate::HEARTBEAT;
 use crate::connections::Connections;
 use crate::error::{Failure, Outcome, is_worth_retrying, parse};
+use crate::options::Options;
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{AppendStreamReply, Reason};
 
 /// If our own timer was this late, we were asleep, not the node (contracts X21).
 const TIMER_LATE: Duration = Duration::from_millis(100);
 
+/// The slowest connection that is not taken for a dead node, in bytes per second.
+const SLOWEST_CONNECTION: f64 = 2e6;
+
 /// How a stream ended.
 enum End {
     /// The lane is closed and empty.
     Finished,
-    /// This node cannot serve the lane now.
-    Failed(Failure),
+    /// This node cannot serve the lane now; what it did not answer may have happened, or it said that it did not.
+    Failed(Outcome, Failure),
     /// No node will serve the lane like this.
     Refused(Outcome, Failure),
+}
+
+impl Shared {
+    /// What is unanswered may be on its way still.
+    fn time_to_send(&self) -> Duration {
+        let bytes = self.update(|queue| queue.unanswered_bytes());
+        Duration::from_secs_f64(bytes as f64 / SLOWEST_CONNECTION)
+    }
 }
 
 /// Runs a lane until it is closed and empty.
@@ -41,7 +53,8 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
         let at = connections.current();
         let mut progress = false;
         let end = stream(&shared, &connections, at, &mut progress).await;
-        shared.update(|queue| queue.end_stream());
+        let not_taken = matches!(end, End::Failed(Outcome::No, _) | End::Refused(Outcome::No, _));
+        shared.update(|queue| queue.end_stream(not_taken));
         if progress {
             failures = 0;
         }
@@ -51,7 +64,8 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
                 shared.update(|queue| queue.refuse(happened, &failure));
                 failures = 0;
             }
-            End::Failed(failure) => {
+            End::Failed(_, failure) => {
+                tracing::debug!(log = shared.log, node = connections.text(at), %failure, "moving on");
                 connections.failed(at);
                 failures += 1;
                 shared.update(|queue| queue.expire(Instant::now(), &failure));
@@ -69,23 +83,24 @@ async fn stream(shared: &Arc<Shared>, connections: &Connections, at: usize, prog
     let silence = connections.options.silence;
     let channel = match connections.connect(at).await {
         Ok(channel) => channel,
-        Err(failure) => return End::Failed(failure),
+        Err(failure) => return End::Failed(Outcome::No, failure),
     };
+    tracing::debug!(log = shared.log, node = connections.text(at), "connected");
     let generation = shared.update(|queue| queue.begin_stream(Instant::now()));
     let outbox = Outbox::new(shared.clone(), generation);
     let mut client = LogServiceClient::new(channel);
     let replies = match timeout(silence, client.append_stream(outbox)).await {
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => return from_status(&status, connections.text(at)),
-        Err(_) => return End::Failed(silent(connections.text(at), silence)),
+        Err(_) => return End::Failed(Outcome::Unknown, silent(connections.text(at), silence)),
     };
-    listen(shared, replies, silence, connections.text(at), progress).await
+    listen(shared, replies, &connections.options, connections.text(at), progress).await
 }
 
 async fn listen(
     shared: &Shared,
     mut replies: Streaming<AppendStreamReply>,
-    silence: Duration,
+    options: &Options,
     address: &str,
     progress: &mut bool,
 ) -> End {
@@ -105,7 +120,7 @@ async fn listen(
                             return end;
                         }
                     }
-                    Ok(None) => return End::Failed(Failure::new(
+                    Ok(None) => return End::Failed(Outcome::Unknown, Failure::new(
                         Reason::Unavailable,
                         format!("{address}: the node ended the stream"),
                         "",
@@ -126,8 +141,14 @@ async fn listen(
                     queue.expire(now, &silent_cluster());
                     queue.busy_since()
                 });
-                if owed_since.is_some_and(|since| now.duration_since(since.max(heard)) > silence) {
-                    return End::Failed(silent(address, silence));
+                let owed_since = owed_since.unwrap_or(now);
+                let quiet = now.duration_since(owed_since.max(heard));
+                if quiet > options.silence && quiet > options.silence + shared.time_to_send() {
+                    return End::Failed(Outcome::Unknown, silent(address, quiet));
+                }
+                // It lives, but may be cut off from the others.
+                if now.duration_since(owed_since) > options.attempt_timeout {
+                    return End::Failed(Outcome::Unknown, stuck(address, options.attempt_timeout));
                 }
                 if shared.update(|queue| queue.is_finished()) {
                     return End::Finished;
@@ -141,16 +162,20 @@ async fn listen(
 fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> {
     shared.update(|queue| {
         if let Some(opened) = reply.opened {
+            tracing::debug!(log = shared.log, node = opened.node, tail = opened.known_tail, "stream open");
             queue.opened(opened.known_tail);
         }
         for outcome in reply.outcomes {
             match queue.settle(outcome, now) {
                 Verdict::Fine => {}
-                Verdict::GoElsewhere(failure) => return Some(End::Failed(failure)),
+                Verdict::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
                 Verdict::Nonsense(what) => {
                     let message = format!("the node broke the protocol: {what}");
                     let next = "do client and server have versions that go together?";
-                    return Some(End::Failed(Failure::new(Reason::Unavailable, message, next)));
+                    return Some(End::Failed(
+                        Outcome::Unknown,
+                        Failure::new(Reason::Unavailable, message, next),
+                    ));
                 }
             }
         }
@@ -162,7 +187,7 @@ fn from_status(status: &tonic::Status, address: &str) -> End {
     let (happened, mut failure) = parse(status);
     if is_worth_retrying(failure.reason) {
         failure.message = format!("{address}: {}", failure.message);
-        return End::Failed(failure);
+        return End::Failed(happened, failure);
     }
     End::Refused(happened, failure)
 }
@@ -172,6 +197,14 @@ fn silent(address: &str, silence: Duration) -> Failure {
         Reason::Unavailable,
         format!("{address}: no sign of life for {} ms", silence.as_millis()),
         "`atoll status` through another address shows which nodes are up",
+    )
+}
+
+fn stuck(address: &str, for_long: Duration) -> Failure {
+    Failure::new(
+        Reason::Unavailable,
+        format!("{address}: no append was acknowledged for {} ms", for_long.as_millis()),
+        "`atoll status` shows whether enough servers are up",
     )
 }
 

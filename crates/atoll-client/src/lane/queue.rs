@@ -132,6 +132,11 @@ impl Queue {
         self.busy_since
     }
 
+    /// Payload bytes that are sent and unanswered.
+    pub(super) fn unanswered_bytes(&self) -> usize {
+        self.sent.iter().flatten().map(|op| op.payload.len()).sum()
+    }
+
     /// A new stream; its number.
     pub(super) fn begin_stream(&mut self, now: Instant) -> u64 {
         debug_assert!(self.sent.is_empty(), "the last stream was ended");
@@ -150,12 +155,19 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// The stream is over: what it had not settled goes to the front of those that wait, in the same order.
-    pub(super) fn end_stream(&mut self) {
+    /// The stream is over: what it had not settled goes to the front of those that wait, in the same order. `not_taken`: the
+    /// server said that what it did not answer did not happen.
+    pub(super) fn end_stream(&mut self, not_taken: bool) {
         self.generation += 1;
         self.streaming = false;
         self.busy_since = None;
-        self.take_back(|op| op.doubtful = true);
+        self.take_back(|op| {
+            op.doubtful |= !not_taken;
+            if !op.doubtful {
+                // As if never sent: it need not be looked for.
+                op.floor = None;
+            }
+        });
         self.wake_outbox();
     }
 

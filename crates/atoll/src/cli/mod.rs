@@ -197,6 +197,10 @@ pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) ->
             return ExitCode::FAILURE;
         }
     };
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    }
     match runtime.block_on(verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
