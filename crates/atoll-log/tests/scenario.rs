@@ -339,7 +339,7 @@ impl World {
                 }
             }
             self.faults(r);
-            if r % 23 == 0 {
+            if r.is_multiple_of(23) {
                 let node = 1 + (r / 100 % u64::from(NODES)) as u32;
                 self.cluster.driver.restart(NodeId(node), |_| {}).unwrap();
                 self.start_node(node);
@@ -351,15 +351,15 @@ impl World {
     fn faults(&mut self, r: u64) {
         let nodes = self.cluster.nodes.clone();
         self.cluster.servers.faults(|f| {
-            f.append_unknown = if r % 3 == 0 { 150 } else { 0 };
-            f.append_busy = if r % 5 == 0 { 100 } else { 0 };
-            f.append_forgotten = if r % 7 == 0 { 300 } else { 0 };
-            f.unavailable = if r % 4 == 0 { 200 } else { 0 };
+            f.append_unknown = if r.is_multiple_of(3) { 150 } else { 0 };
+            f.append_busy = if r.is_multiple_of(5) { 100 } else { 0 };
+            f.append_forgotten = if r.is_multiple_of(7) { 300 } else { 0 };
+            f.unavailable = if r.is_multiple_of(4) { 200 } else { 0 };
             f.register_unknown = if r % 4 == 1 { 400 } else { 0 };
-            f.register_down = if r % 11 == 0 { 500 } else { 0 };
+            f.register_down = if r.is_multiple_of(11) { 500 } else { 0 };
             f.max_delay = Duration::from_micros(300 + r % 6000);
             f.stopped.clear();
-            if r % 13 == 0 {
+            if r.is_multiple_of(13) {
                 f.stopped.insert(nodes[(r / 50) as usize % nodes.len()]);
             }
         });
@@ -452,7 +452,7 @@ async fn read_everything(env: Env, log: Arc<VirtualLog>, book: Shared) -> LogPos
 }
 
 fn scenario(seed: u64) {
-    let kinds = if seed % 3 == 0 { ["memory", "shuffled"] } else { ["memory", "memory"] };
+    let kinds = if seed.is_multiple_of(3) { ["memory", "shuffled"] } else { ["memory", "memory"] };
     let mut world = World::new(seed, kinds);
     world.run(seed);
     world.judge(seed);

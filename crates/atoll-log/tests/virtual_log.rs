@@ -250,7 +250,7 @@ fn readers_follow_over_segments_and_stop_at_stops() {
     });
     for seq in 1..=30 {
         append(&mut c, 1, &log, 1, seq);
-        if seq % 5 == 0 {
+        if seq.is_multiple_of(5) {
             // Two in a row leave an empty segment (V7).
             for _ in 0..2 {
                 let extend = log.extend(LogletSpec::default());

@@ -6,6 +6,7 @@
 mod driver;
 mod history;
 pub mod loglet;
+mod random;
 pub mod register;
 
 pub use driver::{DEFAULT_LATENCY, Driver};

@@ -176,9 +176,8 @@ impl Shared {
     /// What is handed in now cannot be in the log below this. None while nothing was seen of the active segment: the tail known
     /// then may lie far back, and a look from there would take long.
     fn floor(&self) -> Option<LogPos> {
-        let state = lock(&self.state);
-        let active = state.chain.as_ref().map(|c| c.chain.active().loglet);
-        (active.is_some() && state.known.seen_in == active).then_some(state.known.tail)
+        let active = self.cached()?.chain.active().loglet;
+        self.seen_in(active)
     }
 
     /// What an append becomes when the log cannot be used at all.

@@ -124,6 +124,12 @@ impl Shared {
                 }
                 continue;
             };
+            // L4: a tail that was seen while the Loglet was open is never above a sealed one (VL6).
+            let seen = self.seen_in(from);
+            atoll_core::invariant!(
+                seen.is_none_or(|tail| tail <= stop),
+                "the stop {stop} is below {seen:?}, which was seen as the tail of the open segment"
+            );
             let new = chain.chain.next(nonce, |segments, _| {
                 if let Some(last) = segments.last_mut() {
                     last.stop = Some(stop);

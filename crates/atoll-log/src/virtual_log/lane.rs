@@ -24,8 +24,8 @@ use crate::position::LogPos;
 
 /// First wait before a batch that was refused is sent again.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Longest such wait.
-const MAX_PAUSE: Duration = Duration::from_millis(100);
+/// Longest such wait, and between two looks for a newer chain while there is trouble.
+const MAX_PAUSE: Duration = Duration::from_millis(40);
 /// How long the first append through a new handle waits for the tail, to bound a later look for it.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
@@ -149,8 +149,10 @@ struct Run {
     /// So many at the front of `redo` were looked for after "forgotten", and are not there.
     scanned: usize,
     pause: Duration,
-    /// No report of a stall before this.
+    /// No stall is noticed before this.
     next_stall: Tick,
+    /// Nor reported before this.
+    next_report: Tick,
     /// The Loglet that forgot a record again, after a look for it.
     forgetful: Option<LogletId>,
 }
@@ -165,6 +167,7 @@ impl Run {
             scanned: 0,
             pause: PAUSE,
             next_stall: Tick(0),
+            next_report: Tick(0),
             forgetful: None,
         }
     }
@@ -200,8 +203,12 @@ impl Run {
                 Event::Moved => self.recover(true).await,
                 Event::Stalled => {
                     hit("vlog.lane.stalled");
-                    self.next_stall = self.me.env.now().after(self.me.options.stall_after);
-                    self.me.trouble(Trouble::NoSequencer);
+                    let now = self.me.env.now();
+                    self.next_stall = now.after(MAX_PAUSE);
+                    if now >= self.next_report {
+                        self.next_report = now.after(self.me.options.stall_after);
+                        self.me.trouble(Trouble::NoSequencer);
+                    }
                     drop(self.me.fresh());
                 }
             }

@@ -139,6 +139,13 @@ impl Shared {
         }
     }
 
+    /// The highest tail seen in a Loglet while it was open; None if it is not the active one, or nothing was seen of it.
+    pub(super) fn seen_in(&self, loglet: LogletId) -> Option<crate::LogPos> {
+        let state = lock(&self.state);
+        let active = state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == loglet);
+        (active && state.known.seen_in == Some(loglet)).then_some(state.known.tail)
+    }
+
     /// What is known of the tail.
     pub(super) fn known(&self) -> Known {
         lock(&self.state).known

@@ -63,13 +63,13 @@ pub fn spec(kind: &str) -> LogletSpec {
 /// Faults come and go by themselves while a random test runs.
 fn disturb(servers: &MemoryServers, random: u64) {
     servers.faults(|f| {
-        let on = random % 3 == 0;
+        let on = random.is_multiple_of(3);
         f.append_unknown = if on { random % 200 } else { 0 };
-        f.append_busy = if random % 5 == 0 { 100 } else { 0 };
-        f.append_forgotten = if random % 7 == 0 { 300 } else { 0 };
-        f.unavailable = if random % 4 == 0 { 200 } else { 0 };
+        f.append_busy = if random.is_multiple_of(5) { 100 } else { 0 };
+        f.append_forgotten = if random.is_multiple_of(7) { 300 } else { 0 };
+        f.unavailable = if random.is_multiple_of(4) { 200 } else { 0 };
         f.register_unknown = if random % 4 == 1 { 300 } else { 0 };
-        f.register_down = if random % 11 == 0 { 500 } else { 0 };
+        f.register_down = if random.is_multiple_of(11) { 500 } else { 0 };
         f.max_delay = std::time::Duration::from_micros(200 + random % 5000);
     });
 }

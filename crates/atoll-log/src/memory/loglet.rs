@@ -1,192 +1,21 @@
-//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of
-//! [`Loglet`] and [`Register`] and use every freedom that these leave: zombies behind a seal, sealed tails that differ, entries that
-//! are in the log although their append failed, answers that are lost.
+//! Loglets in memory.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, mutant};
-use atoll_core::{BoxFuture, Decode, Encode, Env, Incarnation, NodeId, StorageId, Tick, Ticket};
+use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
-use crate::bell::{Bell, lock};
+use super::{At, Log};
+use crate::bell::lock;
 use crate::entry::{Batch, Entry, OpId};
 use crate::loglet::{
     AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
-    ReadBatch, ReadError, ReadFrom, SealedConfig, Tail, Why,
+    ReadBatch, ReadError, ReadFrom, Tail, Why,
 };
 use crate::position::Offset;
-use crate::register::{
-    MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
-};
-
-/// What goes wrong, and how slowly the rest goes. Chances are in thousandths.
-#[derive(Clone, Debug)]
-pub struct Faults {
-    /// Shortest time of each of the steps of an operation (there, done, and back).
-    pub min_delay: Duration,
-    /// Longest such time.
-    pub max_delay: Duration,
-    /// An append is answered as unknown: written or not.
-    pub append_unknown: u64,
-    /// An append is refused as busy.
-    pub append_busy: u64,
-    /// An append of a client that was seen before is answered as forgotten.
-    pub append_forgotten: u64,
-    /// Another operation of a Loglet is not answered.
-    pub unavailable: u64,
-    /// A write to a register is answered as unknown: written or not.
-    pub register_unknown: u64,
-    /// A register does not answer: nothing was done.
-    pub register_down: u64,
-    /// Sequencers that take nothing and answer nothing.
-    pub stopped: BTreeSet<NodeId>,
-    /// Sequencers that were restarted: they refuse what earlier configurations name them for.
-    pub restarted: BTreeSet<NodeId>,
-}
-
-impl Default for Faults {
-    fn default() -> Self {
-        Faults {
-            min_delay: Duration::from_micros(50),
-            max_delay: Duration::from_micros(500),
-            append_unknown: 0,
-            append_busy: 0,
-            append_forgotten: 0,
-            unavailable: 0,
-            register_unknown: 0,
-            register_down: 0,
-            stopped: BTreeSet::new(),
-            restarted: BTreeSet::new(),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Log {
-    /// By offset, zombies included.
-    written: Vec<Entry>,
-    places: BTreeMap<OpId, u64>,
-    /// Offsets below are acknowledged, or may be.
-    committed: u64,
-    sealed: bool,
-    trim: u64,
-}
-
-#[derive(Debug, Default)]
-struct Cell {
-    now: Versioned,
-    /// Every write that happened, by its mark.
-    written: BTreeMap<u128, Version>,
-}
-
-#[derive(Debug, Default)]
-struct Servers {
-    faults: Faults,
-    nodes: Vec<NodeId>,
-    logs: BTreeMap<LogletId, Log>,
-    tombstones: BTreeSet<LogletId>,
-    cells: BTreeMap<String, Cell>,
-}
-
-/// The servers of a test: all that is durable, and the faults. Cheap to clone; all clones are one.
-#[derive(Clone, Debug, Default)]
-pub struct MemoryServers {
-    state: Arc<Mutex<Servers>>,
-    changed: Arc<Bell>,
-}
-
-impl MemoryServers {
-    /// Servers with these nodes, of which Loglets name up to three, the first as sequencer.
-    pub fn new(nodes: &[NodeId]) -> Self {
-        let servers = MemoryServers::default();
-        lock(&servers.state).nodes = nodes.to_vec();
-        servers
-    }
-
-    /// Changes the faults from now on.
-    pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
-        change(&mut lock(&self.state).faults);
-        self.changed.ring();
-    }
-
-    /// The Loglets as one node sees them, under a name. With `keeps_order` false, appends in flight overtake each other.
-    pub fn provider(&self, env: &Env, kind: &'static str, keeps_order: bool) -> Arc<MemoryProvider> {
-        Arc::new(MemoryProvider { at: self.at(env), kind, keeps_order })
-    }
-
-    /// The registers as one node sees them.
-    pub fn registers(&self, env: &Env) -> Arc<MemoryRegisters> {
-        Arc::new(MemoryRegisters(self.at(env)))
-    }
-
-    /// Everything a Loglet holds, zombies included, for oracles.
-    pub fn entries(&self, loglet: LogletId) -> Vec<Entry> {
-        lock(&self.state).logs.get(&loglet).map(|l| l.written.clone()).unwrap_or_default()
-    }
-
-    fn at(&self, env: &Env) -> At {
-        At { servers: self.clone(), env: env.clone() }
-    }
-}
-
-/// The servers, from one node.
-#[derive(Clone, Debug)]
-struct At {
-    servers: MemoryServers,
-    env: Env,
-}
-
-impl At {
-    fn delay(&self) -> Duration {
-        let (min, max) = {
-            let s = lock(&self.servers.state);
-            (s.faults.min_delay, s.faults.max_delay)
-        };
-        let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX).max(1);
-        min + Duration::from_nanos(self.env.random() % span)
-    }
-
-    async fn step(&self) {
-        self.env.sleep(self.delay()).await;
-    }
-
-    fn chance(&self, thousandths: impl Fn(&Faults) -> u64) -> bool {
-        let limit = thousandths(&lock(&self.servers.state).faults);
-        limit > 0 && self.env.random() % 1000 < limit
-    }
-
-    /// A step there, `f` on the Loglet, and a step back. The Loglet comes to be by the first message (V6).
-    async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
-        self.step().await;
-        if self.chance(|f| f.unavailable) {
-            return Err(LogletError::Unavailable(Why::NoQuorum));
-        }
-        let got = {
-            let mut s = lock(&self.servers.state);
-            if s.tombstones.contains(&id) {
-                return Err(LogletError::Gone);
-            }
-            f(s.logs.entry(id).or_default())
-        };
-        self.servers.changed.ring();
-        self.step().await;
-        Ok(got)
-    }
-
-    /// A tail as some majority would give it: sealed ones take in any part of what was not acknowledged.
-    fn tail(random: u64, log: &Log) -> Tail {
-        if !log.sealed {
-            return Tail { at: Offset(log.committed), sealed: None };
-        }
-        let zombies = log.written.len() as u64 - log.committed;
-        let at = Offset(log.committed + random % (zombies + 1));
-        Tail { at, sealed: Some(SealedConfig::new()) }
-    }
-}
 
 atoll_core::record! {
     /// The configuration of a Loglet in memory.
@@ -203,9 +32,9 @@ atoll_core::record! {
 /// Makes [`Loglet`]s in memory.
 #[derive(Debug)]
 pub struct MemoryProvider {
-    at: At,
-    kind: &'static str,
-    keeps_order: bool,
+    pub(super) at: At,
+    pub(super) kind: &'static str,
+    pub(super) keeps_order: bool,
 }
 
 #[derive(Debug, Default)]
@@ -446,7 +275,7 @@ impl MemoryLoglet {
         let lost = self.at.chance(|f| f.append_unknown);
         if lost {
             lock(&self.order).broken += 1;
-            if self.at.env.random() % 2 == 0 {
+            if self.at.env.random().is_multiple_of(2) {
                 return Err(AppendError::Unknown(Why::NoSequencer));
             }
         }
@@ -560,84 +389,5 @@ impl Loglet for MemoryLoglet {
 
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
         Box::pin(async move { self.at.with_log(self.id, |log| log.sealed = true).await })
-    }
-}
-
-/// Makes registers in memory.
-#[derive(Debug)]
-pub struct MemoryRegisters(At);
-
-#[derive(Debug)]
-struct MemoryRegister {
-    at: At,
-    name: String,
-}
-
-impl Registers for MemoryRegisters {
-    fn register(&self, name: &str) -> Arc<dyn Register> {
-        Arc::new(MemoryRegister { at: self.0.clone(), name: name.to_owned() })
-    }
-
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
-        let prefix = prefix.to_owned();
-        Box::pin(async move {
-            self.0.step().await;
-            let s = lock(&self.0.servers.state);
-            let written = s.cells.iter().filter(|(_, c)| c.now.version > Version(0));
-            Ok(written.map(|(n, _)| n.clone()).filter(|n| n.starts_with(&prefix)).collect())
-        })
-    }
-}
-
-impl Register for MemoryRegister {
-    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
-        Box::pin(async move {
-            self.at.step().await;
-            if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
-            }
-            let now = lock(&self.at.servers.state).cells.entry(self.name.clone()).or_default().now.clone();
-            self.at.step().await;
-            Ok(now)
-        })
-    }
-
-    fn write_if(
-        &self,
-        expected: Version,
-        value: Bytes,
-        nonce: Nonce,
-    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
-        Box::pin(async move {
-            if value.len() > MAX_VALUE_BYTES {
-                return Err(RegisterError::TooLarge(value.len()));
-            }
-            self.at.step().await;
-            if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
-            }
-            let lost = self.at.chance(|f| f.register_unknown);
-            if lost && self.at.env.random() % 2 == 0 {
-                return Err(RegisterError::Unknown(Why::NoQuorum));
-            }
-            let done = {
-                let mut s = lock(&self.at.servers.state);
-                let cell = s.cells.entry(self.name.clone()).or_default();
-                // Marks are not remembered for ever: their writers find them in what came later.
-                let remembered = |v: &&Version| v.0 + 1 >= cell.now.version.0;
-                if let Some(version) = cell.written.get(&nonce.0).filter(remembered) {
-                    Written::Yes(*version)
-                } else if cell.now.version == expected {
-                    let version = Version(expected.0 + 1);
-                    cell.now = Versioned { version, value, nonce };
-                    cell.written.insert(nonce.0, version);
-                    Written::Yes(version)
-                } else {
-                    Written::Conflict(cell.now.clone())
-                }
-            };
-            self.at.step().await;
-            if lost { Err(RegisterError::Unknown(Why::NoQuorum)) } else { Ok(done) }
-        })
     }
 }

@@ -1,0 +1,186 @@
+//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of
+//! [`Loglet`] and [`Register`] and use every freedom that these leave: zombies behind a seal, sealed tails that differ, entries that
+//! are in the log although their append failed, answers that are lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_core::{Env, NodeId};
+
+use crate::bell::{Bell, lock};
+use crate::entry::{Entry, OpId};
+use crate::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
+use crate::position::Offset;
+use crate::register::{Version, Versioned};
+
+mod loglet;
+mod register;
+
+pub use loglet::{MemoryConfig, MemoryProvider};
+pub use register::MemoryRegisters;
+
+/// What goes wrong, and how slowly the rest goes. Chances are in thousandths.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Shortest time of each of the steps of an operation (there, done, and back).
+    pub min_delay: Duration,
+    /// Longest such time.
+    pub max_delay: Duration,
+    /// An append is answered as unknown: written or not.
+    pub append_unknown: u64,
+    /// An append is refused as busy.
+    pub append_busy: u64,
+    /// An append of a client that was seen before is answered as forgotten.
+    pub append_forgotten: u64,
+    /// Another operation of a Loglet is not answered.
+    pub unavailable: u64,
+    /// A write to a register is answered as unknown: written or not.
+    pub register_unknown: u64,
+    /// A register does not answer: nothing was done.
+    pub register_down: u64,
+    /// Sequencers that take nothing and answer nothing.
+    pub stopped: BTreeSet<NodeId>,
+    /// Sequencers that were restarted: they refuse what earlier configurations name them for.
+    pub restarted: BTreeSet<NodeId>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults {
+            min_delay: Duration::from_micros(50),
+            max_delay: Duration::from_micros(500),
+            append_unknown: 0,
+            append_busy: 0,
+            append_forgotten: 0,
+            unavailable: 0,
+            register_unknown: 0,
+            register_down: 0,
+            stopped: BTreeSet::new(),
+            restarted: BTreeSet::new(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// By offset, zombies included.
+    written: Vec<Entry>,
+    places: BTreeMap<OpId, u64>,
+    /// Offsets below are acknowledged, or may be.
+    committed: u64,
+    sealed: bool,
+    trim: u64,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    now: Versioned,
+    /// Every write that happened, by its mark.
+    written: BTreeMap<u128, Version>,
+}
+
+#[derive(Debug, Default)]
+struct Servers {
+    faults: Faults,
+    nodes: Vec<NodeId>,
+    logs: BTreeMap<LogletId, Log>,
+    tombstones: BTreeSet<LogletId>,
+    cells: BTreeMap<String, Cell>,
+}
+
+/// The servers of a test: all that is durable, and the faults. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryServers {
+    state: Arc<Mutex<Servers>>,
+    changed: Arc<Bell>,
+}
+
+impl MemoryServers {
+    /// Servers with these nodes, of which Loglets name up to three, the first as sequencer.
+    pub fn new(nodes: &[NodeId]) -> Self {
+        let servers = MemoryServers::default();
+        lock(&servers.state).nodes = nodes.to_vec();
+        servers
+    }
+
+    /// Changes the faults from now on.
+    pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut lock(&self.state).faults);
+        self.changed.ring();
+    }
+
+    /// The Loglets as one node sees them, under a name. With `keeps_order` false, appends in flight overtake each other.
+    pub fn provider(&self, env: &Env, kind: &'static str, keeps_order: bool) -> Arc<MemoryProvider> {
+        Arc::new(MemoryProvider { at: self.at(env), kind, keeps_order })
+    }
+
+    /// The registers as one node sees them.
+    pub fn registers(&self, env: &Env) -> Arc<MemoryRegisters> {
+        Arc::new(MemoryRegisters(self.at(env)))
+    }
+
+    /// Everything a Loglet holds, zombies included, for oracles.
+    pub fn entries(&self, loglet: LogletId) -> Vec<Entry> {
+        lock(&self.state).logs.get(&loglet).map(|l| l.written.clone()).unwrap_or_default()
+    }
+
+    fn at(&self, env: &Env) -> At {
+        At { servers: self.clone(), env: env.clone() }
+    }
+}
+
+/// The servers, from one node.
+#[derive(Clone, Debug)]
+struct At {
+    servers: MemoryServers,
+    env: Env,
+}
+
+impl At {
+    fn delay(&self) -> Duration {
+        let (min, max) = {
+            let s = lock(&self.servers.state);
+            (s.faults.min_delay, s.faults.max_delay)
+        };
+        let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX).max(1);
+        min + Duration::from_nanos(self.env.random() % span)
+    }
+
+    async fn step(&self) {
+        self.env.sleep(self.delay()).await;
+    }
+
+    fn chance(&self, thousandths: impl Fn(&Faults) -> u64) -> bool {
+        let limit = thousandths(&lock(&self.servers.state).faults);
+        limit > 0 && self.env.random() % 1000 < limit
+    }
+
+    /// A step there, `f` on the Loglet, and a step back. The Loglet comes to be by the first message (V6).
+    async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
+        self.step().await;
+        if self.chance(|f| f.unavailable) {
+            return Err(LogletError::Unavailable(Why::NoQuorum));
+        }
+        let got = {
+            let mut s = lock(&self.servers.state);
+            if s.tombstones.contains(&id) {
+                return Err(LogletError::Gone);
+            }
+            f(s.logs.entry(id).or_default())
+        };
+        self.servers.changed.ring();
+        self.step().await;
+        Ok(got)
+    }
+
+    /// A tail as some majority would give it: sealed ones take in any part of what was not acknowledged.
+    fn tail(random: u64, log: &Log) -> Tail {
+        if !log.sealed {
+            return Tail { at: Offset(log.committed), sealed: None };
+        }
+        let zombies = log.written.len() as u64 - log.committed;
+        let at = Offset(log.committed + random % (zombies + 1));
+        Tail { at, sealed: Some(SealedConfig::new()) }
+    }
+}
