@@ -6,6 +6,7 @@ use std::sync::Arc;
 use atoll_core::{Env, Identity, NodeCore, NodeId, roles};
 use atoll_log::Registry;
 use atoll_log::virtual_log::Options as LogOptions;
+use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
 };
@@ -34,6 +35,10 @@ pub struct Options {
     pub log: LogOptions,
     /// Native Loglets, the clients' side.
     pub native: NativeOptions,
+    /// Local Loglets, the clients' side.
+    pub local: LocalOptions,
+    /// Store of the local Loglets.
+    pub local_store: LocalStoreOptions,
     /// LogServer.
     pub log_server: LogServerOptions,
     /// Sequencer.
@@ -104,6 +109,8 @@ pub fn assemble(parts: Parts) -> Assembly {
         Box::new(LogServer::new(env.clone(), me.storage, options.log_server.clone())),
     );
     core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), options.sequencer.clone())));
+    let local = LocalStore::new(env.clone(), me.storage, options.local_store.clone());
+    core.add_role(roles::LOCAL_STORE, Box::new(local));
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
     let detector = Detector::new(members.clone(), options.timings.clone(), me.incarnation);
     core.add_role(roles::DETECTOR, Box::new(detector));
@@ -111,11 +118,16 @@ pub fn assemble(parts: Parts) -> Assembly {
     core.add_role(roles::GOSSIP, Box::new(gossip));
 
     let directory: Arc<Members> = Arc::new(members.clone());
-    let registry =
-        Registry::new().with(Arc::new(NativeProvider::new(env.clone(), directory, options.native.clone())));
+    let registry = Registry::new()
+        .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
+        .with(Arc::new(LocalProvider::new(env.clone(), directory, options.local.clone())));
+    // A node that stands alone needs no sequencer and no quorum of itself; it can be extended to native ones later.
+    let alone = parts.first_table.nodes.len() == 1;
+    let first_kind = Some(if alone { "local" } else { "native" }.to_owned());
+    let log_options = LogOptions { first_kind, ..options.log.clone() };
     let registers = LateRegisters::default();
     let shared = Arc::new(registers.clone());
-    let logs = Logs::new(env.clone(), shared.clone(), registry, options.log.clone(), members.changed.clone());
+    let logs = Logs::new(env.clone(), shared.clone(), registry, log_options, members.changed.clone());
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let table_register = atoll_log::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());

@@ -18,13 +18,10 @@ impl Shared {
             Err(LogError::NoSuchLog) => {}
             Err(e) => return Err(e.into()),
         }
-        let kind = match &spec.kind {
-            Some(kind) => kind.as_str(),
-            None => self
-                .registry
-                .kinds()
-                .next()
-                .ok_or(PlanError::UnknownKind { wanted: String::new(), known: String::new() })?,
+        let wanted = spec.kind.as_deref().or(self.options.first_kind.as_deref());
+        let kind = match wanted.or_else(|| self.registry.kinds().next()) {
+            Some(kind) => kind,
+            None => return Err(PlanError::UnknownKind { wanted: String::new(), known: String::new() }.into()),
         };
         let provider = self.registry.provider(kind)?.clone();
         let config = provider.plan(&spec, None).await?;

@@ -8,6 +8,8 @@ use crate::loglet::Why;
 /// Settings of one node's handle of a log. All affect speed and memory only, never safety.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Kind of a new log's first Loglet where none is asked for; None: the first kind that is known, by name.
+    pub first_kind: Option<String>,
     /// How long a sealed segment waits for the client that sealed it to install the next one, before anybody else does (T_roll,
     /// virtuallog §4). Too small: clients race each other at every planned change, safely, but noisily. Too large: appends
     /// stop for that long when a reconfigurer dies half way.
@@ -34,6 +36,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            first_kind: None,
             roll_forward_after: Duration::from_millis(150),
             max_inflight_batches: 8,
             max_batch_bytes: 256 * 1024,
