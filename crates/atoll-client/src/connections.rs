@@ -1,8 +1,8 @@
 //! The addresses of a cluster, the connections to them, and calls that fail over between them.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -40,6 +40,9 @@ pub(crate) struct Connections {
     pub(crate) options: Options,
     addresses: Vec<Address>,
     current: AtomicUsize,
+    first_try: OnceLock<Instant>,
+    /// Some connection came up once.
+    reached: AtomicBool,
 }
 
 impl std::fmt::Debug for Connections {
@@ -64,7 +67,13 @@ impl Connections {
         if addresses.is_empty() {
             return Err(Error::invalid("no address of a node", "name one or more as HOST:PORT,HOST:PORT"));
         }
-        Ok(Connections { options, addresses, current: AtomicUsize::new(0) })
+        Ok(Connections {
+            options,
+            addresses,
+            current: AtomicUsize::new(0),
+            first_try: OnceLock::new(),
+            reached: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -92,11 +101,21 @@ impl Connections {
         let _ = self.current.compare_exchange(i, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// No node was ever reached, for as long as that is waited for.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        let patience = self.options.first_contact;
+        !self.reached.load(Ordering::Relaxed) && self.first_try.get().is_some_and(|t| t.elapsed() >= patience)
+    }
+
     /// A connection of its own to address `i`, by a fresh name look-up. Failure: nothing was sent.
     pub(crate) async fn connect(&self, i: usize) -> Result<Channel, Failure> {
         let address = &self.addresses[i];
+        self.first_try.get_or_init(Instant::now);
         match timeout(self.options.connect_timeout, address.endpoint.connect()).await {
-            Ok(Ok(channel)) => Ok(channel),
+            Ok(Ok(channel)) => {
+                self.reached.store(true, Ordering::Relaxed);
+                Ok(channel)
+            }
             Ok(Err(e)) => Err(unreachable_node(&address.text, &root_cause(&e))),
             Err(_) => Err(unreachable_node(&address.text, "no connection in time")),
         }
@@ -159,7 +178,7 @@ impl Connections {
                 _ => Duration::ZERO,
             };
             let again = repeat == Repeat::Idempotent || happened == Outcome::No;
-            if !again || Instant::now() + wait >= deadline {
+            if !again || Instant::now() + wait >= deadline || self.is_hopeless() {
                 return Err(ended(happened, failure));
             }
             sleep(wait).await;

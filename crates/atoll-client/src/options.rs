@@ -14,6 +14,9 @@ pub struct Options {
     pub attempt_timeout: Duration,
     /// How long a connection may take to come up; 1 ms to 1 minute.
     pub connect_timeout: Duration,
+    /// A client that never reached any node gives up after this; at most `operation_timeout`. Too small: a cluster that is
+    /// just starting is not waited for. Too large: a wrong address is reported late.
+    pub first_contact: Duration,
     /// With appends unanswered and nothing heard for this long, the node counts as dead; 150 ms to 1 minute (it says
     /// something every 50 ms); with much unanswered, it has longer, as for a connection of 2 MB/s. Too small: appends are sent again for nothing. Too large: a stopped node is noticed late.
     pub silence: Duration,
@@ -51,6 +54,7 @@ impl Default for Options {
             operation_timeout: Duration::from_secs(30),
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
+            first_contact: Duration::from_secs(5),
             silence: Duration::from_millis(300),
             backoff_min: Duration::from_millis(5),
             backoff_max: Duration::from_millis(200),
@@ -65,7 +69,9 @@ impl Options {
     pub(crate) fn bounded(mut self) -> Self {
         let ms = Duration::from_millis;
         self.operation_timeout = self.operation_timeout.clamp(ms(1), Duration::from_secs(86_400));
-        self.attempt_timeout = self.attempt_timeout.clamp(ms(10), Duration::from_secs(3600));
+        self.attempt_timeout =
+            self.attempt_timeout.clamp(ms(10), Duration::from_secs(3600)).min(self.operation_timeout);
+        self.first_contact = self.first_contact.min(self.operation_timeout);
         self.connect_timeout = self.connect_timeout.clamp(ms(1), Duration::from_secs(60));
         self.silence = self.silence.clamp(ms(150), Duration::from_secs(60));
         self.backoff_max = self.backoff_max.clamp(ms(1), Duration::from_secs(10));

@@ -155,7 +155,7 @@ impl Reader {
             0 => options.backoff((self.failures / self.connections.len()) as u32 - 1),
             _ => Duration::ZERO,
         };
-        if now + wait >= deadline {
+        if now + wait >= deadline || self.connections.is_hopeless() {
             if failure.next.is_empty() {
                 failure.next = "`atoll status` shows whether enough servers are up".to_owned();
             }

@@ -331,6 +331,14 @@ async fn a_cluster_that_is_down_is_reported_in_time_with_what_to_do() {
     assert!(matches!(&error, Error::DidNotHappen(f) if f.reason == Reason::Unavailable), "{error}");
     assert!(error.to_string().contains("atoll dev"), "{error}");
     assert_eq!(reason(client.status().await), Reason::Unavailable);
+    // Long deadlines do not help an address that nobody ever answered at.
+    let options = Options { first_contact: Duration::from_millis(20), ..Options::default() };
+    let client = Client::with_options(&address, options).unwrap();
+    assert_eq!(reason(client.log("main").unwrap().append("x").await), Reason::Unavailable);
+    assert_eq!(
+        reason(client.log("main").unwrap().read(ReadOptions::default()).next().await),
+        Reason::Unavailable
+    );
 }
 
 /// The protocol as other languages speak it, without the Rust client on top.

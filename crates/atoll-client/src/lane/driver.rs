@@ -68,7 +68,10 @@ pub(super) async fn drive(shared: Arc<Shared>, connections: Arc<Connections>) {
                 tracing::debug!(log = shared.log, node = connections.text(at), %failure, "moving on");
                 connections.failed(at);
                 failures += 1;
-                shared.update(|queue| queue.expire(Instant::now(), &failure));
+                shared.update(|queue| match connections.is_hopeless() {
+                    true => queue.refuse(Outcome::No, &failure),
+                    false => queue.expire(Instant::now(), &failure),
+                });
                 if failures.is_multiple_of(connections.len()) {
                     let round = u32::try_from(failures / connections.len() - 1).unwrap_or(u32::MAX);
                     sleep(connections.options.backoff(round)).await;
