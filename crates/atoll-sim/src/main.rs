@@ -3,12 +3,16 @@
 use std::io::BufWriter;
 use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_core::testing::Mutant;
 use atoll_sim::mutants;
 use atoll_sim::runner::{FULL_SEED, catch_panics, run_many, run_one};
 use atoll_sim::scenario::{self, Scenario};
 use clap::{Parser, Subcommand};
+
+/// Failures of a scenario that are told in words; of further ones only the seed is.
+const MOST_TOLD: u64 = 12;
 
 #[derive(Parser)]
 #[command(about = "Simulates whole clusters on virtual time, under faults, and judges them from outside.")]
@@ -119,13 +123,20 @@ fn run(
     let (mut passed, mut failed, mut missing) = (0, 0, 0);
     for scenario in scenarios {
         let before = cpu_seconds();
+        let told = AtomicU64::new(0);
         let sums = run_many(scenario, seeds.clone(), threads, mutant, false, &|seed, outcome| {
-            if let Some(first) = outcome.failures.first() {
+            if let Some(first) = outcome.failures.first()
+                && told.fetch_add(1, Ordering::Relaxed) < MOST_TOLD
+            {
                 println!("FAILED {} seed {seed}: {first}", scenario.name);
                 println!("  replay: {} --trace trace.txt", command_of(scenario, seed, mutant));
             }
         });
         let cpu = cpu_seconds() - before;
+        if sums.failed > MOST_TOLD {
+            let seeds: Vec<u64> = sums.failures.iter().map(|(seed, _)| *seed).collect();
+            println!("all failing seeds of {}: {seeds:?}", scenario.name);
+        }
         let runs = sums.passed + sums.failed;
         println!(
             "{}: {runs} seeds, {} operations, {} faults (and {} of frames), {} reconfigurations, {:.2} virtual hours, {} events, \

@@ -65,8 +65,10 @@ struct Toy;
 impl Assembly for Toy {
     type Handles = ();
 
-    fn assemble(&mut self, core: &mut NodeCore, _who: &Who) {
+    fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, ()) {
+        let mut core = NodeCore::new(who.node, who.incarnation, seed);
         core.add_role(roles::MEMBER, Box::new(Counter::default()));
+        (core, ())
     }
 }
 

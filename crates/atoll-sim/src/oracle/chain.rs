@@ -59,6 +59,7 @@ impl ChainOracle {
         for s in chain.segments() {
             if s.kind == "native" {
                 native.learn(s.loglet, &s.config);
+                native.chained(s.loglet);
             }
         }
         let before = history.chain.replace(chain.clone());
@@ -123,7 +124,9 @@ fn step(
             }
             continue;
         };
-        let kept = after.segments().iter().any(|s| s.start == old.start && s.stop == old.stop);
+        // A rebuilt segment whose head was trimmed starts where the trim was then.
+        let starts_as = |start| start == old.start || (start > old.start && start <= after.trim());
+        let kept = after.segments().iter().any(|s| s.stop == old.stop && starts_as(s.start));
         if !kept && !(stop <= after.trim() && stop <= first) {
             verdict.fail(format!(
                 "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",

@@ -52,6 +52,8 @@ pub struct Ghost {
     sealed_tail: Option<u64>,
     /// The highest open tail that anybody was told.
     open_tail: u64,
+    /// A chain has it.
+    chained: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +144,18 @@ impl NativeOracle {
     /// What a Loglet is known to hold at an offset, in short.
     pub fn content(&self, loglet: LogletId, at: Offset) -> Option<u64> {
         self.loglets.get(&loglet)?.content.get(at.0 as usize).copied().flatten()
+    }
+
+    /// Loglets that were sealed on a majority and belong to no chain.
+    pub fn sealed_loglets(&self) -> u64 {
+        let sealed =
+            |g: &&Ghost| !g.chained && g.config.as_ref().is_some_and(|c| g.sealed_servers() >= c.quorum());
+        self.loglets.values().filter(sealed).count() as u64
+    }
+
+    /// A chain has this Loglet.
+    pub fn chained(&mut self, loglet: LogletId) {
+        self.loglets.entry(loglet).or_default().chained = true;
     }
 
     /// Whether the configuration of a Loglet was seen.

@@ -135,7 +135,10 @@ impl RmwOracle {
                     .entry(who.storage)
                     .or_default();
                 if ballot < acceptor.promised {
-                    verdict.fail(format!("I1 promise back: node {} to {ballot}", who.node));
+                    verdict.fail(format!(
+                        "I1 promise back: node {} to {ballot} after {}",
+                        who.node, acceptor.promised
+                    ));
                 }
                 acceptor.promised = acceptor.promised.max(ballot);
             }

@@ -1,8 +1,9 @@
 //! All oracles that look at frames and disks, fed together: what one learns, another needs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::{Lsn, Record};
+use atoll_core::{Lsn, Record, StorageId};
 
 use crate::oracle::chain::ChainOracle;
 use crate::oracle::native::NativeOracle;
@@ -18,12 +19,25 @@ pub struct Inner {
     pub rmw: RmwOracle,
     /// Chains.
     pub chain: ChainOracle,
+    /// The last record that is known to be on each disk.
+    durable: BTreeMap<StorageId, Lsn>,
 }
 
 impl Inner {
+    fn durable(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+        if let Some((last, _)) = records.last() {
+            self.durable.insert(who.storage, *last);
+        }
+        self.native.synced(who, records, verdict);
+        self.rmw.synced(who, records, verdict);
+        for chosen in self.rmw.take_chosen() {
+            self.chain.chosen(&chosen, &mut self.native, verdict);
+        }
+    }
+
     /// Changes of chains and of groups of acceptors so far.
     pub fn reconfigurations(&self) -> u64 {
-        self.chain.extends() + self.rmw.hand_overs()
+        self.chain.extends() + self.rmw.hand_overs() + self.native.sealed_loglets()
     }
 }
 
@@ -50,17 +64,16 @@ impl Observer for WireOracle {
     }
 
     fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
-        let inner = &mut *self.lock();
-        inner.native.synced(who, records, verdict);
-        inner.rmw.synced(who, records, verdict);
-        for chosen in inner.rmw.take_chosen() {
-            inner.chain.chosen(&chosen, &mut inner.native, verdict);
-        }
+        self.lock().durable(who, records, verdict);
     }
 
-    fn booted(&mut self, _at: u64, who: &Who, _verdict: &mut Verdict) {
+    fn booted(&mut self, _at: u64, who: &Who, recovered: &[(Lsn, Record)], verdict: &mut Verdict) {
         let inner = &mut *self.lock();
         inner.native.booted(who);
         inner.rmw.booted(who);
+        // What was written and not synced may have survived: it is on the disk from now on.
+        let seen = inner.durable.get(&who.storage).copied().unwrap_or(Lsn::NONE);
+        let news = recovered.partition_point(|(lsn, _)| *lsn <= seen);
+        inner.durable(who, &recovered[news..], verdict);
     }
 }

@@ -1,9 +1,12 @@
 //! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
 
+mod native;
 pub mod nemesis;
+pub mod node;
 pub mod parts;
 pub mod phases;
 mod registers;
+mod virtuallog;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -50,7 +53,7 @@ pub struct Scenario {
 
 /// Every scenario.
 pub fn all() -> Vec<Scenario> {
-    vec![registers::SCENARIO]
+    vec![native::SCENARIO, registers::SCENARIO, virtuallog::VIRTUALLOG, virtuallog::CRASHES]
 }
 
 /// The scenario of a name.

@@ -173,6 +173,14 @@ pub async fn run<H: Clone>(
     heal(&cluster, hosts as usize);
 }
 
+/// After everything was healed: restarts nodes whose journal is closed, for ever.
+pub async fn medic<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng) {
+    loop {
+        env.sleep(Duration::from_millis(500)).await;
+        restart_closed(&cluster, &mut rng);
+    }
+}
+
 fn mood(rng: &mut Rng) -> Mood {
     let some = |rng: &mut Rng| if rng.below(2) == 0 { 0 } else { rng.below(60) as u32 };
     Mood {
@@ -199,6 +207,7 @@ pub fn heal<H: Clone>(cluster: &Cluster<H>, hosts: usize) {
     for host in 0..hosts {
         let health = cluster.health(host);
         cluster.inject(Fault::SlowDisk { host, factor: 1 });
+        cluster.inject(Fault::HealDisk { host });
         cluster.inject(Fault::FullDisk { host, full: false });
         if health.closed {
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: Some(10 * MS) });

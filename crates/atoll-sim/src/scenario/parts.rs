@@ -6,6 +6,11 @@ use atoll_core::{
     Caller, Candidate, Directory, Effects, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore, NodeId,
     Role, Tick, roles,
 };
+use atoll_loglets::native::message as native;
+use atoll_loglets::native::{
+    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
+};
+use atoll_registers::rmwpaxos::message as rmw;
 use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Options, RmwRegisters};
 
 use crate::world::Assembly;
@@ -48,9 +53,11 @@ impl Directory for Everybody {
 pub struct Handles {
     /// Registers.
     pub registers: RmwRegisters,
+    /// NativeLoglets.
+    pub native: Arc<NativeProvider>,
 }
 
-/// Nodes with an acceptor each, and registers of the group.
+/// Nodes with every role, and no policy above them.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// The first group of acceptors.
@@ -59,34 +66,98 @@ pub struct Parts {
     pub hosts: usize,
     /// Settings of the proposers.
     pub rmw: Options,
+    /// Settings of native clients.
+    pub native: NativeOptions,
 }
 
-impl Parts {
-    fn identity(&self, who: &Who) -> Identity {
-        Identity {
-            node: who.node,
-            incarnation: who.incarnation,
-            storage: who.storage,
-            log: true,
-            sequencer: true,
-            meta: true,
-            draining: false,
-            failed: false,
-        }
+/// Who a node is, with every role.
+pub fn identity(who: &Who) -> Identity {
+    Identity {
+        node: who.node,
+        incarnation: who.incarnation,
+        storage: who.storage,
+        log: true,
+        sequencer: true,
+        meta: true,
+        draining: false,
+        failed: false,
     }
+}
+
+/// A message in words.
+pub fn describe(frame: &Frame) -> String {
+    macro_rules! known {
+        ($($type:ty),* $(,)?) => {
+            match frame.kind {
+                $(<$type>::KIND => match <$type>::from_frame(frame.clone()) {
+                    Ok(m) => format!("{m:?}"),
+                    Err(e) => format!("{} that does not decode: {e}", <$type>::NAME),
+                },)*
+                kind => format!("kind {kind} for {}, {} bytes", frame.target, frame.size_bytes()),
+            }
+        };
+    }
+    let words = known!(
+        rmw::Prep,
+        rmw::PrepReply,
+        rmw::Write,
+        rmw::WriteReply,
+        rmw::Fence,
+        rmw::DoneReply,
+        rmw::List,
+        rmw::ListReply,
+        rmw::Install,
+        rmw::Open,
+        rmw::Status,
+        rmw::StatusReply,
+        native::Append,
+        native::Appended,
+        native::StoredUpTo,
+        native::SealEnded,
+        native::Store,
+        native::Advance,
+        native::Seal,
+        native::Info,
+        native::Wait,
+        native::Answer,
+        native::Repair,
+        native::Read,
+        native::Entries,
+        native::Trim,
+        native::Delete,
+        native::BackFill,
+        native::Fill,
+        native::FillEnded,
+        native::Status,
+        native::StatusPage,
+        Identify,
+        Identity,
+    );
+    words.chars().take(600).collect()
 }
 
 impl Assembly for Parts {
     type Handles = Handles;
 
-    fn assemble(&mut self, core: &mut NodeCore, who: &Who) -> Handles {
-        core.add_role(roles::MEMBER, Box::new(WhoAmI(self.identity(who))));
+    fn describe(&self, frame: &Frame) -> String {
+        describe(frame)
+    }
+
+    fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, Handles) {
+        let mut core = NodeCore::new(who.node, who.incarnation, seed);
+        core.add_role(roles::MEMBER, Box::new(WhoAmI(identity(who))));
         let acceptor = Acceptor::new(who.node, who.storage, Some(self.group.clone()));
         let known = acceptor.known_group();
         core.add_role(roles::ACCEPTOR, Box::new(acceptor));
+        let env = core.env();
+        let log_server = LogServer::new(env.clone(), who.storage, LogServerOptions::default());
+        core.add_role(roles::LOG_SERVER, Box::new(log_server));
+        let sequencer = Sequencer::new(env.clone(), SequencerOptions::default());
+        core.add_role(roles::SEQUENCER, Box::new(sequencer));
         let group = known.get().unwrap_or_else(|| self.group.clone());
-        let registers = RmwRegisters::new(core.env(), group, self.rmw);
-        let _directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
-        Handles { registers }
+        let registers = RmwRegisters::new(env.clone(), group, self.rmw);
+        let directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
+        let native = Arc::new(NativeProvider::new(env, directory, self.native.clone()));
+        (core, Handles { registers, native })
     }
 }

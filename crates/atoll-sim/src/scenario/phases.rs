@@ -87,6 +87,13 @@ impl<H: Clone + Send + 'static> Stage<H> {
         }
     }
 
+    /// Reports a tail of a NativeLoglet that a client was told.
+    pub fn told(&self, loglet: atoll_log::LogletId, at: atoll_log::Offset, sealed: bool) {
+        let mut verdict = crate::world::observer::Verdict::default();
+        self.oracles.wire.lock().native.told_tail(loglet, at, sealed, &mut verdict);
+        verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
+    }
+
     /// A random number in `[0, n)`.
     pub fn below(&self, n: u64) -> u64 {
         crate::world::clients::below(&self.env, n)
@@ -137,10 +144,13 @@ where
     let satisfied = Flag::default();
     {
         let (healed, satisfied, over) = (healed.clone(), satisfied.clone(), stage.over.clone());
+        let medic = nemesis::medic(stage.env.clone(), stage.cluster.clone(), rng.fork());
+        let env = stage.env.clone();
         stage.spawn("phases", async move {
             trouble.await;
             over.raise();
             healed.raise();
+            env.spawn("medic", Box::pin(medic));
             demand.await;
             satisfied.raise();
         });

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_core::{NodeId, StorageId};
+use atoll_loglets::native::NativeOptions;
 use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
 
 use crate::rng::Rng;
@@ -38,7 +39,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let Ok(group) = GroupConfig::new(1, (0..members).map(named).collect()) else {
         return Outcome::default();
     };
-    let assembly = Parts { group, hosts, rmw: Options::default() };
+    let assembly = Parts { group, hosts, rmw: Options::default(), native: NativeOptions::default() };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     world.name_disks(&storages);
     let stage = stage(&mut world);

@@ -1,3 +1,5 @@
 //! What clients and operators do: procedures outside of the nodes, which report to the oracles what they asked and got.
 
+pub mod log;
+pub mod native;
 pub mod register;

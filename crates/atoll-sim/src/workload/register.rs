@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+use atoll_log::{Nonce, RegisterError, Registers, Version, Versioned, Written};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;

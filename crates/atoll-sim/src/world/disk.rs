@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use atoll_core::{
-    Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, RecoverError, Space, StorageId, Stored,
+    Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, Record, RecoverError, Space, StorageId,
+    Stored,
 };
 use atoll_storage::{
-    Disk, DiskPath, Fault, Identity, Journal, JournalError, JournalOptions, MemDisk, Recovered,
+    Disk, DiskPath, Fault, Identity, IdentityError, Journal, JournalError, JournalOptions, MemDisk,
+    RecoverError as StorageRecoverError, Recovered,
 };
 
 use crate::rng::Rng;
@@ -23,6 +25,15 @@ pub(crate) enum WriteError {
     Closed(String),
 }
 
+/// Why a node does not start.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The disk failed just now: start it again.
+    Again(String),
+    /// What is on the disk must not be used.
+    ForGood(String),
+}
+
 /// Disk and journal of one host.
 pub(crate) struct HostDisk {
     node: NodeId,
@@ -32,6 +43,7 @@ pub(crate) struct HostDisk {
     written: Vec<(Lsn, Loc)>,
     space: Space,
     checkpointing: bool,
+    recovered: Vec<(Lsn, Record)>,
 }
 
 impl HostDisk {
@@ -44,6 +56,7 @@ impl HostDisk {
             written: Vec::new(),
             space: Space::Plenty,
             checkpointing: false,
+            recovered: Vec::new(),
         }
     }
 
@@ -58,31 +71,50 @@ impl HostDisk {
     }
 
     /// Whose disk it is; a new or wiped one gets the identity `new`.
-    pub(crate) fn identify(&self, new: u128) -> Result<StorageId, String> {
+    pub(crate) fn identify(&self, new: u128) -> Result<StorageId, OpenError> {
         Identity::open(&self.medium, CLUSTER, self.node, || StorageId(new))
             .map(|(identity, _)| identity.storage)
-            .map_err(|e| e.to_string())
+            .map_err(|e| match e {
+                IdentityError::Disk(_) => OpenError::Again(e.to_string()),
+                _ => OpenError::ForGood(e.to_string()),
+            })
     }
 
     /// Recovers the journal into a core that has its roles.
-    pub(crate) fn recover(&mut self, storage: StorageId, core: &mut NodeCore) -> Result<(), String> {
+    pub(crate) fn recover(&mut self, storage: StorageId, core: &mut NodeCore) -> Result<(), OpenError> {
         let mut options = JournalOptions::small(storage);
         options.segment_bytes = self.segment_bytes;
         options.first_segment_bytes = self.segment_bytes;
         let disk: Arc<dyn Disk> = Arc::new(self.medium.clone());
+        let mut records = Vec::new();
         let mut visit = |recovered| -> Result<(), RecoverError> {
             match recovered {
                 Recovered::Checkpoint(c) => core.recover_checkpoint(c),
-                Recovered::Record(r) => core.recover_record(r),
+                Recovered::Record(r) => {
+                    records.push((r.lsn, r.record.clone()));
+                    core.recover_record(r)
+                }
             }
         };
-        let (journal, last) = Journal::recover(disk, options, &mut visit).map_err(|e| e.to_string())?;
+        let (journal, last) = Journal::recover(disk, options, &mut visit).map_err(|e| match e {
+            StorageRecoverError::Journal(JournalError::Disk(_) | JournalError::Closed { .. }) => {
+                OpenError::Again(e.to_string())
+            }
+            StorageRecoverError::Journal(JournalError::NoSpace { .. }) => OpenError::Again(e.to_string()),
+            _ => OpenError::ForGood(e.to_string()),
+        })?;
         core.recover_done(last);
+        self.recovered = records;
         self.journal = Some(journal);
         self.written.clear();
         self.space = Space::Plenty;
         self.checkpointing = false;
         Ok(())
+    }
+
+    /// The records that the last recovery found, in order.
+    pub(crate) fn take_recovered(&mut self) -> Vec<(Lsn, Record)> {
+        std::mem::take(&mut self.recovered)
     }
 
     pub(crate) fn write(&mut self, batch: &JournalBatch) -> Result<(), WriteError> {
@@ -177,6 +209,12 @@ impl HostDisk {
 
     pub(crate) fn fail_sync(&mut self) {
         self.medium.fail_next(Fault::Sync, 1);
+    }
+
+    pub(crate) fn heal(&mut self) {
+        for fault in [Fault::Write, Fault::Sync, Fault::Read] {
+            self.medium.fail_next(fault, 0);
+        }
     }
 
     /// Flips a bit in some journal file; false if there is none.

@@ -100,6 +100,11 @@ pub enum Fault {
         /// Where.
         host: usize,
     },
+    /// Writes and syncs work again.
+    HealDisk {
+        /// Where.
+        host: usize,
+    },
     /// Power cut, and a bit of what was synced flips while the node is down.
     Rot {
         /// Where.

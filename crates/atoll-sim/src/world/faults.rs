@@ -6,7 +6,16 @@ use super::{Assembly, World};
 
 impl<A: Assembly> World<A> {
     pub(super) fn inject(&mut self, fault: Fault) {
-        self.totals.faults += 1;
+        // What ends a fault is none.
+        let ends = matches!(
+            fault,
+            Fault::HealNetwork
+                | Fault::HealDisk { .. }
+                | Fault::Boot { .. }
+                | Fault::SlowDisk { factor: 1, .. }
+                | Fault::FullDisk { full: false, .. }
+        );
+        self.totals.faults += u64::from(!ends);
         self.trace.event(self.now, 0xfffe, 14, self.totals.faults);
         self.trace.line(self.now, format_args!("fault: {fault:?}"));
         let now = self.now;
@@ -57,6 +66,7 @@ impl<A: Assembly> World<A> {
             }
             Fault::FailWrite { host } => self.hosts[host].disk.fail_write(),
             Fault::FailSync { host } => self.hosts[host].disk.fail_sync(),
+            Fault::HealDisk { host } => self.hosts[host].disk.heal(),
             Fault::Rot { host, back_after } => {
                 self.crash(host, Death::PowerCut, None);
                 let seed = self.rng.bits();

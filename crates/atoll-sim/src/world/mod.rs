@@ -31,7 +31,7 @@ use atoll_core::{
 use crate::rng::Rng;
 use clients::{Cluster, Life};
 use clock::Clock;
-use disk::{HostDisk, WriteError};
+use disk::{HostDisk, OpenError, WriteError};
 use host::{Host, Input, Process};
 use network::{Network, Sent};
 use observer::{Observer, OnWire, Verdict, Who};
@@ -48,8 +48,8 @@ pub trait Assembly: Send {
     /// What a client on that node can reach.
     type Handles: Clone + Send + 'static;
 
-    /// Adds the roles of a node that is about to recover.
-    fn assemble(&mut self, core: &mut NodeCore, who: &Who) -> Self::Handles;
+    /// A core with its roles, about to recover; `seed` is all its randomness.
+    fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, Self::Handles);
 
     /// Starts what runs on a recovered node.
     fn start(&mut self, _core: &mut NodeCore, _who: &Who, _handles: &Self::Handles) {}
@@ -609,6 +609,13 @@ impl<A: Assembly> World<A> {
         match h.disk.sync() {
             Ok(written) => {
                 let batch = h.writing.take();
+                if self.trace.is_written() {
+                    let upto = written.last().map(|(lsn, loc)| (lsn.0, *loc));
+                    self.trace.line(
+                        self.now,
+                        format_args!("host {host} synced {} records up to {upto:?}", written.len()),
+                    );
+                }
                 let calls = h.disk.calls();
                 self.trace.event(self.now, host as u64, 9, written.len() as u64 ^ calls);
                 if let (Some(batch), Some(who)) = (batch, self.hosts[host].who()) {
@@ -663,9 +670,8 @@ impl<A: Assembly> World<A> {
             Ok(storage) => storage,
             Err(why) => return self.refuse(host, why),
         };
-        let mut core = NodeCore::new(h.node, incarnation, seed);
         let who = Who { host, node: h.node, life: h.life, incarnation, storage };
-        let handles = self.assembly.assemble(&mut core, &who);
+        let (mut core, handles) = self.assembly.assemble(&who, seed);
         if let Err(why) = h.disk.recover(storage, &mut core) {
             core.kill();
             return self.refuse(host, why);
@@ -678,9 +684,14 @@ impl<A: Assembly> World<A> {
         let env = process.core.env();
         h.process = Some(process);
         self.trace.event(now, host as u64, 11, life);
-        self.trace.line(now, format_args!("host {host} starts life {life}"));
+        let records = self.hosts[host].disk.take_recovered();
+        let (last, count) = (records.last().map(|(lsn, _)| *lsn), records.len());
+        self.trace.line(
+            now,
+            format_args!("host {host} starts life {life}, recovered {count} records up to {last:?}"),
+        );
         for o in &mut self.observers {
-            o.booted(now, &who, &mut self.verdict);
+            o.booted(now, &who, &records, &mut self.verdict);
         }
         self.cluster.state().lives[host] = Some(Life { node: who.node, life, env, handles });
         self.publish(host);
@@ -695,10 +706,19 @@ impl<A: Assembly> World<A> {
         self.input(host, Input::Nudge);
     }
 
-    fn refuse(&mut self, host: usize, why: String) {
+    fn refuse(&mut self, host: usize, why: OpenError) {
         self.trace.event(self.now, host as u64, 12, 0);
-        self.trace.line(self.now, format_args!("host {host} refuses to start: {why}"));
-        self.hosts[host].refused = Some(why);
+        self.trace.line(self.now, format_args!("host {host} refuses to start: {why:?}"));
+        let h = &mut self.hosts[host];
+        match why {
+            OpenError::Again(_) => {
+                // A supervisor starts it again.
+                let (at, life) = (self.now + self.rng.range(50_000_000, 300_000_000), h.life);
+                h.disk.kill_process();
+                self.queue.push(at, Event::Boot { host, life });
+            }
+            OpenError::ForGood(why) => h.refused = Some(why),
+        }
         self.publish(host);
     }
 

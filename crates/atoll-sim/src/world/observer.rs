@@ -63,8 +63,8 @@ pub trait Observer: Send {
     /// Records are durable.
     fn synced(&mut self, _at: u64, _who: &Who, _records: &[(Lsn, Record)], _verdict: &mut Verdict) {}
 
-    /// A node has started and recovered.
-    fn booted(&mut self, _at: u64, _who: &Who, _verdict: &mut Verdict) {}
+    /// A node has started, with these records in its journal. Some may never have been synced as far as it knew.
+    fn booted(&mut self, _at: u64, _who: &Who, _recovered: &[(Lsn, Record)], _verdict: &mut Verdict) {}
 
     /// A node has died.
     fn died(&mut self, _at: u64, _who: &Who, _verdict: &mut Verdict) {}

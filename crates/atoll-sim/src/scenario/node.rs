@@ -1,0 +1,88 @@
+//! Whole nodes, as the product assembles them: members, failure detection, policy, logs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_core::{Frame, NodeCore, NodeId, StorageId};
+use atoll_log::virtual_log::VirtualLog;
+use atoll_node::assembly::{self, NodeParts, Options};
+use atoll_node::members::table::{Member, MemberTable};
+
+use crate::scenario::parts::{describe, identity};
+use crate::world::Assembly;
+use crate::world::observer::Who;
+
+/// Puts nodes together with `atoll_node::assembly`.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    /// Hosts that are members from the start; others join when they are added.
+    pub members: usize,
+    /// Members that hold registers, the first ones.
+    pub founders: usize,
+    /// Settings.
+    pub options: Options,
+    /// Counts starts: what a clock does from life to life.
+    pub starts: u64,
+}
+
+/// What clients use on a node.
+#[derive(Clone)]
+pub struct NodeHandles(pub NodeParts);
+
+impl std::fmt::Debug for NodeHandles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "node {}", self.0.identity().node)
+    }
+}
+
+impl NodeHandles {
+    /// The log of a name, on this node.
+    pub fn log(&self, name: &str) -> Option<Arc<VirtualLog>> {
+        self.0.logs.open(name).ok()
+    }
+}
+
+impl Nodes {
+    fn row(&self, host: usize, storage: StorageId) -> Member {
+        Member {
+            peer: format!("host{host}:1"),
+            grpc: format!("host{host}:2"),
+            storage,
+            log: true,
+            sequencer: true,
+            meta: host < self.founders,
+            draining: false,
+        }
+    }
+}
+
+impl Assembly for Nodes {
+    type Handles = NodeHandles;
+
+    fn describe(&self, frame: &Frame) -> String {
+        describe(frame)
+    }
+
+    fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, NodeHandles) {
+        self.starts += 1;
+        let mut identity = identity(who);
+        identity.meta = who.host < self.founders;
+        let rows: BTreeMap<NodeId, Member> =
+            (0..self.members).map(|host| (NodeId(host as u32 + 1), self.row(host, StorageId(0)))).collect();
+        let parts = assembly::Parts {
+            identity,
+            seed,
+            started_ms: self.starts,
+            first_table: MemberTable { version: 0, nodes: rows },
+            row: self.row(who.host, who.storage),
+            meta_founders: (1..=self.founders as u32).map(NodeId).collect(),
+            options: self.options.clone(),
+        };
+        let assembly = assembly::assemble(parts);
+        (assembly.core, NodeHandles(assembly.node))
+    }
+
+    fn start(&mut self, _core: &mut NodeCore, _who: &Who, handles: &NodeHandles) {
+        handles.0.start();
+    }
+}

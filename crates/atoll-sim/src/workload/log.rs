@@ -1,0 +1,329 @@
+//! Clients of virtual logs: appenders, tail checkers, readers, trimmers; and operators that change the chain.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord};
+use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
+use bytes::Bytes;
+
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+
+/// Records that one appender has under way at most.
+const WINDOW: u64 = 8;
+
+/// An append that has no answer yet.
+struct Pending {
+    op: OpId,
+    payload: Bytes,
+    /// The tail known at the first attempt; None before it.
+    floor: Option<LogPos>,
+}
+
+fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> {
+    stage.cluster.any_from(at % stage.cluster.hosts())
+}
+
+/// Appends until the load is over: some records at a time, pipelined, through one node until that fails; what has no
+/// answer is sent again, in order, under the same names, through another.
+pub async fn appender(stage: Stage<NodeHandles>, log: String, think: Duration) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut seq = 0;
+    let mut at = stage.below(64) as usize;
+    let mut pending: Vec<Pending> = Vec::new();
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        if stage.below(20) == 0 {
+            at = stage.below(64) as usize;
+        }
+        if pending.is_empty() {
+            for _ in 0..1 + stage.below(WINDOW) {
+                seq += 1;
+                pending.push(record(&stage, client, seq));
+            }
+        }
+        if !round(&stage, &log, &mut at, &mut pending).await {
+            at = stage.below(64) as usize;
+        }
+        stage.report();
+    }
+}
+
+fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending {
+    let len = if stage.below(50) == 0 { 2_000 } else { 8 + stage.below(60) };
+    let mut payload = Vec::with_capacity(len as usize);
+    payload.extend_from_slice(&stage.env.random().to_le_bytes());
+    payload.resize(len as usize, seq as u8);
+    Pending { op: OpId { client, seq }, payload: payload.into(), floor: None }
+}
+
+/// Sends all that is pending, in order, each record as a submission of its own, and waits for the answers. True if all is
+/// settled.
+async fn round(stage: &Stage<NodeHandles>, name: &str, at: &mut usize, pending: &mut Vec<Pending>) -> bool {
+    let Some(life) = live(stage, *at) else { return false };
+    let Some(log) = life.handles.log(name) else { return false };
+    let mut tickets = Vec::new();
+    for p in pending.iter_mut() {
+        stage.oracles.log.append_begins(name, p.op, &p.payload);
+        let floor = p.floor;
+        p.floor.get_or_insert(log.known_tail());
+        let record = LogRecord { op: p.op, floor, payload: p.payload.clone() };
+        match log.submit(vec![record]) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(_) => break,
+        }
+    }
+    let asked = std::mem::take(pending);
+    let mut answers = Vec::new();
+    for ticket in tickets {
+        answers.push(ticket.await);
+    }
+    let settled_upto = answers.iter().rposition(|a| matches!(a, Ok(Ok(_)))).map_or(0, |i| i + 1);
+    let mut answers = answers.into_iter();
+    for (i, p) in asked.into_iter().enumerate() {
+        match answers.next() {
+            Some(Ok(Ok(positions))) => {
+                if let Some(at) = positions.first() {
+                    stage.oracles.log.append_done(name, p.op, at.0);
+                }
+            }
+            // Sent again behind later ones it would break the lane's order: given up, outcome unknown.
+            _ if i < settled_upto => {}
+            // Too late to find out.
+            Some(Ok(Err(LogAppendError::Trimmed(_)))) => {}
+            _ => pending.push(p),
+        }
+    }
+    pending.is_empty()
+}
+
+/// Asks for the tail, now and then, through any node.
+pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        check_once(&stage, &log, stage.below(64) as usize).await;
+        stage.report();
+    }
+}
+
+/// Asks one node for the tail.
+pub async fn check_once(stage: &Stage<NodeHandles>, name: &str, at: usize) -> Option<u64> {
+    let life = live(stage, at)?;
+    let log = life.handles.log(name)?;
+    let asked = stage.oracles.log.tail_begins(name);
+    let tail = match log.check_tail().await {
+        Ok(Ok(tail)) => tail.0,
+        _ => return None,
+    };
+    stage.oracles.log.tail_done(name, asked, tail);
+    Some(tail)
+}
+
+/// Follows the log from somewhere on, through one node after the other.
+pub async fn reader(stage: Stage<NodeHandles>, name: String, think: Duration) {
+    let mut next = LogPos(0);
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        if stage.below(30) == 0 {
+            next = LogPos(stage.below(next.0 + 1));
+        }
+        let at = stage.below(64) as usize;
+        follow(&stage, &name, at, &mut next).await;
+        stage.report();
+    }
+}
+
+/// Reads through one node until it fails, there is nothing for a while, or the load is over.
+async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut LogPos) {
+    let Some(life) = live(stage, at) else { return };
+    let Some(log) = life.handles.log(name) else { return };
+    let mut reader = log.reader(*next, ReadFrom::Anywhere);
+    for _ in 0..1 + stage.below(200) {
+        let max_bytes = 1 + stage.below(4_000) as usize;
+        let patience = Duration::from_millis(1_500);
+        let Ok(got) = stage.env.within(patience, reader.next(max_bytes)).await else { return };
+        match got {
+            Ok(read) => {
+                let mut at = read.first;
+                if at != *next {
+                    stage
+                        .cluster
+                        .fail(format!("T11 gap: a reader of {name} was given {at} where {next} comes next"));
+                }
+                for entry in &read.entries {
+                    stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
+                    at = at.plus(1);
+                }
+                *next = at;
+            }
+            Err(LogReadError::Trimmed(to)) => {
+                stage.oracles.log.trimmed(name, to.0);
+                *next = to.max(*next);
+                return;
+            }
+            Err(LogReadError::Damaged(what)) => {
+                return stage.cluster.fail(format!("DAMAGED: a reader of {name} was told: {what}"));
+            }
+            Err(LogReadError::Log(_)) => return,
+        }
+        if stage.over.is_up() || !stage.cluster.is_alive(&life) {
+            return;
+        }
+    }
+}
+
+/// Gives up the oldest part, now and then.
+pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
+        let Some(log) = life.handles.log(&name) else { continue };
+        let known = log.known_tail().0.min(stage.oracles.log.floor(&name));
+        let from = stage.oracles.log.trim_asked(&name);
+        let to = from + stage.below(known.saturating_sub(from) + 1);
+        stage.oracles.log.trim_begins(&name, to);
+        let _ = log.trim(LogPos(to)).await;
+    }
+}
+
+/// Changes the chain, now and then: extends to other servers, truncates, rebuilds sealed segments. Its node may die at any
+/// step; sometimes it is made to, after some more frames.
+pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration) {
+    use crate::world::fault::Fault;
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let at = stage.below(64) as usize;
+        let Some(life) = live(&stage, at) else { continue };
+        if stage.below(6) == 0 {
+            let host = life.node.0 as usize - 1;
+            let frames = stage.below(60);
+            let back_after = 50_000_000 + stage.below(1_500_000_000);
+            stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after });
+        }
+        change(&stage, &life, &name).await;
+        stage.report();
+    }
+}
+
+async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str) {
+    let Some(log) = life.handles.log(name) else { return };
+    match stage.below(10) {
+        0 => drop(log.truncate().await),
+        1 => {
+            let sealed: Vec<_> = log
+                .chain()
+                .map(|c| c.chain.sealed().map(|s| s.loglet).collect::<Vec<_>>())
+                .unwrap_or_default();
+            if sealed.is_empty() {
+                return;
+            }
+            let which = sealed[stage.below(sealed.len() as u64) as usize];
+            drop(log.modify(which, spec(stage)).await);
+        }
+        _ => drop(log.extend(spec(stage)).await),
+    }
+}
+
+/// What an operator may want: nothing in particular, other servers, another sequencer.
+fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
+    let hosts = stage.cluster.hosts();
+    let mut spec = LogletSpec::default();
+    if stage.below(2) == 0 {
+        return spec;
+    }
+    let size = [1, 3, 3, 5][stage.below(4) as usize].min(hosts);
+    let size = size - usize::from(size.is_multiple_of(2));
+    let first = stage.below(hosts as u64) as usize;
+    let servers = (0..size.max(1)).map(|i| NodeId(((first + i) % hosts) as u32 + 1)).collect();
+    spec.servers = Some(servers);
+    if stage.below(2) == 0 {
+        spec.sequencer = Some(NodeId(stage.below(hosts as u64) as u32 + 1));
+    }
+    spec
+}
+
+/// Makes the log if nobody has yet.
+pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
+    loop {
+        if let Some(life) = live(stage, stage.below(64) as usize)
+            && let Some(log) = life.handles.log(name)
+            && matches!(log.create(LogletSpec::default()).await, Ok(Ok(_)))
+        {
+            return;
+        }
+        stage.pause(Duration::from_millis(50)).await;
+    }
+}
+
+/// Progress after everything was healed: an append through every node, then the whole log through every node, compared.
+pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
+    for name in &names {
+        for host in 0..stage.cluster.hosts() {
+            append_at(&stage, name, host).await;
+        }
+    }
+    for name in &names {
+        for host in 0..stage.cluster.hosts() {
+            read_whole(&stage, name, host).await;
+            stage.report();
+        }
+    }
+}
+
+async fn append_at(stage: &Stage<NodeHandles>, name: &str, host: usize) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut pending = vec![record(stage, client, 1)];
+    let mut at = host;
+    while !round(stage, name, &mut at, &mut pending).await {
+        stage.pause(Duration::from_millis(20)).await;
+        stage.report();
+    }
+    stage.report();
+}
+
+async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
+    let tail = loop {
+        match check_once(stage, name, host).await {
+            Some(tail) => break tail,
+            None => stage.pause(Duration::from_millis(20)).await,
+        }
+    };
+    let mut from = LogPos(0);
+    let mut next = LogPos(0);
+    let mut content = BTreeMap::new();
+    while next.0 < tail {
+        let got = async {
+            let life = live(stage, host)?;
+            let log = life.handles.log(name)?;
+            log.read(next..LogPos(tail), 64 * 1024, ReadFrom::Anywhere).await.ok()
+        };
+        match got.await {
+            Some(Ok(read)) => {
+                for entry in &read.entries {
+                    stage.oracles.log.read(name, next.0, entry.op, &entry.payload);
+                    content.insert(next.0, entry.op);
+                    next = next.plus(1);
+                }
+            }
+            Some(Err(LogReadError::Trimmed(to))) => {
+                stage.oracles.log.trimmed(name, to.0);
+                if to <= next {
+                    return stage
+                        .cluster
+                        .fail(format!("T12 trim back: {name}: trimmed below {to} at {next}"));
+                }
+                from = to;
+                next = to;
+                content.clear();
+            }
+            Some(Err(LogReadError::Damaged(what))) => {
+                return stage.cluster.fail(format!("DAMAGED: {name}: {what}"));
+            }
+            _ => stage.pause(Duration::from_millis(20)).await,
+        }
+    }
+    stage.oracles.log.whole(name, from.0, tail, &content);
+}

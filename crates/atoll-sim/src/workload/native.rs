@@ -1,0 +1,468 @@
+//! Clients of bare NativeLoglets, one loglet after the other: appends, checks, reads, trims, seals, deletions, by clients
+//! that fall asleep and come back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_log::{
+    AppendError, Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, LogletSpec, Offset, OpId,
+    ReadError, ReadFrom,
+};
+use bytes::Bytes;
+
+use crate::scenario::parts::Handles;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+
+/// A loglet that clients use.
+#[derive(Clone, Debug)]
+pub struct Island {
+    /// Its id.
+    pub id: LogletId,
+    /// Its configuration.
+    pub config: Bytes,
+    /// How the oracles call it.
+    pub name: String,
+    /// Somebody has begun to delete it.
+    pub deleted: bool,
+}
+
+/// All loglets of a run, the newest last.
+#[derive(Clone, Debug, Default)]
+pub struct Islands(Arc<Mutex<Vec<Island>>>);
+
+impl Islands {
+    fn lock(&self) -> MutexGuard<'_, Vec<Island>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that takes appends.
+    pub fn newest(&self) -> Option<Island> {
+        self.lock().last().cloned()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Island> {
+        self.lock().clone()
+    }
+
+    fn some(&self, stage: &Stage<Handles>) -> Option<Island> {
+        let all = self.lock();
+        // Mostly the newest, now and then one of long ago.
+        let back = if stage.below(4) == 0 { stage.below(all.len() as u64) as usize } else { 0 };
+        all.len().checked_sub(1 + back).map(|i| all[i].clone())
+    }
+}
+
+fn live(stage: &Stage<Handles>, at: usize) -> Option<Life<Handles>> {
+    stage.cluster.any_from(at % stage.cluster.hosts())
+}
+
+fn open(life: &Life<Handles>, island: &Island) -> Option<Arc<dyn Loglet>> {
+    life.handles.native.open(island.id, &island.config).ok()
+}
+
+/// Makes the next loglet, on servers of its choice.
+pub async fn make(stage: &Stage<Handles>, islands: &Islands, spec: LogletSpec) -> bool {
+    let Some(life) = live(stage, stage.below(64) as usize) else { return false };
+    let provider = life.handles.native.clone();
+    let id = LogletId(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
+    let made = life.env.launch("client.make", async move {
+        let config = provider.plan(&spec, None).await.ok()?;
+        let _ = provider.provision(id, &config).await;
+        Some(config)
+    });
+    let Ok(Some(config)) = made.await else { return false };
+    let mut all = islands.lock();
+    let name = format!("loglet{}", all.len());
+    all.push(Island { id, config, name, deleted: false });
+    true
+}
+
+/// Appends to the newest loglet until the load is over; a batch without an answer is sent again, through any node.
+pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut seq = 0;
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let Some(island) = islands.newest() else { continue };
+        let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
+        let Some(loglet) = open(&life, &island) else { continue };
+        // One handle for a while: what is in flight through it keeps its order (L8).
+        for _ in 0..1 + stage.below(12) {
+            let mut flight = Vec::new();
+            for _ in 0..1 + stage.below(4) {
+                let entries: Vec<Entry> = (0..1 + stage.below(3))
+                    .map(|_| {
+                        seq += 1;
+                        entry(&stage, client, seq)
+                    })
+                    .collect();
+                for e in &entries {
+                    stage.oracles.log.append_begins(&island.name, e.op, &e.payload);
+                }
+                flight.push((loglet.append(Batch::of(entries.clone())), entries));
+            }
+            let mut fine = true;
+            for (ticket, entries) in flight {
+                fine &=
+                    settle(&stage, &island, ticket.await.unwrap_or(Err(AppendError::Sealed)), entries).await;
+            }
+            stage.report();
+            if !fine || stage.over.is_up() {
+                break;
+            }
+            stage.pause(think).await;
+        }
+    }
+}
+
+fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
+    let len = if stage.below(40) == 0 { 3_000 } else { 8 + stage.below(40) };
+    let mut payload = stage.env.random().to_le_bytes().to_vec();
+    payload.resize(len as usize, seq as u8);
+    Entry { op: OpId { client, seq }, payload: payload.into() }
+}
+
+/// Reports an answer; of an unknown outcome, asks again once, at another node. True if the handle is still good.
+async fn settle(
+    stage: &Stage<Handles>,
+    island: &Island,
+    answer: Result<atoll_log::Placement, AppendError>,
+    entries: Vec<Entry>,
+) -> bool {
+    let done = |placement: &atoll_log::Placement| {
+        for (e, at) in entries.iter().zip(placement.offsets()) {
+            stage.oracles.log.append_done(&island.name, e.op, at.0);
+        }
+    };
+    match answer {
+        Ok(placement) => {
+            done(&placement);
+            true
+        }
+        Err(AppendError::Unknown(_)) if stage.below(2) == 0 => {
+            if let Some(life) = live(stage, stage.below(64) as usize)
+                && let Some(loglet) = open(&life, island)
+                && let Ok(Ok(placement)) = loglet.append(Batch::of(entries.clone())).await
+            {
+                done(&placement);
+            }
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Asks for the tail of some loglet, through some node.
+pub async fn checker(stage: Stage<Handles>, islands: Islands, think: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let Some(island) = islands.some(&stage) else { continue };
+        check(&stage, &island, stage.below(64) as usize).await;
+        stage.report();
+    }
+}
+
+/// The tail and whether it is sealed.
+pub async fn check(stage: &Stage<Handles>, island: &Island, at: usize) -> Option<(u64, bool)> {
+    let life = live(stage, at)?;
+    let loglet = open(&life, island)?;
+    let asked = stage.oracles.log.tail_begins(&island.name);
+    let tail = life.env.launch("client.check", async move { loglet.check_tail().await }).await;
+    let Ok(Ok(tail)) = tail else { return None };
+    stage.oracles.log.tail_done(&island.name, asked, tail.at.0);
+    stage.told(island.id, tail.at, tail.sealed.is_some());
+    Some((tail.at.0, tail.sealed.is_some()))
+}
+
+/// Reads some loglet from somewhere to its tail.
+pub async fn reader(stage: Stage<Handles>, islands: Islands, think: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let Some(island) = islands.some(&stage) else { continue };
+        let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
+        let Some(loglet) = open(&life, &island) else { continue };
+        let mut next = Offset(stage.below(stage.oracles.log.floor(&island.name) + 1));
+        for _ in 0..1 + stage.below(20) {
+            let (waiting, at) = (loglet.clone(), next);
+            let hint = life.env.launch("client.wait", async move { waiting.wait_tail(at).await });
+            let Ok(Ok(Ok(tail))) = stage.env.within(Duration::from_secs(3), hint).await else { break };
+            if tail.at <= next || !read_some(&stage, &life, &island, &mut next, tail.at).await {
+                break;
+            }
+            stage.report();
+        }
+    }
+}
+
+/// Reads once from `next`; false if there was nothing.
+async fn read_some(
+    stage: &Stage<Handles>,
+    life: &Life<Handles>,
+    island: &Island,
+    next: &mut Offset,
+    tail: Offset,
+) -> bool {
+    let Some(loglet) = open(life, island) else { return false };
+    let (range, max_bytes) = (*next..tail, 1 + stage.below(5_000) as usize);
+    let got = life
+        .env
+        .launch("client.read", async move { loglet.read(range, max_bytes, ReadFrom::Anywhere).await });
+    match got.await {
+        Ok(Ok(read)) => {
+            for e in &read.entries {
+                stage.oracles.log.read(&island.name, next.0, e.op, &e.payload);
+                *next = next.plus(1);
+            }
+            true
+        }
+        Ok(Err(ReadError::Trimmed(to))) => {
+            stage.oracles.log.trimmed(&island.name, to.0);
+            let further = to > *next;
+            *next = to.max(*next);
+            further
+        }
+        Ok(Err(ReadError::Damaged(what))) => {
+            stage.cluster.fail(format!("DAMAGED: {} at {next}: {what}", island.name));
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Ends loglets and makes new ones; trims and deletes old ones.
+pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(island) = islands.newest() else { continue };
+        match stage.below(6) {
+            0 => trim(&stage, &islands).await,
+            1 => delete(&stage, &islands).await,
+            // A seal that may get no further than a minority: the sealer dies.
+            2 => drop(seal(&stage, &island, Some(stage.below(8))).await),
+            _ => {
+                if seal(&stage, &island, None).await {
+                    make(&stage, &islands, spec(&stage)).await;
+                }
+            }
+        }
+        stage.report();
+    }
+}
+
+fn spec(stage: &Stage<Handles>) -> LogletSpec {
+    let hosts = stage.cluster.hosts();
+    let size = [1, 3, 3, 3, 5][stage.below(5) as usize].min(hosts);
+    let size = size - usize::from(size.is_multiple_of(2));
+    let first = stage.below(hosts as u64) as usize;
+    let node = |i: usize| NodeId((i % hosts) as u32 + 1);
+    LogletSpec {
+        servers: Some((0..size).map(|i| node(first + i)).collect()),
+        sequencer: Some(node(stage.below(64) as usize)),
+        ..LogletSpec::default()
+    }
+}
+
+/// Seals, then checks the tail. With a fuse, the sealer's node dies after so many more frames.
+async fn seal(stage: &Stage<Handles>, island: &Island, fuse: Option<u64>) -> bool {
+    use crate::world::fault::Fault;
+    let at = stage.below(64) as usize;
+    let Some(life) = live(stage, at) else { return false };
+    let Some(loglet) = open(&life, island) else { return false };
+    if let Some(frames) = fuse {
+        let host = life.node.0 as usize - 1;
+        stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after: 300_000_000 });
+    }
+    let sealed = life.env.launch("client.seal", async move { loglet.seal().await }).await;
+    if !matches!(sealed, Ok(Ok(()))) {
+        return false;
+    }
+    matches!(check(stage, island, at).await, Some((_, true)))
+}
+
+async fn trim(stage: &Stage<Handles>, islands: &Islands) {
+    let Some(island) = islands.some(stage) else { return };
+    let Some(life) = live(stage, stage.below(64) as usize) else { return };
+    let Some(loglet) = open(&life, &island) else { return };
+    // All of it, at times: an empty store must still know its tail (T12).
+    let floor = stage.oracles.log.floor(&island.name);
+    let to = if stage.below(3) == 0 { floor } else { stage.below(floor + 1) };
+    stage.oracles.log.trim_begins(&island.name, to);
+    let _ = life.env.launch("client.trim", async move { loglet.prefix_trim(Offset(to)).await }).await;
+}
+
+/// Deletes a loglet that is sealed, as its chain's owner does after a truncate.
+async fn delete(stage: &Stage<Handles>, islands: &Islands) {
+    let Some(island) = islands.some(stage) else { return };
+    if !matches!(check(stage, &island, stage.below(64) as usize).await, Some((_, true))) {
+        return;
+    }
+    let Some(life) = live(stage, stage.below(64) as usize) else { return };
+    stage.oracles.log.trim_begins(&island.name, u64::MAX);
+    for i in islands.lock().iter_mut().filter(|i| i.id == island.id) {
+        i.deleted = true;
+    }
+    let provider = life.handles.native.clone();
+    let (id, config) = (island.id, island.config.clone());
+    let _ = life.env.launch("client.delete", async move { provider.delete(id, &config).await }).await;
+}
+
+/// A client with a handle on an old loglet, which it uses again after a long sleep: nothing may be acknowledged then.
+pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut seq = 0;
+    while !stage.over.is_up() {
+        let Some(island) = islands.newest() else {
+            stage.pause(Duration::from_millis(100)).await;
+            continue;
+        };
+        stage.pause(Duration::from_millis(100 + stage.below(20_000))).await;
+        let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
+        let Some(loglet) = open(&life, &island) else { continue };
+        for _ in 0..3 {
+            seq += 1;
+            let e = entry(&stage, client, seq);
+            stage.oracles.log.append_begins(&island.name, e.op, &e.payload);
+            let answer = loglet.append(Batch::of([e.clone()])).await;
+            if let Ok(Ok(placement)) = answer {
+                for at in placement.offsets() {
+                    stage.oracles.log.append_done(&island.name, e.op, at.0);
+                }
+            }
+        }
+        stage.report();
+    }
+}
+
+/// Progress after everything was healed: every loglet can be sealed and read as a whole, from every server's own disk once
+/// it was filled; a new one takes appends through every node.
+pub async fn demand(stage: Stage<Handles>, islands: Islands) {
+    for island in islands.all().into_iter().filter(|i| !i.deleted) {
+        while !seal(&stage, &island, None).await {
+            stage.pause(Duration::from_millis(50)).await;
+            stage.report();
+        }
+        for host in 0..stage.cluster.hosts() {
+            whole(&stage, &island, host).await;
+        }
+        filled(&stage, &island).await;
+        stage.report();
+    }
+    while !make(&stage, &islands, LogletSpec::default()).await {
+        stage.pause(Duration::from_millis(50)).await;
+    }
+    let Some(island) = islands.newest() else { return };
+    let client = ClientId(stage.env.random() | 1);
+    for host in 0..stage.cluster.hosts() {
+        let e = entry(&stage, client, host as u64 + 1);
+        stage.oracles.log.append_begins(&island.name, e.op, &e.payload);
+        loop {
+            if let Some(life) = live(&stage, host)
+                && let Some(loglet) = open(&life, &island)
+                && let Ok(Ok(placement)) = loglet.append(Batch::of([e.clone()])).await
+            {
+                for at in placement.offsets() {
+                    stage.oracles.log.append_done(&island.name, e.op, at.0);
+                }
+                break;
+            }
+            stage.pause(Duration::from_millis(50)).await;
+            stage.report();
+        }
+    }
+    stage.report();
+}
+
+/// Reads all of a sealed loglet through one node; a wait for more ends (T18).
+async fn whole(stage: &Stage<Handles>, island: &Island, host: usize) {
+    let tail = loop {
+        match check(stage, island, host).await {
+            Some((tail, true)) => break tail,
+            _ => stage.pause(Duration::from_millis(50)).await,
+        }
+    };
+    loop {
+        let Some(life) = live(stage, host) else { continue };
+        let Some(loglet) = open(&life, island) else { return };
+        let ended = life.env.launch("client.wait", async move { loglet.wait_tail(Offset(tail)).await }).await;
+        if matches!(ended, Ok(Ok(t)) if t.sealed.is_some()) {
+            break;
+        }
+        stage.pause(Duration::from_millis(50)).await;
+    }
+    let mut next = Offset(0);
+    let mut from = Offset(0);
+    let mut content = BTreeMap::new();
+    while next.0 < tail {
+        let Some(life) = live(stage, host) else { continue };
+        let Some(loglet) = open(&life, island) else { return };
+        let range = next..Offset(tail);
+        let got = life
+            .env
+            .launch("client.read", async move { loglet.read(range, 32 * 1024, ReadFrom::Anywhere).await });
+        match got.await {
+            Ok(Ok(read)) => {
+                for e in &read.entries {
+                    stage.oracles.log.read(&island.name, next.0, e.op, &e.payload);
+                    content.insert(next.0, e.op);
+                    next = next.plus(1);
+                }
+            }
+            Ok(Err(ReadError::Trimmed(to))) => {
+                stage.oracles.log.trimmed(&island.name, to.0);
+                next = next.max(to);
+                from = next;
+            }
+            Ok(Err(ReadError::Damaged(what))) => {
+                return stage.cluster.fail(format!("DAMAGED: {} at {next}: {what}", island.name));
+            }
+            _ => stage.pause(Duration::from_millis(50)).await,
+        }
+    }
+    stage.oracles.log.whole(&island.name, from.0, tail, &content);
+}
+
+/// Every server fills what it lacks: a loglet that is read from each server's own disk is whole.
+async fn filled(stage: &Stage<Handles>, island: &Island) {
+    let Some((tail, _)) = check(stage, island, 0).await else { return };
+    let servers: Vec<NodeId> = live(stage, 0)
+        .map(|l| l.handles.native.members(&island.config).servers.into_iter().map(|(n, _)| n).collect())
+        .unwrap_or_default();
+    for node in servers {
+        let host = node.0 as usize - 1;
+        let mut next = Offset(0);
+        while next.0 < tail {
+            let Some(life) = stage.cluster.host(host) else {
+                stage.pause(Duration::from_millis(50)).await;
+                continue;
+            };
+            let Some(loglet) = open(&life, island) else { return };
+            let provider = life.handles.native.clone();
+            let (id, config) = (island.id, island.config.clone());
+            let range = next..Offset(tail);
+            let got = life.env.launch("client.local", async move {
+                loglet.read(range, 32 * 1024, ReadFrom::LocalOnly).await
+            });
+            match got.await {
+                Ok(Ok(read)) => {
+                    for e in &read.entries {
+                        stage.oracles.log.read(&island.name, next.0, e.op, &e.payload);
+                        next = next.plus(1);
+                    }
+                }
+                Ok(Err(ReadError::Trimmed(to))) => next = next.max(to),
+                _ => {
+                    let upto = Offset(tail);
+                    let fill = life.env.launch("client.fill", async move {
+                        provider.back_fill(id, &config, upto).await.is_ok()
+                    });
+                    let _ = fill.await;
+                    stage.pause(Duration::from_millis(200)).await;
+                }
+            }
+        }
+    }
+}
