@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
-use atoll_log::{Registers, Written};
+use atoll_log::{Nonce, Registers, Version, Written};
 use atoll_registers::rmwpaxos::{GroupConfig, HandOverError, Member};
 use bytes::Bytes;
 use common::clients::{self, Memory, Shared};
@@ -76,6 +76,31 @@ fn one_node_grows_to_three_to_five_and_moves_to_three_others() {
     world.run_for(Duration::from_secs(1));
     assert_eq!(read(&mut world, &history, 6, "log/07"), Some(4));
     sound(&mut world, &history);
+}
+
+#[test]
+fn thousands_of_registers_are_listed_and_moved_in_pages() {
+    let mut world = World::new(4, 3, &[1]);
+    world.options.hand_over_deadline = Duration::from_secs(50);
+    world.start_all();
+    let r = world.registers(1);
+    let write_all = async move {
+        for n in 0..2_300u32 {
+            let value = Bytes::from(n.to_string());
+            let nonce = Nonce(u128::from(n) + 1);
+            r.register(&format!("log/{n:04}")).write_if(Version(0), value, nonce).await.unwrap();
+        }
+    };
+    world.run_on(1, write_all).unwrap();
+    assert_eq!(list(&mut world, 2, "").len(), 2_300);
+    hand_over(&mut world, 1, members(&[2, 3])).unwrap();
+    let names = list(&mut world, 1, "log/");
+    assert_eq!(names.len(), 2_300);
+    assert!(names.is_sorted());
+    assert_eq!(list(&mut world, 1, "log/22").len(), 100);
+    let r = world.registers(3);
+    let read = world.run_on(3, async move { r.register("log/2299").read().await }).unwrap().unwrap();
+    assert_eq!((read.version, read.value), (Version(1), Bytes::from("2299")));
 }
 
 #[test]

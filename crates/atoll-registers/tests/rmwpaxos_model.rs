@@ -169,6 +169,33 @@ fn the_oracles_find_every_known_bug() {
 }
 
 #[test]
+fn a_settled_register_costs_one_round_trip() {
+    set_mutant(Mutant::None);
+    let mut world = World::new(1, 3, &[1, 2, 3]);
+    world.start_all();
+    let history = Shared::default();
+    let facts = |world: &World| world.nodes.values().map(|n| n.disk.records.len()).sum::<usize>();
+    let mut write = |world: &mut World, expected: u64| {
+        let (r, h) = (world.registers(1), history.clone());
+        let value = "v".into();
+        let write = clients::write(r, h, "x".into(), expected, value, u128::from(expected) + 1);
+        assert!(world.run_on(1, write).unwrap().is_ok());
+        world.run_for(Duration::from_millis(50));
+    };
+    write(&mut world, 0);
+    // With the token: two requests to others and their answers, one fact per acceptor.
+    let (frames, before) = (world.frames, facts(&world));
+    write(&mut world, 1);
+    assert_eq!((world.frames - frames, facts(&world) - before), (4, 3));
+    // A read through a node that knows nothing yet: the same, and no fact.
+    let (frames, before) = (world.frames, facts(&world));
+    let (r, h) = (world.registers(2), history.clone());
+    assert_eq!(world.run_on(2, clients::read(r, h, "x".into())), Some(Some(2)));
+    world.run_for(Duration::from_millis(50));
+    assert_eq!((world.frames - frames, facts(&world) - before), (4, 0));
+}
+
+#[test]
 fn a_seed_replays_exactly() {
     set_mutant(Mutant::None);
     let (a, b) = (run(7, 3), run(7, 3));

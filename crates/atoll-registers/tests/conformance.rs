@@ -1,0 +1,108 @@
+//! Both kinds of registers pass the suite of every register.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_core::testing::{Mutant, set_mutant};
+use atoll_core::{NodeCore, NodeId, StorageId, roles};
+use atoll_log::Registers;
+use atoll_log::conformance::{Driver, RegisterHarness, register};
+use atoll_registers::file::{FileCell, FileRegisters};
+use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
+
+struct Rmw {
+    driver: Driver,
+    group: GroupConfig,
+    /// A node that is restarted gets a proposer of its new life.
+    registers: BTreeMap<NodeId, Arc<RmwRegisters>>,
+}
+
+fn storage(node: NodeId) -> StorageId {
+    StorageId(u128::from(node.0))
+}
+
+fn assemble(node: NodeId, group: &GroupConfig) -> impl FnOnce(&mut NodeCore) + use<> {
+    let acceptor = Acceptor::new(node, storage(node), Some(group.clone()));
+    move |core| core.add_role(roles::ACCEPTOR, Box::new(acceptor))
+}
+
+impl Rmw {
+    fn new(seed: u64, nodes: u32, acceptors: u32) -> Self {
+        let member = |n| Member { node: NodeId(n), storage: storage(NodeId(n)) };
+        let group = GroupConfig::new(1, (1..=acceptors).map(member).collect()).unwrap();
+        let mut driver = Driver::new(seed);
+        let mut registers = BTreeMap::new();
+        for node in (1..=nodes).map(NodeId) {
+            let env = driver.add_node(node, assemble(node, &group));
+            registers.insert(node, Arc::new(RmwRegisters::new(env, group.clone(), Options::default())));
+        }
+        Rmw { driver, group, registers }
+    }
+}
+
+impl RegisterHarness for Rmw {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn clients(&self) -> Vec<NodeId> {
+        // The last one is never restarted: the suite's clients live in it and in the first.
+        let all: Vec<NodeId> = self.registers.keys().copied().collect();
+        if all.len() > 3 { vec![all[0], all[all.len() - 1]] } else { all }
+    }
+
+    fn registers(&mut self, client: NodeId) -> Arc<dyn Registers> {
+        self.registers[&client].clone()
+    }
+
+    /// Restarts an acceptor that no client lives on.
+    fn disturb(&mut self, random: u64) {
+        let nodes = self.registers.len() as u32;
+        if nodes > 3 && random.is_multiple_of(3) {
+            let node = NodeId(2 + (random / 3) as u32 % (nodes - 2));
+            let roles = assemble(node, &self.group);
+            let env = self.driver.restart(node, roles).unwrap();
+            let registers = RmwRegisters::new(env, self.group.clone(), Options::default());
+            self.registers.insert(node, Arc::new(registers));
+        }
+    }
+}
+
+#[test]
+fn rmwpaxos_on_one_three_and_five_nodes() {
+    set_mutant(Mutant::None);
+    register::all(&mut Rmw::new(1, 1, 1), 0..5);
+    register::all(&mut Rmw::new(2, 3, 3), 0..30);
+    register::all(&mut Rmw::new(3, 5, 5), 0..30);
+    // Nodes that hold no registers use them all the same.
+    register::all(&mut Rmw::new(4, 4, 3), 0..30);
+}
+
+struct InFile {
+    driver: Driver,
+    registers: Arc<FileRegisters>,
+}
+
+impl RegisterHarness for InFile {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    fn clients(&self) -> Vec<NodeId> {
+        vec![NodeId(1)]
+    }
+
+    fn registers(&mut self, _client: NodeId) -> Arc<dyn Registers> {
+        self.registers.clone()
+    }
+}
+
+#[test]
+fn registers_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let registers = FileRegisters::open(Box::new(FileCell::new(dir.path().join("registers")))).unwrap();
+    let mut driver = Driver::new(1);
+    driver.add_node(NodeId(1), |_| {});
+    register::all(&mut InFile { driver, registers: Arc::new(registers) }, 0..5);
+}
