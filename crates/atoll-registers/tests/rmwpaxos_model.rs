@@ -175,7 +175,7 @@ fn a_settled_register_costs_one_round_trip() {
     world.start_all();
     let history = Shared::default();
     let facts = |world: &World| world.nodes.values().map(|n| n.disk.records.len()).sum::<usize>();
-    let mut write = |world: &mut World, expected: u64| {
+    let write = |world: &mut World, expected: u64| {
         let (r, h) = (world.registers(1), history.clone());
         let value = "v".into();
         let write = clients::write(r, h, "x".into(), expected, value, u128::from(expected) + 1);
