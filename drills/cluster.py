@@ -202,7 +202,10 @@ class Cluster:
         """Runs a verb of the command line."""
         env = dict(os.environ, ATOLL_CONNECT=connect or self.connect())
         command = [str(self.binary), *[str(a) for a in args]]
-        done = subprocess.run(command, env=env, timeout=timeout, capture_output=True, **kwargs)
+        try:
+            done = subprocess.run(command, env=env, timeout=timeout, capture_output=True, **kwargs)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"`atoll {' '.join(command[1:])}` has not ended after {timeout} s") from None
         if check and done.returncode != 0:
             words = done.stderr.decode(errors="replace").strip()
             raise Failed(f"`atoll {' '.join(command[1:])}` ended with {done.returncode}: {words}")
