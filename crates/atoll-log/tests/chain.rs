@@ -38,6 +38,8 @@ fn chains() -> impl Strategy<Value = Chain> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_position_has_one_place_and_back(chain in chains(), beyond in 0..100u64) {
         let end = chain.active().start.plus(beyond);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,6 +36,8 @@ struct Book {
     /// Highest position acknowledged so far.
     highest: Option<LogPos>,
     content: BTreeMap<LogPos, Entry>,
+    /// Clients that gave an operation up without knowing its outcome: it may still come.
+    unknown: BTreeSet<ClientId>,
     checked: Option<LogPos>,
     violations: Vec<String>,
     acks: u64,
@@ -169,7 +171,10 @@ async fn client(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Ti
             Ok(Ok(Err(LogAppendError::Trimmed(_)))) => {
                 // It cannot be found out any more.
                 let mut b = book.lock().unwrap();
-                ops.into_iter().for_each(|op| b.settled(op));
+                for op in ops {
+                    b.settled(op);
+                    b.unknown.insert(op.client);
+                }
             }
             Ok(Ok(Err(e))) => {
                 book.lock().unwrap().violations.push(format!("an append failed: {e}"));
@@ -358,7 +363,9 @@ impl World {
             f.register_unknown = if r % 4 == 1 { 400 } else { 0 };
             f.register_down = if r.is_multiple_of(11) { 500 } else { 0 };
             f.max_delay = Duration::from_micros(300 + r % 6000);
-            f.stopped.clear();
+            if r.is_multiple_of(9) {
+                f.stopped.clear();
+            }
             if r.is_multiple_of(13) {
                 f.stopped.insert(nodes[(r / 50) as usize % nodes.len()]);
             }
@@ -394,6 +401,15 @@ impl World {
             assert_eq!(entry.payload, payload(entry.op.client.0, entry.op.seq), "seed {seed}: made up");
             if let Some(first) = places.insert(entry.op, *at) {
                 panic!("seed {seed}: {:?} is at {first} and at {at}", entry.op);
+            }
+        }
+        if self.kinds.iter().all(|k| *k == "memory") {
+            // X15: what a client sent in order is in the log in order, over seals, lost answers and changes of node.
+            let in_order = places.iter().zip(places.iter().skip(1));
+            for ((a, at), (b, then)) in
+                in_order.filter(|((a, _), (b, _))| a.client == b.client && !book.unknown.contains(&a.client))
+            {
+                assert!(at < then, "seed {seed}: {a:?} is at {at}, {b:?} before it at {then}");
             }
         }
         for (op, at) in &book.acked {

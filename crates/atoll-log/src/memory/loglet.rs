@@ -37,12 +37,13 @@ pub struct MemoryProvider {
     pub(super) keeps_order: bool,
 }
 
+/// The order of one handle's appends: when one fails, those behind it fail too, and none is taken before all are answered.
 #[derive(Debug, Default)]
 struct Order {
     /// When the last append is written: later ones follow.
     last: Tick,
-    /// How often the connection broke: what was in flight then is lost.
-    broken: u64,
+    broken: bool,
+    in_flight: usize,
 }
 
 #[derive(Debug)]
@@ -169,6 +170,17 @@ enum Fate {
 }
 
 impl MemoryLoglet {
+    /// Until the sequencer is continued.
+    async fn until_running(&self) {
+        loop {
+            let seen = self.at.servers.changed.rings();
+            if !lock(&self.at.servers.state).faults.stopped.contains(&self.config.sequencer) {
+                return;
+            }
+            self.at.servers.changed.after(seen).await;
+        }
+    }
+
     fn fate(&self) -> Fate {
         let s = lock(&self.at.servers.state);
         if s.faults.stopped.contains(&self.config.sequencer) {
@@ -240,46 +252,67 @@ impl MemoryLoglet {
             order: self.order.clone(),
             known: self.known.clone(),
         };
-        let (due, broken) = {
+        let mut due = self.at.env.now().after(self.at.delay());
+        {
             let mut order = lock(&self.order);
-            let mut due = self.at.env.now().after(self.at.delay());
+            if order.broken && order.in_flight > 0 {
+                return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
+            }
             if self.keeps_order {
                 due = due.max(Tick(order.last.0 + 1));
                 order.last = due;
             }
-            (due, order.broken)
-        };
-        self.at.env.launch("memory.append", async move { me.append_at(due, broken, batch, scanned).await })
+            order.broken = false;
+            order.in_flight += 1;
+        }
+        self.at.env.launch("memory.append", async move {
+            let got = me.append_at(due, batch, scanned).await;
+            let mut order = lock(&me.order);
+            order.in_flight -= 1;
+            order.broken |= me.keeps_order && got.is_err();
+            got
+        })
     }
 
-    async fn append_at(
-        &self,
-        due: Tick,
-        broken: u64,
-        batch: Batch,
-        scanned: bool,
-    ) -> Result<Placement, AppendError> {
+    /// Notes that this append fails: from now on none behind it is written.
+    fn fails(&self, e: AppendError) -> Result<Placement, AppendError> {
+        lock(&self.order).broken = self.keeps_order;
+        Err(e)
+    }
+
+    async fn append_at(&self, due: Tick, batch: Batch, scanned: bool) -> Result<Placement, AppendError> {
         self.at.env.sleep_until(due).await;
-        if self.keeps_order && lock(&self.order).broken != broken {
-            return Err(AppendError::Unknown(Why::NoSequencer));
+        if lock(&self.order).broken {
+            self.at.step().await;
+            return Err(AppendError::NotAppended(Why::Busy));
         }
         match self.fate() {
             Fate::Take => {}
-            Fate::Never => return std::future::pending().await,
-            Fate::Fail(e) => return Err(e),
+            Fate::Never => {
+                self.until_running().await;
+                return self.fails(AppendError::Unknown(Why::NoSequencer));
+            }
+            Fate::Fail(e) => return self.fails(e),
         }
         if self.at.chance(|f| f.append_busy) {
-            lock(&self.order).broken += 1;
-            return Err(AppendError::NotAppended(Why::Busy));
+            let refused = self.fails(AppendError::NotAppended(Why::Busy));
+            self.at.step().await;
+            return refused;
         }
         let lost = self.at.chance(|f| f.append_unknown);
-        if lost {
-            lock(&self.order).broken += 1;
-            if self.at.env.random().is_multiple_of(2) {
-                return Err(AppendError::Unknown(Why::NoSequencer));
-            }
+        if lost && self.at.env.random().is_multiple_of(2) {
+            let refused = self.fails(AppendError::Unknown(Why::NoSequencer));
+            self.at.step().await;
+            return refused;
         }
-        let offsets = self.write(&batch, scanned)?;
+        let offsets = match self.write(&batch, scanned) {
+            Ok(offsets) => offsets,
+            Err(e) => {
+                let refused = self.fails(e);
+                self.at.step().await;
+                return refused;
+            }
+        };
         self.at.step().await;
         let placed = self.commit(&offsets)?;
         self.at.step().await;
