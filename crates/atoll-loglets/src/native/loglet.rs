@@ -234,8 +234,8 @@ impl NativeLoglet {
                 match answer.verdict {
                     Verdict::Done {} if answer.state.sealed && !mutant(Mutant::NativeT18) => {
                         hit("native.wait.sealed");
-                        // What is known, and that more is to be asked for: zombies' tails are not handed on (V4, T18).
-                        return Ok(Tail { at: self.known_tail(), sealed: Some(SealedConfig::new()) });
+                        // Not this server's word: a sealed tail is one that a majority gives (T3, T18).
+                        return self.check_tail().await;
                     }
                     Verdict::Done {} if self.known_tail() > above => {
                         return Ok(Tail { at: self.known_tail(), sealed: None });

@@ -1,26 +1,70 @@
-//! NativeLoglet (Delos, OSDI'20 §4.2.1): a fixed sequencer and 2f + 1 LogServers.
-pub mod config;
-pub mod log_server;
-mod loglet;
-pub mod message;
-pub mod sequencer;
+//! NativeLoglet (Delos, OSDI'20 §4.2.1): a fixed sequencer gives offsets, 2f + 1 fixed LogServers keep entries, majorities
+//! decide. No elections and no membership change: those are the virtual log's, which seals this one and makes another.
+//!
+//! Items like T4, N3, S5 are those of the protocol notes (`docs/internals/native-loglet.md`).
+//!
+//! | the paper's words | our words |
+//! | --- | --- |
+//! | LogServer, sequencer | [`LogServer`], [`Sequencer`]: one role object each per node, for all loglets |
+//! | locally committed | durable: the journal has answered |
+//! | globally committed, global tail | durable on a majority, and everything below is, too |
+//! | knownTail | `known_tail`: at most the global tail |
+//! | local tail | `local_tail`: above every durable entry that came by Store or Repair |
+//!
+//! | paper | file |
+//! | --- | --- |
+//! | append | `append.rs` (client), `sequencer/` |
+//! | LogServer: store, seal, repair | `log_server/store.rs` |
+//! | seal | `seal.rs` |
+//! | checkTail: all sealed, some sealed, none sealed | `check_tail.rs` (S1–S5), `repair.rs` |
+//! | readNext | `read.rs` |
+//! | prefixTrim | `trim.rs` |
+//! | (deletion after a truncate) | `delete.rs`: tombstones, T10 |
+//! | (a server that was away) | `back_fill.rs`, X7 |
+//! | (copies for reconfigModify) | `provider.rs`: `build_sealed` |
+//! | invariants | `invariants.rs` |
+//!
+//! # Departures from the paper, and why
+//!
+//! - *A sealed server answers Sealed for what it holds* (T1), *only own Stored from a majority ack* (T2), *seals flush* (T4): the
+//!   paper leaves these open, and each other choice loses acknowledged appends.
+//! - *Stored is cumulative*, one per turn: a server skips only what is committed and repairs only when sealed, so an unsealed
+//!   local tail above p, with p at or above the known tail, means that p is there (contracts §3.6).
+//! - *A batch is the unit of Store*, with consecutive offsets: one record, one answer.
+//! - *The configuration names the sequencer's life and the servers' data directories* (T6, T8).
+//! - *The first Sealed makes the sequencer complete the seal* (T15).
+//! - *Appends of one handle carry an epoch and a number* (`crate::lane`), so that they land in the order of the calls whatever
+//!   the network loses (L8).
+//! - *After a repair the known tail is told to sealed servers*, inside a Repair of nothing (rule K): the next check takes one
+//!   round, and servers know what they lack.
+//!
+//! # What is bounded
+//!
+//! The window per loglet and per server, remembered operations, waits, reads and moves per server, back-fills per node, rounds
+//! per operation: each in the options of its role, with what too small and too large do.
 
 mod append;
 mod back_fill;
 mod check_tail;
+pub mod config;
 mod delete;
+mod invariants;
+mod log_server;
+mod loglet;
+pub mod message;
 mod provider;
 mod read;
 mod repair;
 mod seal;
+mod sequencer;
 mod trim;
 
 pub use config::NativeConfig;
 pub use log_server::{LogServer, LogServerOptions};
 pub use loglet::{NativeLoglet, NativeOptions};
 pub use provider::NativeProvider;
+pub use sequencer::{Sequencer, SequencerOptions};
 
 pub(crate) use append::unanswered;
 pub(crate) use provider::batches;
 pub(crate) use read::decode as decode_entries;
-pub use sequencer::{Sequencer, SequencerOptions};

@@ -123,11 +123,21 @@ impl Cluster {
             next_event: 0,
             fifo: BTreeMap::new(),
         };
-        for n in 1..=nodes {
-            c.boot(NodeId(n), Disk::default(), StorageId(u128::from(n) * 1000 + 1), 1);
-        }
-        c.link_all();
+        c.add_nodes(nodes);
         c
+    }
+
+    /// Options that were set before the nodes start.
+    pub fn with_nodes(mut self, nodes: u32) -> Self {
+        self.add_nodes(nodes);
+        self
+    }
+
+    fn add_nodes(&mut self, nodes: u32) {
+        for n in 1..=nodes {
+            self.boot(NodeId(n), Disk::default(), StorageId(u128::from(n) * 1000 + 1), 1);
+        }
+        self.link_all();
     }
 
     fn boot(&mut self, id: NodeId, mut disk: Disk, storage: StorageId, life: u64) {
@@ -417,9 +427,10 @@ impl Cluster {
         let until = self.now.after(limit);
         loop {
             match ticket.try_take() {
+                _ if self.now > until => return None,
                 Some(Ok(value)) => return Some(value),
                 Some(Err(Abandoned)) => return None,
-                None if self.now > until || !self.step() => return None,
+                None if !self.step() => return None,
                 None => {}
             }
         }

@@ -211,7 +211,9 @@ fn post_standing(
     out: &mut Effects,
 ) {
     let (round, expects) = (replica.own.round, replica.staged_tail);
-    replica.own.told_tail = state.local_tail;
+    if !state.sealed {
+        replica.own.told_tail = state.local_tail;
+    }
     let message = StoredUpTo { loglet, verdict, round, expects, state };
     out.post(replica.own.config.sequencer.0, Class::Data, roles::SEQUENCER, message, reveals);
 }

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space, invariant, roles};
+use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space, roles};
 use atoll_log::{Batch, LogletId, Offset};
 
 use super::LogServer;
 use super::replica::{Admit, Replica};
+use crate::native::invariants;
 use crate::native::message::*;
 use crate::store::{Sealing, parse_counted};
 
@@ -77,6 +78,8 @@ impl LogServer {
             },
         };
         if let Some(at) = stage {
+            invariants::stored_while_open(replica.seal != Sealing::Open, at);
+            invariants::skips_only_committed(replica.staged_tail, replica.known_tail, at);
             let skip = at.since(m.first) as usize;
             let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
             self.kept.stage_entries(loglet, at, &rest, false, out);
@@ -246,6 +249,6 @@ fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
         && run.count as usize == batch.len()
         && let Some(bytes) = &run.cached
     {
-        invariant!(bytes == batch.bytes(), "two payloads at offset {first} (N1)");
+        invariants::one_payload(first, bytes, batch.bytes());
     }
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Caller, Lsn, NodeId, Tick, invariant};
+use atoll_core::{Caller, Lsn, NodeId, Tick};
 use atoll_log::{Batch, Offset};
 
 use super::window::Window;
 use crate::intake::{Forgotten, Intake};
 use crate::native::config::NativeConfig;
+use crate::native::invariants;
 use crate::native::message::{StoredUpTo, Verdict};
 
 /// Open, or on the way out.
@@ -142,7 +143,7 @@ impl Ordering {
             }
             return true;
         }
-        invariant!(m.state.known_tail <= known_tail, "a server's known tail is ahead of its source (N9)");
+        invariants::not_ahead_of_its_source(m.state.known_tail, known_tail);
         if m.state.local_tail > server.stored {
             server.stored = m.state.local_tail;
             server.progress_at = now;
