@@ -1,0 +1,68 @@
+//! What a run took, operation by operation.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+/// Longer operations count as this long.
+const LONGEST_NANOS: u64 = 60_000_000_000;
+
+/// Latencies of the operations of one run.
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    /// Time in which they were done, pauses left out.
+    pub busy: Duration,
+    /// Operations that failed; their time is not counted.
+    pub errors: u64,
+}
+
+impl Latencies {
+    /// None yet.
+    pub fn new() -> Self {
+        let Ok(histogram) = Histogram::new_with_bounds(1, LONGEST_NANOS, 3) else {
+            unreachable!("the bounds and digits are what the library allows");
+        };
+        Latencies { histogram, busy: Duration::ZERO, errors: 0 }
+    }
+
+    /// Notes an operation.
+    pub fn add(&mut self, took: Duration) {
+        self.histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Below this many microseconds lies this part of the operations.
+    pub fn quantile_us(&self, q: f64) -> f64 {
+        self.histogram.value_at_quantile(q) as f64 / 1e3
+    }
+
+    /// The line of a run: figures first, then the settings.
+    pub fn line(&self, system: &str, workload: &str, round: usize, settings: &Value) -> Value {
+        let ops = self.histogram.len();
+        let mut line = Map::new();
+        let figures = json!({
+            "system": system,
+            "workload": workload,
+            "round": round,
+            "ops": ops,
+            "ops_s": (ops as f64 / self.busy.as_secs_f64().max(1e-9)).round(),
+            "p50_us": self.quantile_us(0.5),
+            "p90_us": self.quantile_us(0.9),
+            "p99_us": self.quantile_us(0.99),
+            "p999_us": self.quantile_us(0.999),
+            "max_us": self.quantile_us(1.0),
+            "errors": self.errors,
+            "settings": settings,
+        });
+        if let Value::Object(figures) = figures {
+            line.extend(figures);
+        }
+        Value::Object(line)
+    }
+}
+
+/// The median of some figures; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

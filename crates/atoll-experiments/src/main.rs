@@ -1,0 +1,35 @@
+//! Experiments that need the inside of Atoll: figures of the papers that a client cannot measure from outside. One JSON
+//! line per run on stdout; `experiments/` keeps them and draws them.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `cluster.rs` | real node cores in one thread, on real time, with a network that takes none |
+//! | `virtualization.rs` | Delos, Figure 11 left: what the VirtualLog costs over a bare NativeLoglet |
+//! | `latency.rs` | histograms and their lines |
+
+mod cluster;
+mod latency;
+mod virtualization;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+// As the product has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures what only the inside can show.
+#[derive(Debug, Parser)]
+#[command(name = "atoll-experiments")]
+enum Experiment {
+    /// VirtualLog against the bare NativeLoglet: append, checkTail, readNext (Delos, Figure 11 left)
+    Virtualization(virtualization::Args),
+}
+
+fn main() -> ExitCode {
+    let held = match Experiment::parse() {
+        Experiment::Virtualization(args) => virtualization::run(&args),
+    };
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,95 @@
+//! Chains: bytes that parse hold together (VL2), and are the same bytes again when they are written.
+
+use std::collections::BTreeSet;
+
+use atoll_core::{Decode, Encode};
+use atoll_log::{Chain, LogPos, LogletId, Nonce, Offset, Segment};
+use bytes::Bytes;
+
+/// The input is the value of a register.
+pub fn run(input: &[u8]) {
+    let bytes = Bytes::copy_from_slice(input);
+    // What is not checked for contents must not panic either.
+    let decoded = Chain::from_bytes(bytes.clone());
+    let Ok(chain) = Chain::parse(bytes.clone()) else { return };
+    assert_eq!(decoded.as_ref(), Ok(&chain), "parse and decode differ");
+    assert_eq!(chain.to_value().as_ref(), Ok(&bytes), "written otherwise than it was read");
+    holds_together(&chain);
+
+    // What follows a valid chain is checked as strictly; with nothing changed it differs by its mark only.
+    let nonce = Nonce(chain.nonce().0.wrapping_add(1));
+    let Ok(next) = chain.next(nonce, |_, _| {}) else {
+        panic!("a chain that holds together has a successor")
+    };
+    assert_eq!((next.segments(), next.trim()), (chain.segments(), chain.trim()));
+    assert!(next.was_installed(chain.nonce()) && next.was_installed(nonce));
+    // Bytes of a chain may be at the limit, and its successor above.
+    if let Ok(value) = next.to_value() {
+        assert_eq!(Chain::parse(value).as_ref(), Ok(&next));
+    }
+}
+
+fn holds_together(chain: &Chain) {
+    let segments = chain.segments();
+    let mut names = BTreeSet::new();
+    let mut expected = segments[0].start;
+    for (i, s) in segments.iter().enumerate() {
+        assert!(names.insert(s.loglet), "a loglet is there twice");
+        assert_eq!(s.start, expected, "a gap");
+        assert_eq!(s.stop.is_none(), i + 1 == segments.len(), "only the last segment is open");
+        assert_eq!(chain.segment(s.loglet), Some(s));
+        let Some(stop) = s.stop else { continue };
+        assert!(s.start <= stop, "backwards");
+        // Both ways, at both ends: nothing overflows (positions of sealed segments are all below 2^64).
+        for at in [s.start, LogPos(s.start.0 + stop.since(s.start) / 2), stop] {
+            assert_eq!(s.position_of(s.offset_of(at)), at);
+        }
+        if s.start < stop {
+            let last = LogPos(stop.0 - 1);
+            assert_eq!((chain.locate(s.start), chain.locate(last)), (Some(s), Some(s)));
+        }
+        expected = stop;
+    }
+    let active = chain.active();
+    assert_eq!(chain.locate(LogPos(u64::MAX)), Some(active));
+    assert_eq!(chain.sealed().count() + 1, segments.len());
+    assert!(segments[0].start <= chain.trim(), "trimmed below the first segment");
+    if let Some(before) = segments[0].start.0.checked_sub(1) {
+        assert_eq!(chain.locate(LogPos(before)), None);
+    }
+}
+
+/// Valid chains: a first one, an empty segment, a trimmed and truncated one, an ended one.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let config = Bytes::from_static(b"configuration");
+    let Ok(first) = Chain::first(Nonce(1), LogletId(10), "native", config) else { return Vec::new() };
+    let mut seeds = vec![first.clone()];
+    let steps: [(u64, &str, u64); 4] =
+        [(100, "native", 0), (100, "local", 0), (250, "native", 7), (300, atoll_log::chain::END_KIND, 0)];
+    let mut chain = first;
+    for (i, (stop, kind, base)) in steps.into_iter().enumerate() {
+        let next = chain.next(Nonce(2 + i as u128), |segments, trim| {
+            if let Some(last) = segments.last_mut() {
+                last.stop = Some(LogPos(stop));
+                last.sealed_config = Bytes::from_static(b"sealed");
+            }
+            segments.push(Segment {
+                start: LogPos(stop),
+                stop: None,
+                loglet: LogletId(11 + i as u128),
+                kind: kind.to_owned(),
+                base: Offset(base),
+                config: Bytes::new(),
+                sealed_config: Bytes::new(),
+            });
+            if i == 2 {
+                segments.remove(0);
+                *trim = LogPos(120);
+            }
+        });
+        let Ok(next) = next else { break };
+        seeds.push(next.clone());
+        chain = next;
+    }
+    seeds.iter().map(|c| c.to_bytes().to_vec()).collect()
+}

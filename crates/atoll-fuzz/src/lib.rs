@@ -1,0 +1,40 @@
+//! What is fuzzed, and with what: every decoder that bytes from a socket or a disk reach. A target takes any bytes and panics if the
+//! code under it does, or if what it decoded breaks the decoder's word.
+//!
+//! The same bodies run in two ways: over a corpus and seeded mutations of it by `cargo test -p atoll-fuzz`, on any toolchain, and
+//! guided by coverage by `cargo +nightly fuzz run TARGET` (see `fuzz/`).
+//!
+//! | file | target |
+//! | --- | --- |
+//! | `frame_decoder.rs` | frames off a socket, whole and in pieces |
+//! | `journal_recovery.rs` | a data directory of any bytes, and valid ones with damage |
+//! | `chain_decoder.rs` | the value of a log's register |
+//! | `batch_decoder.rs` | entries as they travel and are stored |
+//! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and what is stored of them |
+//! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
+
+pub mod batch_decoder;
+pub mod chain_decoder;
+pub mod frame_decoder;
+pub mod journal_recovery;
+pub mod message_decoder;
+pub mod mutate;
+
+/// A target: what `cargo fuzz run` calls it, its body, and valid inputs to begin with.
+pub struct Target {
+    /// As in `fuzz/fuzz_targets` and `fuzz/corpus`.
+    pub name: &'static str,
+    /// Panics on a finding.
+    pub run: fn(&[u8]),
+    /// Inputs that reach deep.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 5] = [
+    Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
+    Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
+    Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
+    Target { name: "batch_decoder", run: batch_decoder::run, seeds: batch_decoder::seeds },
+    Target { name: "message_decoder", run: message_decoder::run, seeds: message_decoder::seeds },
+];
