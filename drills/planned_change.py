@@ -7,6 +7,8 @@ five, to three others. No append fails, none is lost or doubled. The pause of a 
 acknowledgements from the start of its command to 1 s after its return.
 """
 
+import json
+import os
 import time
 
 from cluster import Cluster, Drill, Failed, need, quantile, say, table
@@ -52,6 +54,18 @@ def summary(pauses_ms):
     }
 
 
+def keep(drill, kind, windows, pauses_ms, acks):
+    """Adds a line with every pause of a kind of change to the file that was asked for."""
+    if not drill.args.pauses:
+        return
+    line = {"system": "atoll", "workload": kind, **summary(pauses_ms), "ops_s": round(acks.rate()), "errors": 0}
+    line["settings"] = {"nodes": 5, "servers": 3, "depth": 64, "seed": drill.seed, "load_1m": os.getloadavg()[0]}
+    line["pauses_ms"] = [round(p, 3) for p in pauses_ms]
+    line["commands_ms"] = [round(1e3 * (end - began - AFTER_S), 3) for began, end in windows]
+    with open(drill.args.pauses, "a") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
 def change_again_and_again(drill):
     """The 200 extends."""
     args, rng = drill.args, drill.random
@@ -91,6 +105,7 @@ def change_again_and_again(drill):
         say(f"\n{kind}:")
         histogram(values)
         drill.result[kind] = summary(values)
+        keep(drill, kind, kinds[kind], values, acks)
     extends = pauses["extend"]
     tenth = max(1, min(20, len(extends) // 2))
     first, last = quantile(extends[:tenth], 0.5), quantile(extends[-tenth:], 0.5)
@@ -161,4 +176,5 @@ if __name__ == "__main__":
         __doc__,
         changes=(200, 10, "how many extends"),
         swaps=(20, 4, "how many changes of kind on one node"),
+        pauses=("", "", "a file that gets every pause of the first part, as JSON lines"),
     ).run(body)
