@@ -210,6 +210,6 @@ impl NodeParts {
 }
 
 /// The row of a node in the table of members.
-pub fn row(identity: &Identity, peer: String, grpc: String) -> Member {
-    table::Member::of(identity, peer, grpc)
+pub fn row(identity: &Identity, peer: String, grpc: String, metrics: String) -> Member {
+    table::Member::of(identity, peer, grpc, metrics)
 }

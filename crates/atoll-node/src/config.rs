@@ -74,6 +74,7 @@ impl NodeConfig {
         let row = |peer: &str, grpc: Option<&str>, roles: Roles| Member {
             peer: peer.to_owned(),
             grpc: grpc.unwrap_or_default().to_owned(),
+            metrics: String::new(),
             storage: StorageId(0),
             log: roles.log,
             sequencer: roles.sequencer,

@@ -57,11 +57,13 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member) -> proto::NodeInfo {
     let mine = node == me.node;
     let life = parts.members.liveness(node);
     let alive = mine || life.is_some_and(|l| l.alive);
+    let full = if mine { parts.members.is_full() } else { life.is_some_and(|l| l.full) };
     let (state, reason) = match () {
         () if row.storage.0 == 0 => ("down", "it has not joined yet"),
         () if mine && me.failed => ("failed", "its journal is closed after a failed write or sync"),
         () if !alive && life.is_none() => ("down", "nothing was heard of it"),
         () if !alive => ("suspect", "it does not answer"),
+        () if full => ("full", "its disk takes no entries; trim logs or give it room"),
         () if row.draining => ("draining", "an operator wants it empty"),
         () if life.is_some_and(|l| l.leaving) => ("draining", "it is about to stop"),
         () if life.is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
@@ -73,7 +75,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member) -> proto::NodeInfo {
         id: node.0,
         address: row.peer.clone(),
         grpc: row.grpc.clone(),
-        metrics: String::new(),
+        metrics: row.metrics.clone(),
         roles: roles.into_iter().filter(|(has, _)| *has).map(|(_, r)| r.to_owned()).collect(),
         state: state.to_owned(),
         reason: reason.to_owned(),
@@ -120,8 +122,11 @@ fn log_info(
     }
     let sequencer_up = sequencer.is_none_or(|n| parts.members.is_alive(n));
     let of = servers.len().max(1);
+    let full = servers.keys().filter(|n| parts.members.has_full_disk(**n)).count();
     let reason = if !sequencer_up {
         "its sequencer does not answer".to_owned()
+    } else if full * 2 > of {
+        "the disks of a majority of its servers are full: appends are refused".to_owned()
     } else if silent.len() * 2 > of {
         "a majority of its servers does not answer".to_owned()
     } else {

@@ -73,9 +73,16 @@ pub enum StartError {
 /// Why a running node ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndedBecause {
-    /// Another living node has its id.
-    #[error("another living node has id {0} ({1}); give this one an id of its own")]
-    DuplicateId(NodeId, String),
+    /// Another living node has its id: this one's id, who said so, and in which words.
+    #[error("another living node has id {id}, says node {by} ({words}); give this one an id of its own")]
+    DuplicateId {
+        /// This node's id.
+        id: NodeId,
+        /// Who refused the connection.
+        by: NodeId,
+        /// Its words.
+        words: String,
+    },
     /// An invariant was broken; the words are on stderr.
     #[error("a broken invariant; see the message above")]
     Panicked,
@@ -196,7 +203,12 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
         seed: random_bits(),
         started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
         first_table: config.first_table(),
-        row: assembly::row(&identity, config.peer.clone(), config.grpc.clone()),
+        row: assembly::row(
+            &identity,
+            config.peer.clone(),
+            config.grpc.clone(),
+            config.metrics.clone().unwrap_or_default(),
+        ),
         meta_founders: config.meta_founders(),
         options: Options { timings: config.timings.clone(), ..Options::default() },
     });
@@ -327,7 +339,9 @@ async fn run(
             }
             EndedBecause::Stopped
         }
-        (node, refusal) = up.handle.duplicate() => EndedBecause::DuplicateId(node, refusal.to_string()),
+        (by, refusal) = up.handle.duplicate() => {
+            EndedBecause::DuplicateId { id: up.parts.env.node(), by, words: refusal.to_string() }
+        }
         _ = up.handle.ended() => EndedBecause::Panicked,
     };
     up.stop_doors.send_replace(true);

@@ -251,6 +251,19 @@ impl Run {
         }
     }
 
+    /// No disk takes entries: whoever waits is told so rather than kept waiting for an operator (native T22). What may be in the
+    /// log already stays, to be settled when there is space again.
+    fn refuse_full(&mut self) {
+        hit("vlog.lane.disk_full");
+        let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
+        let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
+        let (doubtful, sure): (VecDeque<Item>, VecDeque<Item>) = all.partition(Item::is_doubtful);
+        self.redo = doubtful;
+        for item in sure {
+            self.me.drop_item(item, LogError::Unavailable(Why::DiskFull));
+        }
+    }
+
     async fn back_off(&mut self) {
         let wait = self.me.env.jitter(self.pause);
         self.pause = MAX_PAUSE.min(self.pause * 2);
@@ -436,6 +449,9 @@ impl Run {
             return self.look_in_open_segment(target).await;
         }
         hit("vlog.lane.again");
+        if worst.why == Some(Why::DiskFull) {
+            self.refuse_full();
+        }
         self.back_off().await;
         if worst.why != Some(Why::Busy)
             && let Ok(chain) = self.me.refreshed().await

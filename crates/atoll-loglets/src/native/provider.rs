@@ -76,7 +76,8 @@ impl NativeProvider {
         previous: Option<NativeConfig>,
     ) -> Result<NativeConfig, PlanError> {
         let candidates = self.directory.candidates();
-        let mut ask: Vec<NodeId> = candidates.iter().map(|c| c.node).collect();
+        // Who is known to be down is not asked, unless by name: the answer would be waited for in vain.
+        let mut ask: Vec<NodeId> = candidates.iter().filter(|c| c.alive).map(|c| c.node).collect();
         ask.extend(spec.servers.iter().flatten().chain(&spec.sequencer));
         ask.sort_unstable();
         ask.dedup();
@@ -117,7 +118,9 @@ impl NativeProvider {
         }
         let members: Vec<&Candidate> = candidates.iter().filter(|c| c.log).collect();
         let wanted = previous.map_or(self.options.replicas, |p| p.servers.len().max(self.options.replicas));
-        let mut wanted = wanted.min(members.len()).clamp(1, MAX_SERVERS);
+        // A node that is being drained makes a large segment smaller; one that is merely down keeps its place.
+        let staying = members.iter().filter(|c| !c.draining).count();
+        let mut wanted = wanted.min(staying.max(1)).clamp(1, MAX_SERVERS);
         wanted -= usize::from(wanted.is_multiple_of(2));
         // Lower is better: fit first, then as it was, then by id. A server of the previous segment that does not answer may
         // fill a place: its data directory is known, a majority works without it, and it catches up when it returns.

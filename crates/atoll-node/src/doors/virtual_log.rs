@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_client::{Reason, proto};
 use atoll_core::{Env, NodeId, Ticket};
@@ -10,8 +11,13 @@ use atoll_log::virtual_log::{
 };
 use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
 
+use tokio::time::timeout;
+
 use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
 use crate::logs::{Logs, OpenError};
+
+/// How long a stream that opens waits for a fresh chain, where an older one is known.
+const REFRESH_WITHIN: Duration = Duration::from_millis(20);
 
 /// What the doors serve: this node's logs and operations.
 pub struct NodeBackend {
@@ -69,6 +75,10 @@ impl Backend for NodeBackend {
             let log = open(&logs, &name)?;
             if log.chain().is_none() {
                 ensure(&log, LogletSpec::default()).await?;
+            } else {
+                // A client may come from a node that was just drained: this one may know the chain from before, and would
+                // find out only when the old sequencer does not answer.
+                let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
             Ok(Arc::new(LogView(log)) as Arc<dyn LogBackend>)
         })
@@ -157,7 +167,17 @@ impl LogBackend for LogView {
     }
 
     fn trim(&self, to: LogPos) -> Pending<()> {
-        wait(self.0.trim(to), |_| (), |error| log_refusal(&error))
+        wait(
+            self.0.trim(to),
+            |_| (),
+            |error| {
+                let mut refusal = log_refusal(&error);
+                if matches!(error, LogError::BeyondTail(_)) {
+                    refusal.failure.next = "trim at most up to the tail".to_owned();
+                }
+                refusal
+            },
+        )
     }
 
     fn chain(&self) -> Pending<proto::Chain> {

@@ -38,6 +38,16 @@ pub enum ChangeError {
     /// Without it too few would be left.
     #[error("without node {0} nobody would be left to hold {1}; add another node first")]
     LastOne(NodeId, &'static str),
+    /// Fewer than three nodes with entries would be left of three or more.
+    #[error(
+        "without node {node} only {left} nodes would hold entries, and a lost disk could lose some; add another node first"
+    )]
+    TooFewLeft {
+        /// The node.
+        node: NodeId,
+        /// How many would be left.
+        left: usize,
+    },
     /// The register did not answer.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -49,6 +59,8 @@ pub enum ChangeError {
     Contended,
 }
 
+/// Servers that a segment should have: one may be lost, and a majority remains.
+const SAFE_COPIES: usize = 3;
 /// Most attempts at one change.
 const ATTEMPTS: u32 = 16;
 
@@ -152,6 +164,7 @@ impl Changes {
             let row = Member {
                 peer: peer.to_owned(),
                 grpc: String::new(),
+                metrics: String::new(),
                 storage: atoll_core::StorageId(0),
                 log: false,
                 sequencer: false,
@@ -180,6 +193,10 @@ impl Changes {
                 }
             }
             let changed = !row.draining;
+            let staying = table.nodes.iter().filter(|(n, m)| **n != node && m.log && !m.draining).count();
+            if changed && row.log && staying < SAFE_COPIES && staying + 1 >= SAFE_COPIES {
+                return Err(ChangeError::TooFewLeft { node, left: staying });
+            }
             table.nodes.entry(node).and_modify(|m| m.draining = true);
             Ok(changed)
         })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::{Caller, Class, Effects, Frame, Incarnation, Loc, Lsn, Message, NodeId, Role, Tick, roles};
 
-use super::Members;
+use super::{Members, Told};
 use crate::settings::Timings;
 
 atoll_core::message! {
@@ -17,6 +17,8 @@ atoll_core::message! {
         pub table_version: u64,
         /// It is about to stop: move its sequencers.
         pub leaving: bool,
+        /// Its disk takes no entries for want of space.
+        pub full: bool,
     }
 }
 
@@ -65,7 +67,8 @@ impl Detector {
         p.heard = now;
         p.ever_up = true;
         let usable = p.broken.is_none();
-        self.members.note(now, from, usable, Some((beat.incarnation, beat.leaving)));
+        let told = Told { incarnation: beat.incarnation, leaving: beat.leaving, full: beat.full };
+        self.members.note(now, from, usable, Some(told));
         self.members.heard_of_table(beat.table_version);
     }
 
@@ -74,6 +77,7 @@ impl Detector {
             incarnation: self.incarnation,
             table_version: self.members.table().version,
             leaving: self.members.is_leaving(),
+            full: self.members.is_full(),
         };
         let frame = beat.into_frame(roles::DETECTOR);
         for node in self.members.peers() {

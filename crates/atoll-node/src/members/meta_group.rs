@@ -101,6 +101,7 @@ mod tests {
         let row = |storage, draining| Row {
             peer: String::new(),
             grpc: String::new(),
+            metrics: String::new(),
             storage: StorageId(storage),
             log: true,
             sequencer: true,

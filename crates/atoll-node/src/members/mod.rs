@@ -40,13 +40,33 @@ pub struct Liveness {
     pub incarnation: Option<Incarnation>,
     /// It said that it is leaving: its sequencers are to be moved.
     pub leaving: bool,
+    /// Its disk takes no entries for want of space.
+    pub full: bool,
     /// The others have lost it, as gossip has it.
     pub lost_by_gossip: bool,
 }
 
+/// What a peer says of itself with every sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// It is about to stop.
+    pub leaving: bool,
+    /// Its disk takes no entries for want of space.
+    pub full: bool,
+}
+
 impl Liveness {
     fn unknown(now: Tick) -> Self {
-        Liveness { alive: false, since: now, incarnation: None, leaving: false, lost_by_gossip: false }
+        Liveness {
+            alive: false,
+            since: now,
+            incarnation: None,
+            leaving: false,
+            full: false,
+            lost_by_gossip: false,
+        }
     }
 }
 
@@ -56,6 +76,7 @@ struct Inner {
     table: MemberTable,
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
+    full: bool,
     newest_table: u64,
 }
 
@@ -70,7 +91,7 @@ pub struct Members {
 impl Members {
     /// A view in which `table` is all that is known.
     pub fn new(me: Identity, table: MemberTable) -> Self {
-        let inner = Inner { me, table, peers: BTreeMap::new(), leaving: false, newest_table: 0 };
+        let inner = Inner { me, table, peers: BTreeMap::new(), leaving: false, full: false, newest_table: 0 };
         Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
     }
 
@@ -97,6 +118,23 @@ impl Members {
     pub fn fail(&self) {
         self.lock().me.failed = true;
         self.changed.ring();
+    }
+
+    /// The disk takes no entries for want of space, or takes them again.
+    pub fn set_full(&self, full: bool) {
+        self.lock().full = full;
+        self.changed.ring();
+    }
+
+    /// Whether this node's disk takes no entries for want of space.
+    pub fn is_full(&self) -> bool {
+        self.lock().full
+    }
+
+    /// The same of any node, as it last said.
+    pub fn has_full_disk(&self, node: NodeId) -> bool {
+        let inner = self.lock();
+        if node == inner.me.node { inner.full } else { inner.peers.get(&node).is_some_and(|p| p.full) }
     }
 
     /// Whether [`Members::leave`] was called.
@@ -158,7 +196,7 @@ impl Members {
     }
 
     /// Records a sign of a peer's life, or its absence; rings if that is news.
-    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<(Incarnation, bool)>) {
+    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Told>) {
         let news = {
             let mut inner = self.lock();
             let before = inner.peers.get(&node).copied();
@@ -166,8 +204,9 @@ impl Members {
             let after = Liveness {
                 alive,
                 since: if before.is_some() && known.alive == alive { known.since } else { now },
-                incarnation: told.map(|t| t.0).or(known.incarnation),
-                leaving: told.map_or(known.leaving && alive, |t| t.1),
+                incarnation: told.map(|t| t.incarnation).or(known.incarnation),
+                leaving: told.map_or(known.leaving && alive, |t| t.leaving),
+                full: told.map_or(known.full, |t| t.full),
                 // A sign of life in band outweighs what others say.
                 lost_by_gossip: known.lost_by_gossip && told.is_none(),
             };
@@ -192,7 +231,7 @@ impl Directory for Members {
         let mut table = inner.table.nodes.clone();
         table
             .entry(inner.me.node)
-            .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new()));
+            .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
         table
             .iter()
             .map(|(node, m)| {

@@ -18,6 +18,8 @@ atoll_core::record! {
         pub peer: String,
         /// Where its clients reach it: host:port.
         pub grpc: String,
+        /// Where its metrics are read: host:port; empty if nowhere.
+        pub metrics: String,
         /// Its data directory; 0 until it has joined.
         pub storage: StorageId,
         /// It holds entries.
@@ -33,10 +35,11 @@ atoll_core::record! {
 
 impl Member {
     /// The row of a node with these addresses.
-    pub fn of(identity: &Identity, peer: String, grpc: String) -> Self {
+    pub fn of(identity: &Identity, peer: String, grpc: String, metrics: String) -> Self {
         Member {
             peer,
             grpc,
+            metrics,
             storage: identity.storage,
             log: identity.log,
             sequencer: identity.sequencer,

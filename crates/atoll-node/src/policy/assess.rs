@@ -57,6 +57,15 @@ impl std::fmt::Display for Reason {
     }
 }
 
+/// Whether a segment of so many servers can be laid out without the nodes that are being drained, now: otherwise moving it
+/// would put it where it was.
+pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool {
+    let staying = || candidates.iter().filter(|c| c.log && !c.draining);
+    let wanted = servers.min(staying().count());
+    let wanted = if wanted.is_multiple_of(2) { wanted.saturating_sub(1) } else { wanted };
+    wanted > 0 && staying().filter(|c| c.alive).count() >= wanted
+}
+
 /// Everything that an assessment looks at.
 #[derive(Debug)]
 pub struct View<'a> {
@@ -95,16 +104,16 @@ impl View<'_> {
 
     fn server(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
         let table = self.members.table();
-        let spare = candidates.iter().any(|c| {
-            c.log && c.alive && !c.draining && !active.servers.iter().any(|(node, _)| *node == c.node)
-        });
+        let inside = |node: NodeId| active.servers.iter().any(|(n, _)| *n == node);
+        let spare = candidates.iter().any(|c| c.log && c.alive && !c.draining && !inside(c.node));
+        let can_leave = can_do_without_drained(candidates, active.servers.len());
         for (node, storage) in &active.servers {
             let row = table.nodes.get(node);
             let known = if *node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
             if known.is_some_and(|s| s.0 != 0 && s != *storage) {
                 return Some(Reason::StorageReplaced(*node));
             }
-            if spare && row.is_some_and(|r| r.draining) {
+            if can_leave && row.is_some_and(|r| r.draining) {
                 return Some(Reason::ServerDrained(*node));
             }
             let gone = self.members.liveness(*node).filter(|l| !l.alive);

@@ -9,7 +9,7 @@ use atoll_core::{Env, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VirtualLog};
 use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
 
-use super::assess::{Reason, View};
+use super::assess::{Reason, View, can_do_without_drained};
 use crate::logs::Logs;
 use crate::members::Members;
 use crate::settings::Timings;
@@ -262,10 +262,11 @@ impl Guardian {
             let spare = candidates
                 .iter()
                 .any(|c| c.log && c.alive && !c.draining && !servers.iter().any(|(n, _)| *n == c.node));
+            let can_leave = can_do_without_drained(&candidates, servers.len());
             servers.iter().any(|(node, storage)| match table.nodes.get(node) {
                 Some(row) => {
                     (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))
-                        || (row.draining && spare)
+                        || (row.draining && can_leave)
                 }
                 None => !table.nodes.is_empty() && spare,
             })
