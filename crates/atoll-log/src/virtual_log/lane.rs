@@ -241,6 +241,11 @@ impl Run {
         if matches!(why, LogError::Unavailable(_)) {
             return self.back_off().await;
         }
+        self.drop_all(&why);
+    }
+
+    /// Answers everything that waits.
+    fn drop_all(&mut self, why: &LogError) {
         let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
         self.scanned = 0;
         // Doubt first: the first failure answers a submission, and "not appended" must not hide it.
@@ -248,19 +253,6 @@ impl Run {
         let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(Item::is_doubtful);
         for item in doubtful.into_iter().chain(sure) {
             self.me.drop_item(item, why.clone());
-        }
-    }
-
-    /// No disk takes entries: whoever waits is told so rather than kept waiting for an operator (native T22). What may be in the
-    /// log already stays, to be settled when there is space again.
-    fn refuse_full(&mut self) {
-        hit("vlog.lane.disk_full");
-        let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
-        let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
-        let (doubtful, sure): (VecDeque<Item>, VecDeque<Item>) = all.partition(Item::is_doubtful);
-        self.redo = doubtful;
-        for item in sure {
-            self.me.drop_item(item, LogError::Unavailable(Why::DiskFull));
         }
     }
 
@@ -450,7 +442,9 @@ impl Run {
         }
         hit("vlog.lane.again");
         if worst.why == Some(Why::DiskFull) {
-            self.refuse_full();
+            // Whoever waits is told so rather than kept waiting for an operator (native T22).
+            hit("vlog.lane.disk_full");
+            self.drop_all(&LogError::Unavailable(Why::DiskFull));
         }
         self.back_off().await;
         if worst.why != Some(Why::Busy)
