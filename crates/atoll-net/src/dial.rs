@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_core::{Class, NodeId};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use crate::conn::{Conn, Ended, Stream};
 use crate::handshake::{HandshakeError, Hello, Refusal, read_hello, write_hello};
@@ -55,7 +56,7 @@ impl Drop for Registered<'_> {
 
 /// Connects, and again when the connection ends, for as long as the task is not aborted. Each attempt looks the name up
 /// anew: the peer may have moved.
-pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address: String) {
+pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address: String, back: Arc<Notify>) {
     let mut backoff = Backoff::new(&shared, peer, class);
     let mut last_refusal = None;
     let mut complained = String::new();
@@ -94,7 +95,10 @@ pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address
                 }
             }
         }
-        tokio::time::sleep(backoff.next()).await;
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next()) => {}
+            () = back.notified() => {}
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use atoll_core::env::Refused;
 use atoll_core::{Class, Envelope, Exchange, Link, Message, NodeId, Outgoing, roles};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::conn::Conn;
@@ -46,6 +47,8 @@ pub enum StartError {
 struct Peer {
     address: String,
     dialers: Vec<AbortHandle>,
+    /// Rung when the peer connects to us: it is back, whatever the pause before the next attempt.
+    back: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -164,12 +167,13 @@ impl Net {
             if id == self.0.options.node || state.peers.contains_key(&id) {
                 continue;
             }
+            let back = Arc::new(Notify::new());
             let dial = |class| {
-                let dialer = crate::dial::run(self.0.clone(), id, class, address.clone());
+                let dialer = crate::dial::run(self.0.clone(), id, class, address.clone(), back.clone());
                 tokio::spawn(dialer).abort_handle()
             };
             let dialers = CLASSES.map(dial).into();
-            state.peers.insert(id, Peer { address, dialers });
+            state.peers.insert(id, Peer { address, dialers, back });
         }
     }
 
@@ -400,6 +404,9 @@ impl Shared {
                 .put(conn.class, [NetEvent::Link { peer: conn.peer, class: conn.class, link: Link::Up }]);
         } else {
             state.accepted.insert(key, conn.clone());
+            if let Some(peer) = state.peers.get(&conn.peer) {
+                peer.back.notify_waiters();
+            }
         }
         Some(conn)
     }

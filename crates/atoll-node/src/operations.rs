@@ -105,6 +105,9 @@ fn log_info(
     let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
     let mut silent = Vec::new();
     for (segment, nodes, from, to) in survey::segments(&parts.logs, log) {
+        if from == to && segment.stop.is_some() {
+            continue;
+        }
         for node in nodes {
             let progress = survey.progress(node, &segment, from, to);
             let row = servers.entry(node).or_insert(proto::ServerProgress {
