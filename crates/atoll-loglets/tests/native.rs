@@ -333,6 +333,42 @@ fn a_server_that_was_away_catches_up() {
     assert_eq!(all[1..301], texts[..]);
 }
 
+/// X7: a server that slept through a seal finds out by itself, after a restart and after a partition.
+#[test]
+fn a_seal_that_was_slept_through_is_found_out() {
+    for restart in [true, false] {
+        let mut c = Cluster::new(3, 3);
+        let config = c.config(&[1, 2, 3], 1);
+        let log = c.open(1, 9, &config);
+        assert!(append(&mut c, &log, 1, 1, &["a"]).is_ok());
+        c.run_for(Duration::from_secs(1));
+        if restart {
+            c.kill(NodeId(3));
+        } else {
+            for n in [1, 2] {
+                c.set_link(NodeId(n), NodeId(3), Link::Down);
+                c.set_link(NodeId(3), NodeId(n), Link::Down);
+            }
+        }
+        assert!(append(&mut c, &log, 1, 2, &["b", "c"]).is_ok());
+        seal(&mut c, 1, &log).unwrap();
+        assert_eq!(check(&mut c, 1, &log).unwrap().at, Offset(3));
+        if restart {
+            c.restart(NodeId(3));
+        } else {
+            for n in [1, 2] {
+                c.set_link(NodeId(n), NodeId(3), Link::Up);
+                c.set_link(NodeId(3), NodeId(n), Link::Up);
+            }
+        }
+        c.run_for(Duration::from_secs(5));
+        let (sealed, _, known, missing) = status(&mut c, 3)[&9];
+        assert_eq!((sealed, known, missing), (true, 3, 0), "restart: {restart}");
+        let own = c.open(3, 9, &config);
+        assert_eq!(read(&mut c, 3, &own, 0, 3, ReadFrom::LocalOnly).unwrap(), ["a", "b", "c"]);
+    }
+}
+
 /// T22: a full disk refuses appends with its own error, lets seals through, and ends by itself.
 #[test]
 fn full_disks_refuse_appends_and_nothing_else() {

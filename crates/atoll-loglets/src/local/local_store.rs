@@ -16,7 +16,8 @@ use super::config;
 use super::message::LocalAppend;
 use crate::intake::{Forgotten, Intake};
 use crate::native::message::{
-    Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Trim, Verdict, Wait,
+    Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Status, StatusPage,
+    Trim, Verdict, Wait, status_page,
 };
 use crate::store::{
     Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Sealing, Waiter, Waits, parse_counted,
@@ -338,6 +339,11 @@ impl LocalStore {
             Repair::KIND => self.on_copy(from, Repair::from_frame(f)?, out)?,
             Trim::KIND => self.on_trim(from, Trim::from_frame(f)?, out),
             Delete::KIND => self.on_delete(from, Delete::from_frame(f)?, out),
+            Status::KIND => {
+                let m = Status::from_frame(f)?;
+                let (loglets, more) = status_page(&self.kept, m.above, state);
+                out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
+            }
             got => return Err(DecodeError::WrongKind { expected: "a message for a local store", got }),
         }
         Ok(())

@@ -12,7 +12,7 @@ use atoll_log::{LogletError, Offset, SealedConfig, Tail, Why};
 use bytes::Bytes;
 
 use super::loglet::{Group, failure};
-use super::message::{Info, Repair, ServerState, Verdict, Wait};
+use super::message::{Answer, Info, Repair, ServerState, Verdict, Wait};
 
 /// States of a majority at least, all of one attempt.
 pub(crate) type Majority = BTreeMap<NodeId, ServerState>;
@@ -28,13 +28,14 @@ enum Settled {
 }
 
 impl Group {
-    /// The tail, open or sealed. One round trip when nothing is in flight.
-    pub(crate) async fn check_tail(&self) -> Result<Tail, LogletError> {
+    /// The tail, open or sealed. One round trip when nothing is in flight. `sealed`: a seal of a majority is known to be done,
+    /// so it is worth waiting for those servers.
+    pub(crate) async fn check_tail(&self, mut sealed: bool) -> Result<Tail, LogletError> {
         let until = self.op_deadline();
         let mut unsettled_since: Option<Tick> = None;
         loop {
             // S1 COLLECT
-            let majority = match self.collect().await {
+            let majority = match self.collect(std::mem::take(&mut sealed)).await {
                 Ok(majority) => majority,
                 Err(LogletError::Gone) => return Err(LogletError::Gone),
                 Err(error) => {
@@ -44,9 +45,9 @@ impl Group {
                     continue;
                 }
             };
-            let sealed = majority.values().filter(|s| s.sealed).count();
+            let sealed_count = majority.values().filter(|s| s.sealed).count();
             let tail = majority.values().map(|s| s.local_tail).max().unwrap_or_default();
-            if sealed == majority.len() {
+            if sealed_count == majority.len() {
                 // S2 ALL-SEALED, S3 REPAIR
                 match self.sealed_tail(&majority, tail).await {
                     Ok(at) => return Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
@@ -57,10 +58,11 @@ impl Group {
                         }
                     }
                 }
-            } else if sealed > 0 {
+            } else if sealed_count > 0 {
                 // S4 SOME-SEALED
                 hit("native.check_tail.some_sealed");
                 self.seal().await?;
+                sealed = true;
             } else {
                 // S5 NONE-SEALED
                 match self.settle(&majority, tail).await {
@@ -68,6 +70,7 @@ impl Group {
                     Settled::Sealed => {
                         hit("native.check_tail.sealed_while_waiting");
                         self.seal().await?;
+                        sealed = true;
                     }
                     Settled::TimedOut => {
                         hit("native.check_tail.unsettled");
@@ -82,22 +85,27 @@ impl Group {
         }
     }
 
-    /// S1: exactly the replies of one attempt, from a majority at least (T16).
-    pub(crate) async fn collect(&self) -> Result<Majority, LogletError> {
+    /// S1: exactly the replies of one attempt, from a majority at least. Where a majority of them is sealed, those alone (T16):
+    /// the others are on their way to the same seal.
+    pub(crate) async fn collect(&self, sealed: bool) -> Result<Majority, LogletError> {
         let quorum = self.config.quorum();
         let request = Info { loglet: self.id, config: self.config_bytes.clone() };
+        let counts = |a: &Answer| a.verdict == (Verdict::Done {}) && (!sealed || a.state.sealed);
         let replies = self
             .env
             .gather(&self.nodes, request, self.round_end(), |r| {
-                r.ok().filter(|(_, a)| a.verdict == Verdict::Done {}).count() >= quorum
+                r.ok().filter(|(_, a)| counts(a)).count() >= quorum
             })
             .await;
         let error = failure(replies.ok().map(|(_, a)| &a.verdict));
-        let majority: Majority = replies
+        let mut majority: Majority = replies
             .into_ok()
             .filter(|(_, a)| a.verdict == Verdict::Done {})
             .map(|(node, a)| (node, a.state))
             .collect();
+        if majority.values().filter(|s| s.sealed).count() >= quorum {
+            majority.retain(|_, s| s.sealed);
+        }
         // Deleted is for ever, whoever else still answers (L7).
         if error == LogletError::Gone || majority.len() < quorum { Err(error) } else { Ok(majority) }
     }

@@ -1,7 +1,7 @@
 //! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -139,6 +139,8 @@ pub(crate) struct Shared {
     pub lane: Mutex<Lane>,
     /// Which server the next wait goes to.
     wait_at: AtomicUsize,
+    /// A seal through this handle has succeeded: a hint for checks.
+    sealed: AtomicBool,
 }
 
 /// A handle to one NativeLoglet.
@@ -176,7 +178,7 @@ impl Shared {
             }
             let tail = match mutant(Mutant::NativeT19).then(|| self.tails.sealed()).flatten() {
                 Some(at) => Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
-                None => self.group.check_tail().await,
+                None => self.group.check_tail(self.sealed.load(Ordering::Relaxed)).await,
             };
             match &tail {
                 Ok(Tail { at, sealed: None }) => self.tails.learn(*at),
@@ -193,8 +195,8 @@ impl Shared {
 impl NativeLoglet {
     pub(crate) fn new(group: Group) -> Self {
         let lane = Mutex::new(Lane::new(group.env.random()));
-        let (tails, checks, wait_at) = Default::default();
-        NativeLoglet(Arc::new(Shared { group, tails, checks, lane, wait_at }))
+        let (tails, checks, wait_at, sealed) = Default::default();
+        NativeLoglet(Arc::new(Shared { group, tails, checks, lane, wait_at, sealed }))
     }
 
     fn start_check(&self) -> Ticket<TailResult> {
@@ -296,6 +298,10 @@ impl Loglet for NativeLoglet {
     }
 
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
-        Box::pin(self.0.group.seal())
+        Box::pin(async move {
+            self.0.group.seal().await?;
+            self.0.sealed.store(true, Ordering::Relaxed);
+            Ok(())
+        })
     }
 }

@@ -3,12 +3,15 @@
 //! Every one names its loglet. `config` is the encoded configuration, or empty: only a message that carries it may
 //! create a loglet on its receiver (native §1, T10). Every answer of a server carries (sealed, tails) of one moment.
 
+use std::ops::Bound;
+
 use bytes::{Bytes, BytesMut};
 
 use atoll_core::{Decode, DecodeError, Encode, Incarnation, Message, NodeId, Reader, message, rpc};
 use atoll_log::{LogletId, Offset};
 
 use crate::lane::LanePlace;
+use crate::store::{Keeper, Kept};
 
 atoll_core::record! {
     /// A server's state at one moment, durable facts only.
@@ -351,7 +354,7 @@ message! {
 }
 
 message! {
-    /// From the owner of the chain: this segment is closed at `upto`. The server seals itself if it slept through the
+    /// This loglet is sealed, and ends at `upto`. The server seals itself if it slept through the
     /// seal, and fetches what it lacks below.
     pub struct BackFill = 131 {
         /// Which.
@@ -383,6 +386,16 @@ message! {
     pub struct FillEnded = 133 {
         /// Which.
         pub loglet: LogletId,
+    }
+}
+
+message! {
+    /// A check of a doubtful loglet has ended. Only from the node itself.
+    pub struct CheckEnded = 136 {
+        /// Which.
+        pub loglet: LogletId,
+        /// It had an answer.
+        pub done: bool,
     }
 }
 
@@ -420,6 +433,33 @@ message! {
         /// The LogServer's node.
         pub node: NodeId,
     }
+}
+
+/// Loglets in one page of a status.
+const STATUS_PAGE: usize = 1000;
+
+/// A page of what a keeper keeps, and whether there is more.
+pub(crate) fn status_page<P>(
+    kept: &Keeper<P>,
+    above: Option<LogletId>,
+    state: impl Fn(&Kept<P>) -> ServerState,
+) -> (Vec<LogletStatus>, bool) {
+    let start = above.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut page: Vec<LogletStatus> = kept
+        .loglets
+        .range((start, Bound::Unbounded))
+        .take(STATUS_PAGE + 1)
+        .map(|(loglet, k)| LogletStatus {
+            loglet: *loglet,
+            state: state(k),
+            missing: k.runs.missing_count(k.known_tail),
+            runs: k.runs.len() as u64,
+            bytes: k.runs.len_bytes(),
+        })
+        .collect();
+    let more = page.len() > STATUS_PAGE;
+    page.truncate(STATUS_PAGE);
+    (page, more)
 }
 
 rpc!(Append => Appended, SEQUENCER, Data);

@@ -1,8 +1,6 @@
 //! NativeLoglet (Delos, OSDI'20 §4.2.1): a fixed sequencer gives offsets, 2f + 1 fixed LogServers keep entries, majorities
 //! decide. No elections and no membership change: those are the virtual log's, which seals this one and makes another.
 //!
-//! Items like T4, N3, S5 are those of the protocol notes (`docs/internals/native-loglet.md`).
-//!
 //! | the paper's words | our words |
 //! | --- | --- |
 //! | LogServer, sequencer | [`LogServer`], [`Sequencer`]: one role object each per node, for all loglets |
@@ -37,6 +35,35 @@
 //!   the network loses (L8).
 //! - *After a repair the known tail is told to sealed servers*, inside a Repair of nothing (rule K): the next check takes one
 //!   round, and servers know what they lack.
+//!
+//! # Traps
+//!
+//! Comments cite these by number. "Mutant": `atoll_core::testing::Mutant` can put the bug in, and a test finds it.
+//!
+//! | | what goes wrong otherwise | where it is met |
+//! | --- | --- | --- |
+//! | T1 | a sealed server that says Stored for what it holds lets an entry above the sealed tail be acked (mutant) | `log_server/store.rs` |
+//! | T2 | so does an ack because a known tail moved (mutant) | `sequencer/ordering.rs` |
+//! | T3 | a known tail from a sealed server taken for an open tail (mutant) | `check_tail.rs` S5 |
+//! | T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `store/keeper.rs` |
+//! | T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
+//! | T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
+//! | T7 | Sealed or silence taken for "not appended" | `atoll_log::AppendError` |
+//! | T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
+//! | T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
+//! | T10 | a deleted loglet made again by a late message (mutant) | tombstones |
+//! | T11 | a reader skips what one server lacks (mutant) | `store/reads.rs`, `read.rs` |
+//! | T12 | a trimmed server forgets its tail (mutant) | `store/keeper.rs` |
+//! | T13 | two sealers each wait for a majority of the other | `seal.rs` |
+//! | T14 | a check waits for ever for a dead sequencer | `check_tail.rs` |
+//! | T15 | half a seal leaves appends without an answer | `sequencer/mod.rs` |
+//! | T16 | a tail from a convenient part of the replies | `check_tail.rs` S1 |
+//! | T17 | sealed tails taken for equal: only the installed one counts | the virtual log |
+//! | T18 | readers parked at a sealed tail (mutant) | `log_server/serve.rs`, `loglet.rs` |
+//! | T19 | a sealed tail from the sequencer's memory (mutant) | `loglet.rs` |
+//! | T20 | a slow server's queue grows | `sequencer/window.rs` |
+//! | T21 | an empty loglet: tail 0, sealed | `check_tail.rs` |
+//! | T22 | writing on after a failed sync; no room for a seal | `log_server/`, the journal |
 //!
 //! # What is bounded
 //!

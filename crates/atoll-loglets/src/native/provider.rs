@@ -63,10 +63,16 @@ impl NativeProvider {
         Ok(replies.ok().filter(|(_, a)| a.verdict == (Verdict::Done {})).count())
     }
 
-    /// Who answers, of some nodes, in that order.
-    async fn identify(&self, nodes: &[NodeId]) -> Vec<Identity> {
+    /// Who answers, of some nodes, in that order. Those that nobody expects to answer are asked, too, but not waited for.
+    async fn identify(&self, nodes: &[NodeId], expected: impl Fn(NodeId) -> bool) -> Vec<Identity> {
         let until = self.env.now().after(IDENTIFY_TIMEOUT);
-        let replies = self.env.gather(nodes, Identify {}, until, |_| false).await;
+        let replies = self
+            .env
+            .gather(nodes, Identify {}, until, |r| {
+                let silent = |n: &NodeId| !r.ok().any(|(m, _)| m == *n) && !r.errors().any(|(m, _)| m == *n);
+                !nodes.iter().any(|n| expected(*n) && silent(n))
+            })
+            .await;
         replies.into_ok().map(|(_, identity)| identity).collect()
     }
 
@@ -81,7 +87,10 @@ impl NativeProvider {
         ask.extend(spec.servers.iter().flatten().chain(&spec.sequencer));
         ask.sort_unstable();
         ask.dedup();
-        let up = self.identify(&ask).await;
+        let named = |n: NodeId| spec.servers.iter().flatten().chain(&spec.sequencer).any(|m| *m == n);
+        let doubted =
+            |n: NodeId| spec.avoid.contains(&n) || candidates.iter().any(|c| c.node == n && !c.alive);
+        let up = self.identify(&ask, |n| named(n) || !doubted(n)).await;
         let servers = self.pick_servers(spec, previous.as_ref(), &candidates, &up)?;
         let sequencer = pick_sequencer(spec, previous.as_ref(), &servers, &up)?;
         Ok(NativeConfig::new(servers, (sequencer.node, sequencer.incarnation))?)
@@ -304,7 +313,7 @@ impl LogletProvider for NativeProvider {
         let group = self.group(id, config);
         Box::pin(async move {
             let group = group.map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
-            group.collect().await.map(|_| ())
+            group.collect(false).await.map(|_| ())
         })
     }
 

@@ -38,7 +38,7 @@ atoll_core::choice! {
             /// Which.
             loglet: LogletId
         },
-        /// The sealed tail that the chain's owner installed.
+        /// Where the sealed loglet ends.
         4 = Known {
             /// Which.
             loglet: LogletId,
@@ -81,6 +81,8 @@ atoll_core::record! {
         pub known_tail: Offset,
         /// Trim; may be staged still.
         pub trim: Offset,
+        /// Where it ends is known.
+        pub settled: bool,
     }
 }
 

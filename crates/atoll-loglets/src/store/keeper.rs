@@ -49,6 +49,8 @@ pub struct Kept<P> {
     pub known_tail: Offset,
     /// Everything below was given up. May be staged still: seeing it early, and not at all after a crash, is harmless.
     pub trim: Offset,
+    /// The chain's owner, or a check of a majority, has said where the sealed loglet ends.
+    pub settled: bool,
     /// The entries.
     pub runs: Runs,
     /// The protocol's part.
@@ -64,6 +66,7 @@ impl<P> Kept<P> {
             staged_tail: Offset::ZERO,
             known_tail: Offset::ZERO,
             trim: Offset::ZERO,
+            settled: false,
             runs: Runs::default(),
             own,
         }
@@ -253,8 +256,11 @@ impl<P: Protocol> Keeper<P> {
         lsn
     }
 
-    /// Journals that everything below `known_tail` is committed, so that a restart knows what is missing.
+    /// Journals where the sealed loglet ends, so that a restart knows what is missing.
     pub fn stage_known(&mut self, loglet: LogletId, known_tail: Offset, out: &mut Effects) -> Lsn {
+        if let Some(kept) = self.loglets.get_mut(&loglet) {
+            kept.settled = true;
+        }
         self.stage_fact(Fact::Known { loglet, known_tail }, Staged::Known, out)
     }
 

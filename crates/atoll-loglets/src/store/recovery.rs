@@ -27,6 +27,7 @@ impl<P: Protocol> Keeper<P> {
             local_tail: k.local_tail,
             known_tail: k.known_tail,
             trim: k.trim,
+            settled: k.settled,
         });
         let state = CheckpointState {
             format: CHECKPOINT_FORMAT,
@@ -47,6 +48,7 @@ impl<P: Protocol> Keeper<P> {
             kept.restore_tail(saved.local_tail);
             kept.known_tail = saved.known_tail;
             kept.trim = saved.trim;
+            kept.settled = saved.settled;
         }
         Ok(())
     }
@@ -100,6 +102,7 @@ impl<P: Protocol> Keeper<P> {
             Fact::Known { loglet, known_tail } => {
                 if let Some(kept) = self.loglets.get_mut(&loglet) {
                     kept.known_tail = kept.known_tail.max(known_tail);
+                    kept.settled = true;
                 }
             }
         }

@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `replica.rs` | what the protocol adds to the entries of one loglet, and the order rule |
 //! | `store.rs` | Store, Advance, Seal, Repair, Fill: what changes it |
-//! | `serve.rs` | Info, Wait, Read, Trim, Delete, BackFill, Status |
+//! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status |
+//! | `catch_up.rs` | BackFill: how it gets what it lacks |
 //!
 //! What is journaled, read back and recovered is the keeper's (`crate::store`).
 
+mod catch_up;
 mod replica;
 mod serve;
 mod store;
@@ -65,6 +67,9 @@ pub struct LogServer {
     touched: BTreeSet<LogletId>,
     /// Loglets that lack committed entries, with the known tail at the last look.
     lagging: BTreeMap<LogletId, Offset>,
+    /// Loglets that may have been sealed while this server was away; 16 bytes each.
+    doubtful: BTreeSet<LogletId>,
+    checking: bool,
     next_look: Option<Tick>,
     fills: usize,
 }
@@ -80,6 +85,8 @@ impl LogServer {
             options,
             touched: BTreeSet::new(),
             lagging: BTreeMap::new(),
+            doubtful: BTreeSet::new(),
+            checking: false,
             next_look: None,
             fills: 0,
         }
@@ -189,6 +196,7 @@ impl LogServer {
             BackFill::KIND => self.on_back_fill(from, BackFill::from_frame(f)?, out),
             Fill::KIND => self.on_fill(from, Fill::from_frame(f)?, out)?,
             FillEnded::KIND => self.on_fill_ended(from, FillEnded::from_frame(f)?),
+            CheckEnded::KIND => self.on_check_ended(from, CheckEnded::from_frame(f)?, now, out),
             Status::KIND => self.on_status(from, Status::from_frame(f)?, out),
             got => return Err(DecodeError::WrongKind { expected: "a message for a LogServer", got }),
         }
@@ -276,6 +284,12 @@ impl Role for LogServer {
         }
     }
 
+    fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, _out: &mut Effects) {
+        if up && class == Class::Control {
+            self.doubt_shared_with(now, peer);
+        }
+    }
+
     fn on_compact(&mut self, _now: Tick, segment: u64, out: &mut Effects) {
         self.kept.start_moves(segment, out);
     }
@@ -294,13 +308,7 @@ impl Role for LogServer {
 
     fn recovered(&mut self) -> Vec<Loc> {
         let dead = self.kept.recovered();
-        for (loglet, replica) in &mut self.kept.loglets {
-            replica.own.told_tail = replica.local_tail;
-            if replica.lags() {
-                self.lagging.insert(*loglet, replica.known_tail);
-                self.next_look = Some(Tick(0));
-            }
-        }
+        self.doubt_everything();
         dead
     }
 

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use atoll_core::{DecodeError, Lsn};
-use atoll_log::{LogletId, Offset};
+use atoll_log::Offset;
 
 use crate::native::config::{self, NativeConfig};
-use crate::native::message::{LogletStatus, ServerState, Verdict};
+use crate::native::message::{ServerState, Verdict};
 use crate::store::{Kept, Protocol, Sealing};
 
 /// What the order rule says to entries (native §4 Store 2–4).
@@ -30,22 +30,15 @@ pub(super) struct Native {
     pub round: u32,
     /// The local tail that the sequencer was last told, while open.
     pub told_tail: Offset,
-    /// Told by the chain's owner while the seal was on its way to the disk.
-    pub known_once_sealed: Offset,
+    /// Where the loglet ends, told while its seal is on the way to the disk, or later.
+    pub ends_at: Option<Offset>,
     /// A back-fill runs.
     pub filling: bool,
 }
 
 impl Native {
     pub fn new(config: NativeConfig) -> Self {
-        Native {
-            config,
-            news: None,
-            round: 0,
-            told_tail: Offset::ZERO,
-            known_once_sealed: Offset::ZERO,
-            filling: false,
-        }
+        Native { config, news: None, round: 0, told_tail: Offset::ZERO, ends_at: None, filling: false }
     }
 
     /// Remembers a verdict for the end of the turn; out of order is not covered up by a later success.
@@ -103,16 +96,5 @@ impl Replica {
             return Admit::From(from);
         }
         Admit::OutOfOrder
-    }
-
-    /// For `atoll status`.
-    pub fn status(&self, loglet: LogletId) -> LogletStatus {
-        LogletStatus {
-            loglet,
-            state: self.state(),
-            missing: self.runs.missing_count(self.known_tail),
-            runs: self.runs.len() as u64,
-            bytes: self.runs.len_bytes(),
-        }
     }
 }

@@ -1,7 +1,5 @@
-//! What asks a replica, or gives up parts of it: Info, Wait, Read, Trim, Delete, BackFill, Status.
+//! What asks a replica, or gives up parts of it: Info, Wait, Read, Trim, Delete, Status.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, hit, mutant};
@@ -10,15 +8,8 @@ use atoll_log::{LogletId, Offset};
 
 use super::LogServer;
 use super::replica::Replica;
-use crate::native::back_fill;
-use crate::native::loglet::Group;
 use crate::native::message::*;
 use crate::store::{ReadOutcome, Sealing, Waiter};
-
-/// Loglets in one page of a status.
-const STATUS_PAGE: usize = 1000;
-/// Gaps that one back-fill is told of; the next look finds the rest.
-const GAPS_PER_FILL: usize = 64;
 
 fn reached(replica: &Replica, waiter: &Waiter) -> bool {
     let deaf = mutant(if waiter.known_only { Mutant::NativeT18 } else { Mutant::NativeT3 });
@@ -139,90 +130,8 @@ impl LogServer {
         self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
     }
 
-    /// The chain's owner says where a sealed segment ends. Only a sealed server may take a known tail from there (rule K),
-    /// so one that slept through the seal seals itself first: the loglet is sealed already, this adds nothing to it.
-    pub(super) fn on_back_fill(&mut self, from: Caller, m: BackFill, out: &mut Effects) {
-        let (_, reveals) = match self.seal(m.loglet, &m.config, out) {
-            Ok(sealed) => sealed,
-            Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
-        };
-        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.own.known_once_sealed = replica.own.known_once_sealed.max(m.upto);
-        }
-        if reveals == Lsn::NONE {
-            self.learn_sealed_tail(m.loglet, out);
-        }
-        self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
-    }
-
-    /// On a sealed replica: what the chain's owner said becomes the known tail, durably, so that a restart remembers
-    /// what is missing.
-    pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
-        let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
-        if replica.raise_known_tail(replica.own.known_once_sealed) {
-            let known_tail = replica.known_tail;
-            self.kept.stage_known(loglet, known_tail, out);
-        }
-        self.touched.insert(loglet);
-    }
-
-    /// Starts back-fills for what was missing at the last look and still is.
-    pub(super) fn look_for_gaps(&mut self, now: Tick, out: &mut Effects) {
-        self.next_look = None;
-        let mut keep = BTreeMap::new();
-        for (loglet, known_then) in std::mem::take(&mut self.lagging) {
-            let Some(replica) = self.kept.loglets.get_mut(&loglet) else { continue };
-            let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
-            let fill = !gaps.is_empty()
-                && !replica.own.filling
-                && self.fills < self.options.max_fills
-                && out.space() == Space::Plenty;
-            if fill {
-                hit("native.server.back_fill");
-                replica.own.filling = true;
-                self.fills += 1;
-                let config = replica.own.config.clone();
-                let group = Group::new(
-                    self.env.clone(),
-                    loglet,
-                    config,
-                    replica.config_bytes.clone(),
-                    Default::default(),
-                );
-                out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
-            }
-            if replica.lags() {
-                keep.insert(loglet, replica.known_tail);
-            }
-        }
-        self.lagging = keep;
-        if !self.lagging.is_empty() {
-            self.next_look = Some(now.after(self.options.fill_after));
-        }
-    }
-
-    pub(super) fn on_fill_ended(&mut self, from: Caller, m: FillEnded) {
-        if !self.is_own(from.node) {
-            return;
-        }
-        self.fills = self.fills.saturating_sub(1);
-        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.own.filling = false;
-        }
-        self.touched.insert(m.loglet);
-    }
-
     pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
-        let start = m.above.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut page: Vec<LogletStatus> = self
-            .kept
-            .loglets
-            .range((start, Bound::Unbounded))
-            .take(STATUS_PAGE + 1)
-            .map(|(id, replica)| replica.status(*id))
-            .collect();
-        let more = page.len() > STATUS_PAGE;
-        page.truncate(STATUS_PAGE);
-        out.reply(from, StatusPage { loglets: page, more, node: self.env.node() }, Lsn::NONE);
+        let (loglets, more) = status_page(&self.kept, m.above, Replica::state);
+        out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 }
