@@ -119,9 +119,10 @@ async fn settle(
 fn at_line(error: CliError, line: u64) -> CliError {
     let add = |failure: Failure| Failure {
         message: format!("line {}: {}", grouped(line), failure.message),
-        next: match failure.next.as_str() {
-            "" => "the lines before it are appended".to_owned(),
-            next => format!("the lines before it are appended; {next}"),
+        next: match (line, failure.next.as_str()) {
+            (1, next) => next.to_owned(),
+            (_, "") => "the lines before it are appended".to_owned(),
+            (_, next) => format!("the lines before it are appended; {next}"),
         },
         ..failure
     };
