@@ -80,6 +80,8 @@ def change_again_and_again(drill):
         extend(ids[:3], ids[0])
         load = Load(cluster, drill.folder, LOG, depth=64).start()
         time.sleep(1)
+        # What the machine does by itself: the longest gap where nothing was changed.
+        quiet = [timed(lambda: None) for _ in range(min(20, args.changes))]
         kinds = {"extend": [], "truncate": []}
         trimmed = 0
         sequencer = ids[0]
@@ -101,6 +103,10 @@ def change_again_and_again(drill):
         count = verify(cluster, [load], LOG, since=trimmed)
         need(count == done - trimmed, f"{done} acknowledged, trimmed to {trimmed}, {count} read")
         say(f"{done} records acknowledged at {acks.rate():.0f}/s, {args.changes} extends; none failed, lost or doubled")
+    gaps = [1e3 * acks.longest_gap(*w) for w in quiet]
+    drill.result["no_change"] = summary(gaps)
+    keep(drill, "no_change", quiet, gaps, acks)
+    say(f"longest gap in a second without a change: median {quantile(gaps, 0.5):.1f} ms, most {max(gaps):.1f} ms")
     for kind, values in pauses.items():
         say(f"\n{kind}:")
         histogram(values)

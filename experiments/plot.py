@@ -1,0 +1,129 @@
+"""Draws a figure from its raw results, the paper's beside ours: `plot.py delos/figure_11_left`.
+
+The papers' own data are not public. What stands beside ours is what their text says, and is labelled so.
+"""
+
+import json
+import pathlib
+import sys
+
+import matplotlib
+
+matplotlib.use("svg")
+# The same input gives the same bytes.
+matplotlib.rcParams["svg.hashsalt"] = "atoll"
+matplotlib.rcParams["svg.fonttype"] = "none"
+
+import matplotlib.pyplot as plt  # noqa: E402 (the backend is chosen first)
+
+HERE = pathlib.Path(__file__).parent
+OURS, BASE, PAPER = "#1f6f8b", "#99a8b2", "#d98032"
+
+
+def lines(name):
+    """The raw results of a figure."""
+    text = (HERE / name / "run.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2]
+
+
+def save(figure, name):
+    figure.tight_layout()
+    file = HERE / name / "figure.svg"
+    figure.savefig(file, metadata={"Date": None})
+    # Lines without white space at their end: the tree's rule, which the library does not know.
+    file.write_text("\n".join(line.rstrip() for line in file.read_text().splitlines()) + "\n")
+    print(f"{file.relative_to(HERE.parent)}")
+
+
+def figure_11_left(name):
+    """What virtualization costs: p99 of each operation, bare and virtual; and what it adds."""
+    runs = [r for r in lines(name) if "round" in r]
+    operations = ["append", "check_tail", "read_next"]
+    labels = ["append", "checkTail", "readNext"]
+    # The text gives what is added at p99: 100 to 150 us for append and checkTail, 6 us for readNext.
+    paper_low, paper_high = [100, 100, 6], [150, 150, 6]
+
+    def figures(system, key):
+        return [[r[key] for r in runs if r["system"] == system and r["workload"] == o] for o in operations]
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    places = range(len(operations))
+    for shift, system, colour in ((-0.2, "NativeLoglet", BASE), (0.2, "VirtualLog", OURS)):
+        for key, hatch, alpha in (("p99_us", None, 0.45), ("p50_us", None, 1.0)):
+            heights = [median(v) for v in figures(system, key)]
+            at = [p + shift for p in places]
+            quantile = key.split("_")[0]
+            left.bar(at, heights, 0.38, color=colour, alpha=alpha, hatch=hatch, label=f"{system} {quantile}")
+    settings = runs[0]["settings"]
+    loads = sorted(r["settings"]["load_1m_after"] for r in runs)
+    left.set_title(f"Atoll: latency, median of {max(r['round'] for r in runs)} rounds of {runs[0]['ops']:,}", fontsize=10)
+    left.set_ylabel("µs (log)")
+    left.set_yscale("log")
+    left.set_xticks(list(places), labels)
+    left.legend(fontsize=8)
+    left.set_xlabel(
+        f"{settings['payload_bytes']} B, {settings['servers']} LogServers, journals in memory, one thread;"
+        f" load of the machine {loads[0]:.1f} to {loads[-1]:.1f}",
+        fontsize=7,
+    )
+
+    added = [
+        median([v - b for b, v in zip(bare, virtual)])
+        for bare, virtual in zip(figures("NativeLoglet", "p99_us"), figures("VirtualLog", "p99_us"))
+    ]
+    middles = [(low + high) / 2 for low, high in zip(paper_low, paper_high)]
+    spread = [[m - low for m, low in zip(middles, paper_low)], [high - m for m, high in zip(middles, paper_high)]]
+    right.bar([p - 0.2 for p in places], middles, 0.38, yerr=spread, color=PAPER, capsize=4, label="Delos, as its text says")
+    right.bar([p + 0.2 for p in places], [max(a, 0) for a in added], 0.38, color=OURS, label="Atoll")
+    for at, value in zip(places, added):
+        right.annotate(f"{value:.1f}", (at + 0.2, max(value, 0)), ha="center", va="bottom", fontsize=8)
+    right.set_title("What the VirtualLog adds at p99", fontsize=10)
+    right.set_ylabel("µs")
+    right.set_xticks(list(places), labels)
+    right.legend(fontsize=8)
+    right.set_xlabel(
+        "Delos: an hour of a production cluster, §5.2; Atoll: this machine, no network or disk in it.\n"
+        "Compare what is added, and that readNext adds least; not the bars' heights.",
+        fontsize=7,
+    )
+    save(figure, name)
+
+
+def figure_11_middle(name):
+    """Histograms of what a reconfiguration takes, by kind."""
+    runs = {r["workload"]: r for r in lines(name)}
+    kinds = [k for k in ("extend", "truncate", "no_change") if k in runs]
+    edges = [10 ** (i / 10) for i in range(31)]
+    figure, axes = plt.subplots(len(kinds), 1, figsize=(8, 2.6 * len(kinds)), sharex=True, squeeze=False)
+    for axis, kind in zip(axes[:, 0], kinds):
+        run = runs[kind]
+        # The text gives an order of magnitude only, and that truncate, which does not seal, is the faster one.
+        axis.axvspan(10, 100, color=PAPER, alpha=0.25, lw=0, label="Delos: “10s of ms”, as its text says")
+        changed = kind != "no_change"
+        if changed:
+            axis.hist(run["commands_ms"], edges, color=BASE, label="the command, from start to return")
+        axis.hist(run["pauses_ms"], edges, color=OURS, alpha=0.75, label="pause: longest gap between two acknowledgements")
+        axis.set_xscale("log")
+        axis.set_ylabel("changes")
+        what = f"reconfig_{kind}: {run['count']} changes" if changed else f"no change: {run['count']} times a second"
+        axis.set_title(f"{what}, pause p50 {run['p50_ms']} ms, p99 {run['p99_ms']} ms", fontsize=10)
+    axes[0, 0].legend(fontsize=7, loc="upper right", bbox_to_anchor=(1, 1.5))
+    settings = runs[kinds[0]]["settings"]
+    axes[-1, 0].set_xlabel(
+        f"ms (log); {settings['nodes']} processes on one machine, {settings['depth']} appends in flight,"
+        f" load of the machine {settings['load_1m']:.1f}",
+        fontsize=8,
+    )
+    save(figure, name)
+
+
+FIGURES = {"delos/figure_11_left": figure_11_left, "delos/figure_11_middle": figure_11_middle}
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or FIGURES:
+        FIGURES[wanted](wanted)
