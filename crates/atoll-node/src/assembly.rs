@@ -156,6 +156,7 @@ impl NodeParts {
         };
         let group = bootstrap.find_group().await;
         self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
+        self.members.changed.ring();
         let every = self.parts.options.timings.patrol_every;
         let meta = MetaGroup {
             env: self.env.clone(),

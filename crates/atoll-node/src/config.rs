@@ -69,6 +69,26 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// A node that stands alone, for a program that wants a durable log in its own process: every role, doors at free
+    /// ports of loopback, no metrics. The rest may be set afterwards.
+    pub fn alone(data: impl Into<PathBuf>) -> Self {
+        NodeConfig {
+            node: NodeId(1),
+            cluster: "atoll".to_owned(),
+            data: data.into(),
+            roles: Roles::ALL,
+            grpc: "127.0.0.1:0".to_owned(),
+            peer: "127.0.0.1:0".to_owned(),
+            metrics: None,
+            founders: BTreeMap::new(),
+            tls: None,
+            plaintext_beyond_loopback: false,
+            timings: Timings::default(),
+            drain_at_most: Duration::from_secs(10),
+            syncs_off: false,
+        }
+    }
+
     /// The table of members before any register was read.
     pub fn first_table(&self) -> MemberTable {
         let row = |peer: &str, grpc: Option<&str>, roles: Roles| Member {

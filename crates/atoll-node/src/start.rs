@@ -115,6 +115,24 @@ impl RunningNode {
         &self.parts.logs
     }
 
+    /// Ready once the node has found the registers and is a member: logs can be made and changed from here on.
+    ///
+    /// # Errors
+    /// It ended first.
+    pub async fn joined(&self) -> Result<(), EndedBecause> {
+        let changed = &self.parts.members.changed;
+        loop {
+            let seen = changed.rings();
+            if self.parts.registers.get().is_some() && self.parts.has_joined() {
+                return Ok(());
+            }
+            tokio::select! {
+                _ = changed.after(seen) => {}
+                why = self.wait() => return Err(why),
+            }
+        }
+    }
+
     /// Its parts.
     pub fn parts(&self) -> &NodeParts {
         &self.parts
@@ -253,12 +271,22 @@ struct Up {
     drain_at_most: Duration,
 }
 
-async fn bring_up(config: NodeConfig) -> Result<Up, StartError> {
+/// What others are told of a door: as configured, except for a port 0, for which the system took another.
+fn told_address(configured: &str, door: &TcpListener) -> String {
+    match door.local_addr() {
+        Ok(real) if configured.ends_with(":0") => real.to_string(),
+        _ => configured.to_owned(),
+    }
+}
+
+async fn bring_up(mut config: NodeConfig) -> Result<Up, StartError> {
     let grpc = listen(&config, "gRPC", &config.grpc).await?;
+    config.grpc = told_address(&config.grpc, &grpc);
     let metrics = match &config.metrics {
         Some(address) => Some(listen(&config, "metrics", address).await?),
         None => None,
     };
+    config.metrics = config.metrics.zip(metrics.as_ref()).map(|(at, door)| told_address(&at, door));
     let tls = door_tls(&config)?;
     let Opened { assembly, journal, identity } = open(&config)?;
     let mut options = NetOptions::new(
