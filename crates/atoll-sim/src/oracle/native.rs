@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::{
-    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, StorageId, roles,
+    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId, roles,
 };
 use atoll_log::{Batch, LogletId, Offset};
 use atoll_loglets::native::config::NativeConfig;
@@ -32,6 +32,8 @@ struct Server {
     said_sealed: bool,
     sealed_fact: bool,
     tombstone: bool,
+    /// Somebody has asked it to delete the Loglet: what it says of it from then on means nothing.
+    deleting: bool,
 }
 
 /// What is known of one Loglet.
@@ -262,6 +264,34 @@ impl NativeOracle {
         }
     }
 
+    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes) {
+        if role == roles::LOG_SERVER && !state.is_empty() {
+            let _ = self.found_facts(who, state);
+        }
+    }
+
+    fn found_facts(&mut self, who: &Who, state: &Bytes) -> Option<()> {
+        let mut from = Reader::new(state.clone());
+        u8::decode(&mut from).ok()?;
+        for _ in 0..u32::decode(&mut from).ok()? {
+            let loglet = LogletId::decode(&mut from).ok()?;
+            let config = Bytes::decode(&mut from).ok()?;
+            let sealed = bool::decode(&mut from).ok()?;
+            for _ in 0..3 {
+                Offset::decode(&mut from).ok()?;
+            }
+            self.learn(loglet, &config);
+            let server = self.loglets.entry(loglet).or_default().servers.entry(who.storage).or_default();
+            server.sealed_fact |= sealed;
+        }
+        for loglet in Vec::<LogletId>::decode(&mut from).ok()? {
+            let server = self.loglets.entry(loglet).or_default().servers.entry(who.storage).or_default();
+            server.tombstone = true;
+        }
+        Some(())
+    }
+
     fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
         let mut from = Reader::new(record.head.clone());
         u8::decode(&mut from).ok()?;
@@ -358,6 +388,14 @@ impl NativeOracle {
                 let m = parse!(msg::Info);
                 self.learn(m.loglet, &m.config);
                 m.loglet
+            }
+            msg::Delete::KIND => {
+                let loglet = parse!(msg::Delete).loglet;
+                if let Some(storage) = self.storages.get(&key.2) {
+                    let servers = &mut self.loglets.entry(loglet).or_default().servers;
+                    servers.entry(*storage).or_default().deleting = true;
+                }
+                return;
             }
             msg::Wait::KIND => parse!(msg::Wait).loglet,
             msg::Trim::KIND => parse!(msg::Trim).loglet,
@@ -472,7 +510,9 @@ impl NativeOracle {
         verdict: &mut Verdict,
     ) {
         self.known_tail(asked.loglet, state.known_tail, "an answer", verdict);
-        if who.storage != asked.storage || stands_for_nothing(what) {
+        let ghost = self.loglets.entry(asked.loglet).or_default();
+        let deleting = ghost.servers.get(&who.storage).is_some_and(|s| s.deleting);
+        if who.storage != asked.storage || stands_for_nothing(what) || deleting {
             return;
         }
         if state.local_tail.0 < asked.said.local_tail {

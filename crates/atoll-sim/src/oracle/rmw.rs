@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, StorageId, roles};
+use atoll_core::{
+    Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId, roles,
+};
 use atoll_registers::rmwpaxos::{Ballot, GroupConfig, State, message as msg};
 use bytes::Bytes;
 
@@ -113,6 +115,28 @@ impl RmwOracle {
             match msg::Fact::from_bytes(record.head.clone()) {
                 Ok(fact) => self.fact(who, fact, &record.payload, verdict),
                 Err(e) => verdict.fail(format!("HARNESS: an acceptor's record does not decode: {e}")),
+            }
+        }
+    }
+
+    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
+        if role != roles::ACCEPTOR || state.is_empty() {
+            return;
+        }
+        let Ok(image) = msg::AcceptorImage::from_bytes(state.clone()) else {
+            return verdict.fail("HARNESS: an acceptor's checkpoint does not decode");
+        };
+        for group in image.groups {
+            let epoch = group.group.epoch;
+            for slot in group.slots {
+                let key = (epoch, slot.name);
+                let ghost = self.registers.entry(key.clone()).or_default();
+                let acceptor = ghost.acceptors.entry(who.storage).or_default();
+                acceptor.promised = acceptor.promised.max(slot.promised);
+                if slot.voted > acceptor.voted {
+                    self.voted(who, key, slot.voted, &slot.state, verdict);
+                }
             }
         }
     }

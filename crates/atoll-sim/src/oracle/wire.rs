@@ -8,7 +8,7 @@ use atoll_core::{Lsn, Record, StorageId};
 use crate::oracle::chain::ChainOracle;
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::RmwOracle;
-use crate::world::observer::{Observer, OnWire, Verdict, Who};
+use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};
 
 /// See the module's words.
 #[derive(Debug, Default)]
@@ -67,13 +67,17 @@ impl Observer for WireOracle {
         self.lock().durable(who, records, verdict);
     }
 
-    fn booted(&mut self, _at: u64, who: &Who, recovered: &[(Lsn, Record)], verdict: &mut Verdict) {
+    fn booted(&mut self, _at: u64, who: &Who, found: &Found, verdict: &mut Verdict) {
         let inner = &mut *self.lock();
         inner.native.booted(who);
         inner.rmw.booted(who);
         // What was written and not synced may have survived: it is on the disk from now on.
         let seen = inner.durable.get(&who.storage).copied().unwrap_or(Lsn::NONE);
-        let news = recovered.partition_point(|(lsn, _)| *lsn <= seen);
-        inner.durable(who, &recovered[news..], verdict);
+        let news = found.records.partition_point(|(lsn, _)| *lsn <= seen);
+        inner.durable(who, &found.records[news..], verdict);
+        for (role, state) in &found.checkpoint {
+            inner.native.found(who, *role, state);
+            inner.rmw.found(who, *role, state, verdict);
+        }
     }
 }

@@ -47,6 +47,8 @@ impl Nodes {
         Member {
             peer: format!("host{host}:1"),
             grpc: format!("host{host}:2"),
+            metrics: String::new(),
+            metrics: String::new(),
             storage,
             log: true,
             sequencer: true,

@@ -1,7 +1,7 @@
 //! The course of a run: load under faults, then everything is healed and progress is demanded, then all is compared.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::testing::take_marks;
@@ -18,7 +18,7 @@ use crate::world::{Assembly, World};
 
 /// Virtual length of the phase under faults, of a seed of full size.
 pub const SAFETY: Duration = Duration::from_secs(60);
-/// How long a healed cluster may take until everybody has made progress.
+/// How long each step of the demand for progress may take in a healed cluster.
 pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
 /// What is checked while a run goes on.
@@ -59,6 +59,8 @@ pub struct Stage<H> {
     pub oracles: Oracles,
     /// The load is to end.
     pub over: Flag,
+    /// What the demand for progress waits for.
+    pub waiting_for: Arc<Mutex<String>>,
 }
 
 impl<H> Clone for Stage<H> {
@@ -68,6 +70,7 @@ impl<H> Clone for Stage<H> {
             cluster: self.cluster.clone(),
             oracles: self.oracles.clone(),
             over: self.over.clone(),
+            waiting_for: self.waiting_for.clone(),
         }
     }
 }
@@ -85,6 +88,11 @@ impl<H: Clone + Send + 'static> Stage<H> {
         {
             self.cluster.fail(failure);
         }
+    }
+
+    /// Says what the demand for progress waits for.
+    pub fn waits_for(&self, what: String) {
+        *self.waiting_for.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
     /// Reports a tail of a NativeLoglet that a client was told.
@@ -120,7 +128,13 @@ pub struct Faults {
 pub fn stage<A: Assembly>(world: &mut World<A>) -> Stage<A::Handles> {
     let oracles = Oracles::default();
     world.observe(Box::new(oracles.wire.clone()));
-    let stage = Stage { env: world.clients(), cluster: world.cluster(), oracles, over: Flag::default() };
+    let stage = Stage {
+        env: world.clients(),
+        cluster: world.cluster(),
+        oracles,
+        over: Flag::default(),
+        waiting_for: Arc::default(),
+    };
     world.boot_all();
     stage
 }
@@ -158,16 +172,7 @@ where
     let most = until.0 + faults.during.as_nanos() as u64;
     let done = healed.clone();
     world.run(most, &mut || done.is_up());
-    if world.verdict.failures.is_empty() {
-        let patience = world.now() + PROGRESS_WITHIN.as_nanos() as u64;
-        let done = satisfied.clone();
-        if !world.run(patience, &mut || done.is_up()) && world.verdict.failures.is_empty() {
-            let stuck = world.stuck();
-            world.verdict.fail(format!(
-                "LIVENESS: no progress within {PROGRESS_WITHIN:?} of virtual time after everything was healed; {stuck}"
-            ));
-        }
-    }
+    demand_progress(world, stage, &satisfied);
     world.finish();
     stage.report();
     let mut failures = std::mem::take(&mut world.verdict.failures);
@@ -181,5 +186,26 @@ where
         reconfigurations,
         virtual_ns: world.now(),
         marks: take_marks(),
+    }
+}
+
+/// Lets time pass until everybody is satisfied; a step of the demand that takes longer than [`PROGRESS_WITHIN`] fails.
+fn demand_progress<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>, satisfied: &Flag) {
+    let waiting_for = || stage.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut step = None;
+    while world.verdict.failures.is_empty() {
+        let now = waiting_for();
+        if step.as_ref() == Some(&now) {
+            let stuck = world.stuck();
+            world.verdict.fail(format!(
+                "LIVENESS: no progress within {PROGRESS_WITHIN:?} of virtual time after everything was healed; waits for {now}; {stuck}"
+            ));
+            return;
+        }
+        step = Some(now);
+        let patience = world.now() + PROGRESS_WITHIN.as_nanos() as u64;
+        if world.run(patience, &mut || satisfied.is_up()) {
+            return;
+        }
     }
 }

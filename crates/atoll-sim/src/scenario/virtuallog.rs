@@ -82,7 +82,7 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str) {
     all.spawn("people", async move {
         load::create(&stage, &name).await;
         for _ in 0..appenders {
-            let think = Duration::from_millis(80 * appenders);
+            let think = Duration::from_millis(220 * appenders);
             stage.spawn("appender", load::appender(stage.clone(), name.clone(), think));
         }
         stage.spawn("checker", load::checker(stage.clone(), name.clone(), Duration::from_millis(300)));

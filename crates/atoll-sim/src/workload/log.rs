@@ -79,13 +79,13 @@ async fn round(stage: &Stage<NodeHandles>, name: &str, at: &mut usize, pending: 
     let asked = std::mem::take(pending);
     let mut answers = Vec::new();
     for ticket in tickets {
-        answers.push(ticket.await);
+        answers.push(stage.cluster.ask(&life, ticket).await.and_then(Result::ok));
     }
-    let settled_upto = answers.iter().rposition(|a| matches!(a, Ok(Ok(_)))).map_or(0, |i| i + 1);
+    let settled_upto = answers.iter().rposition(|a| matches!(a, Some(Ok(_)))).map_or(0, |i| i + 1);
     let mut answers = answers.into_iter();
     for (i, p) in asked.into_iter().enumerate() {
         match answers.next() {
-            Some(Ok(Ok(positions))) => {
+            Some(Some(Ok(positions))) => {
                 if let Some(at) = positions.first() {
                     stage.oracles.log.append_done(name, p.op, at.0);
                 }
@@ -93,7 +93,11 @@ async fn round(stage: &Stage<NodeHandles>, name: &str, at: &mut usize, pending: 
             // Sent again behind later ones it would break the lane's order: given up, outcome unknown.
             _ if i < settled_upto => {}
             // Too late to find out.
-            Some(Ok(Err(LogAppendError::Trimmed(_)))) => {}
+            Some(Some(Err(LogAppendError::Trimmed(_)))) => {}
+            Some(Some(Err(e))) if stage.over.is_up() && i >= settled_upto => {
+                stage.waits_for(format!("an append to {name} through host {at}, last answer {e:?}"));
+                pending.push(p);
+            }
             _ => pending.push(p),
         }
     }
@@ -114,8 +118,8 @@ pub async fn check_once(stage: &Stage<NodeHandles>, name: &str, at: usize) -> Op
     let life = live(stage, at)?;
     let log = life.handles.log(name)?;
     let asked = stage.oracles.log.tail_begins(name);
-    let tail = match log.check_tail().await {
-        Ok(Ok(tail)) => tail.0,
+    let tail = match stage.cluster.ask(&life, log.check_tail()).await {
+        Some(Ok(Ok(tail))) => tail.0,
         _ => return None,
     };
     stage.oracles.log.tail_done(name, asked, tail);
@@ -144,7 +148,8 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
     for _ in 0..1 + stage.below(200) {
         let max_bytes = 1 + stage.below(4_000) as usize;
         let patience = Duration::from_millis(1_500);
-        let Ok(got) = stage.env.within(patience, reader.next(max_bytes)).await else { return };
+        let next_ones = stage.cluster.ask(&life, reader.next(max_bytes));
+        let Ok(Some(got)) = stage.env.within(patience, next_ones).await else { return };
         match got {
             Ok(read) => {
                 let mut at = read.first;
@@ -185,7 +190,7 @@ pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
         let from = stage.oracles.log.trim_asked(&name);
         let to = from + stage.below(known.saturating_sub(from) + 1);
         stage.oracles.log.trim_begins(&name, to);
-        let _ = log.trim(LogPos(to)).await;
+        let _ = stage.cluster.ask(&life, log.trim(LogPos(to))).await;
     }
 }
 
@@ -211,7 +216,7 @@ pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration) 
 async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str) {
     let Some(log) = life.handles.log(name) else { return };
     match stage.below(10) {
-        0 => drop(log.truncate().await),
+        0 => drop(stage.cluster.ask(life, log.truncate()).await),
         1 => {
             let sealed: Vec<_> = log
                 .chain()
@@ -221,9 +226,9 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
                 return;
             }
             let which = sealed[stage.below(sealed.len() as u64) as usize];
-            drop(log.modify(which, spec(stage)).await);
+            drop(stage.cluster.ask(life, log.modify(which, spec(stage))).await);
         }
-        _ => drop(log.extend(spec(stage)).await),
+        _ => drop(stage.cluster.ask(life, log.extend(spec(stage))).await),
     }
 }
 
@@ -250,7 +255,7 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
     loop {
         if let Some(life) = live(stage, stage.below(64) as usize)
             && let Some(log) = life.handles.log(name)
-            && matches!(log.create(LogletSpec::default()).await, Ok(Ok(_)))
+            && matches!(stage.cluster.ask(&life, log.create(LogletSpec::default())).await, Some(Ok(Ok(_))))
         {
             return;
         }
@@ -262,11 +267,13 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
 pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
     for name in &names {
         for host in 0..stage.cluster.hosts() {
+            stage.waits_for(format!("an append to {name} through host {host}"));
             append_at(&stage, name, host).await;
         }
     }
     for name in &names {
         for host in 0..stage.cluster.hosts() {
+            stage.waits_for(format!("the tail of {name} through host {host}"));
             read_whole(&stage, name, host).await;
             stage.report();
         }
@@ -298,7 +305,8 @@ async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
         let got = async {
             let life = live(stage, host)?;
             let log = life.handles.log(name)?;
-            log.read(next..LogPos(tail), 64 * 1024, ReadFrom::Anywhere).await.ok()
+            let read = log.read(next..LogPos(tail), 64 * 1024, ReadFrom::Anywhere);
+            stage.cluster.ask(&life, read).await?.ok()
         };
         match got.await {
             Some(Ok(read)) => {
@@ -322,7 +330,13 @@ async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
             Some(Err(LogReadError::Damaged(what))) => {
                 return stage.cluster.fail(format!("DAMAGED: {name}: {what}"));
             }
-            _ => stage.pause(Duration::from_millis(20)).await,
+            other => {
+                let other = other.map(|r| r.map(|_| ()));
+                stage.waits_for(format!(
+                    "{name} at {next} of {tail} through host {host}, last answer {other:?}"
+                ));
+                stage.pause(Duration::from_millis(20)).await;
+            }
         }
     }
     stage.oracles.log.whole(name, from.0, tail, &content);

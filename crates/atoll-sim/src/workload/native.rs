@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::{Abandoned, NodeId};
 use atoll_log::{
     AppendError, Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, LogletSpec, Offset, OpId,
     ReadError, ReadFrom,
@@ -107,8 +107,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
             }
             let mut fine = true;
             for (ticket, entries) in flight {
-                fine &=
-                    settle(&stage, &island, ticket.await.unwrap_or(Err(AppendError::Sealed)), entries).await;
+                fine &= settle(&stage, &island, stage.cluster.ask(&life, ticket).await, entries).await;
             }
             stage.report();
             if !fine || stage.over.is_up() {
@@ -130,7 +129,7 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
 async fn settle(
     stage: &Stage<Handles>,
     island: &Island,
-    answer: Result<atoll_log::Placement, AppendError>,
+    answer: Option<Result<Result<atoll_log::Placement, AppendError>, Abandoned>>,
     entries: Vec<Entry>,
 ) -> bool {
     let done = |placement: &atoll_log::Placement| {
@@ -139,20 +138,21 @@ async fn settle(
         }
     };
     match answer {
-        Ok(placement) => {
+        Some(Ok(Ok(placement))) => {
             done(&placement);
             true
         }
-        Err(AppendError::Unknown(_)) if stage.below(2) == 0 => {
+        None | Some(Ok(Err(AppendError::Unknown(_)))) if stage.below(2) == 0 => {
             if let Some(life) = live(stage, stage.below(64) as usize)
                 && let Some(loglet) = open(&life, island)
-                && let Ok(Ok(placement)) = loglet.append(Batch::of(entries.clone())).await
+                && let Some(Ok(Ok(placement))) =
+                    stage.cluster.ask(&life, loglet.append(Batch::of(entries.clone()))).await
             {
                 done(&placement);
             }
             false
         }
-        Err(_) => false,
+        _ => false,
     }
 }
 
@@ -245,7 +245,9 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
             2 => drop(seal(&stage, &island, Some(stage.below(8))).await),
             _ => {
                 if seal(&stage, &island, None).await {
-                    make(&stage, &islands, spec(&stage)).await;
+                    while !stage.over.is_up() && !make(&stage, &islands, spec(&stage)).await {
+                        stage.pause(Duration::from_millis(50)).await;
+                    }
                 }
             }
         }
@@ -326,8 +328,8 @@ pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
             seq += 1;
             let e = entry(&stage, client, seq);
             stage.oracles.log.append_begins(&island.name, e.op, &e.payload);
-            let answer = loglet.append(Batch::of([e.clone()])).await;
-            if let Ok(Ok(placement)) = answer {
+            let answer = stage.cluster.ask(&life, loglet.append(Batch::of([e.clone()]))).await;
+            if let Some(Ok(Ok(placement))) = answer {
                 for at in placement.offsets() {
                     stage.oracles.log.append_done(&island.name, e.op, at.0);
                 }
@@ -341,16 +343,20 @@ pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
 /// it was filled; a new one takes appends through every node.
 pub async fn demand(stage: Stage<Handles>, islands: Islands) {
     for island in islands.all().into_iter().filter(|i| !i.deleted) {
+        stage.waits_for(format!("the seal of {}", island.name));
         while !seal(&stage, &island, None).await {
             stage.pause(Duration::from_millis(50)).await;
             stage.report();
         }
         for host in 0..stage.cluster.hosts() {
+            stage.waits_for(format!("all of {} through host {host}", island.name));
             whole(&stage, &island, host).await;
         }
+        stage.waits_for(format!("each server to fill its gaps in {}", island.name));
         filled(&stage, &island).await;
         stage.report();
     }
+    stage.waits_for("a new loglet".to_owned());
     while !make(&stage, &islands, LogletSpec::default()).await {
         stage.pause(Duration::from_millis(50)).await;
     }
@@ -362,7 +368,8 @@ pub async fn demand(stage: Stage<Handles>, islands: Islands) {
         loop {
             if let Some(life) = live(&stage, host)
                 && let Some(loglet) = open(&life, &island)
-                && let Ok(Ok(placement)) = loglet.append(Batch::of([e.clone()])).await
+                && let Some(Ok(Ok(placement))) =
+                    stage.cluster.ask(&life, loglet.append(Batch::of([e.clone()]))).await
             {
                 for at in placement.offsets() {
                     stage.oracles.log.append_done(&island.name, e.op, at.0);

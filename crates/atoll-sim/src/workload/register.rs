@@ -114,6 +114,7 @@ pub async fn write_once(stage: &Stage<Handles>, at: &mut usize, name: &str, seen
 pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
     for host in 0..stage.cluster.hosts() {
         for name in &names {
+            stage.waits_for(format!("a write and a read of {name} through host {host}"));
             let mut seen = 0;
             let mut at = host;
             while !write_once(&stage, &mut at, name, &mut seen).await {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use atoll_core::{Env, NodeId, StorageId};
@@ -36,6 +37,8 @@ pub(crate) struct State<H> {
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) failures: Vec<String>,
     pub(crate) health: Vec<Health>,
+    /// Who is to be woken when a host dies.
+    pub(crate) mourners: Vec<Vec<Waker>>,
 }
 
 /// What an operator sees of a node from outside.
@@ -72,6 +75,7 @@ impl<H: Clone> Cluster<H> {
             faults: VecDeque::new(),
             failures: Vec::new(),
             health: vec![Health::default(); hosts],
+            mourners: vec![Vec::new(); hosts],
         })))
     }
 
@@ -99,6 +103,37 @@ impl<H: Clone> Cluster<H> {
     /// Whether this life still runs.
     pub fn is_alive(&self, life: &Life<H>) -> bool {
         self.state().lives.iter().flatten().any(|l| l.node == life.node && l.life == life.life)
+    }
+
+    /// What `f` gives, or None once this life has ended: the connection to it breaks.
+    pub async fn ask<F: Future>(&self, life: &Life<H>, f: F) -> Option<F::Output> {
+        let host = (life.node.0 as usize).saturating_sub(1);
+        let mut f = std::pin::pin!(f);
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(out) = f.as_mut().poll(cx) {
+                return Poll::Ready(Some(out));
+            }
+            if !self.is_alive(life) {
+                return Poll::Ready(None);
+            }
+            if let Some(mourners) = self.state().mourners.get_mut(host)
+                && !mourners.iter().any(|w| w.will_wake(cx.waker()))
+            {
+                mourners.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// A host has died.
+    pub(crate) fn mourn(&self, host: usize) {
+        let mourners = {
+            let mut state = self.state();
+            state.lives[host] = None;
+            std::mem::take(&mut state.mourners[host])
+        };
+        mourners.into_iter().for_each(Waker::wake);
     }
 
     /// How a host looks from outside.

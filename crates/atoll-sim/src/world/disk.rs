@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use atoll_core::{
-    Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, Record, RecoverError, Space, StorageId,
-    Stored,
+    Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, RecoverError, Space, StorageId, Stored,
 };
 use atoll_storage::{
     Disk, DiskPath, Fault, Identity, IdentityError, Journal, JournalError, JournalOptions, MemDisk,
@@ -13,6 +12,7 @@ use atoll_storage::{
 
 use crate::rng::Rng;
 use crate::world::host::Input;
+use crate::world::observer::Found;
 
 const CLUSTER: &str = "sim";
 
@@ -43,7 +43,7 @@ pub(crate) struct HostDisk {
     written: Vec<(Lsn, Loc)>,
     space: Space,
     checkpointing: bool,
-    recovered: Vec<(Lsn, Record)>,
+    recovered: Found,
 }
 
 impl HostDisk {
@@ -56,7 +56,7 @@ impl HostDisk {
             written: Vec::new(),
             space: Space::Plenty,
             checkpointing: false,
-            recovered: Vec::new(),
+            recovered: Found::default(),
         }
     }
 
@@ -86,12 +86,15 @@ impl HostDisk {
         options.segment_bytes = self.segment_bytes;
         options.first_segment_bytes = self.segment_bytes;
         let disk: Arc<dyn Disk> = Arc::new(self.medium.clone());
-        let mut records = Vec::new();
+        let mut found = Found::default();
         let mut visit = |recovered| -> Result<(), RecoverError> {
             match recovered {
-                Recovered::Checkpoint(c) => core.recover_checkpoint(c),
+                Recovered::Checkpoint(c) => {
+                    found.checkpoint = c.states.clone();
+                    core.recover_checkpoint(c)
+                }
                 Recovered::Record(r) => {
-                    records.push((r.lsn, r.record.clone()));
+                    found.records.push((r.lsn, r.record.clone()));
                     core.recover_record(r)
                 }
             }
@@ -104,7 +107,7 @@ impl HostDisk {
             _ => OpenError::ForGood(e.to_string()),
         })?;
         core.recover_done(last);
-        self.recovered = records;
+        self.recovered = found;
         self.journal = Some(journal);
         self.written.clear();
         self.space = Space::Plenty;
@@ -112,8 +115,8 @@ impl HostDisk {
         Ok(())
     }
 
-    /// The records that the last recovery found, in order.
-    pub(crate) fn take_recovered(&mut self) -> Vec<(Lsn, Record)> {
+    /// What the last recovery found.
+    pub(crate) fn take_recovered(&mut self) -> Found {
         std::mem::take(&mut self.recovered)
     }
 

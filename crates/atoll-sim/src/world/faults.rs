@@ -93,8 +93,8 @@ impl<A: Assembly> World<A> {
     fn crash(&mut self, host: usize, death: Death, back_after: Option<u64>) {
         let who = self.hosts[host].who();
         if let (Some(who), Some(process)) = (who, self.hosts[host].process.take()) {
-            self.cluster.state().lives[host] = None;
             process.core.kill();
+            self.cluster.mourn(host);
             for o in &mut self.observers {
                 o.died(self.now, &who, &mut self.verdict);
             }

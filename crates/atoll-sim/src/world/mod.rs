@@ -227,7 +227,9 @@ impl<A: Assembly> World<A> {
             }
             None => format!("node {} is down ({:?})", h.node, h.refused),
         };
-        self.hosts.iter().map(of).collect::<Vec<_>>().join("; ")
+        let clients: Vec<&str> = self.clients.running().collect();
+        let nodes = self.hosts.iter().map(of).collect::<Vec<_>>().join("; ");
+        format!("clients run {clients:?} until {:?}; {nodes}", self.clients.next_deadline())
     }
 
     /// Starts every node within a few virtual milliseconds.
@@ -684,14 +686,14 @@ impl<A: Assembly> World<A> {
         let env = process.core.env();
         h.process = Some(process);
         self.trace.event(now, host as u64, 11, life);
-        let records = self.hosts[host].disk.take_recovered();
-        let (last, count) = (records.last().map(|(lsn, _)| *lsn), records.len());
+        let found = self.hosts[host].disk.take_recovered();
+        let (last, count) = (found.records.last().map(|(lsn, _)| *lsn), found.records.len());
         self.trace.line(
             now,
             format_args!("host {host} starts life {life}, recovered {count} records up to {last:?}"),
         );
         for o in &mut self.observers {
-            o.booted(now, &who, &records, &mut self.verdict);
+            o.booted(now, &who, &found, &mut self.verdict);
         }
         self.cluster.state().lives[host] = Some(Life { node: who.node, life, env, handles });
         self.publish(host);

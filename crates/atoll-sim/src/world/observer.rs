@@ -1,6 +1,7 @@
 //! What the oracles may see: frames on the wire, batches on the disk, births and deaths. Nothing of a node's inside.
 
-use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, StorageId};
+use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
+use bytes::Bytes;
 
 /// One life of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,15 @@ impl Verdict {
     }
 }
 
+/// What recovery found on a disk. Some of it may never have been synced as far as the node knew.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The checkpoint's parts. They may show facts that were only staged when it was written.
+    pub checkpoint: Vec<(RoleKind, Bytes)>,
+    /// Records, in order.
+    pub records: Vec<(Lsn, Record)>,
+}
+
 /// Watches the world from outside of the nodes.
 pub trait Observer: Send {
     /// A frame leaves a node (also those that a node sends to itself).
@@ -63,8 +73,8 @@ pub trait Observer: Send {
     /// Records are durable.
     fn synced(&mut self, _at: u64, _who: &Who, _records: &[(Lsn, Record)], _verdict: &mut Verdict) {}
 
-    /// A node has started, with these records in its journal. Some may never have been synced as far as it knew.
-    fn booted(&mut self, _at: u64, _who: &Who, _recovered: &[(Lsn, Record)], _verdict: &mut Verdict) {}
+    /// A node has started, with this in its journal.
+    fn booted(&mut self, _at: u64, _who: &Who, _found: &Found, _verdict: &mut Verdict) {}
 
     /// A node has died.
     fn died(&mut self, _at: u64, _who: &Who, _verdict: &mut Verdict) {}
