@@ -48,7 +48,6 @@ impl Nodes {
             peer: format!("host{host}:1"),
             grpc: format!("host{host}:2"),
             metrics: String::new(),
-            metrics: String::new(),
             storage,
             log: true,
             sequencer: true,
