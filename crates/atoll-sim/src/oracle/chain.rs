@@ -9,8 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_core::{Decode, NodeId};
 use atoll_log::chain::Chain;
 use atoll_log::{LogPos, LogletId};
+use atoll_loglets::native::NativeConfig;
 
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::Chosen;
@@ -40,6 +42,20 @@ impl ChainOracle {
     /// How many segments were ever added, behind the first of each log.
     pub fn extends(&self) -> u64 {
         self.logs.values().map(|h| (h.ids.len() as u64).saturating_sub(1)).sum()
+    }
+
+    /// Whether any log's newest chain names a node, as server or sequencer.
+    pub fn names(&self, node: NodeId) -> bool {
+        let mut segments = self.newest_of_all().flat_map(|(_, c)| c.segments());
+        segments.any(|s| {
+            NativeConfig::from_bytes(s.config.clone())
+                .is_ok_and(|c| c.storage_of(node).is_some() || (s.stop.is_none() && c.sequencer.0 == node))
+        })
+    }
+
+    /// The newest chain of every log.
+    pub fn newest_of_all(&self) -> impl Iterator<Item = (&str, &Chain)> {
+        self.logs.iter().filter_map(|(name, h)| Some((name.as_str(), h.chain.as_ref()?)))
     }
 
     /// The newest chain of a log.

@@ -94,6 +94,11 @@ impl RmwOracle {
         (self.groups.len() as u64).saturating_sub(1)
     }
 
+    /// The group of the highest epoch that was seen.
+    pub fn newest_group(&self) -> Option<&GroupConfig> {
+        self.groups.values().next_back()
+    }
+
     fn learn(&mut self, group: &GroupConfig, verdict: &mut Verdict) {
         match self.groups.get(&group.epoch) {
             Some(other) if other != group => {

@@ -53,7 +53,15 @@ pub struct Scenario {
 
 /// Every scenario.
 pub fn all() -> Vec<Scenario> {
-    vec![native::SCENARIO, registers::SCENARIO, virtuallog::VIRTUALLOG, virtuallog::CRASHES]
+    vec![
+        native::SCENARIO,
+        registers::SCENARIO,
+        virtuallog::VIRTUALLOG,
+        virtuallog::CRASHES,
+        virtuallog::DISKS,
+        virtuallog::MEMBERSHIP,
+        virtuallog::ALL,
+    ]
 }
 
 /// The scenario of a name.

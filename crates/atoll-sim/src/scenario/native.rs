@@ -10,7 +10,7 @@ use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::parts::Parts;
-use crate::scenario::phases::{Faults, SAFETY, play, stage};
+use crate::scenario::phases::{Faults, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::native as load;
 use crate::world::{Weather, World};
@@ -65,5 +65,5 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let menu = Menu::USUAL.some(&mut rng);
     let every = Duration::from_millis(200 + rng.below(1500));
     let demand = load::demand(stage.clone(), islands);
-    play(&mut world, &stage, &mut rng, Faults { menu, every, during: SAFETY }, demand)
+    play(&mut world, &stage, &mut rng, Faults::usual(menu, every), demand)
 }

@@ -109,7 +109,10 @@ impl Menu {
     }
 }
 
-/// Draws faults until `until`, every `every` on average; hosts in `spared` lose no data.
+/// Whether a host may lose its disk now: false while an earlier loss is not repaired.
+pub type MayLose = Box<dyn Fn(usize) -> bool + Send>;
+
+/// Draws faults until `until`, every `every` on average.
 pub async fn run<H: Clone>(
     env: Env,
     cluster: Cluster<H>,
@@ -117,6 +120,7 @@ pub async fn run<H: Clone>(
     menu: Menu,
     every: Duration,
     until: Tick,
+    may_lose: MayLose,
 ) {
     let hosts = cluster.hosts() as u64;
     let mut quiet_at = Tick(0);
@@ -159,6 +163,7 @@ pub async fn run<H: Clone>(
             }
             Some(10) if rng.below(2) == 0 => cluster.inject(Fault::FailWrite { host }),
             Some(10) => cluster.inject(Fault::FailSync { host }),
+            Some(11 | 12) if !may_lose(host) => {}
             Some(11) => cluster.inject(Fault::Rot { host, back_after: back }),
             Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
             _ => {}
@@ -194,9 +199,13 @@ fn mood(rng: &mut Rng) -> Mood {
 /// What an operator does about nodes that have stopped for good.
 fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
     for host in 0..cluster.hosts() {
-        if cluster.health(host).closed {
+        let health = cluster.health(host);
+        if health.closed {
             let back_after = Some(rng.below(500 * MS));
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
+        } else if health.refused.is_some() {
+            // What is on the disk must not be used: it gets an empty one.
+            cluster.inject(Fault::Wipe { host, back_after: rng.below(500 * MS) });
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::oracle::register::RegisterOracle;
 use crate::oracle::wire::WireOracle;
 use crate::rng::Rng;
 use crate::scenario::Outcome;
-use crate::scenario::nemesis::{self, Menu};
+use crate::scenario::nemesis::{self, MayLose, Menu};
 use crate::world::clients::Cluster;
 use crate::world::{Assembly, World};
 
@@ -114,7 +114,6 @@ impl<H: Clone + Send + 'static> Stage<H> {
 }
 
 /// Faults of a run.
-#[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// Which.
     pub menu: Menu,
@@ -122,6 +121,15 @@ pub struct Faults {
     pub every: Duration,
     /// For how long.
     pub during: Duration,
+    /// Which hosts may lose their disks, when.
+    pub may_lose: MayLose,
+}
+
+impl Faults {
+    /// Faults for the length of a full seed; no disk is lost.
+    pub fn usual(menu: Menu, every: Duration) -> Self {
+        Faults { menu, every, during: SAFETY, may_lose: Box::new(|_| false) }
+    }
 }
 
 /// Sets the stage of a world: oracles are watching, nodes start.
@@ -152,8 +160,15 @@ where
     D: Future<Output = ()> + Send + 'static,
 {
     let until = Tick(world.now()).after(faults.during);
-    let trouble =
-        nemesis::run(stage.env.clone(), stage.cluster.clone(), rng.fork(), faults.menu, faults.every, until);
+    let trouble = nemesis::run(
+        stage.env.clone(),
+        stage.cluster.clone(),
+        rng.fork(),
+        faults.menu,
+        faults.every,
+        until,
+        faults.may_lose,
+    );
     let healed = Flag::default();
     let satisfied = Flag::default();
     {

@@ -9,7 +9,7 @@ use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::parts::{Handles, Parts};
-use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
+use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::register as load;
 use crate::world::{Weather, World};
@@ -56,7 +56,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let menu = Menu::USUAL.some(&mut rng);
     let every = Duration::from_millis(200 + rng.below(1500));
     let demand = load::demand(stage.clone(), names);
-    play(&mut world, &stage, &mut rng, Faults { menu, every, during: SAFETY }, demand)
+    play(&mut world, &stage, &mut rng, Faults::usual(menu, every), demand)
 }
 
 /// Hands the registers over to other groups, now and then.

@@ -1,4 +1,4 @@
-//! Several virtual logs on whole nodes, with reconfigurations all the time.
+//! Several virtual logs on whole nodes, with reconfigurations all the time; and the same with more kinds of trouble.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::scenario::nemesis::Menu;
 use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
-use crate::workload::log as load;
+use crate::workload::{log as load, membership};
 use crate::world::{Weather, World};
 
-/// See the module's words.
+/// Logs and their reconfigurations.
 pub const VIRTUALLOG: Scenario = Scenario {
     name: "virtuallog",
     about: "several logs, pipelined appenders, readers, trims; extends, truncates, rebuilds; nodes die in the middle",
-    run: |seed, out| run(seed, out, 0x76_6c6f67, Menu::USUAL),
+    run: |seed, out| run(seed, out, &Shape { salt: 0x0076_6c6f67, ..Shape::LOGS }),
     marks: &[],
     full: true,
 };
@@ -25,12 +25,57 @@ pub const VIRTUALLOG: Scenario = Scenario {
 pub const CRASHES: Scenario = Scenario {
     name: "crashes",
     about: "power cuts of all nodes at one instant, kills, torn writes; nothing else",
-    run: |seed, out| run(seed, out, 0x63_72617368, CRASH_MENU),
+    run: |seed, out| run(seed, out, &Shape { salt: 0x0063_72617368, menu: CRASHES_ONLY, ..Shape::LOGS }),
     marks: &[],
     full: true,
 };
 
-const CRASH_MENU: Menu = Menu {
+/// Disks fill up, fail, rot, and are replaced.
+pub const DISKS: Scenario = Scenario {
+    name: "disks",
+    about: "full, slow, failing, rotten and replaced disks; lost ones are built around",
+    run: |seed, out| {
+        run(seed, out, &Shape { salt: 0x0064_69736b73, menu: DISK_TROUBLE, least: 3, ..Shape::LOGS })
+    },
+    marks: &[],
+    full: true,
+};
+
+/// Nodes come and go.
+pub const MEMBERSHIP: Scenario = Scenario {
+    name: "membership",
+    about: "members are added, drained and removed; the group of acceptors follows",
+    run: |seed, out| {
+        run(
+            seed,
+            out,
+            &Shape { salt: 0x006d_656d62, least: 3, spare: 2, members_change: true, ..Shape::LOGS },
+        )
+    },
+    marks: &[],
+    full: true,
+};
+
+/// Everything at once.
+pub const ALL: Scenario = Scenario {
+    name: "all",
+    about: "every kind of load, reconfiguration and fault in one cluster",
+    run: |seed, out| {
+        // Half of the seeds never lose a disk, and may have segments of one server; the others may not.
+        let lossless = seed % 2 == 0;
+        let shape = Shape { salt: 0x0061_6c6c, ..Shape::LOGS };
+        if lossless {
+            let menu = Menu { full_disk: 2, ..Menu::USUAL };
+            run(seed, out, &Shape { menu, ..shape })
+        } else {
+            run(seed, out, &Shape { menu: EVERYTHING, least: 3, spare: 2, members_change: true, ..shape })
+        }
+    },
+    marks: &[],
+    full: true,
+};
+
+const CRASHES_ONLY: Menu = Menu {
     crash: 6,
     crash_all: 4,
     crash_mid_turn: 4,
@@ -46,9 +91,44 @@ const CRASH_MENU: Menu = Menu {
     wipe: 0,
 };
 
-fn run(seed: u64, out: TraceOut, salt: u64, menu: Menu) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt);
-    let hosts = [1, 3, 3, 4, 5][rng.below(5) as usize];
+const DISK_TROUBLE: Menu = Menu {
+    crash: 3,
+    crash_all: 1,
+    crash_mid_turn: 2,
+    pause: 1,
+    split: 1,
+    one_way: 0,
+    reset: 1,
+    mood: 0,
+    slow_disk: 4,
+    full_disk: 4,
+    failing_disk: 4,
+    rot: 5,
+    wipe: 5,
+};
+
+const EVERYTHING: Menu = Menu { full_disk: 2, rot: 2, wipe: 2, ..Menu::USUAL };
+
+/// What kind of cluster and trouble.
+struct Shape {
+    salt: u64,
+    menu: Menu,
+    /// Least servers of a segment that an operator asks for.
+    least: usize,
+    /// Hosts that are not members at first.
+    spare: usize,
+    /// Members come and go.
+    members_change: bool,
+}
+
+impl Shape {
+    const LOGS: Shape = Shape { salt: 0, menu: Menu::USUAL, least: 1, spare: 0, members_change: false };
+}
+
+fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ shape.salt);
+    let members = ([1, 3, 3, 4, 5][rng.below(5) as usize]).max(shape.least);
+    let hosts = members + rng.below(shape.spare as u64 + 1) as usize;
     let weather = Weather {
         latency_ns: [50_000, 200_000, 1_000_000][rng.below(3) as usize],
         sync_ns: [50_000, 200_000, 2_000_000][rng.below(3) as usize],
@@ -59,24 +139,48 @@ fn run(seed: u64, out: TraceOut, salt: u64, menu: Menu) -> Outcome {
     // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
-    let assembly = Nodes { members: hosts, founders: hosts.min(3), options, starts: 0 };
+    let assembly = Nodes { members, founders: members.min(3), options, starts: 0 };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     let names: Vec<String> = (0..1 + rng.below(2)).map(|n| format!("log{n}")).collect();
     for name in &names {
-        people(&stage, &mut rng, name);
+        people(&stage, &mut rng, name, shape);
     }
-    let menu = menu.some(&mut rng);
-    let every = Duration::from_millis(300 + rng.below(1500));
+    if shape.members_change {
+        stage.spawn("members", membership::operator(stage.clone(), Duration::from_secs(3)));
+    }
+    let faults = Faults {
+        menu: shape.menu.some(&mut rng),
+        every: Duration::from_millis(300 + rng.below(1500)),
+        during: SAFETY,
+        may_lose: may_lose(&stage),
+    };
     let demand = load::demand(stage.clone(), names);
-    play(&mut world, &stage, &mut rng, Faults { menu, every, during: SAFETY }, demand)
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// One disk at a time, and the next only when nothing names the last one any more.
+fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
+    let stage = stage.clone();
+    Box::new(move |host| {
+        let well = |h: usize| {
+            let health = stage.cluster.health(h);
+            health.up && !health.closed && health.refused.is_none()
+        };
+        let members = load::members(&stage);
+        let others = members.iter().filter(|h| **h != host);
+        members.contains(&host)
+            && members.len() >= 3
+            && others.into_iter().all(|h| well(*h))
+            && load::is_repaired(&stage)
+    })
 }
 
 /// Everybody who uses one log.
-fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str) {
+fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str, shape: &Shape) {
     let appenders = 1 + rng.below(3);
     let reconfigure = Duration::from_millis(1_500 + rng.below(4_000));
-    let (stage, name) = (stage.clone(), name.to_owned());
+    let (stage, name, least) = (stage.clone(), name.to_owned(), shape.least);
     let trims = rng.below(2) == 0;
     let all = stage.clone();
     all.spawn("people", async move {
@@ -87,7 +191,7 @@ fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str) {
         }
         stage.spawn("checker", load::checker(stage.clone(), name.clone(), Duration::from_millis(300)));
         stage.spawn("reader", load::reader(stage.clone(), name.clone(), Duration::from_millis(100)));
-        stage.spawn("operator", load::operator(stage.clone(), name.clone(), reconfigure));
+        stage.spawn("operator", load::operator(stage.clone(), name.clone(), reconfigure, least));
         if trims {
             stage.spawn("trimmer", load::trimmer(stage.clone(), name.clone(), Duration::from_secs(4)));
         }

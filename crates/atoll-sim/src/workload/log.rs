@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::{Decode, NodeId};
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord};
 use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
+use atoll_loglets::native::NativeConfig;
 use bytes::Bytes;
 
 use crate::scenario::node::NodeHandles;
@@ -194,9 +195,9 @@ pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
     }
 }
 
-/// Changes the chain, now and then: extends to other servers, truncates, rebuilds sealed segments. Its node may die at any
+/// Changes the chain, now and then, on `least` servers or more: extends to other servers, truncates, rebuilds sealed segments. Its node may die at any
 /// step; sometimes it is made to, after some more frames.
-pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration) {
+pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration, least: usize) {
     use crate::world::fault::Fault;
     while !stage.over.is_up() {
         stage.pause(every).await;
@@ -208,12 +209,12 @@ pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration) 
             let back_after = 50_000_000 + stage.below(1_500_000_000);
             stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after });
         }
-        change(&stage, &life, &name).await;
+        change(&stage, &life, &name, least).await;
         stage.report();
     }
 }
 
-async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str) {
+async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, least: usize) {
     let Some(log) = life.handles.log(name) else { return };
     match stage.below(10) {
         0 => drop(stage.cluster.ask(life, log.truncate()).await),
@@ -226,20 +227,20 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
                 return;
             }
             let which = sealed[stage.below(sealed.len() as u64) as usize];
-            drop(stage.cluster.ask(life, log.modify(which, spec(stage))).await);
+            drop(stage.cluster.ask(life, log.modify(which, spec(stage, least))).await);
         }
-        _ => drop(stage.cluster.ask(life, log.extend(spec(stage))).await),
+        _ => drop(stage.cluster.ask(life, log.extend(spec(stage, least))).await),
     }
 }
 
 /// What an operator may want: nothing in particular, other servers, another sequencer.
-fn spec(stage: &Stage<NodeHandles>) -> LogletSpec {
+fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     let hosts = stage.cluster.hosts();
     let mut spec = LogletSpec::default();
     if stage.below(2) == 0 {
         return spec;
     }
-    let size = [1, 3, 3, 5][stage.below(4) as usize].min(hosts);
+    let size = [1, 3, 3, 5][stage.below(4) as usize].max(least).min(hosts);
     let size = size - usize::from(size.is_multiple_of(2));
     let first = stage.below(hosts as u64) as usize;
     let servers = (0..size.max(1)).map(|i| NodeId(((first + i) % hosts) as u32 + 1)).collect();
@@ -263,21 +264,123 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
     }
 }
 
-/// Progress after everything was healed: an append through every node, then the whole log through every node, compared.
+/// Hosts that are members, as any node that is up sees it.
+pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
+    let hosts = 0..stage.cluster.hosts();
+    let newest = hosts
+        .clone()
+        .filter_map(|h| stage.cluster.host(h))
+        .map(|l| l.handles.0.members.table())
+        .max_by_key(|t| t.version);
+    match newest {
+        Some(table) => table.nodes.keys().map(|n| n.0 as usize - 1).filter(|h| hosts.contains(h)).collect(),
+        None => hosts.collect(),
+    }
+}
+
+/// Whether every data directory that a chain or the group of acceptors names is in use: no disk is lost and not replaced.
+pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
+    lost_disk(stage).is_none()
+}
+
+/// What still names a lost disk.
+fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
+    let wire = stage.oracles.wire.lock();
+    let is_there = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
+    for (name, chain) in wire.chain.newest_of_all() {
+        for segment in chain.segments().iter().filter(|s| s.kind == "native") {
+            let servers = NativeConfig::from_bytes(segment.config.clone()).ok()?.servers;
+            if let Some((node, _)) = servers.into_iter().find(|(n, s)| !is_there(*n, *s)) {
+                return Some(format!("segment {} of {name} names a lost disk of node {node}", segment.start));
+            }
+        }
+    }
+    let group = wire.rmw.newest_group()?;
+    let lost = group.members.iter().find(|m| !is_there(m.node, m.storage))?;
+    Some(format!("the group of acceptors names a lost disk of node {}", lost.node))
+}
+
+/// Progress after everything was healed: an append through every member, then the whole log through every member,
+/// compared; lost disks are replaced everywhere, and every server fills its gaps.
 pub async fn demand(stage: Stage<NodeHandles>, names: Vec<String>) {
     for name in &names {
-        for host in 0..stage.cluster.hosts() {
+        for host in members(&stage) {
             stage.waits_for(format!("an append to {name} through host {host}"));
             append_at(&stage, name, host).await;
         }
     }
+    while let Some(lost) = lost_disk(&stage) {
+        stage.waits_for(lost);
+        stage.pause(Duration::from_millis(100)).await;
+    }
     for name in &names {
-        for host in 0..stage.cluster.hosts() {
+        for host in members(&stage) {
             stage.waits_for(format!("the tail of {name} through host {host}"));
             read_whole(&stage, name, host).await;
             stage.report();
         }
+        filled(&stage, name).await;
+        stage.report();
     }
+}
+
+/// Every server of every segment has all of it on its own disk.
+async fn filled(stage: &Stage<NodeHandles>, name: &str) {
+    let Some(tail) = check_once(stage, name, 0).await else { return };
+    let mut at = LogPos(0);
+    while at.0 < tail {
+        let here = {
+            let wire = stage.oracles.wire.lock();
+            let chain = wire.chain.newest(name);
+            chain.map(|chain| {
+                at = at.max(chain.trim());
+                let segment = chain.locate(at).cloned();
+                segment.filter(|s| s.kind == "native").and_then(|s| {
+                    let config = NativeConfig::from_bytes(s.config.clone()).ok()?;
+                    Some((s.stop.unwrap_or(LogPos(tail)).min(LogPos(tail)), config.nodes()))
+                })
+            })
+        };
+        let Some(Some((end, nodes))) = here else { return };
+        let mut next = end;
+        for node in nodes {
+            next = next.min(filled_at(stage, name, at, end, node.0 as usize - 1).await);
+        }
+        // A segment that was replaced meanwhile is looked at again.
+        if next > at {
+            at = next;
+        } else {
+            stage.pause(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// How far a server has a segment on its own disk; waits a while for it to get all of it.
+async fn filled_at(stage: &Stage<NodeHandles>, name: &str, from: LogPos, end: LogPos, host: usize) -> LogPos {
+    let mut at = from;
+    for _ in 0..20 {
+        while at < end {
+            let Some(life) = stage.cluster.host(host) else { break };
+            let Some(log) = life.handles.log(name) else { break };
+            let read = log.read(at..end, 64 * 1024, ReadFrom::LocalOnly);
+            match stage.cluster.ask(&life, read).await {
+                Some(Ok(Ok(read))) => {
+                    for entry in &read.entries {
+                        stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
+                        at = at.plus(1);
+                    }
+                }
+                Some(Ok(Err(LogReadError::Trimmed(to)))) => at = at.max(to),
+                _ => break,
+            }
+        }
+        if at >= end {
+            return end;
+        }
+        stage.waits_for(format!("host {host} to have {name} from {at} to {end} on its disk"));
+        stage.pause(Duration::from_millis(200)).await;
+    }
+    at
 }
 
 async fn append_at(stage: &Stage<NodeHandles>, name: &str, host: usize) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::{Abandoned, NodeId};
+use atoll_log::PlanError;
 use atoll_log::{
     AppendError, Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, LogletSpec, Offset, OpId,
     ReadError, ReadFrom,
@@ -48,6 +49,10 @@ impl Islands {
         self.lock().clone()
     }
 
+    fn is_deleted(&self, id: LogletId) -> bool {
+        self.lock().iter().any(|i| i.id == id && i.deleted)
+    }
+
     fn some(&self, stage: &Stage<Handles>) -> Option<Island> {
         let all = self.lock();
         // Mostly the newest, now and then one of long ago.
@@ -70,11 +75,17 @@ pub async fn make(stage: &Stage<Handles>, islands: &Islands, spec: LogletSpec) -
     let provider = life.handles.native.clone();
     let id = LogletId(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
     let made = life.env.launch("client.make", async move {
-        let config = provider.plan(&spec, None).await.ok()?;
+        let config = provider.plan(&spec, None).await?;
         let _ = provider.provision(id, &config).await;
-        Some(config)
+        Ok(config)
     });
-    let Ok(Some(config)) = made.await else { return false };
+    let made: Result<Result<Bytes, PlanError>, Abandoned> = made.await;
+    let Ok(Ok(config)) = made else {
+        if stage.over.is_up() {
+            stage.waits_for(format!("a new loglet: {made:?}"));
+        }
+        return false;
+    };
     let mut all = islands.lock();
     let name = format!("loglet{}", all.len());
     all.push(Island { id, config, name, deleted: false });
@@ -344,16 +355,16 @@ pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
 pub async fn demand(stage: Stage<Handles>, islands: Islands) {
     for island in islands.all().into_iter().filter(|i| !i.deleted) {
         stage.waits_for(format!("the seal of {}", island.name));
-        while !seal(&stage, &island, None).await {
+        while !islands.is_deleted(island.id) && !seal(&stage, &island, None).await {
             stage.pause(Duration::from_millis(50)).await;
             stage.report();
         }
         for host in 0..stage.cluster.hosts() {
             stage.waits_for(format!("all of {} through host {host}", island.name));
-            whole(&stage, &island, host).await;
+            whole(&stage, &islands, &island, host).await;
         }
         stage.waits_for(format!("each server to fill its gaps in {}", island.name));
-        filled(&stage, &island).await;
+        filled(&stage, &islands, &island).await;
         stage.report();
     }
     stage.waits_for("a new loglet".to_owned());
@@ -384,14 +395,17 @@ pub async fn demand(stage: Stage<Handles>, islands: Islands) {
 }
 
 /// Reads all of a sealed loglet through one node; a wait for more ends (T18).
-async fn whole(stage: &Stage<Handles>, island: &Island, host: usize) {
+async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host: usize) {
     let tail = loop {
+        if islands.is_deleted(island.id) {
+            return;
+        }
         match check(stage, island, host).await {
             Some((tail, true)) => break tail,
             _ => stage.pause(Duration::from_millis(50)).await,
         }
     };
-    loop {
+    while !islands.is_deleted(island.id) {
         let Some(life) = live(stage, host) else { continue };
         let Some(loglet) = open(&life, island) else { return };
         let ended = life.env.launch("client.wait", async move { loglet.wait_tail(Offset(tail)).await }).await;
@@ -404,6 +418,9 @@ async fn whole(stage: &Stage<Handles>, island: &Island, host: usize) {
     let mut from = Offset(0);
     let mut content = BTreeMap::new();
     while next.0 < tail {
+        if islands.is_deleted(island.id) {
+            return;
+        }
         let Some(life) = live(stage, host) else { continue };
         let Some(loglet) = open(&life, island) else { return };
         let range = next..Offset(tail);
@@ -433,7 +450,7 @@ async fn whole(stage: &Stage<Handles>, island: &Island, host: usize) {
 }
 
 /// Every server fills what it lacks: a loglet that is read from each server's own disk is whole.
-async fn filled(stage: &Stage<Handles>, island: &Island) {
+async fn filled(stage: &Stage<Handles>, islands: &Islands, island: &Island) {
     let Some((tail, _)) = check(stage, island, 0).await else { return };
     let servers: Vec<NodeId> = live(stage, 0)
         .map(|l| l.handles.native.members(&island.config).servers.into_iter().map(|(n, _)| n).collect())
@@ -441,7 +458,7 @@ async fn filled(stage: &Stage<Handles>, island: &Island) {
     for node in servers {
         let host = node.0 as usize - 1;
         let mut next = Offset(0);
-        while next.0 < tail {
+        while next.0 < tail && !islands.is_deleted(island.id) {
             let Some(life) = stage.cluster.host(host) else {
                 stage.pause(Duration::from_millis(50)).await;
                 continue;

@@ -220,7 +220,8 @@ impl HostDisk {
         }
     }
 
-    /// Flips a bit in some journal file; false if there is none.
+    /// Flips a bit in some journal file; false if there is none. Where recovery cannot tell rot from a torn write (in the last
+    /// batch, while nothing says that it was synced) the caller must have called [`HostDisk::mark`].
     pub(crate) fn rot(&mut self, seed: u64) -> bool {
         let mut rng = Rng::new(seed);
         let Some(dir) = DiskPath::new("journal") else { return false };

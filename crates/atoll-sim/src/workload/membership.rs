@@ -1,0 +1,79 @@
+//! An operator of members: adds nodes, drains them, removes them, starts them again with empty disks.
+
+use std::time::Duration;
+
+use atoll_core::NodeId;
+
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::Stage;
+use crate::workload::log::{is_repaired, members};
+use crate::world::fault::Fault;
+
+/// Most time that a drained node gets to become empty.
+const DRAIN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Changes the members, now and then, but never to fewer than three.
+pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let now = members(&stage);
+        let outside: Vec<usize> = (0..stage.cluster.hosts()).filter(|h| !now.contains(h)).collect();
+        if !outside.is_empty() && stage.below(2) == 0 {
+            add(&stage, outside[stage.below(outside.len() as u64) as usize]).await;
+        } else if now.len() > 3 && is_repaired(&stage) {
+            remove(&stage, now[stage.below(now.len() as u64) as usize]).await;
+        }
+        stage.report();
+    }
+}
+
+fn node(host: usize) -> NodeId {
+    NodeId(host as u32 + 1)
+}
+
+/// Adds a host with an empty disk.
+async fn add(stage: &Stage<NodeHandles>, host: usize) {
+    let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) else { return };
+    let changes = life.handles.0.changes.clone();
+    let added = life.env.launch("operator.add", async move {
+        changes.add(node(host), &format!("host{host}:1")).await.is_ok()
+    });
+    if stage.cluster.ask(&life, added).await == Some(Ok(true)) {
+        stage.cluster.inject(Fault::Wipe { host, back_after: 10_000_000 });
+    }
+}
+
+/// Drains a member, waits until it holds nothing, removes it, and ends its process.
+async fn remove(stage: &Stage<NodeHandles>, host: usize) {
+    let at = stage.below(64) as usize % stage.cluster.hosts();
+    let Some(life) = stage.cluster.any_from(at) else { return };
+    let changes = life.handles.0.changes.clone();
+    let drain = life.env.launch("operator.drain", async move { changes.drain(node(host)).await.is_ok() });
+    if stage.cluster.ask(&life, drain).await != Some(Ok(true)) {
+        return;
+    }
+    let until = stage.env.now().after(DRAIN_WITHIN);
+    while stage.env.now() < until {
+        stage.pause(Duration::from_millis(300)).await;
+        let at = stage.below(64) as usize % stage.cluster.hosts();
+        let Some(life) = stage.cluster.any_from(at) else { continue };
+        if life.node == node(host) || holds(stage, host) {
+            continue;
+        }
+        let changes = life.handles.0.changes.clone();
+        let remove =
+            life.env.launch("operator.remove", async move { changes.remove(node(host), None).await.is_ok() });
+        if stage.cluster.ask(&life, remove).await == Some(Ok(true)) {
+            use crate::world::fault::Death;
+            stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
+            return;
+        }
+    }
+}
+
+/// Whether any chain, or the group of acceptors, names a host.
+fn holds(stage: &Stage<NodeHandles>, host: usize) -> bool {
+    let wire = stage.oracles.wire.lock();
+    let in_chain = wire.chain.names(node(host));
+    in_chain || wire.rmw.newest_group().is_some_and(|g| g.members.iter().any(|m| m.node == node(host)))
+}
