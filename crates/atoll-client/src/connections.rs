@@ -55,10 +55,15 @@ impl Connections {
     /// Addresses as `HOST:PORT`, separated by commas. Nothing is connected yet.
     pub(crate) fn new(addresses: &str, options: Options) -> Result<Self, Error> {
         let options = options.bounded();
-        let addresses = addresses
-            .split(',')
-            .map(str::trim)
-            .filter(|a| !a.is_empty())
+        let mut texts: Vec<&str> = Vec::new();
+        for text in addresses.split(',').map(str::trim).filter(|a| !a.is_empty()) {
+            // Twice the same would be tried twice in a row.
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let addresses = texts
+            .into_iter()
             .map(|text| {
                 let endpoint = endpoint(text, &options)?;
                 Ok(Address { text: text.to_owned(), endpoint, channel: Mutex::new(None) })
@@ -255,7 +260,8 @@ mod tests {
                 Err(Error::DidNotHappen(Failure { reason: Reason::Invalid, .. }))
             ));
         }
-        let some = Connections::new("127.0.0.1:7411, [::1]:7421,", Options::default()).expect("valid");
+        let some = Connections::new("127.0.0.1:7411, [::1]:7421,127.0.0.1:7411,", Options::default())
+            .expect("valid");
         assert_eq!(some.texts().collect::<Vec<_>>(), ["127.0.0.1:7411", "[::1]:7421"]);
     }
 

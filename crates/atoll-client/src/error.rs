@@ -102,15 +102,12 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     let happened = match text(HAPPENED) {
         Some("no") => Outcome::No,
         Some("yes") => Outcome::Yes,
-        // Codes that a gRPC server sends before any handler of ours has seen the call.
-        None if matches!(status.code(), Code::Unimplemented | Code::Unauthenticated) => Outcome::No,
+        None if never_handled(status) => Outcome::No,
         _ => Outcome::Unknown,
     };
     let reason = match text(REASON) {
         Some(word) => reason_of(word),
-        None if matches!(status.code(), Code::Unimplemented | Code::Unauthenticated | Code::OutOfRange) => {
-            Reason::Invalid
-        }
+        None if never_handled(status) => Reason::Invalid,
         None => Reason::Unavailable,
     };
     let message = match status.message() {
@@ -118,6 +115,12 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
         message => message.to_owned(),
     };
     (happened, Failure { reason, message, next: text(NEXT).unwrap_or_default().to_owned() })
+}
+
+/// Codes that a gRPC server sends before any handler of ours has seen the call, if our trailers are not there: no such
+/// method, no leave, a message too long to be decoded.
+fn never_handled(status: &Status) -> bool {
+    matches!(status.code(), Code::Unimplemented | Code::Unauthenticated | Code::OutOfRange)
 }
 
 /// Whether another node, or the same one later, may give a better answer.

@@ -22,6 +22,10 @@ pub struct MemoryLog {
     pub busy_once: AtomicBool,
     /// Appends land, but their outcomes are not told.
     pub mute: AtomicBool,
+    /// Payloads are not kept.
+    pub forgetful: AtomicBool,
+    /// Appends are answered after this, as if there were a disk.
+    pub delay: Mutex<Option<std::time::Duration>>,
     /// Appends are answered with this, and do not happen.
     pub refuse: Mutex<Option<Refusal>>,
 }
@@ -40,7 +44,11 @@ impl MemoryLog {
                 let op = OpId { client: records.client, seq };
                 let earlier = floor.and_then(|f| entries[f..].iter().position(|e| e.op == op).map(|i| i + f));
                 let at = earlier.unwrap_or_else(|| {
-                    entries.push(Entry { op, payload: payload.clone() });
+                    let forget = self.forgetful.load(Ordering::Relaxed);
+                    entries.push(Entry {
+                        op,
+                        payload: if forget { Default::default() } else { payload.clone() },
+                    });
                     entries.len() - 1
                 });
                 LogPos(at as u64)
@@ -73,6 +81,12 @@ impl LogBackend for View {
         let positions = self.0.append(&records);
         if self.0.mute.load(Ordering::Relaxed) {
             return Submitted::Pending(Box::pin(std::future::pending()));
+        }
+        if let Some(delay) = *self.0.delay.lock().unwrap() {
+            return Submitted::Pending(Box::pin(async move {
+                tokio::time::sleep(delay).await;
+                Ok(positions)
+            }));
         }
         Submitted::Pending(ready(Ok(positions)))
     }
