@@ -18,7 +18,8 @@ pub struct Options {
     /// just starting is not waited for. Too large: a wrong address is reported late.
     pub first_contact: Duration,
     /// With appends unanswered and nothing heard for this long, the node counts as dead; 150 ms to 1 minute (it says
-    /// something every 50 ms); with much unanswered, it has longer, as for a connection of 2 MB/s. Too small: appends are sent again for nothing. Too large: a stopped node is noticed late.
+    /// something every 50 ms). With much unanswered it has longer, as for a connection of 2 MB/s. Too small: appends are sent
+    /// again for nothing. Too large: a stopped node is noticed late.
     pub silence: Duration,
     /// Wait after all addresses failed in a row: from `backoff_min`, doubled each time, up to `backoff_max`.
     pub backoff_min: Duration,
