@@ -98,7 +98,7 @@ def figure_11_middle(name):
     """Histograms of what a reconfiguration takes, by kind."""
     runs = {r["workload"]: r for r in lines(name)}
     kinds = [k for k in ("extend", "truncate", "no_change") if k in runs]
-    edges = [10 ** (i / 10) for i in range(31)]
+    edges = [10 ** (i / 10) for i in range(48)]
     figure, axes = plt.subplots(len(kinds), 1, figsize=(8, 2.6 * len(kinds)), sharex=True, squeeze=False)
     for axis, kind in zip(axes[:, 0], kinds):
         run = runs[kind]
