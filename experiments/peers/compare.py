@@ -37,7 +37,7 @@ def cpu_s(pids):
 
 def file_system(folder):
     """Type of the file system of a folder, and its device."""
-    out = subprocess.run(["df", "-T", "--output=fstype,source", folder], capture_output=True, text=True, check=True)
+    out = subprocess.run(["df", "--output=fstype,source", folder], capture_output=True, text=True, check=True)
     return " on ".join(out.stdout.splitlines()[1].split())
 
 
