@@ -41,9 +41,15 @@ impl Native {
         Native { config, news: None, round: 0, told_tail: Offset::ZERO, ends_at: None, filling: false }
     }
 
-    /// Remembers a verdict for the end of the turn; out of order is not covered up by a later success.
+    /// Remembers a verdict for the end of the turn. Out of order is not covered up by a later success, nor a full disk by what
+    /// it leads to: the Stores behind the refused one are out of order.
     pub fn tell(&mut self, verdict: Verdict) {
-        if !(self.news == Some(Verdict::OutOfOrder {}) && verdict == (Verdict::Done {})) {
+        let covered = match self.news {
+            Some(Verdict::OutOfOrder {}) => verdict == (Verdict::Done {}),
+            Some(Verdict::DiskFull {}) => verdict == (Verdict::OutOfOrder {}),
+            _ => false,
+        };
+        if !covered {
             self.news = Some(verdict);
         }
     }

@@ -45,6 +45,8 @@ pub(super) struct Server {
     /// The known tail that it was last sent, and that it confirmed.
     pub told: Offset,
     pub confirmed: Offset,
+    /// Where it made the sequencer go back to, and why, since it last stored something.
+    pub went_back: Option<(Offset, Verdict)>,
     /// When it last made progress, or was sent something while it had nothing to do.
     pub progress_at: Tick,
 }
@@ -88,6 +90,7 @@ impl Ordering {
             useless: false,
             told: Offset::ZERO,
             confirmed: Offset::ZERO,
+            went_back: None,
             progress_at: now,
         };
         let servers = config.nodes().iter().map(server).collect();
@@ -146,13 +149,21 @@ impl Ordering {
         invariants::not_ahead_of_its_source(m.state.known_tail, known_tail);
         if m.state.local_tail > server.stored {
             server.stored = m.state.local_tail;
+            server.went_back = None;
             server.progress_at = now;
             server.next = server.next.max(server.stored.min(next));
         }
         match m.verdict {
             Verdict::OutOfOrder {} | Verdict::Unconfigured {} if m.round == server.round => {
-                hit("native.sequencer.go_back");
-                server.go_back(m.expects.max(known_tail).min(next));
+                // At once only the first time: a server that does not get past the place is given time (X10), or the two would
+                // talk without a pause, and on one node without an end.
+                let to = m.expects.max(known_tail).min(next);
+                if server.went_back.replace((to, m.verdict.clone())) == Some((to, m.verdict.clone())) {
+                    hit("native.sequencer.no_way_back");
+                } else {
+                    hit("native.sequencer.go_back");
+                    server.go_back(to);
+                }
             }
             Verdict::DiskFull {} => server.full = true,
             Verdict::Done {} => server.full = false,
