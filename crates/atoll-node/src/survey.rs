@@ -14,6 +14,8 @@ use crate::members::Members;
 
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_millis(500);
+/// The kind of Loglet that no LogServer holds.
+const LOCAL: &str = "local";
 /// Most pages that are asked of one server.
 const MAX_PAGES: usize = 1000;
 
@@ -69,6 +71,10 @@ impl Survey {
         let Some(loglets) = self.servers.get(&node) else {
             return Progress { has_up_to: None, lacks: 0 };
         };
+        // The LogServer knows nothing of it; its one node has it all or does not answer.
+        if segment.kind == LOCAL {
+            return Progress { has_up_to: Some(to), lacks: 0 };
+        }
         let (from_offset, to_offset) = (segment.offset_of(from), segment.offset_of(to));
         let Some(status) = loglets.get(&segment.loglet) else {
             return Progress { has_up_to: Some(from), lacks: to.since(from) };
