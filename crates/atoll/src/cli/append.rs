@@ -49,82 +49,112 @@ pub async fn run(common: &Common, log: &Log, args: &AppendArgs) -> Result<(), Cl
     }
 }
 
-/// What was acknowledged so far.
+/// Lines on their way, and what became of those before.
 #[derive(Default)]
-struct Done {
+struct Progress {
+    /// In order; with the bytes of each.
+    in_flight: VecDeque<(u64, Appending)>,
+    /// Lines that have an outcome.
+    settled: u64,
     records: u64,
     bytes: u64,
     first: Option<u64>,
     last: u64,
+    /// The first line that was not acknowledged.
+    failed: Option<(u64, Error)>,
+    timeline: Option<Timeline>,
+}
+
+impl Progress {
+    /// Waits for the oldest line.
+    async fn settle(&mut self, bar: &ProgressBar) -> Result<(), CliError> {
+        let Some((length, appending)) = self.in_flight.pop_front() else { return Ok(()) };
+        let outcome = appending.await;
+        self.settled += 1;
+        match outcome {
+            Ok(position) => {
+                self.records += 1;
+                self.bytes += length;
+                self.first.get_or_insert(position);
+                self.last = position;
+                bar.inc(length + 1);
+                if self.records.is_multiple_of(1024) {
+                    bar.set_message(grouped(self.records));
+                }
+            }
+            Err(error) => {
+                self.failed.get_or_insert((self.settled, error));
+                return Ok(());
+            }
+        }
+        self.timeline.as_mut().map_or(Ok(()), Timeline::note)
+    }
+
+    /// Appends lines, `depth` in flight, until they end or one fails.
+    async fn feed(
+        &mut self,
+        log: &Log,
+        lines: &mut mpsc::Receiver<Chunk>,
+        depth: usize,
+        bar: &ProgressBar,
+    ) -> Result<(), CliError> {
+        while let Some(chunk) = lines.recv().await {
+            for line in chunk? {
+                if self.in_flight.len() >= depth {
+                    self.settle(bar).await?;
+                }
+                if self.failed.is_some() {
+                    return Ok(());
+                }
+                let length = line.len() as u64;
+                self.in_flight.push_back((length, log.submit(line).await?));
+            }
+        }
+        Ok(())
+    }
 }
 
 async fn append_lines(common: &Common, log: &Log, path: &Path, args: &AppendArgs) -> Result<(), CliError> {
-    let depth = args.depth as usize;
     let (mut lines, total_bytes) = open(path)?;
-    let mut timeline = args.timeline.as_deref().map(Timeline::create).transpose()?;
+    let timeline = args.timeline.as_deref().map(Timeline::create).transpose()?;
     let bar = progress_bar(total_bytes);
     let started = Instant::now();
-    let mut done = Done::default();
-    let mut in_flight: VecDeque<(u64, Appending)> = VecDeque::with_capacity(depth);
-    let outcome = async {
-        while let Some(chunk) = lines.recv().await {
-            for line in chunk? {
-                if in_flight.len() >= depth
-                    && let Some(oldest) = in_flight.pop_front()
-                {
-                    settle(oldest, &mut done, &bar, &mut timeline).await?;
-                }
-                let length = line.len() as u64;
-                in_flight.push_back((length, log.submit(line).await?));
-            }
-        }
-        while let Some(oldest) = in_flight.pop_front() {
-            settle(oldest, &mut done, &bar, &mut timeline).await?;
-        }
-        Ok::<(), CliError>(())
+    let mut progress = Progress { timeline, ..Progress::default() };
+    let fed = progress.feed(log, &mut lines, args.depth as usize, &bar).await;
+    // What is under way is waited for after a failure, too: its outcome belongs to the report.
+    while !progress.in_flight.is_empty() {
+        progress.settle(&bar).await?;
     }
-    .await;
     bar.finish_and_clear();
-    if let Some(timeline) = &mut timeline {
+    if let Some(timeline) = &mut progress.timeline {
         timeline.write()?;
     }
-    if let Err(error) = outcome {
-        return Err(at_line(error, done.records + 1));
+    if let Some((line, error)) = progress.failed.take() {
+        let behind = progress.records - (line - 1);
+        return Err(at_line(error.into(), line, behind));
     }
-    report(common, log, &done, started.elapsed())
+    if let Err(error) = fed {
+        return Err(at_line(error, progress.settled + 1, 0));
+    }
+    report(common, log, &progress, started.elapsed())
 }
 
-async fn settle(
-    (length, appending): (u64, Appending),
-    done: &mut Done,
-    bar: &ProgressBar,
-    timeline: &mut Option<Timeline>,
-) -> Result<(), CliError> {
-    let position = appending.await?;
-    if let Some(timeline) = timeline {
-        timeline.note()?;
-    }
-    done.records += 1;
-    done.bytes += length;
-    done.first.get_or_insert(position);
-    done.last = position;
-    bar.inc(length + 1);
-    if done.records.is_multiple_of(1024) {
-        bar.set_message(grouped(done.records));
-    }
-    Ok(())
-}
-
-/// Says which line it was.
-fn at_line(error: CliError, line: u64) -> CliError {
-    let add = |failure: Failure| Failure {
-        message: format!("line {}: {}", grouped(line), failure.message),
-        next: match (line, failure.next.as_str()) {
-            (1, next) => next.to_owned(),
-            (_, "") => "the lines before it are appended".to_owned(),
-            (_, next) => format!("the lines before it are appended; {next}"),
-        },
-        ..failure
+/// Says which line it was, and what became of the others.
+fn at_line(error: CliError, line: u64, appended_behind: u64) -> CliError {
+    let add = |failure: Failure| {
+        let mut next = match line {
+            1 => String::new(),
+            _ => "the lines before it are appended".to_owned(),
+        };
+        if appended_behind > 0 {
+            let and = if next.is_empty() { "" } else { ", and " };
+            next.push_str(&format!("{and}{} behind it", grouped(appended_behind)));
+        }
+        if !next.is_empty() && !failure.next.is_empty() {
+            next.push_str("; ");
+        }
+        next.push_str(&failure.next);
+        Failure { message: format!("line {}: {}", grouped(line), failure.message), next, ..failure }
     };
     match error {
         CliError::Client(Error::DidNotHappen(failure)) => CliError::Client(Error::DidNotHappen(add(failure))),
@@ -133,7 +163,7 @@ fn at_line(error: CliError, line: u64) -> CliError {
     }
 }
 
-fn report(common: &Common, log: &Log, done: &Done, took: Duration) -> Result<(), CliError> {
+fn report(common: &Common, log: &Log, done: &Progress, took: Duration) -> Result<(), CliError> {
     let seconds = took.as_secs_f64();
     let per_second = done.records as f64 / seconds.max(1e-9);
     let megabytes_per_second = done.bytes as f64 / 1e6 / seconds.max(1e-9);
@@ -279,9 +309,13 @@ mod tests {
 
     #[test]
     fn a_failure_names_its_line() {
-        let error = at_line(CliError::Client(too_long()), 1235);
-        let CliError::Client(Error::DidNotHappen(failure)) = error else { panic!("changed outcome") };
-        assert!(failure.message.starts_with("line 1,235: "), "{failure}");
-        assert!(failure.next.starts_with("the lines before it are appended; "), "{failure}");
+        let words = |line, behind| match at_line(CliError::Client(too_long()), line, behind) {
+            CliError::Client(Error::DidNotHappen(failure)) => (failure.message, failure.next),
+            other => panic!("changed outcome: {other}"),
+        };
+        assert!(words(1235, 0).0.starts_with("line 1,235: "));
+        assert_eq!(words(1235, 0).1, "the lines before it are appended; split it");
+        assert_eq!(words(2, 63).1, "the lines before it are appended, and 63 behind it; split it");
+        assert_eq!(words(1, 0).1, "split it");
     }
 }
