@@ -15,6 +15,9 @@ use crate::survey::{Survey, segments};
 const ANSWER: Duration = Duration::from_secs(2);
 /// Most requests of one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
+/// Chains that are read anew in one round: nobody tells a node whose doors a log is not used through that segments were
+/// rebuilt or went, and it would look for its gaps in a chain of long ago.
+const CHAINS_PER_ROUND: usize = 8;
 /// The kind of Loglet that is filled this way.
 const NATIVE: &str = "native";
 
@@ -34,11 +37,23 @@ pub struct Filler {
 impl Filler {
     /// Runs until the node ends.
     pub async fn run(self) {
+        let mut turn = 0;
         loop {
             self.env.sleep(self.env.jitter(self.every)).await;
+            self.refresh_some(&mut turn).await;
             if self.members.identity().log {
                 self.round().await;
             }
+        }
+    }
+
+    /// Reads the chains of the logs whose turn it is.
+    async fn refresh_some(&self, turn: &mut usize) {
+        let opened = self.logs.opened();
+        for _ in 0..opened.len().min(CHAINS_PER_ROUND) {
+            let log = &opened[*turn % opened.len()];
+            *turn = turn.wrapping_add(1);
+            drop(self.env.within(ANSWER, log.refresh()).await);
         }
     }
 
