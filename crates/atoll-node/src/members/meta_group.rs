@@ -4,43 +4,43 @@
 use std::time::Duration;
 
 use atoll_core::{Directory, Env, NodeId};
-use atoll_registers::rmwpaxos::{GroupConfig, Member};
+use atoll_registers::rmwpaxos::{GroupConfig, Member, RmwRegisters};
 
 use super::Members;
+use super::change::Changes;
 use super::late::LateRegisters;
 use super::table::MemberTable;
 
 /// Acceptors that are enough: two may fail at once.
 pub const MOST_ACCEPTORS: usize = 5;
 
-/// The group that should serve, if it is another than `current`: as many as there are up to [`MOST_ACCEPTORS`], an odd
-/// number, those that are there first. `alive` says which newcomers can be told now; members that are merely down stay.
+/// The group that should serve, if it is another than `current` and can be made now: the members that are there and fit, and
+/// newcomers, up to [`MOST_ACCEPTORS`], an odd number. `alive` says which newcomers can be told now; members that are merely down
+/// stay. A group never shrinks because a replacement is late: with fewer copies the next lost disk would lose the registers.
 pub fn next_group(
     current: &GroupConfig,
     table: &MemberTable,
     alive: impl Fn(NodeId) -> bool,
 ) -> Option<Vec<Member>> {
-    let fit = |m: &Member| {
-        table.nodes.get(&m.node).is_some_and(|row| row.meta && !row.draining && row.storage == m.storage)
+    let fit = |node: &NodeId| table.nodes.get(node).filter(|r| r.meta && !r.draining && r.storage.0 != 0);
+    let eligible = table.nodes.keys().filter(|n| fit(n).is_some()).count();
+    let wanted = match eligible.min(MOST_ACCEPTORS) {
+        // Two tolerate no failure, as one does; but two that were three keep two copies.
+        2 => current.members.len().min(2),
+        // An even number tolerates no more failures than the odd one below it.
+        n if n.is_multiple_of(2) => n.saturating_sub(1),
+        n => n,
     };
-    let mut next: Vec<Member> = current.members.iter().filter(|m| fit(m)).cloned().collect();
-    let stay = next.len();
+    let stays = |m: &&Member| fit(&m.node).is_some_and(|row| row.storage == m.storage);
+    let mut next: Vec<Member> = current.members.iter().filter(stays).cloned().collect();
     for (node, row) in &table.nodes {
-        let new = row.meta && !row.draining && row.storage.0 != 0 && alive(*node);
-        if new && !next.iter().any(|m| m.node == *node) {
+        if fit(node).is_some() && alive(*node) && !next.iter().any(|m| m.node == *node) {
             next.push(Member { node: *node, storage: row.storage });
         }
     }
-    let most = next.len().min(MOST_ACCEPTORS);
-    // An even number tolerates no more failures than the odd one below it.
-    let size = if most.is_multiple_of(2) { most.saturating_sub(1) } else { most };
-    let lost = current.members.len() - stay;
-    if next.is_empty() || (lost == 0 && size <= stay) {
-        return None;
-    }
-    next.truncate(size.max(1));
+    next.truncate(wanted);
     next.sort_by_key(|m| m.node);
-    (next != current.members).then_some(next)
+    (wanted > 0 && next.len() == wanted && next != current.members).then_some(next)
 }
 
 /// The procedure of each node: the first living acceptor of the group sees to it that the group is what it should be.
@@ -52,29 +52,35 @@ pub struct MetaGroup {
     pub members: Members,
     /// The registers of this node.
     pub registers: LateRegisters,
+    /// Reads the table anew before anything is done.
+    pub changes: Changes,
     /// How often it looks without being told to.
     pub every: Duration,
 }
 
 impl MetaGroup {
+    /// The group that this node should make now, if any.
+    fn wanted(&self) -> Option<(RmwRegisters, Vec<Member>)> {
+        let registers = self.registers.get()?;
+        let group = registers.group();
+        let table = self.members.table();
+        let first = group.members.iter().map(|m| m.node).find(|n| self.members.is_alive(*n));
+        if table.version == 0 || first != Some(self.env.node()) {
+            return None;
+        }
+        let candidates = self.members.candidates();
+        let next = next_group(&group, &table, |n| candidates.iter().any(|c| c.node == n && c.alive))?;
+        Some((registers, next))
+    }
+
     /// Runs until the node ends.
     pub async fn run(self) {
         let mut seen = 0;
         loop {
-            if let Some(registers) = self.registers.get() {
-                let group = registers.group();
-                let first = group.members.iter().map(|m| m.node).find(|n| self.members.is_alive(*n));
-                let table = self.members.table();
-                let next = if table.version == 0 {
-                    None
-                } else {
-                    let candidates = self.members.candidates();
-                    let alive = |n| candidates.iter().any(|c| c.node == n && c.alive);
-                    next_group(&group, &table, alive)
-                };
-                if let Some(next) = next
-                    && first == Some(self.env.node())
-                {
+            if self.wanted().is_some() {
+                // Again with a fresh table, and, by reading it, the newest group: an old table may name a lost disk.
+                let fresh = self.changes.refresh().await.is_ok();
+                if let Some((registers, next)) = self.wanted().filter(|_| fresh) {
                     atoll_core::testing::hit("members.hand_over");
                     // A failure is tried again at the next look.
                     drop(registers.hand_over(next).await);
@@ -86,6 +92,23 @@ impl MetaGroup {
                 Err(_) => self.members.changed.rings(),
             };
             self.env.sleep(self.env.jitter(self.every / 4)).await;
+        }
+    }
+
+    /// Asks the peer whose turn it is which group serves. A node that slept over several hand-overs may know only acceptors
+    /// that have lost their disks or are gone since: those cannot tell it where the registers went.
+    async fn hear_from_one(&self, registers: &RmwRegisters, turn: &mut usize) {
+        let peers: Vec<NodeId> =
+            self.members.peers().into_iter().filter(|p| self.members.is_alive(*p)).collect();
+        if peers.is_empty() {
+            return;
+        }
+        *turn = turn.wrapping_add(1);
+        let asked = registers.ask_group(peers[*turn % peers.len()]);
+        if let Ok(Some(group)) = self.env.within(self.every, asked).await
+            && registers.adopt(&group)
+        {
+            atoll_core::testing::hit("members.heard_of_group");
         }
     }
 }
@@ -148,7 +171,18 @@ mod tests {
         assert_eq!(next(&three, &five).unwrap().len(), 5);
         assert_eq!(next(&[(1, 11)], &five[..2]), None, "one to two gains nothing");
         assert_eq!(next(&[(1, 11)], &five[..3]).unwrap().len(), 3);
-        // Two are left of three: one holds them all rather than two that need each other.
-        assert_eq!(next(&three, &[(1, 11, false), (2, 22, false), (3, 33, true)]), Some(vec![(1, 11)]));
+        // Two are left of three: they keep two copies.
+        assert_eq!(
+            next(&three, &[(1, 11, false), (2, 22, false), (3, 33, true)]),
+            Some(vec![(1, 11), (2, 22)])
+        );
+    }
+
+    #[test]
+    fn a_group_does_not_shrink_while_a_replacement_is_down() {
+        let rows = [(1, 11, false), (2, 22, false), (3, 99, false)];
+        let three = group(&[(1, 11), (2, 22), (3, 33)]);
+        assert_eq!(next_group(&three, &table(&rows), |n| n != NodeId(3)), None);
+        assert_eq!(next_group(&three, &table(&rows), |_| true).map(|g| g.len()), Some(3));
     }
 }
