@@ -42,6 +42,7 @@ impl Directory for Everybody {
                 sequencer: true,
                 meta: true,
                 draining: false,
+                leaving: false,
                 alive: true,
             })
             .collect()

@@ -168,11 +168,10 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
             health.up && !health.closed && health.refused.is_none()
         };
         let members = load::members(&stage);
-        let others = members.iter().filter(|h| **h != host);
         members.contains(&host)
-            && members.len() >= 3
-            && others.into_iter().all(|h| well(*h))
+            && members.iter().filter(|h| **h != host).all(|h| well(*h))
             && load::is_repaired(&stage)
+            && load::can_be_lost(&stage, host)
     })
 }
 

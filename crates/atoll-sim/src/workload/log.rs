@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::{Decode, NodeId};
-use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord};
+use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
 use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_loglets::native::NativeConfig;
 use bytes::Bytes;
@@ -283,12 +283,29 @@ pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
     lost_disk(stage).is_none()
 }
 
+/// Whether everything that a host keeps is on two others, too.
+pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
+    let wire = stage.oracles.wire.lock();
+    let node = NodeId(host as u32 + 1);
+    let segments = wire.chain.newest_of_all().flat_map(|(_, c)| c.segments());
+    let kept_elsewhere = |s: &Segment| {
+        NativeConfig::from_bytes(s.config.clone())
+            .is_ok_and(|c| c.servers.len() >= 3 || c.storage_of(node).is_none())
+    };
+    let group = wire.rmw.newest_group();
+    segments.into_iter().all(kept_elsewhere)
+        && group.is_some_and(|g| g.members.len() >= 3 || g.members.iter().all(|m| m.node != node))
+}
+
 /// What still names a lost disk.
 fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
     let wire = stage.oracles.wire.lock();
     let is_there = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
     for (name, chain) in wire.chain.newest_of_all() {
-        for segment in chain.segments().iter().filter(|s| s.kind == "native") {
+        // What is empty, or trimmed as a whole, has nothing to lose.
+        let counts =
+            |s: &&Segment| s.kind == "native" && s.stop.is_none_or(|stop| stop > s.start.max(chain.trim()));
+        for segment in chain.segments().iter().filter(counts) {
             let servers = NativeConfig::from_bytes(segment.config.clone()).ok()?.servers;
             if let Some((node, _)) = servers.into_iter().find(|(n, s)| !is_there(*n, *s)) {
                 return Some(format!("segment {} of {name} names a lost disk of node {node}", segment.start));
