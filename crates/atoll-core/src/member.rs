@@ -42,8 +42,10 @@ pub struct Candidate {
     pub sequencer: bool,
     /// May hold registers.
     pub meta: bool,
-    /// Is being drained.
+    /// An operator wants it empty: it is to hold nothing.
     pub draining: bool,
+    /// It is about to stop and will be back: it keeps its place as a server, like one that is down, but orders nothing new.
+    pub leaving: bool,
     /// Believed to be up. A belief: safety never rests on it.
     pub alive: bool,
 }

@@ -39,6 +39,7 @@ impl Directory for Everybody {
             sequencer: true,
             meta: true,
             draining: false,
+            leaving: false,
             alive: true,
         };
         self.0.iter().map(one).collect()

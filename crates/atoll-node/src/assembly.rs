@@ -66,7 +66,7 @@ pub struct Parts {
     pub options: Options,
 }
 
-/// A node, put together. Feed the journal's records to `core` before [`Assembly::start`].
+/// A node, put together. Feed the journal's records to `core` before [`NodeParts::start`].
 pub struct Assembly {
     /// To be driven by a host.
     pub core: NodeCore,
@@ -162,6 +162,7 @@ impl NodeParts {
             env: self.env.clone(),
             members: self.members.clone(),
             registers: self.registers.clone(),
+            changes: self.changes.clone(),
             every,
         };
         self.env.spawn("meta_group", Box::pin(meta.run()));

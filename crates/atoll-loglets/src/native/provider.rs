@@ -246,7 +246,7 @@ const ABSENT: u8 = 16;
 fn unfitness(spec: &LogletSpec, candidate: &Candidate, identity: &Identity) -> u8 {
     u8::from(identity.failed) * FAILED
         + u8::from(spec.avoid.contains(&candidate.node)) * 4
-        + u8::from(candidate.draining || identity.draining) * 2
+        + u8::from(candidate.draining || candidate.leaving || identity.draining) * 2
         + u8::from(!candidate.alive)
 }
 

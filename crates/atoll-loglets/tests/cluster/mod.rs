@@ -68,6 +68,7 @@ impl Directory for All {
             sequencer: true,
             meta: true,
             draining: false,
+            leaving: false,
             alive: true,
         };
         self.0.iter().map(one).collect()

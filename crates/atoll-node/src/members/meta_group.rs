@@ -75,8 +75,11 @@ impl MetaGroup {
 
     /// Runs until the node ends.
     pub async fn run(self) {
-        let mut seen = 0;
+        let (mut seen, mut turn) = (0, 0);
         loop {
+            if let Some(registers) = self.registers.get() {
+                self.hear_from_one(&registers, &mut turn).await;
+            }
             if self.wanted().is_some() {
                 // Again with a fresh table, and, by reading it, the newest group: an old table may name a lost disk.
                 let fresh = self.changes.refresh().await.is_ok();

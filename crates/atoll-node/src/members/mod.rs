@@ -242,7 +242,8 @@ impl Directory for Members {
                     log: m.log,
                     sequencer: m.sequencer,
                     meta: m.meta,
-                    draining: m.draining || (mine && inner.leaving) || peer.is_some_and(|p| p.leaving),
+                    draining: m.draining,
+                    leaving: (mine && inner.leaving) || peer.is_some_and(|p| p.leaving),
                     alive: (mine && !inner.me.failed) || peer.is_some_and(|p| p.alive && !p.lost_by_gossip),
                 }
             })

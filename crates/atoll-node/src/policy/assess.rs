@@ -91,7 +91,7 @@ impl View<'_> {
                 None
             };
         }
-        let draining = candidates.iter().any(|c| c.node == node && c.draining);
+        let draining = candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
         match self.members.liveness(node) {
             Some(life) if !life.alive => Some(Reason::SequencerGone(node)),
             Some(life) if life.incarnation.is_some_and(|i| i != incarnation) => {
@@ -105,7 +105,8 @@ impl View<'_> {
     fn server(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
         let table = self.members.table();
         let inside = |node: NodeId| active.servers.iter().any(|(n, _)| *n == node);
-        let spare = candidates.iter().any(|c| c.log && c.alive && !c.draining && !inside(c.node));
+        let spare =
+            candidates.iter().any(|c| c.log && c.alive && !c.draining && !c.leaving && !inside(c.node));
         let can_leave = can_do_without_drained(candidates, active.servers.len());
         for (node, storage) in &active.servers {
             let row = table.nodes.get(node);
@@ -133,8 +134,13 @@ impl View<'_> {
 
     /// The next segment: like the active one, without the nodes that are gone or leaving.
     pub fn remedy(&self, reason: Reason) -> LogletSpec {
-        let mut avoid: Vec<NodeId> =
-            self.members.candidates().iter().filter(|c| !c.alive || c.draining).map(|c| c.node).collect();
+        let mut avoid: Vec<NodeId> = self
+            .members
+            .candidates()
+            .iter()
+            .filter(|c| !c.alive || c.draining || c.leaving)
+            .map(|c| c.node)
+            .collect();
         // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries.
         if !matches!(reason, Reason::SequencerRestarted(_) | Reason::StorageReplaced(_)) {
             avoid.push(reason.node());
@@ -153,7 +159,9 @@ impl View<'_> {
         let others = self.members.candidates();
         let rank = others
             .iter()
-            .filter(|c| c.alive && !c.draining && c.node != reason.node() && c.node < self.me.node)
+            .filter(|c| {
+                c.alive && !c.draining && !c.leaving && c.node != reason.node() && c.node < self.me.node
+            })
             .count();
         self.timings.rank_delay * u32::try_from(rank).unwrap_or(u32::MAX)
     }
