@@ -181,6 +181,11 @@ impl HostDisk {
         inputs
     }
 
+    /// The journal does not take everything at the moment.
+    pub(crate) fn is_short(&self) -> bool {
+        self.space == Space::FactsOnly
+    }
+
     /// Writes down what is synced, as a host does in a quiet moment.
     pub(crate) fn mark(&mut self) -> bool {
         self.journal.as_mut().is_some_and(|j| j.mark().and_then(|()| j.sync()).is_ok())

@@ -743,7 +743,8 @@ impl<A: Assembly> World<A> {
         let h = &mut self.hosts[host];
         if !h.upkeep_planned {
             h.upkeep_planned = true;
-            let at = self.now + self.rng.tail(2_000_000) * h.disk_slower;
+            let pause = if h.disk.is_short() { 100_000_000 } else { 2_000_000 };
+            let at = self.now + self.rng.tail(pause) * h.disk_slower;
             self.queue.push(at, Event::Upkeep { host, life: h.life });
         }
     }
@@ -757,8 +758,14 @@ impl<A: Assembly> World<A> {
         if h.writing.is_none() && !h.disk.mark() {
             return self.journal_failed(host, "the journal could not be marked".to_owned());
         }
-        for input in h.disk.upkeep() {
+        let inputs = h.disk.upkeep();
+        for input in inputs {
+            self.trace.line(self.now, format_args!("host {host}: journal wants {input:?}"));
             self.input(host, input);
+        }
+        // Nobody tells that space came back: the journal has to be asked.
+        if self.hosts[host].disk.is_short() {
+            self.upkeep_soon(host);
         }
     }
 }
