@@ -77,8 +77,8 @@ impl Shared {
                     }
                 }
                 Err(ReadError::Unavailable(why)) => {
-                    // A newer chain may have the segment on other servers (modify).
-                    if from == ReadFrom::LocalOnly || self.refreshed().await?.version == chain.version {
+                    // A newer chain may have the segment on other servers, this node's new disk among them (modify).
+                    if self.refreshed().await?.version == chain.version {
                         return Err(LogError::Unavailable(why).into());
                     }
                 }
