@@ -13,6 +13,7 @@ use atoll_core::{
 use atoll_log::{Batch, LogletId, Offset};
 
 use super::config;
+use super::invariants;
 use super::message::LocalAppend;
 use crate::intake::{Forgotten, Intake};
 use crate::native::message::{
@@ -181,7 +182,13 @@ impl LocalStore {
         for part in parts {
             let upto = part.first.plus(part.count.into());
             match part.new {
-                Some(entries) => reveals = self.stage(loglet, part.first, &entries, out),
+                Some(entries) => {
+                    if let Some(kept) = self.kept.loglets.get(&loglet) {
+                        let sealed = !matches!(kept.seal, Sealing::Open);
+                        invariants::extends(kept.staged_tail, part.first, sealed);
+                    }
+                    reveals = self.stage(loglet, part.first, &entries, out);
+                }
                 None => {
                     hit("local.duplicate");
                     let staged =

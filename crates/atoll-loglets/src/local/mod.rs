@@ -16,6 +16,7 @@
 pub mod config;
 pub mod message;
 
+mod invariants;
 mod local_store;
 mod loglet;
 mod provider;

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use atoll_core::testing::hit;
 use atoll_core::{Class, NodeId, roles};
-use atoll_log::Offset;
+use atoll_log::{LogletError, Offset};
 
 use super::loglet::Group;
-use super::message::{Fill, FillEnded, Verdict};
+use super::message::{Delete, Fill, FillEnded, Verdict};
 
 /// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
 pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
@@ -18,9 +18,16 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
         while at < gap.end {
             let mut sources: Vec<NodeId> = group.readers();
             sources.retain(|n| *n != own);
-            let Ok(entries) = group.fetch(&sources, at, gap.end).await else {
-                hit("native.back_fill.no_source");
-                continue 'gaps;
+            let entries = match group.fetch(&sources, at, gap.end).await {
+                Ok(entries) => entries,
+                Err(LogletError::Gone) => {
+                    delete_too(&group);
+                    break 'gaps;
+                }
+                Err(_) => {
+                    hit("native.back_fill.no_source");
+                    continue 'gaps;
+                }
             };
             for (count, batch) in entries.counts.into_iter().zip(entries.batches) {
                 let fill = Fill { loglet: group.id, first: at, count, batch };
@@ -32,4 +39,11 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
         }
     }
     group.env.post(own, Class::Data, roles::LOG_SERVER, FillEnded { loglet: group.id });
+}
+
+/// A peer has deleted the loglet, as its owner told it to (T10), and this server was away then: without this it would keep the
+/// entries, and look for what it lacks of them, for ever.
+pub(crate) fn delete_too(group: &Group) {
+    hit("native.server.deletes_too");
+    group.env.post(group.env.node(), Class::Control, roles::LOG_SERVER, Delete { loglet: group.id });
 }

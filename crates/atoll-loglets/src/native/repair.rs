@@ -77,6 +77,7 @@ impl Group {
                 Ok(Ok(entries)) if entries.verdict == (Verdict::Done {}) && entries.first == at => {
                     return Ok(entries);
                 }
+                Ok(Ok(entries)) if entries.verdict == (Verdict::Gone {}) => return Err(LogletError::Gone),
                 Ok(Ok(entries)) => error = failure([&entries.verdict]),
                 _ => {}
             }

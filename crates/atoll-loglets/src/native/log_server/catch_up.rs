@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::testing::hit;
 use atoll_core::{Caller, Class, Effects, Lsn, NodeId, Space, Tick, roles};
-use atoll_log::{LogletId, Offset};
+use atoll_log::{LogletError, LogletId, Offset};
 
 use super::LogServer;
 use super::replica::Replica;
@@ -76,7 +76,9 @@ impl LogServer {
     pub(super) fn look_for_gaps(&mut self, now: Tick, out: &mut Effects) {
         self.next_look = None;
         let mut keep = BTreeMap::new();
-        for (loglet, known_then) in std::mem::take(&mut self.lagging) {
+        let mut earlier = std::mem::take(&mut self.lagging);
+        let later = earlier.split_off(&LogletId(self.last_filled.0.saturating_add(1)));
+        for (loglet, known_then) in later.into_iter().chain(earlier) {
             let Some(replica) = self.kept.loglets.get_mut(&loglet) else { continue };
             let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
             let room = self.fills < self.options.max_fills && out.space() == Space::Plenty;
@@ -84,6 +86,7 @@ impl LogServer {
                 hit("native.server.back_fill");
                 replica.own.filling = true;
                 self.fills += 1;
+                self.last_filled = loglet;
                 let group = group(&self.env, loglet, replica);
                 out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
             }
@@ -103,13 +106,15 @@ impl LogServer {
         if self.checking || out.space() == Space::Closed {
             return;
         }
-        while let Some(loglet) = self.doubtful.first().copied() {
+        let next = LogletId(self.last_checked.0.saturating_add(1));
+        while let Some(loglet) = self.doubtful.range(next..).chain(&self.doubtful).next().copied() {
             let Some(replica) = self.kept.loglets.get(&loglet).filter(|r| !r.settled) else {
                 self.doubtful.remove(&loglet);
                 continue;
             };
             hit("native.server.check_doubtful");
             self.checking = true;
+            self.last_checked = loglet;
             let group = group(&self.env, loglet, replica);
             out.run("native.check_doubtful", Box::pin(check(group)));
             return;
@@ -153,6 +158,10 @@ async fn check(group: Group) {
     let own = group.env.node();
     let end: Option<Option<Offset>> = match group.check_tail(false).await {
         Ok(tail) => Some(tail.sealed.map(|_| tail.at)),
+        Err(LogletError::Gone) => {
+            back_fill::delete_too(&group);
+            None
+        }
         Err(_) => None,
     };
     if let Some(Some(upto)) = end {

@@ -69,6 +69,10 @@ pub struct LogServer {
     lagging: BTreeMap<LogletId, Offset>,
     /// Loglets that may have been sealed while this server was away; 16 bytes each.
     doubtful: BTreeSet<LogletId>,
+    /// The loglets that a back-fill, and a check, were last started for: the next in line has its turn, or one that cannot be
+    /// helped would stand before the others for ever.
+    last_filled: LogletId,
+    last_checked: LogletId,
     checking: bool,
     next_look: Option<Tick>,
     fills: usize,
@@ -86,6 +90,8 @@ impl LogServer {
             touched: BTreeSet::new(),
             lagging: BTreeMap::new(),
             doubtful: BTreeSet::new(),
+            last_filled: LogletId::default(),
+            last_checked: LogletId::default(),
             checking: false,
             next_look: None,
             fills: 0,
