@@ -1,4 +1,5 @@
-//! The virtual log: a chain of Loglets under one sequence of positions, and the change from one to the next ("Virtual Consensus in Delos", OSDI '20, §3).
+//! The virtual log: a chain of Loglets under one sequence of positions, and the change from one to the next ("Virtual
+//! Consensus in Delos", OSDI '20, §3).
 //!
 //! | paper, §3 | here |
 //! | --- | --- |
