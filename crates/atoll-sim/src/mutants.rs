@@ -7,13 +7,28 @@ use crate::scenario;
 
 /// The scenarios that are to catch a mutant, the best one first.
 pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
-    let name = format!("{mutant:?}");
-    if name.starts_with("Rmw") { vec!["registers"] } else { vec!["registers"] }
+    use Mutant as M;
+    match mutant {
+        M::RmwT9 => vec!["disks", "registers"],
+        M::RmwT1 | M::RmwT2 | M::RmwT3 | M::RmwT4 | M::RmwT5 | M::RmwT6 | M::RmwT7 => vec!["registers"],
+        M::NativeT8 => vec!["disks"],
+        M::NativeT9 => vec!["crashes", "disks"],
+        M::X1 => vec!["crashes", "registers", "native"],
+        M::VlogV1
+        | M::VlogV2
+        | M::VlogV3
+        | M::VlogV4
+        | M::VlogV7
+        | M::VlogV14
+        | M::VlogInstallWithoutSeal
+        | M::VlogRevivedLoglet => vec!["virtuallog", "crashes", "all"],
+        _ => vec!["native", "virtuallog", "crashes"],
+    }
 }
 
 /// Tries each mutant until it is caught; prints a table. True if all were.
 pub fn hunt(mutants: &[Mutant], seeds: u64, threads: usize) -> bool {
-    println!("{:<24} {:<16} {:>6} {:>6}  first violation", "mutant", "scenario", "seed", "tried");
+    println!("{:<24} {:<12} {:>5} {:>6}  first violation", "mutant", "scenario", "seed", "tried");
     let mut all = true;
     for mutant in mutants {
         let mut caught = false;
@@ -22,8 +37,8 @@ pub fn hunt(mutants: &[Mutant], seeds: u64, threads: usize) -> bool {
             let sums = run_many(&s, 0..seeds, threads, *mutant, true, &|_, _| {});
             if let Some((seed, why)) = sums.failures.first() {
                 let tried = sums.passed + sums.failed;
-                let why: String = why.chars().take(110).collect();
-                println!("{:<24} {name:<16} {seed:>6} {tried:>6}  {why}", format!("{mutant:?}"));
+                let why: String = why.chars().take(120).collect();
+                println!("{:<24} {name:<12} {seed:>5} {tried:>6}  {why}", format!("{mutant:?}"));
                 caught = true;
                 break;
             }

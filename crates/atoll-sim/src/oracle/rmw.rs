@@ -71,6 +71,8 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct RmwOracle {
     groups: BTreeMap<u64, GroupConfig>,
+    /// The newest epoch that was opened.
+    opened: u64,
     registers: BTreeMap<Key, Ghost>,
     asked: BTreeMap<(NodeId, u64, NodeId, u64), Asked>,
     storages: BTreeMap<NodeId, StorageId>,
@@ -94,9 +96,14 @@ impl RmwOracle {
         (self.groups.len() as u64).saturating_sub(1)
     }
 
-    /// The group of the highest epoch that was seen.
+    /// The newest group that serves, as far as any disk says.
     pub fn newest_group(&self) -> Option<&GroupConfig> {
-        self.groups.values().next_back()
+        self.groups.get(&self.opened)
+    }
+
+    /// Whether a hand-over is under way.
+    pub fn is_handing_over(&self) -> bool {
+        self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
     }
 
     fn learn(&mut self, group: &GroupConfig, verdict: &mut Verdict) {
@@ -148,7 +155,10 @@ impl RmwOracle {
 
     fn fact(&mut self, who: &Who, fact: msg::Fact, payload: &Bytes, verdict: &mut Verdict) {
         match fact {
-            msg::Fact::First { group } | msg::Fact::Opened { group } => self.learn(&group, verdict),
+            msg::Fact::First { group } | msg::Fact::Opened { group } => {
+                self.learn(&group, verdict);
+                self.opened = self.opened.max(group.epoch);
+            }
             msg::Fact::Fenced { next, .. } => self.learn(&next, verdict),
             msg::Fact::Installed { group, name } => {
                 self.learn(&group, verdict);

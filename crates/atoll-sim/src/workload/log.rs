@@ -312,6 +312,9 @@ fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
             }
         }
     }
+    if wire.rmw.is_handing_over() {
+        return Some("a hand-over of the registers is not finished".to_owned());
+    }
     let group = wire.rmw.newest_group()?;
     let lost = group.members.iter().find(|m| !is_there(m.node, m.storage))?;
     Some(format!("the group of acceptors names a lost disk of node {}", lost.node))
