@@ -38,30 +38,21 @@ impl Filler {
     /// Runs until the node ends.
     pub async fn run(self) {
         let mut turn = 0;
+        let mut wait = self.every;
         loop {
-            self.env.sleep(self.env.jitter(self.every)).await;
-            self.refresh_some(&mut turn).await;
-            if self.members.identity().log {
-                self.round().await;
-            }
+            self.env.sleep(self.env.jitter(wait)).await;
+            // A server fills a few segments at a time: while there are more, they are asked for soon.
+            let more = self.members.identity().log && self.round().await;
+            wait = if more { self.every / 8 } else { self.every };
         }
     }
 
-    /// Reads the chains of the logs whose turn it is.
-    async fn refresh_some(&self, turn: &mut usize) {
-        let opened = self.logs.opened();
-        for _ in 0..opened.len().min(CHAINS_PER_ROUND) {
-            let log = &opened[*turn % opened.len()];
-            *turn = turn.wrapping_add(1);
-            drop(self.env.within(ANSWER, log.refresh()).await);
-        }
-    }
-
-    async fn round(&self) {
+    /// Asks for what is lacking; true if something was.
+    async fn round(&self) -> bool {
         let me = self.env.node();
         let survey = Survey::of(&self.env, me).await;
         if !survey.answered(me) {
-            return;
+            return false;
         }
         let mut wanted: Vec<Segment> = Vec::new();
         for log in self.logs.opened() {
@@ -72,6 +63,7 @@ impl Filler {
                 }
             }
         }
+        let more = !wanted.is_empty();
         for segment in wanted.into_iter().take(PER_ROUND) {
             let Some(stop) = segment.stop else { continue };
             atoll_core::testing::hit("policy.back_fill");
@@ -83,5 +75,6 @@ impl Filler {
             // Answered or not, the next round looks again.
             drop(self.env.within(ANSWER, self.env.call(me, ask)).await);
         }
+        more
     }
 }

@@ -195,8 +195,8 @@ pub async fn trimmer(stage: Stage<NodeHandles>, name: String, every: Duration) {
     }
 }
 
-/// Changes the chain, now and then, on `least` servers or more: extends to other servers, truncates, rebuilds sealed segments. Its node may die at any
-/// step; sometimes it is made to, after some more frames.
+/// Changes the chain, now and then, on `least` servers or more: extends to other servers, truncates, rebuilds sealed
+/// segments. Its node may die at any step; sometimes it is made to, after some more frames.
 pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration, least: usize) {
     use crate::world::fault::Fault;
     while !stage.over.is_up() {
