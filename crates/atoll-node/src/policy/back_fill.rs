@@ -43,7 +43,18 @@ impl Filler {
             self.env.sleep(self.env.jitter(wait)).await;
             // A server fills a few segments at a time: while there are more, they are asked for soon.
             let more = self.members.identity().log && self.round().await;
+            self.refresh_some(&mut turn).await;
             wait = if more { self.every / 8 } else { self.every };
+        }
+    }
+
+    /// Reads the chains of the logs whose turn it is.
+    async fn refresh_some(&self, turn: &mut usize) {
+        let opened = self.logs.opened();
+        for _ in 0..opened.len().min(CHAINS_PER_ROUND) {
+            let log = &opened[*turn % opened.len()];
+            *turn = turn.wrapping_add(1);
+            drop(self.env.within(ANSWER, log.refresh()).await);
         }
     }
 
