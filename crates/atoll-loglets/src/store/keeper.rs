@@ -212,7 +212,7 @@ impl<P: Protocol> Keeper<P> {
 
     /// Whether this id was deleted: for ever (native T10).
     pub fn is_gone(&self, loglet: LogletId) -> bool {
-        self.tombstones.contains(&loglet) && !mutant(Mutant::NativeT10)
+        self.tombstones.contains(&loglet) && !mutant(Mutant::NativeT10) && !mutant(Mutant::VlogRevivedLoglet)
     }
 
     /// A new loglet. The caller has checked that it may be here, and is not gone.
