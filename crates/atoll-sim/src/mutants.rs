@@ -9,7 +9,7 @@ use crate::scenario;
 pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
     use Mutant as M;
     match mutant {
-        M::RmwT9 => vec!["disks", "registers"],
+        M::RmwT9 => vec!["registers", "disks"],
         M::RmwT1 | M::RmwT2 | M::RmwT3 | M::RmwT4 | M::RmwT5 | M::RmwT6 | M::RmwT7 => vec!["registers"],
         M::NativeT8 => vec!["disks"],
         M::NativeT9 => vec!["crashes", "disks"],
@@ -21,8 +21,11 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::VlogV7
         | M::VlogV14
         | M::VlogInstallWithoutSeal
-        | M::VlogRevivedLoglet => vec!["virtuallog", "crashes", "all"],
-        _ => vec!["native", "virtuallog", "crashes"],
+        | M::VlogRevivedLoglet => vec!["vlog-seals", "virtuallog", "crashes", "all"],
+        M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
+            vec!["native", "virtuallog"]
+        }
+        _ => vec!["native-seals", "native", "vlog-seals", "virtuallog", "crashes"],
     }
 }
 

@@ -6,6 +6,7 @@ pub mod node;
 pub mod parts;
 pub mod phases;
 mod registers;
+mod seals;
 mod virtuallog;
 
 use std::collections::BTreeMap;
@@ -61,6 +62,8 @@ pub fn all() -> Vec<Scenario> {
         virtuallog::DISKS,
         virtuallog::MEMBERSHIP,
         virtuallog::ALL,
+        seals::NATIVE,
+        seals::VIRTUALLOG,
     ]
 }
 

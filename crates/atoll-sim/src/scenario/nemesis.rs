@@ -137,7 +137,8 @@ pub async fn run<H: Clone>(
         let host = rng.below(hosts) as usize;
         let other = (host + 1 + rng.below(hosts.max(2) - 1) as usize) % hosts as usize;
         let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
-        let usual = if rng.below(3) == 0 { 1_500 * MS } else { 150 * MS };
+        // Sometimes it is back before what its last life sent has arrived.
+        let usual = [1_500 * MS, 150 * MS, 150 * MS, 2 * MS][rng.below(4) as usize];
         let back = rng.tail(usual);
         match kind {
             Some(0) => cluster.inject(Fault::Crash { host, death, back_after: Some(back) }),
@@ -178,6 +179,21 @@ pub async fn run<H: Clone>(
     heal(&cluster, hosts as usize);
 }
 
+/// A nervous network: single directions between two hosts are held up for some milliseconds, again and again. What is sent to
+/// several reaches some of them much later than others.
+pub async fn nervous<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng, until: Tick) {
+    let hosts = cluster.hosts() as u64;
+    while env.now() < until && hosts > 1 {
+        let from = rng.below(hosts) as usize;
+        let to = (from + 1 + rng.below(hosts - 1) as usize) % hosts as usize;
+        cluster.inject(Fault::Block { from, to, blocked: true });
+        let held = [10 * MS, 40 * MS, 150 * MS][rng.below(3) as usize];
+        env.sleep(Duration::from_nanos(rng.tail(held))).await;
+        cluster.inject(Fault::Block { from, to, blocked: false });
+        env.sleep(Duration::from_nanos(rng.tail(20 * MS))).await;
+    }
+}
+
 /// After everything was healed: restarts nodes whose journal is closed, for ever.
 pub async fn medic<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng) {
     loop {
@@ -192,7 +208,7 @@ fn mood(rng: &mut Rng) -> Mood {
         lost_permille: some(rng),
         doubled_permille: some(rng),
         swapped_permille: some(rng),
-        slower: 1 + rng.below(2) * rng.below(10),
+        slower: [1, 1, 1 + rng.below(10), 1 + rng.below(300)][rng.below(4) as usize],
     }
 }
 

@@ -123,12 +123,14 @@ pub struct Faults {
     pub during: Duration,
     /// Which hosts may lose their disks, when.
     pub may_lose: MayLose,
+    /// How many directions of the network are held up for moments all the time.
+    pub nervous: usize,
 }
 
 impl Faults {
     /// Faults for the length of a full seed; no disk is lost.
     pub fn usual(menu: Menu, every: Duration) -> Self {
-        Faults { menu, every, during: SAFETY, may_lose: Box::new(|_| false) }
+        Faults { menu, every, during: SAFETY, may_lose: Box::new(|_| false), nervous: 0 }
     }
 }
 
@@ -169,6 +171,10 @@ where
         until,
         faults.may_lose,
     );
+    for _ in 0..faults.nervous {
+        let nervous = nemesis::nervous(stage.env.clone(), stage.cluster.clone(), rng.fork(), until);
+        stage.env.spawn("nervous", Box::pin(nervous));
+    }
     let healed = Flag::default();
     let satisfied = Flag::default();
     {

@@ -53,10 +53,25 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     if hosts > 1 {
         stage.spawn("operator", operator(stage.clone(), hosts));
     }
-    let menu = Menu::USUAL.some(&mut rng);
+    // In some runs disks are lost: the operator hands over to the new ones.
+    let wipe = rng.below(3) * u64::from(members > 1);
+    let menu = Menu { wipe, ..Menu::USUAL }.some(&mut rng);
     let every = Duration::from_millis(200 + rng.below(1500));
     let demand = load::demand(stage.clone(), names);
-    play(&mut world, &stage, &mut rng, Faults::usual(menu, every), demand)
+    let faults = Faults { may_lose: may_lose(&stage), ..Faults::usual(menu, every) };
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// One acceptor's disk at a time, and the next only when the group that serves names no lost one.
+fn may_lose(stage: &Stage<Handles>) -> Box<dyn Fn(usize) -> bool + Send> {
+    let stage = stage.clone();
+    Box::new(move |host| {
+        let wire = stage.oracles.wire.lock();
+        let Some(group) = wire.rmw.newest_group() else { return false };
+        let fine = |m: &Member| stage.cluster.storage(m.node.0 as usize - 1) == Some(m.storage);
+        let inside = group.members.iter().any(|m| m.node.0 as usize - 1 == host);
+        !wire.rmw.is_handing_over() && (!inside || group.members.len() >= 3) && group.members.iter().all(fine)
+    })
 }
 
 /// Hands the registers over to other groups, now and then.

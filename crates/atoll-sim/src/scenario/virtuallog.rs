@@ -154,6 +154,7 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
         every: Duration::from_millis(300 + rng.below(1500)),
         during: SAFETY,
         may_lose: may_lose(&stage),
+        nervous: 0,
     };
     let demand = load::demand(stage.clone(), names);
     play(&mut world, &stage, &mut rng, faults, demand)

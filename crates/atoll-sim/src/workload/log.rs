@@ -109,7 +109,17 @@ async fn round(stage: &Stage<NodeHandles>, name: &str, at: &mut usize, pending: 
 pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
-        check_once(&stage, &log, stage.below(64) as usize).await;
+        let at = stage.below(64) as usize;
+        // Several at one node, one a little after the other: a later one must not be answered by an earlier one's round (V14).
+        for _ in 0..stage.below(4) {
+            let (stage, log) = (stage.clone(), log.clone());
+            stage.clone().spawn("check", async move {
+                stage.pause(Duration::from_micros(50 + stage.below(3_000))).await;
+                check_once(&stage, &log, at).await;
+                stage.report();
+            });
+        }
+        check_once(&stage, &log, at).await;
         stage.report();
     }
 }
@@ -210,6 +220,17 @@ pub async fn operator(stage: Stage<NodeHandles>, name: String, every: Duration, 
             stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after });
         }
         change(&stage, &life, &name, least).await;
+        stage.report();
+    }
+}
+
+/// Extends, again and again, through nodes that live.
+pub async fn extender(stage: Stage<NodeHandles>, name: String, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
+        let Some(log) = life.handles.log(&name) else { continue };
+        let _ = stage.cluster.ask(&life, log.extend(spec(&stage, 3))).await;
         stage.report();
     }
 }

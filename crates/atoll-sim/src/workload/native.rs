@@ -266,6 +266,18 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
     }
 }
 
+/// Seals through one node, checks through others, and makes the next loglet.
+pub async fn sealer(stage: Stage<Handles>, islands: Islands, every: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(every).await;
+        let Some(island) = islands.newest() else { continue };
+        if seal(&stage, &island, None).await {
+            make(&stage, &islands, spec(&stage)).await;
+        }
+        stage.report();
+    }
+}
+
 fn spec(stage: &Stage<Handles>) -> LogletSpec {
     let hosts = stage.cluster.hosts();
     let size = [1, 3, 3, 3, 5][stage.below(5) as usize].min(hosts);

@@ -105,7 +105,7 @@ impl<A: Assembly> World<A> {
                 o.died(self.now, &who, &mut self.verdict);
             }
             self.net.forget_dialer(host);
-            self.net.cut_all(self.now, host, None, &mut self.queue);
+            self.net.sender_died(self.now, host, &mut self.queue);
         }
         let seed = self.rng.bits();
         let h = &mut self.hosts[host];

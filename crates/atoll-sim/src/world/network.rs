@@ -256,6 +256,24 @@ impl Network {
         queue.push(conn.cut_at + 1 + notice, Event::Down { conn: id });
     }
 
+    /// A process has died. Its operating system still delivers what the process had sent: most of it at once, and what a
+    /// partition holds up when that ends, if it ends soon.
+    pub fn sender_died(&mut self, now: u64, host: usize, queue: &mut Queue) {
+        for id in self.ids(host, None) {
+            let late = self.rng.below(4) == 0;
+            let within = if late { self.rng.below(1_500_000_000) } else { self.rng.below(2_000_000) };
+            let notice = self.rng.below(3_000_000);
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            if conn.cut_at != u64::MAX {
+                continue;
+            }
+            conn.cut_at = now + within;
+            // The other side notices a dialer's death by itself, and its own connection's end at once.
+            let at = if conn.dialer == host { conn.cut_at } else { conn.cut_at.min(now + 5_000_000) };
+            queue.push(at + 1 + notice, Event::Down { conn: id });
+        }
+    }
+
     /// Breaks all connections of a host, or those between two.
     pub fn cut_all(&mut self, now: u64, host: usize, with: Option<usize>, queue: &mut Queue) {
         let ids: Vec<u64> = self.ids(host, with);
