@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use atoll_core::testing::hit;
 use atoll_core::{Class, NodeId, roles};
-use atoll_log::{LogletError, Offset};
+use atoll_log::Offset;
 
 use super::loglet::Group;
-use super::message::{Delete, Fill, FillEnded, Verdict};
+use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
+use super::repair::CHUNK_BYTES;
 
 /// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
 pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
@@ -18,13 +19,22 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
         while at < gap.end {
             let mut sources: Vec<NodeId> = group.readers();
             sources.retain(|n| *n != own);
-            let entries = match group.fetch(&sources, at, gap.end).await {
-                Ok(entries) => entries,
-                Err(LogletError::Gone) => {
+            let entries = match source(&group, &sources, at, gap.end).await {
+                Source::Entries(entries) => entries,
+                Source::Trimmed(to) => {
+                    // This server was away when it was trimmed; nobody can give it what lies below any more.
+                    hit("native.back_fill.trims_too");
+                    let config = group.config_bytes.clone();
+                    let trim = Trim { loglet: group.id, config, to };
+                    group.env.post(own, Class::Control, roles::LOG_SERVER, trim);
+                    at = to;
+                    continue;
+                }
+                Source::Gone => {
                     delete_too(&group);
                     break 'gaps;
                 }
-                Err(_) => {
+                Source::Nobody => {
                     hit("native.back_fill.no_source");
                     continue 'gaps;
                 }
@@ -39,6 +49,32 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
         }
     }
     group.env.post(own, Class::Data, roles::LOG_SERVER, FillEnded { loglet: group.id });
+}
+
+/// What the peers say of a gap.
+enum Source {
+    Entries(Entries),
+    /// Given up below this.
+    Trimmed(Offset),
+    Gone,
+    Nobody,
+}
+
+/// Entries from exactly `at` on, from the first peer that has them.
+async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Source {
+    let mut trim = Offset::ZERO;
+    for node in peers {
+        let request = Read { loglet: group.id, from: at, to, max_bytes: CHUNK_BYTES };
+        let answer = group.env.within(group.options.round_timeout, group.env.call(*node, request)).await;
+        let Ok(Ok(entries)) = answer else { continue };
+        match entries.verdict {
+            Verdict::Done {} if entries.first == at => return Source::Entries(entries),
+            Verdict::Trimmed {} => trim = trim.max(entries.state.trim),
+            Verdict::Gone {} => return Source::Gone,
+            _ => {}
+        }
+    }
+    if trim > at { Source::Trimmed(trim) } else { Source::Nobody }
 }
 
 /// A peer has deleted the loglet, as its owner told it to (T10), and this server was away then: without this it would keep the

@@ -8,7 +8,7 @@ use super::loglet::{Group, failure};
 use super::message::{Entries, Read, Repair, Verdict};
 
 /// Bytes of one step.
-const CHUNK_BYTES: u32 = 512 * 1024;
+pub(crate) const CHUNK_BYTES: u32 = 512 * 1024;
 
 impl Group {
     /// Brings every member of a sealed majority to `tail`, from `known` on, in order. Then a majority of all servers, each
