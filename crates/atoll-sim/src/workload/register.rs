@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use atoll_log::{Nonce, RegisterError, Registers, Version, Versioned, Written};
+use atoll_registers::rmwpaxos::Member;
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;
@@ -112,6 +113,7 @@ pub async fn write_once(stage: &Stage<Handles>, at: &mut usize, name: &str, seen
 
 /// Progress after everything was healed: a write and a read of every register through every node.
 pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
+    replace_lost(&stage).await;
     for host in 0..stage.cluster.hosts() {
         for name in &names {
             stage.waits_for(format!("a write and a read of {name} through host {host}"));
@@ -128,5 +130,27 @@ pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
             }
             stage.report();
         }
+    }
+}
+
+/// Hands over to a group that names no lost disk, if the one that serves does.
+async fn replace_lost(stage: &Stage<Handles>) {
+    loop {
+        let next = {
+            let wire = stage.oracles.wire.lock();
+            let Some(group) = wire.rmw.newest_group() else { return };
+            let now = |m: &Member| stage.cluster.storage(m.node.0 as usize - 1);
+            let fine = group.members.iter().all(|m| now(m) == Some(m.storage));
+            if fine && !wire.rmw.is_handing_over() {
+                return;
+            }
+            let member = |m: &Member| now(m).map(|storage| Member { node: m.node, storage });
+            group.members.iter().filter_map(member).collect::<Vec<_>>()
+        };
+        stage.waits_for("a group without lost disks".to_owned());
+        if let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) {
+            let _ = stage.cluster.ask(&life, life.handles.registers.hand_over(next)).await;
+        }
+        stage.pause(Duration::from_millis(50)).await;
     }
 }
