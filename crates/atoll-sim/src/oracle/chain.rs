@@ -143,7 +143,8 @@ fn step(
         // A rebuilt segment whose head was trimmed starts where the trim was then.
         let starts_as = |start| start == old.start || (start > old.start && start <= after.trim());
         let kept = after.segments().iter().any(|s| s.stop == old.stop && starts_as(s.start));
-        if !kept && !(stop <= after.trim() && stop <= first) {
+        let trimmed = stop <= after.trim() && stop <= first;
+        if !kept && !trimmed {
             verdict.fail(format!(
                 "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
                 old.start,

@@ -62,6 +62,7 @@ pub fn all() -> Vec<Scenario> {
         virtuallog::DISKS,
         virtuallog::MEMBERSHIP,
         virtuallog::ALL,
+        registers::LIVES,
         seals::NATIVE,
         seals::VIRTUALLOG,
     ]

@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
-    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006e_6174_6976_65);
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6e61_7469_7665);
     let hosts = [1, 3, 3, 4, 5, 6][rng.below(6) as usize];
     let weather = Weather {
         latency_ns: [50_000, 200_000, 1_000_000][rng.below(3) as usize],

@@ -43,6 +43,23 @@ pub struct Menu {
 }
 
 impl Menu {
+    /// No faults.
+    pub const NONE: Menu = Menu {
+        crash: 0,
+        crash_all: 0,
+        crash_mid_turn: 0,
+        pause: 0,
+        split: 0,
+        one_way: 0,
+        reset: 0,
+        mood: 0,
+        slow_disk: 0,
+        full_disk: 0,
+        failing_disk: 0,
+        rot: 0,
+        wipe: 0,
+    };
+
     /// All that does not cost a disk.
     pub const USUAL: Menu = Menu {
         crash: 8,

@@ -1,6 +1,7 @@
 //! Nodes put together from the protocol crates alone: no policy, no membership, just roles and procedures.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::{
     Caller, Candidate, Directory, Effects, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore, NodeId,
@@ -160,5 +161,24 @@ impl Assembly for Parts {
         let directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
         let native = Arc::new(NativeProvider::new(env, directory, self.native.clone()));
         (core, Handles { registers, native })
+    }
+
+    /// A node asks around which group serves: the one that it was configured with may be gone without a trace.
+    fn start(&mut self, core: &mut NodeCore, _who: &Who, handles: &Handles) {
+        let (env, registers, hosts) = (core.env(), handles.registers.clone(), self.hosts as u64);
+        let asks = core.env();
+        asks.spawn(
+            "ask.group",
+            Box::pin(async move {
+                loop {
+                    let peer = NodeId(1 + (env.random() % hosts) as u32);
+                    let asked = registers.ask_group(peer);
+                    if let Ok(Some(group)) = env.within(Duration::from_millis(300), asked).await {
+                        registers.adopt(&group);
+                    }
+                    env.sleep(env.jitter(Duration::from_millis(700))).await;
+                }
+            }),
+        );
     }
 }

@@ -12,6 +12,7 @@ use crate::scenario::parts::{Handles, Parts};
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::register as load;
+use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
 
 /// See the module's words.
@@ -22,6 +23,53 @@ pub const SCENARIO: Scenario = Scenario {
     marks: &[],
     full: true,
 };
+
+/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmwpaxos T5).
+pub const LIVES: Scenario = Scenario {
+    name: "register-lives",
+    about: "directed: proposers die and return within milliseconds; what a life began meets the next one",
+    run: run_lives,
+    marks: &[],
+    full: false,
+};
+
+fn run_lives(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6c69_7665);
+    let storages: Vec<u128> = (0..3).map(|_| u128::from(rng.bits()) << 64 | u128::from(rng.bits())).collect();
+    let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
+    let Ok(group) = GroupConfig::new(1, (0..3).map(named).collect()) else { return Outcome::default() };
+    let assembly = Parts { group, hosts: 3, rmw: Options::default(), native: NativeOptions::default() };
+    let weather = Weather { latency_ns: [100_000, 1_000_000][rng.below(2) as usize], ..Weather::default() };
+    let mut world = World::new(rng.bits(), 3, weather, assembly, out);
+    world.name_disks(&storages);
+    let stage = stage(&mut world);
+    let names = vec!["r0".to_owned()];
+    for _ in 0..3 {
+        let client = load::client(stage.clone(), names.clone(), Duration::from_millis(8));
+        stage.spawn("client", client);
+    }
+    stage.spawn("deaths", deaths(stage.clone()));
+    let menu = Menu { reset: 1, pause: 1, ..Menu::NONE };
+    let faults = Faults {
+        during: Duration::from_secs(10),
+        nervous: rng.below(4) as usize,
+        ..Faults::usual(menu, Duration::from_millis(500))
+    };
+    let demand = load::demand(stage.clone(), names);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// One node after the other dies soon after it began, and is back at once.
+async fn deaths(stage: Stage<Handles>) {
+    while !stage.over.is_up() {
+        let host = stage.below(3) as usize;
+        for _ in 0..1 + stage.below(12) {
+            stage.pause(Duration::from_millis(10 + stage.below(60))).await;
+            let back_after = Some(stage.below(3_000_000));
+            stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
+        }
+    }
+}
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_6769);

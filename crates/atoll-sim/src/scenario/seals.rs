@@ -37,21 +37,7 @@ pub const VIRTUALLOG: Scenario = Scenario {
     full: false,
 };
 
-const NOTHING: Menu = Menu {
-    crash: 0,
-    crash_all: 0,
-    crash_mid_turn: 0,
-    pause: 1,
-    split: 0,
-    one_way: 0,
-    reset: 4,
-    mood: 0,
-    slow_disk: 2,
-    full_disk: 0,
-    failing_disk: 0,
-    rot: 0,
-    wipe: 0,
-};
+const NOTHING: Menu = Menu { pause: 1, reset: 4, slow_disk: 2, ..Menu::NONE };
 
 fn faults(rng: &mut Rng, hosts: usize) -> Faults {
     Faults {

@@ -75,21 +75,7 @@ pub const ALL: Scenario = Scenario {
     full: true,
 };
 
-const CRASHES_ONLY: Menu = Menu {
-    crash: 6,
-    crash_all: 4,
-    crash_mid_turn: 4,
-    pause: 0,
-    split: 0,
-    one_way: 0,
-    reset: 0,
-    mood: 0,
-    slow_disk: 1,
-    full_disk: 0,
-    failing_disk: 0,
-    rot: 0,
-    wipe: 0,
-};
+const CRASHES_ONLY: Menu = Menu { crash: 6, crash_all: 4, crash_mid_turn: 4, slow_disk: 1, ..Menu::NONE };
 
 const DISK_TROUBLE: Menu = Menu {
     crash: 3,

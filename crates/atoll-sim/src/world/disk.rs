@@ -29,7 +29,7 @@ pub(crate) enum WriteError {
 #[derive(Debug)]
 pub(crate) enum OpenError {
     /// The disk failed just now: start it again.
-    Again(String),
+    Again,
     /// What is on the disk must not be used.
     ForGood(String),
 }
@@ -75,7 +75,7 @@ impl HostDisk {
         Identity::open(&self.medium, CLUSTER, self.node, || StorageId(new))
             .map(|(identity, _)| identity.storage)
             .map_err(|e| match e {
-                IdentityError::Disk(_) => OpenError::Again(e.to_string()),
+                IdentityError::Disk(_) => OpenError::Again,
                 _ => OpenError::ForGood(e.to_string()),
             })
     }
@@ -101,9 +101,9 @@ impl HostDisk {
         };
         let (journal, last) = Journal::recover(disk, options, &mut visit).map_err(|e| match e {
             StorageRecoverError::Journal(JournalError::Disk(_) | JournalError::Closed { .. }) => {
-                OpenError::Again(e.to_string())
+                OpenError::Again
             }
-            StorageRecoverError::Journal(JournalError::NoSpace { .. }) => OpenError::Again(e.to_string()),
+            StorageRecoverError::Journal(JournalError::NoSpace { .. }) => OpenError::Again,
             _ => OpenError::ForGood(e.to_string()),
         })?;
         core.recover_done(last);

@@ -713,7 +713,7 @@ impl<A: Assembly> World<A> {
         self.trace.line(self.now, format_args!("host {host} refuses to start: {why:?}"));
         let h = &mut self.hosts[host];
         match why {
-            OpenError::Again(_) => {
+            OpenError::Again => {
                 // A supervisor starts it again.
                 let (at, life) = (self.now + self.rng.range(50_000_000, 300_000_000), h.life);
                 h.disk.kill_process();
