@@ -1,0 +1,198 @@
+//! What all engines of a replica share: the published state, who waits for it, and the way to the log.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use atoll_core::{Completer, Ticket, ticket};
+use atoll_log::{LogPos, OpId};
+
+use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
+use crate::application::{AppId, Proposer};
+use crate::replica::Halt;
+use crate::view::Published;
+
+/// A command on its way to the log.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    pub(crate) app: AppId,
+    pub(crate) version: u8,
+    pub(crate) command: Bytes,
+}
+
+/// How commands get to the log, and how its tail is found.
+pub(crate) trait Path: Send + Sync {
+    fn propose(&self, core: &Arc<Core>, proposal: Proposal) -> Result<Proposed, Busy>;
+    fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>>;
+    /// The highest tail that is known here.
+    fn known_tail(&self) -> LogPos;
+}
+
+pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
+
+/// Callers of an entry's commands.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) op: OpId,
+    pub(crate) callers: Vec<Caller>,
+}
+
+/// How far a replica is. All positions are the first ones that are *not* covered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Entries below are applied and visible.
+    pub applied_below: LogPos,
+    /// Entries below are committed to the local store.
+    pub committed_below: LogPos,
+    /// The highest tail that this node knows of without asking.
+    pub known_tail: LogPos,
+    /// Memory of what is applied and not committed, about.
+    pub overlay_bytes: u64,
+    /// Bytes of the local store, about.
+    pub store_bytes: u64,
+    /// Entries of the log that are not of the database, and were skipped.
+    pub foreign_entries: u64,
+    /// Commands applied in this life.
+    pub commands: u64,
+    /// Of them, rejected by their application.
+    pub rejected: u64,
+    /// Why it applies no more.
+    pub halted: Option<Halt>,
+}
+
+/// Figures that the applier keeps up to date.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) committed_below: LogPos,
+    pub(crate) overlay_bytes: u64,
+    pub(crate) store_bytes: u64,
+    pub(crate) foreign_entries: u64,
+    pub(crate) commands: u64,
+    pub(crate) rejected: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    halted: Option<Halt>,
+    figures: Figures,
+    /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
+    waiting: VecDeque<Waiting>,
+    /// Who waits for a position to be passed. Bounded by the callers' tickets.
+    applied: BTreeMap<LogPos, Vec<Completer<Result<LogPos, Stopped>>>>,
+}
+
+pub(crate) struct Core {
+    pub(crate) proposer: Proposer,
+    path: Box<dyn Path>,
+    published: Mutex<Arc<Published>>,
+    state: Mutex<State>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub(crate) fn new(proposer: Proposer, path: Box<dyn Path>, published: Arc<Published>) -> Arc<Core> {
+        let published = Mutex::new(published);
+        Arc::new(Core { proposer, path, published, state: Mutex::default() })
+    }
+
+    pub(crate) fn propose(self: &Arc<Self>, proposal: Proposal) -> Result<Proposed, Busy> {
+        self.path.propose(self, proposal)
+    }
+
+    pub(crate) fn barrier(self: &Arc<Self>) -> Ticket<Result<LogPos, BarrierError>> {
+        self.path.barrier(self)
+    }
+
+    pub(crate) fn published(&self) -> Arc<Published> {
+        lock(&self.published).clone()
+    }
+
+    pub(crate) fn halted(&self) -> Option<Halt> {
+        lock(&self.state).halted.clone()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let applied_below = lock(&self.published).below;
+        let state = lock(&self.state);
+        let figures = state.figures.clone();
+        Health {
+            applied_below,
+            committed_below: figures.committed_below,
+            known_tail: self.path.known_tail().max(applied_below),
+            overlay_bytes: figures.overlay_bytes,
+            store_bytes: figures.store_bytes,
+            foreign_entries: figures.foreign_entries,
+            commands: figures.commands,
+            rejected: figures.rejected,
+            halted: state.halted.clone(),
+        }
+    }
+
+    pub(crate) fn figures(&self, change: impl FnOnce(&mut Figures)) {
+        change(&mut lock(&self.state).figures);
+    }
+
+    pub(crate) fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {
+        let mut state = lock(&self.state);
+        // Under the lock of the waiters: what is published after this finds the waiter.
+        let now = lock(&self.published).below;
+        if now >= below {
+            return Ticket::ready(Ok(now));
+        }
+        if let Some(halt) = &state.halted {
+            return Ticket::ready(Err(Stopped(halt.clone())));
+        }
+        let (done, wait) = ticket();
+        state.applied.entry(below).or_default().push(done);
+        wait
+    }
+
+    /// An entry of this node is on its way.
+    pub(crate) fn expect(&self, waiting: Waiting) {
+        lock(&self.state).waiting.push_back(waiting);
+    }
+
+    /// The callers of an entry that came by in the log. Entries come in the order of their proposals, but some may never come.
+    pub(crate) fn take_waiting(&self, op: OpId) -> Option<Waiting> {
+        let mut state = lock(&self.state);
+        let place = state.waiting.iter().position(|w| w.op == op)?;
+        state.waiting.remove(place)
+    }
+
+    /// Makes a state the one that everybody reads, and answers those who waited for it.
+    pub(crate) fn publish(&self, published: Arc<Published>) {
+        let below = published.below;
+        let passed = {
+            let mut state = lock(&self.state);
+            let old = std::mem::replace(&mut *lock(&self.published), published);
+            let later = state.applied.split_off(&below.plus(1));
+            let passed = std::mem::replace(&mut state.applied, later);
+            drop(state);
+            // The last hold on an old state may free a lot.
+            drop(old);
+            passed
+        };
+        for done in passed.into_values().flatten() {
+            done.complete(Ok(below));
+        }
+    }
+
+    /// The replica stops in front of an entry: everybody who waits hears of it.
+    pub(crate) fn halt(&self, halt: &Halt) {
+        let (waiting, applied) = {
+            let mut state = lock(&self.state);
+            state.halted = Some(halt.clone());
+            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.applied))
+        };
+        for caller in waiting.into_iter().flat_map(|w| w.callers) {
+            caller.complete(Err(ProposeError::Halted(halt.clone())));
+        }
+        for done in applied.into_values().flatten() {
+            done.complete(Err(Stopped(halt.clone())));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The engine: proposes commands, applies the log, answers callers (Delos §4.1: propose, sync, apply).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | [`Engine`], the face that doors see |
+//! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
+//! | `applier.rs` | entries in, answers out, in the order events – view – callers (X19) |
+//! | `solo.rs` | an engine without a log, for tests of applications and doors |
+
+mod applier;
+mod core;
+mod error;
+mod solo;
+
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+
+use atoll_core::Ticket;
+use atoll_log::LogPos;
+
+use crate::application::{Application, Observer, Proposer, Rejected};
+use crate::hosted::Slot;
+use crate::replica::Halt;
+use crate::view::View;
+
+pub use self::core::Health;
+pub(crate) use self::core::Proposal;
+pub use error::{BarrierError, Busy, ProposeError, Stopped};
+pub use solo::{Solo, SoloClock};
+
+use self::core::Core;
+
+/// A command that was applied, on this node too: its place in the order of all commands, and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The log entry that holds it.
+    pub position: LogPos,
+    /// Which command of the entry, from 0.
+    pub index: u32,
+    /// Milliseconds since the Unix epoch, see [`crate::ApplyAt::time_ms`].
+    pub time_ms: u64,
+    /// What [`Application::apply`] answered.
+    pub reply: Result<Bytes, Rejected>,
+}
+
+/// What becomes of a proposal.
+pub type Proposed = Ticket<Result<Applied, ProposeError>>;
+
+/// One application of a replicated database, on this node. All methods may be called from any thread and return at once; tickets can
+/// be awaited anywhere. Cheap to clone.
+pub struct Engine<A: Application> {
+    core: Arc<Core>,
+    slot: Slot<A>,
+}
+
+impl<A: Application> Clone for Engine<A> {
+    fn clone(&self) -> Self {
+        Engine { core: self.core.clone(), slot: self.slot.clone() }
+    }
+}
+
+impl<A: Application> fmt::Debug for Engine<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "engine of {:?}", self.slot)
+    }
+}
+
+impl<A: Application> Engine<A> {
+    pub(crate) fn new(core: Arc<Core>, slot: Slot<A>) -> Self {
+        Engine { core, slot }
+    }
+
+    /// Proposes a command. Commands of one node are applied in the order of these calls, each once. The ticket is completed when the
+    /// command is in the log, durable as the log promises, and applied on this node: [`Engine::view`] shows it then. A dropped ticket
+    /// stops nothing.
+    ///
+    /// # Errors
+    /// [`Busy`]: nothing was taken; try again when others are answered. In the ticket: see [`ProposeError`], which says of each whether it
+    /// happened.
+    pub fn propose(&self, command: Bytes) -> Result<Proposed, Busy> {
+        if command.len() > crate::entry::MAX_COMMAND_BYTES {
+            return Ok(Ticket::ready(Err(ProposeError::TooLarge { bytes: command.len() })));
+        }
+        self.core.propose(Proposal { app: A::ID, version: A::VERSION, command })
+    }
+
+    /// Completed when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; with the
+    /// position below which entries are applied then. For linearizable reads: barrier, then view. Calls that come while a check of the tail is under way
+    /// share the next one (V14).
+    pub fn barrier(&self) -> Ticket<Result<LogPos, BarrierError>> {
+        self.core.barrier()
+    }
+
+    /// The newest published state of this node. Never goes back, but may lag behind other nodes.
+    pub fn view(&self) -> View {
+        View::new(self.core.published(), A::ID)
+    }
+
+    /// Completed when all entries below `below` (not at it) are in the view; with how far it got. For a caller that has seen a later
+    /// state elsewhere: the entry of [`Applied::position`] is in once `wait_applied(position.plus(1))` is done.
+    pub fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {
+        self.core.wait_applied(below)
+    }
+
+    /// Sets who hears of the events; replaces an earlier one. Events of commands that are applied before are dropped.
+    pub fn observe(&self, observer: Arc<dyn Observer<A::Event>>) {
+        *self.slot.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer);
+    }
+
+    /// Who this node is as a proposer: the same in every [`crate::ApplyAt::proposer`] of its commands.
+    pub fn proposer(&self) -> Proposer {
+        self.core.proposer
+    }
+
+    /// How far this replica is.
+    pub fn health(&self) -> Health {
+        self.core.health()
+    }
+
+    /// Why this replica applies no more, if so.
+    pub fn halted(&self) -> Option<Halt> {
+        self.core.halted()
+    }
+}

@@ -1,0 +1,126 @@
+//! An engine without a log: every proposal is applied at once, in the caller's thread. For tests of applications and doors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::{Incarnation, NodeId, Ticket, ticket};
+use atoll_log::{ClientId, Entry, LogPos, OpId};
+
+use super::applier::Applier;
+use super::core::{Core, Path, Proposal, Waiting};
+use super::{BarrierError, Busy, Engine, ProposeError, Proposed, Stopped};
+use crate::application::{Application, Proposer};
+use crate::entry::{EntryBuilder, Header};
+use crate::hosted::{Applications, Slot};
+use crate::replica::{Halt, Replica};
+use crate::store::{Store, StoreError};
+
+/// The wall clock of a [`Solo`], milliseconds since the Unix epoch; set by the test.
+#[derive(Clone, Debug, Default)]
+pub struct SoloClock(Arc<AtomicU64>);
+
+impl SoloClock {
+    /// Sets it.
+    pub fn set_ms(&self, ms: u64) {
+        self.0.store(ms, Ordering::Relaxed);
+    }
+
+    /// What it shows.
+    pub fn ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Alone {
+    /// The applier, and the number of the last entry. None only while it is opened.
+    applier: Mutex<Option<(Applier, u64)>>,
+    clock: SoloClock,
+    since: LogPos,
+}
+
+impl Alone {
+    fn applier(&self) -> MutexGuard<'_, Option<(Applier, u64)>> {
+        self.applier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A replica that stands alone, without a log.
+#[derive(Clone)]
+pub struct Solo {
+    core: Arc<Core>,
+    alone: Arc<Alone>,
+}
+
+impl std::fmt::Debug for Solo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "solo replica of node {}", self.core.proposer.node)
+    }
+}
+
+struct AlonePath(Arc<Alone>);
+
+impl Solo {
+    /// Opens applications over a store, which may have something in it.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn open(apps: Applications, store: Box<dyn Store>) -> Result<Solo, StoreError> {
+        let (replica, published) = Replica::open(apps, store)?;
+        let clock = SoloClock::default();
+        clock.set_ms(published.time_ms);
+        let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
+        let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
+        let core = Core::new(proposer, Box::new(AlonePath(alone.clone())), published);
+        *alone.applier() = Some((Applier::new(replica, core.clone()), 0));
+        Ok(Solo { core, alone })
+    }
+
+    /// The engine of an application that was added before.
+    pub fn engine<A: Application>(&self, slot: &Slot<A>) -> Engine<A> {
+        Engine::new(self.core.clone(), slot.clone())
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> SoloClock {
+        self.alone.clock.clone()
+    }
+
+    /// Commits to the store what was applied, durably. Otherwise it is lost when this is dropped.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn commit(&self) -> Result<(), Halt> {
+        self.alone.applier().as_mut().map_or(Ok(()), |(applier, _)| applier.commit())
+    }
+}
+
+impl Path for AlonePath {
+    fn propose(&self, core: &Arc<Core>, proposal: Proposal) -> Result<Proposed, Busy> {
+        let (caller, wait) = ticket();
+        let mut applier = self.0.applier();
+        let Some((applier, seq)) = applier.as_mut() else { return Ok(wait) };
+        if let Some(halt) = core.halted() {
+            return Ok(Ticket::ready(Err(ProposeError::Halted(halt))));
+        }
+        *seq += 1;
+        let op = OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq };
+        let header = Header { proposer: core.proposer, since: self.0.since, time_ms: self.0.clock.ms() };
+        let mut entry = EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command));
+        entry.push(proposal.app, proposal.version, &proposal.command);
+        core.expect(Waiting { op, callers: vec![caller] });
+        // A halt is told to everybody who waits, this caller among them.
+        let _ = applier.apply(&[Entry { op, payload: entry.finish() }]);
+        Ok(wait)
+    }
+
+    fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>> {
+        Ticket::ready(match core.halted() {
+            Some(halt) => Err(Stopped(halt).into()),
+            None => Ok(core.published().below),
+        })
+    }
+
+    fn known_tail(&self) -> LogPos {
+        LogPos::ZERO
+    }
+}

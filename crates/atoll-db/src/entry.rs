@@ -1,0 +1,149 @@
+//! A log entry of the database: commands of one proposer, in order.
+//!
+//! Bytes, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each command
+//! `application u8 | version u8 | length u32 | bytes`, back to back. Who and which entry stands in the entry's [`atoll_log::OpId`].
+
+use atoll_core::{Incarnation, NodeId};
+use atoll_log::LogPos;
+use atoll_log::entry::MAX_ENTRY_BYTES;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::application::{AppId, Proposer};
+
+const MAGIC: [u8; 3] = [0xa7, b'd', b'b'];
+/// Format that this program writes, and the highest that it reads.
+pub const FORMAT: u8 = 1;
+const HEADER_BYTES: usize = 32;
+const COMMAND_HEADER_BYTES: usize = 6;
+
+/// Longest command, in bytes.
+pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - COMMAND_HEADER_BYTES;
+
+/// What an entry says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) proposer: Proposer,
+    /// There is no entry of this proposer below.
+    pub(crate) since: LogPos,
+    /// Its wall clock, milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+}
+
+/// A command in an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) app: AppId,
+    pub(crate) version: u8,
+    pub(crate) bytes: Bytes,
+}
+
+/// Why bytes are no entry of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// Not of the database: somebody appended to its log. Skipped, alike on every replica.
+    Foreign,
+    /// Of a later version of this program.
+    Newer(u8),
+}
+
+/// An entry under construction.
+#[derive(Debug)]
+pub(crate) struct EntryBuilder {
+    bytes: BytesMut,
+}
+
+impl EntryBuilder {
+    pub(crate) fn new(header: &Header, capacity: usize) -> Self {
+        let mut bytes = BytesMut::with_capacity(HEADER_BYTES + capacity);
+        bytes.put_slice(&MAGIC);
+        bytes.put_u8(FORMAT);
+        bytes.put_u32_le(header.proposer.node.0);
+        bytes.put_u64_le(header.proposer.incarnation.0);
+        bytes.put_u64_le(header.since.0);
+        bytes.put_u64_le(header.time_ms);
+        EntryBuilder { bytes }
+    }
+
+    /// Room that a command takes in an entry, in bytes.
+    pub(crate) fn size_of(command: &[u8]) -> usize {
+        COMMAND_HEADER_BYTES + command.len()
+    }
+
+    /// Adds a command. Its length was checked against [`MAX_COMMAND_BYTES`].
+    pub(crate) fn push(&mut self, app: AppId, version: u8, command: &[u8]) {
+        self.bytes.reserve(COMMAND_HEADER_BYTES + command.len());
+        self.bytes.put_u8(app.0);
+        self.bytes.put_u8(version);
+        self.bytes.put_u32_le(u32::try_from(command.len()).expect("commands are bounded"));
+        self.bytes.put_slice(command);
+    }
+
+    pub(crate) fn finish(self) -> Bytes {
+        self.bytes.freeze()
+    }
+}
+
+/// Reads an entry; commands share its buffer.
+pub(crate) fn parse(mut bytes: Bytes) -> Result<(Header, Vec<Command>), Unreadable> {
+    if bytes.len() < HEADER_BYTES || bytes[..3] != MAGIC {
+        return Err(Unreadable::Foreign);
+    }
+    bytes.advance(3);
+    match bytes.get_u8() {
+        FORMAT => {}
+        newer if newer > FORMAT => return Err(Unreadable::Newer(newer)),
+        _ => return Err(Unreadable::Foreign),
+    }
+    let proposer =
+        Proposer { node: NodeId(bytes.get_u32_le()), incarnation: Incarnation(bytes.get_u64_le()) };
+    let header = Header { proposer, since: LogPos(bytes.get_u64_le()), time_ms: bytes.get_u64_le() };
+    let mut commands = Vec::new();
+    while !bytes.is_empty() {
+        if bytes.len() < COMMAND_HEADER_BYTES {
+            return Err(Unreadable::Foreign);
+        }
+        let (app, version, length) = (AppId(bytes.get_u8()), bytes.get_u8(), bytes.get_u32_le() as usize);
+        if length > bytes.len() {
+            return Err(Unreadable::Foreign);
+        }
+        commands.push(Command { app, version, bytes: bytes.split_to(length) });
+    }
+    Ok((header, commands))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let proposer = Proposer { node: NodeId(3), incarnation: Incarnation(9) };
+        Header { proposer, since: LogPos(12), time_ms: 1_700_000_000_000 }
+    }
+
+    #[test]
+    fn an_entry_reads_back_and_every_cut_is_no_entry() {
+        let mut b = EntryBuilder::new(&header(), 0);
+        b.push(AppId(1), 2, b"one");
+        b.push(AppId(4), 1, b"");
+        let bytes = b.finish();
+        let (got, commands) = parse(bytes.clone()).expect("whole");
+        assert_eq!(got, header());
+        assert_eq!(commands.len(), 2);
+        assert_eq!(
+            (commands[0].app, commands[0].version, &commands[0].bytes[..]),
+            (AppId(1), 2, &b"one"[..])
+        );
+        for n in 0..bytes.len() {
+            let whole_commands = n == HEADER_BYTES || n == HEADER_BYTES + COMMAND_HEADER_BYTES + 3;
+            assert_eq!(parse(bytes.slice(..n)).is_err(), !whole_commands, "cut at {n}");
+        }
+    }
+
+    #[test]
+    fn a_later_format_is_told_from_what_is_foreign() {
+        let mut bytes = EntryBuilder::new(&header(), 0).finish().to_vec();
+        bytes[3] = FORMAT + 1;
+        assert_eq!(parse(bytes.into()), Err(Unreadable::Newer(FORMAT + 1)));
+        assert_eq!(parse(Bytes::from_static(b"hello")), Err(Unreadable::Foreign));
+    }
+}

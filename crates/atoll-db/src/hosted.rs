@@ -1,0 +1,151 @@
+//! The applications that share a log: each behind one face, whatever its events are.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use atoll_log::LogPos;
+
+use crate::application::{AppId, Application, ApplyAt, Observer, Rejected};
+use crate::replica::Working;
+use crate::store::StoreError;
+use crate::tx::Tx;
+use crate::view::{Published, View};
+
+/// Where the doors of an application hang their observer.
+pub(crate) type ObserverSlot<E> = Arc<Mutex<Option<Arc<dyn Observer<E>>>>>;
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".to_owned())
+}
+
+/// How a command ended.
+pub(crate) enum Ended {
+    Reply(Result<Bytes, Rejected>),
+    Panicked(String),
+}
+
+/// An application with its events and its observer.
+pub(crate) trait Hosted: Send {
+    fn name(&self) -> &'static str;
+    fn version(&self) -> u8;
+    /// Applies a command. What it wrote before it was rejected or panicked is still there.
+    fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended;
+    /// So many events wait to be handed over.
+    fn events(&self) -> usize;
+    /// Drops events beyond so many, and tells the application to forget what it cached.
+    fn undo(&mut self, events: usize);
+    fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError>;
+    /// Hands the events over.
+    fn tell(&mut self, below: LogPos);
+}
+
+struct Host<A: Application> {
+    app: A,
+    events: Vec<A::Event>,
+    observer: ObserverSlot<A::Event>,
+}
+
+impl<A: Application> Host<A> {
+    fn observer(&self) -> Option<Arc<dyn Observer<A::Event>>> {
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<A: Application> Hosted for Host<A> {
+    fn name(&self) -> &'static str {
+        A::NAME
+    }
+
+    fn version(&self) -> u8 {
+        A::VERSION
+    }
+
+    fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended {
+        let (app, events) = (&mut self.app, &mut self.events);
+        // What the panic leaves half done in the application is said to it by `undone`; writes are taken back.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            app.apply(at, command, &mut Tx { app: A::ID, working, events })
+        }));
+        match done {
+            Ok(reply) => Ended::Reply(reply),
+            Err(panic) => Ended::Panicked(words(&*panic)),
+        }
+    }
+
+    fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    fn undo(&mut self, events: usize) {
+        self.events.truncate(events);
+        self.app.undone();
+    }
+
+    fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError> {
+        self.events.clear();
+        self.app.opened(&View::new(published.clone(), A::ID))
+    }
+
+    fn tell(&mut self, below: LogPos) {
+        if self.events.is_empty() {
+            return;
+        }
+        let events = std::mem::take(&mut self.events);
+        if let Some(observer) = self.observer() {
+            observer.on_events(below, events);
+        }
+    }
+}
+
+/// A place among the applications of a log; turned into an [`crate::Engine`] once the database is open.
+pub struct Slot<A: Application> {
+    pub(crate) observer: ObserverSlot<A::Event>,
+    _app: PhantomData<fn() -> A>,
+}
+
+impl<A: Application> Clone for Slot<A> {
+    fn clone(&self) -> Self {
+        Slot { observer: self.observer.clone(), _app: PhantomData }
+    }
+}
+
+impl<A: Application> fmt::Debug for Slot<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", A::ID, A::NAME)
+    }
+}
+
+/// The applications that are to share a log and a store. All replicas have the same ones.
+#[derive(Default)]
+pub struct Applications(pub(crate) BTreeMap<AppId, Box<dyn Hosted>>);
+
+impl fmt::Debug for Applications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(id, app)| (id.0, app.name()))).finish()
+    }
+}
+
+impl Applications {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one. Panics if its number is taken or not allowed: which applications there are is fixed in the program.
+    pub fn add<A: Application>(&mut self, app: A) -> Slot<A> {
+        assert!(matches!(A::ID.0, 1..=254), "{} of {}: 1 to 254 are allowed", A::ID, A::NAME);
+        let observer = ObserverSlot::<A::Event>::default();
+        let host = Host { app, events: Vec::new(), observer: observer.clone() };
+        let before = self.0.insert(A::ID, Box::new(host));
+        assert!(before.is_none(), "{} is taken; {} needs one of its own", A::ID, A::NAME);
+        Slot { observer, _app: PhantomData }
+    }
+}

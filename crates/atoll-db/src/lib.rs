@@ -1,0 +1,41 @@
+//! The database on the log: replicates deterministic applications over a virtual log (Delos, "Virtual Consensus in Delos", §4).
+//!
+//! An [`Application`] is a state machine over an ordered store. An [`Engine`] proposes its commands: they are batched into log
+//! entries, appended, and applied on every node in the order of the log. Reads are served from immutable [`View`]s; after
+//! [`Engine::barrier`] they are linearizable.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `application.rs`, `tx.rs` | what is replicated, and what a command may do |
+//! | `view.rs`, `key_range.rs` | reading |
+//! | `engine/` | propose, barrier, observe; who waits for what |
+//! | `hosted.rs` | several applications on one log |
+//! | `entry.rs` | the bytes of a log entry |
+//! | `replica/` | whole entries applied one after the other: exactly once, poison, commits |
+//! | `layers.rs` | what is applied over what is committed |
+//! | `store/` | the local store |
+
+pub mod application;
+pub mod engine;
+mod entry;
+mod hosted;
+pub mod key_range;
+mod layers;
+mod replica;
+pub mod store;
+pub mod tx;
+pub mod view;
+
+pub use atoll_log::LogPos;
+
+pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
+pub use engine::{
+    Applied, BarrierError, Busy, Engine, Health, ProposeError, Proposed, Solo, SoloClock, Stopped,
+};
+pub use entry::MAX_COMMAND_BYTES;
+pub use hosted::{Applications, Slot};
+pub use key_range::{Direction, KeyRange};
+pub use replica::Halt;
+pub use store::{MemoryStore, Store, StoreError, StoreSnapshot};
+pub use tx::{Checkpoint, Tx};
+pub use view::{Scan, View};

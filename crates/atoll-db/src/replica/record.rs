@@ -1,0 +1,55 @@
+//! What the engine itself keeps in the store: one record, written with every commit.
+
+use atoll_core::{Decode, Encode, record};
+use atoll_log::LogPos;
+
+use super::proposers::ProposersRecord;
+use crate::application::AppId;
+use crate::store::{Change, StoreError, StoreSnapshot};
+use crate::view::full_key;
+
+/// The format of a store that this program writes and reads.
+pub(super) const FORMAT: u8 = 1;
+const ENGINE: AppId = AppId(0);
+const KEY: &[u8] = b"state";
+
+record! {
+    /// See the module's words.
+    pub struct StateRecord {
+        /// Of everything in the store.
+        pub format: u8,
+        /// The first entry that is not in the state.
+        pub next: LogPos,
+        /// Time of the last entry, milliseconds since the Unix epoch.
+        pub time_ms: u64,
+        /// Entries that were skipped since they are not of the database.
+        pub foreign: u64,
+        /// Exactly once.
+        pub proposers: ProposersRecord,
+    }
+}
+
+impl StateRecord {
+    /// The record of a store; that of an empty one if there is none.
+    pub(super) fn read(from: &dyn StoreSnapshot) -> Result<StateRecord, StoreError> {
+        let failed = |reason: String| StoreError { doing: "read its state record", reason };
+        let Some(bytes) = from.get(&full_key(ENGINE, KEY))? else {
+            return Ok(StateRecord {
+                format: FORMAT,
+                next: LogPos::ZERO,
+                time_ms: 0,
+                foreign: 0,
+                proposers: ProposersRecord { rows: Vec::new(), forgotten_below: LogPos::ZERO },
+            });
+        };
+        match bytes.first() {
+            Some(&FORMAT) => StateRecord::from_bytes(bytes).map_err(|e| failed(e.to_string())),
+            Some(other) => Err(failed(format!("it has format {other}; this program reads {FORMAT}"))),
+            None => Err(failed("it is empty".to_owned())),
+        }
+    }
+
+    pub(super) fn change(&self) -> Change {
+        (full_key(ENGINE, KEY), Some(self.to_bytes()))
+    }
+}

@@ -1,0 +1,79 @@
+//! The local store of a replica: one ordered map from bytes to bytes, written in atomic batches by one thread, read through
+//! immutable snapshots by any.
+//!
+//! What is committed is visible at once and durable only after [`Store::persist`]; after a crash the store holds all batches up to
+//! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
+
+mod memory;
+mod versions;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::key_range::{Direction, KeyRange};
+
+pub use memory::MemoryStore;
+pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
+
+/// One change of a key: a new value, or None to delete it.
+pub type Change = (Bytes, Option<Bytes>);
+
+/// The store failed. Nothing of the operation is to be relied on; the replica stops and is refilled or restarted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the local store failed while it {doing}: {reason}")]
+pub struct StoreError {
+    /// What it was doing: "read", "committed" …
+    pub doing: &'static str,
+    /// The reason, from the store or the system.
+    pub reason: String,
+}
+
+/// See the module's words.
+pub trait Store: Send + fmt::Debug {
+    /// All that is committed, as it is now.
+    fn snapshot(&self) -> Arc<dyn StoreSnapshot>;
+
+    /// Applies all changes or none. Visible when it returns; durable after [`Store::persist`], or before.
+    ///
+    /// # Errors
+    /// Whether it happened is unknown.
+    fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError>;
+
+    /// Makes durable what is committed.
+    ///
+    /// # Errors
+    /// Whether it is durable is unknown.
+    fn persist(&mut self) -> Result<(), StoreError>;
+
+    /// Deletes everything, durably; to be filled from a snapshot.
+    ///
+    /// # Errors
+    /// Some of it may be gone.
+    fn clear(&mut self) -> Result<(), StoreError>;
+
+    /// Bytes that it takes on disk, or in memory if it has none; about.
+    fn size_bytes(&self) -> u64;
+}
+
+/// An immutable state of a store.
+pub trait StoreSnapshot: Send + Sync + fmt::Debug {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
+
+    /// The first entries of a range in a direction, in that order: at most `limit`, at least one if there is one. Fewer than
+    /// `limit` means that there are no more.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn page(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError>;
+}

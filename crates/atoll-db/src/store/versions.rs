@@ -1,0 +1,238 @@
+//! An ordered map that keeps the versions of a value which some reader may still ask for.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+
+use crate::key_range::{Direction, KeyRange};
+
+/// Older versions of one key that are kept before a look whether anybody needs them.
+const PRUNE_ABOVE: usize = 4;
+/// Memory that a key and a version take besides their bytes, about.
+const KEY_BYTES: usize = 96;
+const VERSION_BYTES: usize = 48;
+
+/// Versions that readers hold. A reader at `v` sees of each key the newest version that is not above `v`.
+#[derive(Debug, Default)]
+pub(crate) struct Live(Mutex<BTreeMap<u64, usize>>);
+
+/// A reader's hold on a version, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    live: Arc<Live>,
+    pub(crate) version: u64,
+}
+
+fn lock(live: &Live) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+    live.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Live {
+    /// A hold on a version.
+    pub(crate) fn hold(self: &Arc<Self>, version: u64) -> Hold {
+        *lock(self).entry(version).or_default() += 1;
+        Hold { live: self.clone(), version }
+    }
+
+    /// True if some reader is at a version in `[from, to)`.
+    fn any_in(&self, from: u64, to: u64) -> bool {
+        lock(self).range(from..to).next().is_some()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut live = lock(&self.live);
+        if let Some(n) = live.get_mut(&self.version) {
+            *n -= 1;
+            if *n == 0 {
+                live.remove(&self.version);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    at: u64,
+    value: Option<Bytes>,
+}
+
+#[derive(Debug)]
+struct Versions {
+    newest: Version,
+    /// From old to new, all below `newest`.
+    older: Vec<Version>,
+}
+
+impl Versions {
+    fn seen_at(&self, at: u64) -> Option<&Version> {
+        if self.newest.at <= at {
+            return Some(&self.newest);
+        }
+        self.older.iter().rev().find(|v| v.at <= at)
+    }
+}
+
+/// What a write replaced, to take it back.
+#[derive(Debug)]
+pub(crate) enum Prior {
+    /// The key had no version of this number.
+    None,
+    /// It had this value at the same version.
+    Same(Option<Bytes>),
+}
+
+/// See the module's words. Written by one thread, read by many.
+#[derive(Debug)]
+pub(crate) struct VersionedMap {
+    map: RwLock<BTreeMap<Bytes, Versions>>,
+    bytes: AtomicUsize,
+    live: Arc<Live>,
+}
+
+impl VersionedMap {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        VersionedMap { map: RwLock::default(), bytes: AtomicUsize::new(0), live }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Versions>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Bytes, Versions>> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory that it takes, about.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What a reader at `at` sees: None if nothing is known of the key here, Some(None) if it was deleted.
+    #[allow(clippy::option_option)] // Unknown here, known to be absent, known: three different things.
+    pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
+        self.read().get(key)?.seen_at(at).map(|v| v.value.clone())
+    }
+
+    /// Writes a version, which is not below any other; what it replaced.
+    pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, at: u64) -> Prior {
+        let new_bytes = value.as_ref().map_or(0, Bytes::len);
+        let mut map = self.write();
+        let Some(versions) = map.get_mut(&key) else {
+            self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
+            map.insert(key, Versions { newest: Version { at, value }, older: Vec::new() });
+            return Prior::None;
+        };
+        debug_assert!(versions.newest.at <= at, "versions are written in order");
+        let old = std::mem::replace(&mut versions.newest, Version { at, value });
+        if old.at == at {
+            let old_bytes = old.value.as_ref().map_or(0, Bytes::len);
+            self.bytes.fetch_add(new_bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(old_bytes, Ordering::Relaxed);
+            return Prior::Same(old.value);
+        }
+        self.bytes.fetch_add(VERSION_BYTES + new_bytes, Ordering::Relaxed);
+        versions.older.push(old);
+        if versions.older.len() > PRUNE_ABOVE {
+            self.prune(versions);
+        }
+        Prior::None
+    }
+
+    /// Takes back a write at `at` that replaced `prior`; the latest one of its key.
+    pub(crate) fn undo(&self, key: &[u8], prior: Prior, at: u64) {
+        let mut map = self.write();
+        let Some(versions) = map.get_mut(key) else { return };
+        debug_assert_eq!(versions.newest.at, at, "only the newest version is taken back");
+        let gone_bytes = versions.newest.value.as_ref().map_or(0, Bytes::len);
+        self.bytes.fetch_sub(gone_bytes, Ordering::Relaxed);
+        match prior {
+            Prior::Same(value) => {
+                self.bytes.fetch_add(value.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
+                versions.newest.value = value;
+            }
+            Prior::None => match versions.older.pop() {
+                Some(older) => {
+                    self.bytes.fetch_sub(VERSION_BYTES, Ordering::Relaxed);
+                    versions.newest = older;
+                }
+                None => {
+                    self.bytes.fetch_sub(KEY_BYTES + key.len(), Ordering::Relaxed);
+                    map.remove(key);
+                }
+            },
+        }
+    }
+
+    /// Drops older versions that no reader is at.
+    fn prune(&self, versions: &mut Versions) {
+        let mut above = versions.newest.at;
+        let mut kept = Vec::with_capacity(versions.older.len());
+        for version in std::mem::take(&mut versions.older).into_iter().rev() {
+            // The newest of the older ones may be undone to, and is what the latest published view shows.
+            if kept.is_empty() || self.live.any_in(version.at, above) {
+                above = version.at;
+                kept.push(version);
+            } else {
+                let bytes = VERSION_BYTES + version.value.as_ref().map_or(0, Bytes::len);
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
+        kept.reverse();
+        versions.older = kept;
+    }
+
+    /// Drops a key that is deleted, if no reader can tell: for a map that has nothing below it.
+    pub(crate) fn forget_deleted(&self, key: &[u8]) {
+        let mut map = self.write();
+        let Some(versions) = map.get_mut(key) else { return };
+        if versions.newest.value.is_some() {
+            return;
+        }
+        if self.live.any_in(0, versions.newest.at) {
+            return;
+        }
+        let older: usize =
+            versions.older.iter().map(|v| VERSION_BYTES + v.value.as_ref().map_or(0, Bytes::len)).sum();
+        self.bytes.fetch_sub(older + KEY_BYTES + key.len(), Ordering::Relaxed);
+        map.remove(key);
+    }
+
+    /// The first keys of a range in a direction that a reader at `at` sees, deleted ones too: at most `limit`; and whether the
+    /// range was gone through.
+    pub(crate) fn page(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+        at: u64,
+        limit: usize,
+    ) -> (Vec<(Bytes, Option<Bytes>)>, bool) {
+        if range.is_empty() {
+            return (Vec::new(), true);
+        }
+        let map = self.read();
+        let end = match &range.end {
+            Some(end) => Bound::Excluded(end),
+            None => Bound::Unbounded,
+        };
+        let items = map.range::<Bytes, _>((Bound::Included(&range.start), end));
+        let seen = |(key, versions): (&Bytes, &Versions)| {
+            versions.seen_at(at).map(|version| (key.clone(), version.value.clone()))
+        };
+        let got: Vec<_> = match direction {
+            Direction::Forward => items.filter_map(seen).take(limit).collect(),
+            Direction::Backward => items.rev().filter_map(seen).take(limit).collect(),
+        };
+        let whole = got.len() < limit;
+        (got, whole)
+    }
+
+    /// The newest value of every key, deleted ones too, in order. For a map that is written no more.
+    pub(crate) fn newest(&self) -> Vec<(Bytes, Option<Bytes>)> {
+        self.read().iter().map(|(key, versions)| (key.clone(), versions.newest.value.clone())).collect()
+    }
+}

@@ -1,0 +1,125 @@
+//! A small application: a map of words to numbers, with their sum in a cache.
+
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use atoll_db::{AppId, Application, ApplyAt, Direction, Engine, KeyRange, Rejected, StoreError, Tx, View};
+use bytes::Bytes;
+
+pub type MapEngine = Engine<Map>;
+
+#[derive(Default)]
+pub struct Map {
+    /// Of all values; a cache. None: to be built anew.
+    sum: Option<u64>,
+}
+
+/// Commands: a letter, then `key=value`.
+pub fn put(key: &str, value: &str) -> Bytes {
+    format!("p{key}={value}").into()
+}
+
+pub fn delete(key: &str) -> Bytes {
+    format!("d{key}=").into()
+}
+
+/// Adds to a number.
+pub fn add(key: &str, n: u64) -> Bytes {
+    format!("a{key}={n}").into()
+}
+
+/// Writes, tells, and is rejected.
+pub fn fail(key: &str, value: &str) -> Bytes {
+    format!("f{key}={value}").into()
+}
+
+pub fn panic(key: &str) -> Bytes {
+    format!("!{key}=").into()
+}
+
+/// Writes one key; writes another and takes it back.
+pub fn two_parts(stays: &str, goes: &str) -> Bytes {
+    format!("2{stays}={goes}").into()
+}
+
+/// The sum, as the cache has it.
+pub fn sum() -> Bytes {
+    Bytes::from_static(b"s=")
+}
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).ok().and_then(|s| s.parse().ok()).unwrap_or(0)
+}
+
+pub fn items(view: &View) -> Vec<(String, String)> {
+    let text = |b: Bytes| String::from_utf8_lossy(&b).into_owned();
+    let item = |item: Result<(Bytes, Bytes), StoreError>| {
+        let (key, value) = item.expect("readable");
+        (text(key), text(value))
+    };
+    view.scan(&KeyRange::all(), Direction::Forward).map(item).filter(|(key, _)| !key.is_empty()).collect()
+}
+
+pub fn total(view: &View) -> u64 {
+    items(view).iter().map(|(_, value)| number(value.as_bytes())).sum()
+}
+
+impl Map {
+    fn write(&mut self, tx: &mut Tx<'_, String>, key: &str, value: &str) -> Bytes {
+        let old = tx.get(key.as_bytes());
+        let had = old.as_ref().map_or(0, |v| number(v));
+        tx.put(key.as_bytes(), Bytes::copy_from_slice(value.as_bytes()));
+        tx.emit(key.to_owned());
+        self.sum = self.sum.map(|sum| sum + number(value.as_bytes()) - had);
+        old.unwrap_or_else(|| Bytes::from_static(b"new"))
+    }
+}
+
+impl Application for Map {
+    type Event = String;
+    const ID: AppId = AppId(1);
+    const NAME: &'static str = "map";
+    const VERSION: u8 = 1;
+
+    fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, String>) -> Result<Bytes, Rejected> {
+        let text = String::from_utf8_lossy(command).into_owned();
+        let (head, value) = text.split_once('=').ok_or(Rejected(Bytes::from_static(b"no command")))?;
+        let (kind, key) = head.split_at(1);
+        match kind {
+            "p" => Ok(self.write(tx, key, value)),
+            "a" => {
+                let n = tx.get(key.as_bytes()).map_or(0, |v| number(&v)) + number(value.as_bytes());
+                self.write(tx, key, &n.to_string());
+                Ok(n.to_string().into())
+            }
+            "d" => {
+                let old = tx.get(key.as_bytes());
+                tx.delete(key.as_bytes());
+                self.sum = self.sum.map(|sum| sum - old.as_ref().map_or(0, |v| number(v)));
+                Ok(old.unwrap_or_default())
+            }
+            "f" => {
+                self.write(tx, key, value);
+                Err(Rejected(Bytes::from_static(b"as asked")))
+            }
+            "2" => {
+                self.write(tx, key, "1");
+                let checkpoint = tx.checkpoint();
+                self.write(tx, value, "1");
+                tx.rollback(&checkpoint);
+                self.sum = None;
+                Ok(Bytes::from_static(b"one part"))
+            }
+            "s" => Ok(self.sum.map_or("none".to_owned(), |sum| sum.to_string()).into()),
+            _ => panic!("as the test wants it"),
+        }
+    }
+
+    fn opened(&mut self, view: &View) -> Result<(), StoreError> {
+        self.sum = Some(total(view));
+        Ok(())
+    }
+
+    fn undone(&mut self) {
+        self.sum = None;
+    }
+}
