@@ -51,7 +51,8 @@ pub struct Rejected(pub Bytes);
 /// A replicated service. Every replica calls [`Application::apply`] with the same commands in the same order.
 ///
 /// State lives wholly in the store that [`Tx`] writes; fields of the implementor may only cache it. `apply` uses no clock, no
-/// randomness and nothing else that may differ between two nodes. If it panics, every replica stops at that command ("poison"): it is named, local
+/// randomness and nothing else that may differ between two nodes. If it panics, every replica stops at that command ("poison"): it
+/// is named, local
 /// reads go on, nothing later is applied.
 pub trait Application: Send + 'static {
     /// What a command tells the doors of the node, on every replica: watches to fire, sessions to close.

@@ -24,7 +24,8 @@ pub(crate) struct Published {
     pub(crate) time_ms: u64,
 }
 
-/// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Keep it no longer than a request: what
+/// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Keep it no longer than a
+/// request: what
 /// it shows is kept in memory or on disk as long as it lives.
 ///
 /// Reads may touch the disk. Large scans belong on a thread of their own (contracts X20).

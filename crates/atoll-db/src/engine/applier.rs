@@ -30,7 +30,8 @@ impl Applier {
         Applier { replica, core }
     }
 
-    /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the state, answers their
+    /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
+    /// state, answers their
     /// callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of the halt.
     pub(crate) fn apply(&mut self, entries: &[Entry]) -> Result<(), Halt> {
         let mut answers = Vec::new();

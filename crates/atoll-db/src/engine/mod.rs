@@ -77,7 +77,8 @@ impl<A: Application> Engine<A> {
     /// stops nothing.
     ///
     /// # Errors
-    /// [`Busy`]: nothing was taken; try again when others are answered. In the ticket: see [`ProposeError`], which says of each whether it
+    /// [`Busy`]: nothing was taken; try again when others are answered. In the ticket: see [`ProposeError`], which says of each
+    /// whether it
     /// happened.
     pub fn propose(&self, command: Bytes) -> Result<Proposed, Busy> {
         if command.len() > crate::entry::MAX_COMMAND_BYTES {
@@ -87,7 +88,8 @@ impl<A: Application> Engine<A> {
     }
 
     /// Completed when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; with the
-    /// position below which entries are applied then. For linearizable reads: barrier, then view. Calls that come while a check of the tail is under way
+    /// position below which entries are applied then. For linearizable reads: barrier, then view. Calls that come while a check of
+    /// the tail is under way
     /// share the next one (V14).
     pub fn barrier(&self) -> Ticket<Result<LogPos, BarrierError>> {
         self.core.barrier()
