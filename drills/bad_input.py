@@ -21,6 +21,8 @@ from load import Load, verify
 LOG = "bad"
 # Longest time for one refusal, in seconds.
 REFUSED_WITHIN = 20
+# The version of the messages between nodes (`atoll-net/src/handshake.rs`).
+PROTOCOL = 2
 
 
 def serve(drill, *args, seconds=REFUSED_WITHIN):
@@ -55,9 +57,9 @@ def frames(rng):
     yield "zeros", bytes(65_536)
     yield "ones", b"\xff" * 65_536
     yield "another version", preamble + struct.pack("<HBBI", 999, 0, 0, 64) + rng.randbytes(64)
-    yield "oversized hello", preamble + struct.pack("<HBBI", 1, 0, 0, 0xFFFF_FFFF) + rng.randbytes(64)
-    yield "garbage hello", preamble + struct.pack("<HBBI", 1, 0, 0, 128) + rng.randbytes(128)
-    yield "half a hello", preamble + struct.pack("<HBBI", 1, 0, 0, 128) + rng.randbytes(5)
+    yield "oversized hello", preamble + struct.pack("<HBBI", PROTOCOL, 0, 0, 0xFFFF_FFFF) + rng.randbytes(64)
+    yield "garbage hello", preamble + struct.pack("<HBBI", PROTOCOL, 0, 0, 128) + rng.randbytes(128)
+    yield "half a hello", preamble + struct.pack("<HBBI", PROTOCOL, 0, 0, 128) + rng.randbytes(5)
     yield "HTTP/1 garbage", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n"
     yield "HTTP/2 garbage", http2 + rng.randbytes(4096)
     yield "oversized HTTP/2 frame", http2 + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(100_000)

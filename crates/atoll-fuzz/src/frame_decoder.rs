@@ -29,7 +29,7 @@ fn decode(stream: &[u8], limits: Limits, mut piece: impl FnMut() -> usize) -> De
 /// The first byte chooses limits and pieces; the rest is the stream.
 pub fn run(input: &[u8]) {
     let Some((choice, stream)) = input.split_first() else { return };
-    let small = Limits { head_bytes: 64, payload_bytes: 256, payloads: 3 };
+    let small = Limits { head_bytes: 64, payload_bytes: 256, payloads: 3, requests: 1 };
     let limits = if choice & 1 == 0 { Limits::OURS } else { small };
     let whole = decode(stream, limits, || usize::MAX);
     let (mut step, pace) = (usize::from(choice >> 1), usize::from(choice >> 1) | 1);

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::conn::{Conn, Stream};
-use crate::dial::Registered;
+use crate::dial::{Registered, admit};
 use crate::handshake::{
     HandshakeError, PROTOCOL_VERSION, Refusal, RefusalCode, read_hello, write_hello, write_refusal,
 };
@@ -130,7 +130,7 @@ async fn shake_hands<'a>(
             return Err(refuse(&mut stream, refusal).await);
         }
     };
-    if let Err(refusal) = shared.admit(&hello, remote).await {
+    if let Err(refusal) = admit(shared, &stream, &hello, remote).await {
         return Err(refuse(&mut stream, refusal).await);
     }
     // First in the book, then the answer: the peer's requests follow it at once.

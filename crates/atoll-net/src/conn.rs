@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::handshake::Identity;
 use crate::inbox::{Inbox, NetEvent};
 use crate::stats::{Counters, add, count};
+use crate::tls::is_of_node;
 use crate::wire::{Assembler, Limits, REQUEST_BITS, Wire, WireError, WriteBatch};
 
 /// Most bytes and frames given to the socket at once; what follows waits its turn in the bounded queue.
@@ -30,6 +31,19 @@ const FRAME_OVERHEAD_BYTES: usize = 64;
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Whether the other side showed a certificate of this node; true without TLS.
+    pub(crate) fn is_from(&self, node: NodeId) -> bool {
+        match self {
+            Stream::Plain(_) => true,
+            Stream::Tls(tls) => {
+                let shown = tls.get_ref().1.peer_certificates();
+                is_of_node(shown.and_then(|chain| chain.first()), node)
+            }
+        }
+    }
 }
 
 macro_rules! on_stream {
@@ -78,6 +92,8 @@ pub(crate) enum Ended {
     BadFrame(#[from] WireError),
     #[error("a {0} where none belongs")]
     WrongWay(&'static str),
+    #[error("the peer has more than {0} requests in flight, which is the limit of the handshake")]
+    TooManyRequests(u32),
     #[error("{0}")]
     Asked(&'static str),
 }
@@ -111,6 +127,9 @@ pub(crate) struct Conn {
     pub(crate) identity: Identity,
     /// What both sides take.
     pub(crate) limits: Limits,
+    /// Requests without a reply: ours on a connection that we dialed, else the peer's. A reply is counted here before it leaves
+    /// and there when it comes, so who keeps to the limit is never seen above it.
+    in_flight: AtomicU32,
     inbox: Arc<Inbox>,
     queue_bytes: usize,
     queue: Mutex<SendQueue>,
@@ -142,6 +161,7 @@ impl Conn {
             remote,
             identity,
             limits,
+            in_flight: AtomicU32::new(0),
             inbox,
             queue_bytes,
             queue: Mutex::default(),
@@ -177,6 +197,18 @@ impl Conn {
             self.work.notify_one();
         }
         Ok(())
+    }
+
+    /// Takes a place among the requests in flight; false if all are taken.
+    pub(crate) fn begin_request(&self) -> bool {
+        let limit = self.limits.requests;
+        let more = |n: u32| (n < limit).then_some(n + 1);
+        self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// A request was answered, or not sent after all.
+    pub(crate) fn end_request(&self) {
+        let _ = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
     }
 
     /// Called with the queue locked, so that full and up reach the host in the order in which they were true.
@@ -249,8 +281,10 @@ impl Conn {
                 self.both_ways(r, w, counters).await
             }
         };
-        if let Ended::BadFrame(_) | Ended::WrongWay(_) = &ended {
-            count(&counters.broken_by_bad_frame);
+        match &ended {
+            Ended::BadFrame(_) | Ended::WrongWay(_) => count(&counters.broken_by_bad_frame),
+            Ended::TooManyRequests(_) => count(&counters.broken_by_too_many_requests),
+            Ended::Eof | Ended::Torn | Ended::Io(_) | Ended::Asked(_) => {}
         }
         self.close("the connection has ended");
         ended
@@ -337,11 +371,17 @@ impl Conn {
     /// requests from zero again.
     fn receive(&self, envelope: Envelope) -> Result<Envelope, Ended> {
         let exchange = match (self.dialed, envelope.exchange) {
-            (true, Exchange::Reply(n)) => Exchange::Reply(n),
+            (true, Exchange::Reply(n)) => {
+                self.end_request();
+                Exchange::Reply(n)
+            }
             (true, Exchange::Post) => return Err(Ended::WrongWay("post")),
             (true, Exchange::Request(_)) => return Err(Ended::WrongWay("request")),
             (false, Exchange::Reply(_)) => return Err(Ended::WrongWay("reply")),
             (false, Exchange::Post) => Exchange::Post,
+            (false, Exchange::Request(_)) if !self.begin_request() => {
+                return Err(Ended::TooManyRequests(self.limits.requests));
+            }
             (false, Exchange::Request(n)) => {
                 Exchange::Request(n | u64::from(self.generation) << REQUEST_BITS)
             }

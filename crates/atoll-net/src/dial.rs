@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::conn::{Conn, Ended, Stream};
-use crate::handshake::{HandshakeError, Hello, Refusal, read_hello, write_hello};
+use crate::handshake::{HandshakeError, Hello, Refusal, RefusalCode, read_hello, write_hello};
 use crate::inbox::NetEvent;
 use crate::net::{Shared, tune};
 use crate::stats::count;
-use crate::tls::TlsError;
+use crate::tls::{TlsError, name_of_node};
 
 /// A connection that lasted this long was good: the next attempt comes quickly.
 const GOOD: Duration = Duration::from_millis(500);
@@ -134,6 +134,24 @@ async fn connect(
     Err(failed)
 }
 
+/// By its certificate, then by its name.
+pub(crate) async fn admit(
+    shared: &Shared,
+    stream: &Stream,
+    hello: &Hello,
+    remote: SocketAddr,
+) -> Result<(), Refusal> {
+    if !stream.is_from(hello.node) {
+        let name = name_of_node(hello.node);
+        let reason = format!(
+            "node {} (from {remote}) shows a certificate without the name {name:?}: it is not that node's",
+            hello.node
+        );
+        return Err(Refusal { code: RefusalCode::Certificate, reason });
+    }
+    shared.admit(hello, remote).await
+}
+
 async fn shake_hands(
     shared: &Arc<Shared>,
     peer: NodeId,
@@ -156,7 +174,9 @@ async fn shake_hands(
     if answer.node != peer || answer.cluster != shared.options.cluster || answer.class != class {
         return Err(DialError::WrongNode(remote, answer.node, answer.cluster));
     }
-    shared.admit(&answer, remote).await.map_err(|refusal| DialError::NotAdmitted(remote, refusal))?;
+    admit(shared, &stream, &answer, remote)
+        .await
+        .map_err(|refusal| DialError::NotAdmitted(remote, refusal))?;
     let conn = shared.register(&answer, true, remote).ok_or(DialError::Removed)?;
     Ok((stream, conn))
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::wire::Limits;
 
 /// Version of frames and messages between nodes. Nodes of different versions refuse each other.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"ATOLLnet";
 const PREAMBLE_BYTES: usize = 16;
@@ -60,15 +60,18 @@ pub enum RefusalCode {
     Duplicate,
     /// A hello that cannot be read.
     Malformed,
+    /// A TLS certificate that is not of the node that shows it.
+    Certificate,
 }
 
-const CODES: [(RefusalCode, u16); 6] = [
+const CODES: [(RefusalCode, u16); 7] = [
     (RefusalCode::Version, 1),
     (RefusalCode::Cluster, 2),
     (RefusalCode::WrongNode, 3),
     (RefusalCode::UnknownNode, 4),
     (RefusalCode::Duplicate, 5),
     (RefusalCode::Malformed, 6),
+    (RefusalCode::Certificate, 7),
 ];
 
 /// A refusal, in words for an operator.
@@ -120,6 +123,7 @@ impl Hello {
         self.limits.head_bytes.encode(&mut out);
         self.limits.payload_bytes.encode(&mut out);
         self.limits.payloads.encode(&mut out);
+        self.limits.requests.encode(&mut out);
         out.freeze()
     }
 
@@ -142,6 +146,7 @@ impl Hello {
                 head_bytes: u32::decode(from)?,
                 payload_bytes: u32::decode(from)?,
                 payloads: u16::decode(from)?,
+                requests: u32::decode(from)?,
             },
         };
         from.finish("hello")?;

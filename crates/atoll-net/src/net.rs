@@ -87,7 +87,7 @@ impl Net {
         if options.cluster.is_empty() || options.cluster.len() > MAX_CLUSTER_BYTES {
             return Err(StartError::Cluster(options.cluster.len()));
         }
-        let tls = options.tls.as_ref().map(Tls::load).transpose()?;
+        let tls = options.tls.as_ref().map(|files| Tls::load(files, options.node)).transpose()?;
         let listener = open_listener(&options).await?;
         let failed = |error| StartError::Listen { address: options.listen.clone(), error };
         let local = listener.local_addr().map_err(failed)?;
@@ -267,7 +267,18 @@ impl Shared {
             return self.refuse_here(to, class, envelope.exchange, "it is above the limits of a frame");
         }
         let exchange = envelope.exchange;
+        let counted = matches!(exchange, Exchange::Request(_));
+        if counted && !conn.begin_request() {
+            count(&self.counters.dropped);
+            if let Some(times) = self.log_dropped.pass() {
+                tracing::warn!(%to, ?class, times, "requests not sent: as many as the peer takes wait for their replies");
+            }
+            return self.refuse_here(to, class, exchange, "as many requests as the peer takes are in flight");
+        }
         if conn.push(Wire::Envelope(envelope)).is_err() {
+            if counted {
+                conn.end_request();
+            }
             count(&self.counters.dropped);
             if let Some(times) = self.log_dropped.pass() {
                 tracing::warn!(%to, ?class, times, "messages dropped: the send queue is at twice its limit");
@@ -286,6 +297,7 @@ impl Shared {
             tracing::error!(%to, kind, bytes, "a reply above the limits; its connection is closed");
             return conn.close("a reply is above the limits of a frame");
         }
+        conn.end_request();
         let exchange = Exchange::Reply(n & ((1 << REQUEST_BITS) - 1));
         if conn.push(Wire::Envelope(Envelope { exchange, frame: envelope.frame })).is_err()
             && !conn.is_closed()

@@ -45,6 +45,8 @@ counters! {
     failed_dials,
     /// Connections that ended because of bytes that are no frame.
     broken_by_bad_frame,
+    /// Connections that ended because the peer had more requests in flight than the handshake allows.
+    broken_by_too_many_requests,
     /// Connections that ended because the peer did not read its replies.
     broken_by_full_replies,
     /// Frames read.

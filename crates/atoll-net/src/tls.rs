@@ -1,10 +1,13 @@
-//! Mutual TLS from PEM files: both sides show a certificate of the cluster's own authority.
+//! Mutual TLS from PEM files: both sides show a certificate of the cluster's own authority, which carries the id of its node as the
+//! DNS name `node-ID`. Without that, whoever has any certificate of the authority, a client for one, could come in as any node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use atoll_core::NodeId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -65,6 +68,14 @@ pub enum TlsError {
         /// What was wrong.
         error: rustls::server::VerifierBuilderError,
     },
+    /// This node's certificate is not of this node.
+    #[error("{}: it does not carry the name {name:?}, by which other nodes know whose it is; issue one with this DNS name", cert.display())]
+    NotThisNode {
+        /// The certificate.
+        cert: PathBuf,
+        /// What it lacks.
+        name: String,
+    },
     /// The name to check against is none.
     #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
@@ -89,8 +100,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 impl Tls {
-    /// Reads the files; every error names the file.
-    pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
+    /// Reads the files of a node; every error names the file.
+    pub fn load(files: &TlsFiles, node: NodeId) -> Result<Tls, TlsError> {
         let TlsFiles { ca, cert, key, server_name } = files;
         let mut roots = RootCertStore::empty();
         for authority in certificates(ca)? {
@@ -98,6 +109,9 @@ impl Tls {
         }
         let roots = Arc::new(roots);
         let chain = certificates(cert)?;
+        if !is_of_node(chain.first(), node) {
+            return Err(TlsError::NotThisNode { cert: cert.clone(), name: name_of_node(node) });
+        }
         let private =
             PrivateKeyDer::from_pem_file(key).map_err(|error| TlsError::File { path: key.clone(), error })?;
         let pair = |error| TlsError::Pair { cert: cert.clone(), key: key.clone(), error };
@@ -139,6 +153,17 @@ impl Tls {
             }
         }
     }
+}
+
+/// The DNS name that the certificate of a node carries.
+pub(crate) fn name_of_node(node: NodeId) -> String {
+    format!("node-{node}")
+}
+
+/// Whether a certificate, whose chain was checked, is that of a node.
+pub(crate) fn is_of_node(certificate: Option<&CertificateDer<'_>>, node: NodeId) -> bool {
+    let Some(parsed) = certificate.and_then(|c| ParsedCertificate::try_from(c).ok()) else { return false };
+    name_of(&name_of_node(node)).is_ok_and(|name| rustls::client::verify_server_name(&parsed, &name).is_ok())
 }
 
 fn name_of(host: &str) -> Result<ServerName<'static>, TlsError> {

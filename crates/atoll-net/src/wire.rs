@@ -34,7 +34,11 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Heads up to this are gathered with the headers; longer ones go to the socket from where they are.
 const SMALL_HEAD_BYTES: usize = 4 * 1024;
 
-/// What a frame may hold.
+/// Most requests of one connection that wait for their replies (contracts X12). Too small: many logs on few nodes are refused
+/// as not sent. Too large: what a peer that asks and asks costs in memory.
+pub const MAX_REQUESTS_IN_FLIGHT: u32 = 65_536;
+
+/// What a frame, and a connection, may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest head.
@@ -43,6 +47,8 @@ pub struct Limits {
     pub payload_bytes: u32,
     /// Payloads in a frame.
     pub payloads: u16,
+    /// Requests without a reply, on one connection.
+    pub requests: u32,
 }
 
 impl Limits {
@@ -51,6 +57,7 @@ impl Limits {
         head_bytes: MAX_HEAD_BYTES as u32,
         payload_bytes: MAX_PAYLOAD_BYTES as u32,
         payloads: MAX_PAYLOADS as u16,
+        requests: MAX_REQUESTS_IN_FLIGHT,
     };
 
     /// What both sides take.
@@ -60,6 +67,7 @@ impl Limits {
             head_bytes: self.head_bytes.min(other.head_bytes),
             payload_bytes: self.payload_bytes.min(other.payload_bytes),
             payloads: self.payloads.min(other.payloads),
+            requests: self.requests.min(other.requests),
         }
     }
 

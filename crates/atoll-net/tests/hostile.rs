@@ -5,31 +5,10 @@ mod common;
 
 use atoll_core::{Class, Exchange, Link, NodeId};
 use atoll_net::{NetEvent, NetOptions, RefusalCode, StartError};
-use common::{Node, book, frame, options, outgoing, pair, start};
+use common::{Node, REQUESTS, book, frame, hello, options, outgoing, pair, start};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// A hello as node `node` would send it, by the table in `handshake.rs`.
-fn hello(version: u16, cluster: &str, node: u32, to: u32, life: u64) -> Vec<u8> {
-    let mut body = Vec::new();
-    body.extend((cluster.len() as u32).to_le_bytes());
-    body.extend(cluster.as_bytes());
-    body.extend(node.to_le_bytes());
-    body.extend(to.to_le_bytes());
-    body.extend(life.to_le_bytes());
-    body.extend(u128::from(life).to_le_bytes());
-    body.push(0);
-    body.extend((1u32 << 20).to_le_bytes());
-    body.extend((1u32 << 20).to_le_bytes());
-    body.extend(1024u16.to_le_bytes());
-    let mut all = b"ATOLLnet".to_vec();
-    all.extend(version.to_le_bytes());
-    all.extend([0, 0]);
-    all.extend((body.len() as u32).to_le_bytes());
-    all.extend(body);
-    all
-}
 
 /// Sends `bytes`, and reads until the other side closes.
 async fn say(to: &Node, bytes: &[u8]) -> Vec<u8> {
@@ -68,15 +47,15 @@ async fn garbage_gets_no_answer_and_does_no_harm() {
 #[tokio::test]
 async fn refusals_say_why() {
     let (a, mut b) = pair().await;
-    let mut long = hello(1, "reef", 1, 2, 5);
+    let mut long = hello(2, "reef", 1, 2, 5);
     long[12..16].copy_from_slice(&5000u32.to_le_bytes());
     for (bytes, code, words) in [
-        (hello(9, "reef", 1, 2, 5), 1, "protocol version 1, not 9"),
-        (hello(1, "atoll", 1, 2, 5), 2, "this is cluster \"reef\", not \"atoll\""),
-        (hello(1, "reef", 1, 3, 5), 3, "this is node 2, not node 3"),
-        (hello(1, "reef", 7, 2, 5), 4, "node 7 (from 127.0.0.1"),
-        (hello(1, "reef", 2, 2, 5), 5, "two nodes have one id"),
-        (hello(1, "reef", 1, 2, 5), 5, "node 1 is already connected from 127.0.0.1"),
+        (hello(9, "reef", 1, 2, 5), 1, "protocol version 2, not 9"),
+        (hello(2, "atoll", 1, 2, 5), 2, "this is cluster \"reef\", not \"atoll\""),
+        (hello(2, "reef", 1, 3, 5), 3, "this is node 2, not node 3"),
+        (hello(2, "reef", 7, 2, 5), 4, "node 7 (from 127.0.0.1"),
+        (hello(2, "reef", 2, 2, 5), 5, "two nodes have one id"),
+        (hello(2, "reef", 1, 2, 5), 5, "node 1 is already connected from 127.0.0.1"),
         (long, 6, "length of a hello"),
     ] {
         let answer = say(&b, &bytes).await;
@@ -107,12 +86,60 @@ async fn bad_frames_end_their_connection_only() {
         },
     ];
     for bad in frames {
-        let answer = say(&b, &[hello(1, "reef", 3, 2, 5), bad.to_vec()].concat()).await;
+        let answer = say(&b, &[hello(2, "reef", 3, 2, 5), bad.to_vec()].concat()).await;
         assert_eq!((&answer[..8], answer[10]), (&b"ATOLLnet"[..], 0), "taken in at first");
     }
     assert_eq!(b.net.stats().broken_by_bad_frame, 3);
     still_works(&a, &mut b).await;
     still_works(&b, &mut a).await;
+}
+
+#[tokio::test]
+async fn a_peer_with_too_many_requests_in_flight_loses_its_connection_only() {
+    let (mut a, mut b) = pair().await;
+    b.net.set_peers({
+        let mut peers = book(&[a.at(), b.at()]);
+        peers.insert(NodeId(3), "127.0.0.1:1".into());
+        peers
+    });
+    let request = |number: u8| {
+        let mut frame = [0; 24];
+        (frame[4], frame[6], frame[7], frame[8]) = (1, 9, 1, number);
+        frame
+    };
+    let with = |n: u8| [hello(2, "reef", 3, 2, 5), (0..n).flat_map(request).collect()].concat();
+    // As many as both hellos allow, and one more; nobody answers them.
+    let answer = say(&b, &with(REQUESTS as u8 + 1)).await;
+    assert_eq!((&answer[..8], answer[10]), (&b"ATOLLnet"[..], 0), "taken in at first");
+    assert_eq!(b.net.stats().broken_by_too_many_requests, 1);
+    for number in 0..u64::from(REQUESTS) {
+        let (from, _, got) = b.until_frame().await;
+        assert_eq!((from, number), (NodeId(3), request_number(&got)));
+    }
+
+    // An answer makes room for the next.
+    let mut stream = TcpStream::connect(b.net.local_addr()).await.unwrap();
+    stream.write_all(&with(REQUESTS as u8)).await.unwrap();
+    let mut last = None;
+    for _ in 0..REQUESTS {
+        last = Some(b.until_frame().await.2);
+    }
+    let Exchange::Request(n) = last.unwrap().exchange else { panic!("a request") };
+    b.net.send([outgoing(3, Class::Control, Exchange::Reply(n), frame(1, "", vec![]))]);
+    stream.write_all(&request(REQUESTS as u8)).await.unwrap();
+    let (_, _, got) = b.until_frame().await;
+    assert_eq!(request_number(&got), u64::from(REQUESTS));
+    assert_eq!(b.net.stats().broken_by_too_many_requests, 1);
+    still_works(&a, &mut b).await;
+    still_works(&b, &mut a).await;
+}
+
+/// The number that the peer gave its request.
+fn request_number(envelope: &atoll_core::Envelope) -> u64 {
+    match envelope.exchange {
+        Exchange::Request(n) => n & ((1 << 48) - 1),
+        other => panic!("{other:?} is no request"),
+    }
 }
 
 #[tokio::test]
@@ -169,7 +196,7 @@ async fn a_life_that_does_not_answer_makes_room_for_the_next() {
     a.net.set_peers([(NodeId(2), "127.0.0.1:1".into())].into());
     // A first life of node 2 that is connected, and says nothing more.
     let mut stopped = TcpStream::connect(a.net.local_addr()).await.unwrap();
-    stopped.write_all(&hello(1, "reef", 2, 1, 5)).await.unwrap();
+    stopped.write_all(&hello(2, "reef", 2, 1, 5)).await.unwrap();
     let life = |e| match e {
         NetEvent::Peer { identity, .. } => Some(identity.incarnation.0),
         _ => None,

@@ -5,7 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use atoll_core::{Class, Exchange, Link};
+use atoll_core::{Class, Exchange, Link, NodeId};
 use atoll_net::{Net, StartError, Tls, TlsFiles};
 use common::{book, frame, options, outgoing, start};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -31,10 +31,17 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    fn node(&self, name: &str, host: &str) -> TlsFiles {
+    /// The files of a node on this machine.
+    fn node(&self, id: u32) -> TlsFiles {
+        self.files(&["127.0.0.1", &format!("node-{id}")])
+    }
+
+    fn files(&self, names: &[&str]) -> TlsFiles {
         let key = KeyPair::generate().unwrap();
-        let cert = CertificateParams::new(vec![host.into()]).unwrap().signed_by(&key, &self.issuer).unwrap();
-        let (cert_path, key_path) = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let file = names.join(" ");
+        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let (cert_path, key_path) = (self.path(&format!("{file}.pem")), self.path(&format!("{file}.key")));
         std::fs::write(&cert_path, cert.pem()).unwrap();
         std::fs::write(&key_path, key.serialize_pem()).unwrap();
         TlsFiles { ca: self.path("ca.pem"), cert: cert_path, key: key_path, server_name: None }
@@ -45,8 +52,8 @@ impl Authority {
 async fn nodes_of_one_authority_talk() {
     let authority = Authority::new();
     let (mut one, mut two) = (options(1, 11), options(2, 22));
-    one.tls = Some(authority.node("one", "127.0.0.1"));
-    two.tls = Some(authority.node("two", "127.0.0.1"));
+    one.tls = Some(authority.node(1));
+    two.tls = Some(authority.node(2));
     // With TLS every address may be listened at.
     two.listen = "0.0.0.0:0".into();
     let (mut a, mut b) = (start(one).await, start(two).await);
@@ -71,21 +78,20 @@ async fn nodes_of_one_authority_talk() {
 async fn strangers_without_the_right_certificate_stay_out() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let mut two = options(2, 22);
-    two.tls = Some(ours.node("two", "127.0.0.1"));
+    two.tls = Some(ours.node(2));
     let b = start(two).await;
-    b.net.set_peers([(atoll_core::NodeId(1), "127.0.0.1:1".into())].into());
+    b.net.set_peers([(NodeId(1), "127.0.0.1:1".into())].into());
 
     let mut foreign = options(1, 11);
-    foreign.tls = Some(theirs.node("one", "127.0.0.1"));
-    let mut half = theirs.node("half", "127.0.0.1");
+    foreign.tls = Some(theirs.node(1));
+    let mut half = theirs.node(1);
     // Believes in our authority, but cannot show a certificate of it.
     half.ca = ours.path("ca.pem");
     let mut impostor = options(1, 12);
     impostor.tls = Some(half);
     let plain = options(1, 13);
     let mut other_name = options(1, 14);
-    other_name.tls =
-        Some(TlsFiles { server_name: Some("elsewhere".into()), ..ours.node("name", "127.0.0.1") });
+    other_name.tls = Some(TlsFiles { server_name: Some("elsewhere".into()), ..ours.node(1) });
     for stranger in [foreign, impostor, plain, other_name] {
         let life = stranger.incarnation;
         let a = start(stranger).await;
@@ -98,11 +104,57 @@ async fn strangers_without_the_right_certificate_stay_out() {
     assert!(b.net.stats().failed_tls > 0);
 }
 
+/// A certificate of the right authority, and of another node or of a client: whoever has one must not come in as this node.
+#[tokio::test]
+async fn a_node_is_known_by_its_certificate() {
+    let authority = Authority::new();
+    let mut two = options(2, 22);
+    two.tls = Some(authority.node(2));
+    let b = start(two).await;
+    b.net.set_peers([(NodeId(1), "127.0.0.1:1".into())].into());
+    for names in [&["node-3"][..], &["127.0.0.1"]] {
+        let files = authority.files(names);
+        let answer = introduce_as_one(&b, &files).await;
+        let text = String::from_utf8_lossy(&answer);
+        assert_eq!((answer[10], answer[16]), (1, 7), "refused for its certificate: {text}");
+        assert!(text.contains("without the name \"node-1\""), "{text}");
+    }
+    let answer = introduce_as_one(&b, &authority.node(1)).await;
+    assert_eq!(answer[10], 0, "its own certificate lets it in");
+}
+
+/// Says hello to `b` as node 1 over TLS with these files; what it answers first.
+async fn introduce_as_one(b: &common::Node, files: &TlsFiles) -> Vec<u8> {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&files.ca).unwrap()).unwrap();
+    let chain = vec![CertificateDer::from_pem_file(&files.cert).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+    let ring = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(ring)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let tcp = tokio::net::TcpStream::connect(b.net.local_addr()).await.unwrap();
+    let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), tcp).await.unwrap();
+    stream.write_all(&common::hello(2, "reef", 1, 2, 11)).await.unwrap();
+    let mut answer = vec![0; 16];
+    tokio::time::timeout(common::PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+    let mut body = vec![0; usize::from(answer[12]) + (usize::from(answer[13]) << 8)];
+    tokio::time::timeout(common::PATIENCE, stream.read_exact(&mut body)).await.unwrap().unwrap();
+    answer.extend(body);
+    answer
+}
+
 #[tokio::test]
 async fn garbage_on_a_tls_port_does_no_harm() {
     let authority = Authority::new();
     let mut two = options(2, 22);
-    two.tls = Some(authority.node("two", "127.0.0.1"));
+    two.tls = Some(authority.node(2));
     let b = start(two).await;
     let mut stream = tokio::net::TcpStream::connect(b.net.local_addr()).await.unwrap();
     stream.write_all(&[0x16, 3, 1, 255, 255, 0, 0, 0]).await.unwrap();
@@ -113,7 +165,7 @@ async fn garbage_on_a_tls_port_does_no_harm() {
 }
 
 fn error_of(files: &TlsFiles) -> String {
-    match Tls::load(files) {
+    match Tls::load(files, NodeId(1)) {
         Ok(_) => panic!("loaded"),
         Err(e) => e.to_string(),
     }
@@ -122,9 +174,13 @@ fn error_of(files: &TlsFiles) -> String {
 #[tokio::test]
 async fn errors_name_the_file() {
     let authority = Authority::new();
-    let good = authority.node("one", "127.0.0.1");
-    assert!(Tls::load(&good).is_ok());
+    let good = authority.node(1);
+    assert!(Tls::load(&good, NodeId(1)).is_ok());
     let names = |text: String, path: &Path| assert!(text.contains(&path.display().to_string()), "{text}");
+    for stranger in [authority.files(&["127.0.0.1"]), authority.node(2)] {
+        names(error_of(&stranger), &stranger.cert);
+        assert!(error_of(&stranger).contains("\"node-1\""));
+    }
 
     let missing = authority.path("missing.pem");
     names(error_of(&TlsFiles { ca: missing.clone(), ..good.clone() }), &missing);
@@ -138,7 +194,7 @@ async fn errors_name_the_file() {
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     names(error_of(&TlsFiles { ca: broken.clone(), ..good.clone() }), &broken);
     // The key of another certificate.
-    let other = authority.node("two", "127.0.0.1");
+    let other = authority.node(2);
     names(error_of(&TlsFiles { key: other.key.clone(), ..good.clone() }), &other.key);
     assert!(
         error_of(&TlsFiles { server_name: Some("no name!".into()), ..good.clone() }).contains("no name!")

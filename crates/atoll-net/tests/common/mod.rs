@@ -93,3 +93,28 @@ pub async fn pair_of(one: NetOptions, two: NetOptions) -> (Node, Node) {
     }
     (a, b)
 }
+
+/// Requests in flight that the node of the hello takes and makes.
+pub const REQUESTS: u32 = 3;
+
+/// A hello as node `node` would send it, by the table in `handshake.rs`.
+pub fn hello(version: u16, cluster: &str, node: u32, to: u32, life: u64) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend((cluster.len() as u32).to_le_bytes());
+    body.extend(cluster.as_bytes());
+    body.extend(node.to_le_bytes());
+    body.extend(to.to_le_bytes());
+    body.extend(life.to_le_bytes());
+    body.extend(u128::from(life).to_le_bytes());
+    body.push(0);
+    body.extend((1u32 << 20).to_le_bytes());
+    body.extend((1u32 << 20).to_le_bytes());
+    body.extend(1024u16.to_le_bytes());
+    body.extend(REQUESTS.to_le_bytes());
+    let mut all = b"ATOLLnet".to_vec();
+    all.extend(version.to_le_bytes());
+    all.extend([0, 0]);
+    all.extend((body.len() as u32).to_le_bytes());
+    all.extend(body);
+    all
+}
