@@ -5,6 +5,7 @@
 //! | `entry.rs`, `position.rs` | entries, batches, places |
 //! | `loglet.rs`, `register.rs` | the two abstractions |
 //! | `chain.rs` | which Loglet holds which part of a log |
+//! | `origin.rs` | what the id of a Loglet says of the change that made it |
 //! | `virtual_log/` | the log over a chain, and its reconfiguration |
 //! | `adapter.rs` | a virtual log as a Loglet |
 //! | `conformance/` | what every Loglet and every register must pass, and the driver that runs it |
@@ -19,6 +20,7 @@ pub mod entry;
 pub mod loglet;
 #[cfg(feature = "testing")]
 pub mod memory;
+pub mod origin;
 pub mod position;
 pub mod register;
 pub mod virtual_log;

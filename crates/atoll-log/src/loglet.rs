@@ -13,7 +13,7 @@ use crate::entry::{Batch, Entry};
 use crate::position::Offset;
 
 /// The name of a Loglet: globally unique, never used again (virtuallog §1), because losers of an install race have
-/// provisioned theirs already. The upper half is the nonce of the install that made it.
+/// provisioned theirs already. It says which change it was made for: [`crate::origin`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogletId(pub u128);
 

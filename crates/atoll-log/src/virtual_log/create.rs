@@ -6,6 +6,7 @@ use super::install::Installed;
 use super::{LogError, ReconfigError, Shared};
 use crate::chain::{Chain, VersionedChain};
 use crate::loglet::{LogletSpec, PlanError};
+use crate::origin::Origin;
 use crate::register::Version;
 
 impl Shared {
@@ -25,7 +26,7 @@ impl Shared {
         };
         let provider = self.registry.provider(kind)?.clone();
         let config = provider.plan(&spec, None).await?;
-        let (nonce, id) = self.draw_install();
+        let (nonce, id) = (self.draw_nonce(), self.draw_loglet(Origin::Create));
         let chain = Chain::first(nonce, id, provider.kind(), config.clone())?;
         self.provision(&provider, id, &config);
         match self.install(Version(0), chain, self.reconfigure_until()).await? {

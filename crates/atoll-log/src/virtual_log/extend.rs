@@ -13,6 +13,7 @@ use super::{ReconfigError, Shared, Step};
 use crate::bell::lock;
 use crate::chain::{END_KIND, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
+use crate::origin::Origin;
 use crate::position::{LogPos, Offset};
 
 /// What follows the active segment.
@@ -104,7 +105,7 @@ impl Shared {
         next: Successor,
     ) -> Result<Installed, ReconfigError> {
         let until = self.reconfigure_until();
-        let (nonce, id) = self.draw_install();
+        let (nonce, id) = (self.draw_nonce(), self.draw_loglet(Origin::Extend(from)));
         if let Some(provider) = &next.provider {
             // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
             self.provision(provider, id, &next.config);

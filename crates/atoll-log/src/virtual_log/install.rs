@@ -10,6 +10,7 @@ use super::refresh::parse;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, ChainError, VersionedChain};
 use crate::loglet::{LogletId, Why};
+use crate::origin::{self, Origin};
 use crate::register::{Nonce, RegisterError, Version, Versioned, Written};
 
 /// First wait before a step is tried again.
@@ -26,11 +27,14 @@ pub(super) enum Installed {
 }
 
 impl Shared {
-    /// A mark that nobody else has, and the id of the Loglet that this install brings.
-    pub(super) fn draw_install(&self) -> (Nonce, LogletId) {
-        let (a, b, c) = (self.env.random(), self.env.random(), self.env.random());
-        let high = u128::from(a) << 64;
-        (Nonce(high | u128::from(b)), LogletId(high | u128::from(c)))
+    /// A mark that nobody else has.
+    pub(super) fn draw_nonce(&self) -> Nonce {
+        Nonce(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
+    }
+
+    /// The id of a Loglet that is made for a change of this log.
+    pub(super) fn draw_loglet(&self, origin: Origin) -> LogletId {
+        origin::new_id(self.env.random(), &self.name, origin)
     }
 
     /// When a reconfiguration that begins now gives up.

@@ -24,6 +24,9 @@
 //! - A sealed answer to an append is followed by a look for the entry in the sealed part (V2) before it is sent again; the paper
 //!   leaves duplicates to the layer above, but a plain log has none.
 //! - A rebuilt segment whose head was trimmed starts at the trim position, since what is trimmed cannot be copied (`modify.rs`).
+//! - There is no surgery on a sealed segment (virtuallog §7): it changes what was read, so it needs learners that can be fenced,
+//!   and those belong to the layer above. `reconfigModify` keeps contents and compares them.
+//! - A Loglet's id says which change made it, so that servers can collect what a dead reconfigurer left (V8, [`crate::origin`]).
 //! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
 
 use std::collections::BTreeMap;

@@ -13,6 +13,7 @@ use crate::chain::{Segment, VersionedChain};
 use crate::loglet::{
     Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
 };
+use crate::origin::Origin;
 use crate::position::{LogPos, Offset};
 
 /// Bytes per read of the comparison.
@@ -40,7 +41,7 @@ impl Shared {
         let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
         let previous = (segment.kind == provider.kind()).then_some(&segment.config);
         let config = provider.plan(&spec, previous).await?;
-        let (_, id) = self.draw_install();
+        let id = self.draw_loglet(Origin::Modify(loglet));
         let start = segment.start.max(chain.chain.trim()).min(stop);
         let made = self.copy(&segment, start..stop, &provider, id, config.clone()).await;
         let copy = match made {
@@ -95,7 +96,7 @@ impl Shared {
                 self.discard(provider, copy.loglet, copy.config);
                 return Err(ReconfigError::NoSuchSegment(old.loglet));
             };
-            let (nonce, _) = self.draw_install();
+            let nonce = self.draw_nonce();
             let new = chain.chain.next(nonce, |segments, _| {
                 segments[at] = Segment {
                     start: copy.start,

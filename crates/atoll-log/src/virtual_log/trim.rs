@@ -97,7 +97,7 @@ impl Shared {
                 return Ok(chain);
             }
             let n = trimmed_segments(old.segments(), to);
-            let (nonce, _) = self.draw_install();
+            let nonce = self.draw_nonce();
             let new = old.next(nonce, |segments, trim| {
                 *trim = to;
                 segments.drain(..n);

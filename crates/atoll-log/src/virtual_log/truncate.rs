@@ -33,7 +33,7 @@ impl Shared {
                 return Ok(chain);
             }
             hit("vlog.truncate");
-            let (nonce, _) = self.draw_install();
+            let nonce = self.draw_nonce();
             let new = old.next(nonce, |segments, _| {
                 segments.drain(..n);
             })?;

@@ -35,7 +35,9 @@
 //! - A prepare carries no hint of a ballot; the request number serves T15 only, since calls and answers are matched below (T14).
 //! - A move (§9a) does not write an unchosen vote through before it builds on it, for the fence bars that. What it builds is chosen
 //!   together with that vote or not at all: safe for the same reason as W4, and nobody is answered from a final state.
-//! - Registers are not deleted (T11). Durability is always by fsync; there is no volatile flavour.
+//! - Registers are not deleted: there is no such operation, so nothing of T11 can go wrong. Only a hand-over drops them, from
+//!   acceptors whose group is over for ever (H6) and that answer "moved": a laggard's older vote counts in no later group.
+//! - Durability is always by fsync; there is no volatile flavour.
 //!
 //! # Hand-over of a group (§9a): the argument
 //!

@@ -1,0 +1,158 @@
+//! What the id of a Loglet says of the change that made it, so that servers can tell a Loglet that its maker left behind from
+//! one that is still to come (virtuallog V8).
+//!
+//! | bits of a [`LogletId`] | |
+//! | --- | --- |
+//! | 127..80 | random: ids are never used again |
+//! | 79..32 | of the log's name |
+//! | 31..30 | what made it: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
+//! | 29..0 | of the id of the Loglet that it was to follow, or is a copy of |
+//!
+//! Why it is safe to collect what [`is_abandoned`] names. A first Loglet can only be installed at version 0. A successor is
+//! installed by the very write that gives the Loglet before it a stop, and a copy by the write that takes its source out
+//! (`extend.rs`, `modify.rs`: both give up when that Loglet is not there any more). A Loglet never becomes active again and
+//! never comes back into a chain. So once a chain that was read *after* the Loglet was seen does not have the Loglet before it
+//! where it was, and does not name the Loglet, no chain will ever name it, however slow its maker is: his conditional
+//! write fails, and he is told that his change did not happen. No clock is part of the argument. Two names of logs with the same
+//! 48 bits could be taken for each other only while one of the two logs has no chain yet.
+
+use crate::chain::Chain;
+use crate::loglet::LogletId;
+
+/// The change that a Loglet is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The first of its log.
+    Create,
+    /// To follow this one.
+    Extend(LogletId),
+    /// To hold what this sealed one holds.
+    Modify(LogletId),
+}
+
+const CREATE: u32 = 1;
+const EXTEND: u32 = 2;
+const MODIFY: u32 = 3;
+const HASH_BITS: u32 = 30;
+
+/// FNV-1a with a final mix: fixed for ever, since ids outlive programs.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut h = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3));
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h ^ (h >> 33)
+}
+
+/// What all Loglets of a log have in their ids: 48 bits.
+pub fn mark_of_log(name: &str) -> u64 {
+    hash(name.as_bytes()) >> 16
+}
+
+/// The mark of the log that a Loglet was made for.
+pub fn mark_in(id: LogletId) -> u64 {
+    (id.0 >> 32) as u64 & 0xffff_ffff_ffff
+}
+
+fn short(id: LogletId) -> u32 {
+    (hash(&id.0.to_le_bytes()) >> (64 - HASH_BITS)) as u32
+}
+
+/// A new id; `random` makes it unique.
+pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
+    let low = match origin {
+        Origin::Create => CREATE << HASH_BITS,
+        Origin::Extend(from) => EXTEND << HASH_BITS | short(from),
+        Origin::Modify(of) => MODIFY << HASH_BITS | short(of),
+    };
+    let high = u128::from(random >> 16) << 80;
+    LogletId(high | u128::from(mark_of_log(log)) << 32 | u128::from(low))
+}
+
+/// Whether a Loglet can never be part of a log, or never again. `chain` is the log's, read after the Loglet was seen on a server; the
+/// module's words say why. False for ids that were not made by [`new_id`] for this log.
+pub fn is_abandoned(id: LogletId, log: &str, chain: &Chain) -> bool {
+    if mark_in(id) != mark_of_log(log) || chain.segment(id).is_some() {
+        return false;
+    }
+    let low = id.0 as u32;
+    let before = low & ((1 << HASH_BITS) - 1);
+    match low >> HASH_BITS {
+        CREATE => before == 0,
+        EXTEND => short(chain.active().loglet) != before,
+        MODIFY => !chain.segments().iter().any(|s| short(s.loglet) == before),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::chain::Segment;
+    use crate::position::{LogPos, Offset};
+    use crate::register::Nonce;
+    use bytes::Bytes;
+
+    const LOG: &str = "reef";
+
+    /// What `extend` installs.
+    fn extended(chain: &Chain, by: LogletId, nonce: u128) -> Chain {
+        let stop = LogPos(chain.active().start.0 + 5);
+        let installed = chain.next(Nonce(nonce), |segments, _| {
+            segments.last_mut().unwrap().stop = Some(stop);
+            segments.push(Segment {
+                start: stop,
+                stop: None,
+                loglet: by,
+                kind: "native".into(),
+                base: Offset::ZERO,
+                config: Bytes::new(),
+                sealed_config: Bytes::new(),
+            });
+        });
+        installed.unwrap()
+    }
+
+    #[test]
+    fn the_losers_of_a_create_are_abandoned_and_the_winner_is_not() {
+        let [winner, loser] = [1 << 40, 2 << 40].map(|r| new_id(r, LOG, Origin::Create));
+        let chain = Chain::first(Nonce(1), winner, "native", Bytes::new()).unwrap();
+        assert!(!is_abandoned(winner, LOG, &chain));
+        assert!(is_abandoned(loser, LOG, &chain));
+        assert!(!is_abandoned(new_id(3 << 40, "other", Origin::Create), LOG, &chain));
+        assert!(!is_abandoned(LogletId(77), LOG, &chain), "nobody knows whose that is");
+    }
+
+    #[test]
+    fn a_successor_may_still_come_until_another_has() {
+        let first = new_id(1 << 40, LOG, Origin::Create);
+        let chain = Chain::first(Nonce(1), first, "native", Bytes::new()).unwrap();
+        let [winner, loser] = [2 << 40, 3 << 40].map(|r| new_id(r, LOG, Origin::Extend(first)));
+        assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));
+        let chain = extended(&chain, winner, 2);
+        assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));
+        // For ever, also when both are history.
+        let third = new_id(4 << 40, LOG, Origin::Extend(winner));
+        let chain = extended(&chain, third, 3);
+        assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));
+        let chain = chain.next(Nonce(4), |segments, trim| {
+            segments.drain(..2);
+            *trim = LogPos(10);
+        });
+        assert!(is_abandoned(winner, LOG, &chain.unwrap()), "it was truncated");
+    }
+
+    #[test]
+    fn a_copy_may_still_come_while_its_source_is_there() {
+        let first = new_id(1 << 40, LOG, Origin::Create);
+        let chain = Chain::first(Nonce(1), first, "native", Bytes::new()).unwrap();
+        let chain = extended(&chain, new_id(2 << 40, LOG, Origin::Extend(first)), 2);
+        let [winner, loser] = [3 << 40, 4 << 40].map(|r| new_id(r, LOG, Origin::Modify(first)));
+        assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));
+        let chain = chain.next(Nonce(3), |segments, _| segments[0].loglet = winner).unwrap();
+        assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));
+        assert!(is_abandoned(first, LOG, &chain), "the source is out for good");
+    }
+}
