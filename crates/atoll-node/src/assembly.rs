@@ -23,7 +23,7 @@ use crate::members::meta_group::MetaGroup;
 use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::{Members, table};
-use crate::policy::{Filler, Guardian};
+use crate::policy::{Collector, Filler, Guardian};
 use crate::settings::Timings;
 
 /// Settings of every layer.
@@ -122,7 +122,7 @@ pub fn assemble(parts: Parts) -> Assembly {
         .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
         .with(Arc::new(LocalProvider::new(env.clone(), directory, options.local.clone())));
     // A node that stands alone needs no sequencer and no quorum of itself; it can be extended to native ones later.
-    let alone = parts.first_table.nodes.len() == 1;
+    let alone = parts.first_table.nodes.keys().all(|node| *node == me.node);
     let first_kind = Some(if alone { "local" } else { "native" }.to_owned());
     let log_options = LogOptions { first_kind, ..options.log.clone() };
     let registers = LateRegisters::default();
@@ -153,6 +153,7 @@ impl NodeParts {
             storage: self.parts.identity.storage,
             known: self.known.clone(),
             founders: self.parts.meta_founders.clone(),
+            members: self.members.clone(),
         };
         let group = bootstrap.find_group().await;
         self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
@@ -170,6 +171,8 @@ impl NodeParts {
         let filler =
             Filler { env: self.env.clone(), logs: self.logs.clone(), members: self.members.clone(), every };
         self.env.spawn("back_fill", Box::pin(filler.run()));
+        let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
+        self.env.spawn("collect", Box::pin(collector.run()));
         self.keep_joined().await;
     }
 
@@ -177,16 +180,24 @@ impl NodeParts {
     async fn keep_joined(&self) {
         let every = self.parts.options.timings.patrol_every;
         let mut joined = false;
+        let mut refused = None;
         loop {
             let result = if joined {
-                self.changes.refresh().await
+                self.changes.refresh().await.map(|_| ())
             } else {
-                self.changes.join(self.parts.row.clone()).await
+                self.changes.join(self.parts.row.clone()).await.map(|_| ())
             };
             joined = joined || result.is_ok();
             let wait = match result {
-                Ok(_) => every * 5,
-                Err(ChangeError::NotAMember(_)) => every,
+                Ok(()) => every * 5,
+                // For an operator to settle; said once, and again only in other words.
+                Err(e @ (ChangeError::NotAMember(_) | ChangeError::UnexpectedRoles { .. })) => {
+                    if !joined && refused.as_ref() != Some(&e) {
+                        tracing::warn!("this node cannot join: {e}");
+                        refused = Some(e);
+                    }
+                    every
+                }
                 Err(_) => every / 8,
             };
             // Woken early when a peer tells of a newer table.

@@ -106,7 +106,7 @@ impl NodeConfig {
         if nodes.is_empty() {
             nodes.insert(self.node, row(&self.peer, Some(&self.grpc), self.roles));
         }
-        MemberTable { version: 0, nodes }
+        MemberTable { version: 0, nodes, ..MemberTable::default() }
     }
 
     /// The founders with registers, in order; this node if it stands alone.

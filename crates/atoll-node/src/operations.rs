@@ -9,7 +9,7 @@ use atoll_core::{Directory, NodeId};
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::members::change::ChangeError;
-use crate::members::table::Member;
+use crate::members::table::{Member, RoleSet};
 use crate::survey::{self, Survey};
 
 /// How long a drain waits for the node to be empty before it says what is left.
@@ -48,18 +48,30 @@ fn refusal(error: &ChangeError) -> Refusal {
         ChangeError::Register(_) | ChangeError::Contended => {
             Refusal::no(Reason::Unavailable, words, "try again when a majority of nodes is up")
         }
-        _ => Refusal::no(Reason::Invalid, words, ""),
+        ChangeError::Unreadable(_) => {
+            Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
+        }
+        // As the cluster stands; the same request may be fine later.
+        ChangeError::NotAMember(_)
+        | ChangeError::IdTaken { .. }
+        | ChangeError::AddressTaken { .. }
+        | ChangeError::HasOtherRoles { .. }
+        | ChangeError::UnexpectedRoles { .. }
+        | ChangeError::TooMany
+        | ChangeError::InUse { .. }
+        | ChangeError::LastOne(..)
+        | ChangeError::TooFewLeft { .. } => Refusal::no(Reason::Refused, words, ""),
     }
 }
 
-fn info(parts: &NodeParts, node: NodeId, row: &Member) -> proto::NodeInfo {
+fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet>) -> proto::NodeInfo {
     let me = parts.members.identity();
     let mine = node == me.node;
     let life = parts.members.liveness(node);
     let alive = mine || life.is_some_and(|l| l.alive);
     let full = if mine { parts.members.is_full() } else { life.is_some_and(|l| l.full) };
     let (state, reason) = match () {
-        () if row.storage.0 == 0 => ("down", "it has not joined yet"),
+        () if !row.has_joined() => ("down", "it has not joined yet"),
         () if mine && me.failed => ("failed", "its journal is closed after a failed write or sync"),
         () if !alive && life.is_none() => ("down", "nothing was heard of it"),
         () if !alive => ("suspect", "it does not answer"),
@@ -69,23 +81,25 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member) -> proto::NodeInfo {
         () if life.is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
         () => ("up", ""),
     };
-    let roles = [(row.log, "log"), (row.sequencer, "sequencer"), (row.meta, "meta")];
+    // Those that it must come with, before it has.
+    let roles = expected.map_or_else(|| row.roles(), RoleSet::clone);
     let incarnation = if mine { Some(me.incarnation) } else { life.and_then(|l| l.incarnation) };
     proto::NodeInfo {
         id: node.0,
         address: row.peer.clone(),
         grpc: row.grpc.clone(),
         metrics: row.metrics.clone(),
-        roles: roles.into_iter().filter(|(has, _)| *has).map(|(_, r)| r.to_owned()).collect(),
+        roles: roles.names().into_iter().map(str::to_owned).collect(),
         state: state.to_owned(),
         reason: reason.to_owned(),
         incarnation: incarnation.map(|i| i.to_string()).unwrap_or_default(),
-        storage: if row.storage.0 == 0 { String::new() } else { row.storage.to_string() },
+        storage: if row.has_joined() { row.storage.to_string() } else { String::new() },
     }
 }
 
 fn infos(parts: &NodeParts) -> Vec<proto::NodeInfo> {
-    parts.members.table().nodes.iter().map(|(node, row)| info(parts, *node, row)).collect()
+    let table = parts.members.table();
+    table.nodes.iter().map(|(node, row)| info(parts, *node, row, table.expected.get(node))).collect()
 }
 
 fn log_info(
@@ -174,17 +188,17 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
 
 fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
     let table = parts.members.table();
-    proto::NodeReply { node: table.nodes.get(&node).map(|row| info(parts, node, row)), changed }
+    let row = table.nodes.get(&node).map(|row| info(parts, node, row, table.expected.get(&node)));
+    proto::NodeReply { node: row, changed }
 }
 
 /// Marks the node, then waits until nothing new is left on it: no active segment, no sequencer, no register.
 async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
-    let before = parts.members.table().version;
-    let table = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
+    let (_, changed) = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
     let until = parts.env.now().after(DRAIN_WITHIN);
     loop {
         match left(&parts, node) {
-            None => return Ok(reply(&parts, node, table.version != before)),
+            None => return Ok(reply(&parts, node, changed)),
             Some(what) if parts.env.now() >= until => {
                 let words = format!("node {node} is marked, and still holds {what}");
                 return Err(Refusal::unknown(
@@ -234,9 +248,14 @@ impl Operations for NodeOperations {
                     format!("node {node} at {:?}: an id is above 0, an address HOST:PORT", request.address);
                 return Err(Refusal::no(Reason::Invalid, words, ""));
             }
-            let before = parts.members.table().version;
-            let table = parts.changes.add(node, &request.address).await.map_err(|e| refusal(&e))?;
-            Ok(reply(&parts, node, table.version != before))
+            let roles = RoleSet::named(&request.roles).ok_or_else(|| {
+                let words = format!("roles {:?}: allowed are log, sequencer and meta", request.roles);
+                Refusal::no(Reason::Invalid, words, "")
+            })?;
+            let roles = Some(roles).filter(|_| !request.roles.is_empty());
+            let added = parts.changes.add(node, &request.address, roles).await;
+            let (_, changed) = added.map_err(|e| refusal(&e))?;
+            Ok(reply(&parts, node, changed))
         })
     }
 
@@ -251,9 +270,9 @@ impl Operations for NodeOperations {
                 return Err(refusal(&ChangeError::LastOne(node, "anything")));
             }
             let gone = reply(&parts, node, true);
-            let before = parts.members.table().version;
-            let table = parts.changes.remove(node, left(&parts, node)).await.map_err(|e| refusal(&e))?;
-            Ok(proto::NodeReply { changed: table.version != before, ..gone })
+            let removed = parts.changes.remove(node, left(&parts, node)).await;
+            let (_, changed) = removed.map_err(|e| refusal(&e))?;
+            Ok(proto::NodeReply { changed, ..gone })
         })
     }
 }

@@ -309,7 +309,8 @@ async fn bring_up(mut config: NodeConfig) -> Result<Up, StartError> {
     let (stop_doors, stopping) = watch::channel(false);
     let figures = NodeFigures::start(handle.clone(), parts.clone());
     let operations = Arc::new(NodeOperations::new(parts.clone()));
-    let backend = Arc::new(doors::NodeBackend::new(parts.env.clone(), parts.logs.clone(), operations));
+    let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
+    let backend = Arc::new(doors::NodeBackend::new(env, logs, changes, operations));
     let mut tasks = Vec::new();
     let stop = stopped(stopping.clone());
     tasks.push(tokio::spawn(async move {

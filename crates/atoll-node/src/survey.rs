@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, NodeId, RoleKind, roles};
 use atoll_log::virtual_log::{Segment, VirtualLog};
 use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::message::{LogletStatus, Status};
@@ -90,10 +90,19 @@ impl Survey {
 }
 
 async fn ask(env: &Env, node: NodeId) -> Option<BTreeMap<LogletId, LogletStatus>> {
+    ask_role(env, node, roles::LOG_SERVER).await
+}
+
+/// The Loglets that a role of this node keeps; none if it does not answer.
+pub async fn held_here(env: &Env, role: RoleKind) -> Vec<LogletId> {
+    ask_role(env, env.node(), role).await.map_or(Vec::new(), |all| all.into_keys().collect())
+}
+
+async fn ask_role(env: &Env, node: NodeId, role: RoleKind) -> Option<BTreeMap<LogletId, LogletStatus>> {
     let mut all = BTreeMap::new();
     let mut above = None;
     for _ in 0..MAX_PAGES {
-        let page = env.within(ANSWER, env.call(node, Status { above })).await.ok()?.ok()?;
+        let page = env.within(ANSWER, env.call_role(node, role, Status { above })).await.ok()?.ok()?;
         above = page.loglets.last().map(|l| l.loglet);
         all.extend(page.loglets.into_iter().map(|l| (l.loglet, l)));
         if !page.more || above.is_none() {

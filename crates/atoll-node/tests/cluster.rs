@@ -64,7 +64,13 @@ async fn append(log: &VirtualLog, client: u64, seqs: std::ops::Range<u64>) -> Ve
 }
 
 async fn read_all(log: &VirtualLog, from: ReadFrom) -> Vec<String> {
-    let tail = log.check_tail().await.unwrap().unwrap();
+    // A node may not have found all the others yet.
+    let tail = loop {
+        match log.check_tail().await.unwrap() {
+            Ok(tail) => break tail,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
     let mut all = Vec::new();
     while (all.len() as u64) < tail.0 {
         let got = log.read(LogPos(all.len() as u64)..tail, 1 << 20, from).await.unwrap().unwrap();
@@ -114,5 +120,56 @@ async fn a_cluster_that_stops_and_starts_has_everything() {
         for node in &nodes {
             node.shutdown().await;
         }
+    }
+}
+
+async fn reason<T: std::fmt::Debug>(
+    asked: impl Future<Output = Result<T, atoll_client::Error>>,
+) -> atoll_client::Reason {
+    match asked.await {
+        Err(atoll_client::Error::DidNotHappen(failure)) => failure.reason,
+        other => panic!("{other:?} should have been refused"),
+    }
+}
+
+#[tokio::test]
+async fn a_newcomer_needs_the_address_of_any_one_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut configs = configs(dir.path(), 4);
+    let mut last = configs.pop().unwrap();
+    for config in &mut configs {
+        config.founders.remove(&NodeId(4));
+    }
+    let nodes: Vec<RunningNode> = configs.iter().map(|c| start(c.clone()).unwrap()).collect();
+    let log = create(&nodes[0]).await;
+    append(&log, 7, 1..4).await;
+    let client = atoll_client::Client::connect(&configs[0].grpc).unwrap();
+    let roles = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    assert!(client.add_node(4, &last.peer, roles(&["log"])).await.unwrap().changed);
+    assert!(!client.add_node(4, &last.peer, roles(&["log"])).await.unwrap().changed);
+
+    // It is a member, and nothing may be laid on it yet.
+    let spec = atoll_client::proto::LogletSpec { servers: vec![1, 2, 4], ..Default::default() };
+    assert_eq!(reason(client.extend("reef", spec.clone())).await, atoll_client::Reason::Refused);
+    assert_eq!(log.refresh().await.unwrap().unwrap().chain.segments().len(), 1, "nothing was sealed");
+
+    // It knows the address of one member only, and is not among its founders.
+    last.founders.retain(|node, _| *node == NodeId(2));
+    last.roles = Roles { log: true, meta: false, sequencer: false };
+    let fourth = start(last.clone()).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), fourth.joined()).await.unwrap().unwrap();
+    assert!(!client.add_node(4, &last.peer, roles(&["log"])).await.unwrap().changed, "as it was added");
+    let other = client.add_node(4, &last.peer, roles(&["log", "meta"]));
+    assert_eq!(reason(other).await, atoll_client::Reason::Refused);
+    assert_eq!(reason(client.add_node(5, &last.peer, vec![])).await, atoll_client::Reason::Refused);
+    assert_eq!(reason(client.drain_node(9)).await, atoll_client::Reason::Refused);
+
+    client.extend("reef", spec).await.unwrap();
+    append(&log, 7, 4..6).await;
+    let there = fourth.logs().open("reef").unwrap();
+    let want = ["record 7 1", "record 7 2", "record 7 3", "record 7 4", "record 7 5"];
+    assert_eq!(read_all(&there, ReadFrom::Anywhere).await, want);
+    for node in nodes.iter().chain([&fourth]) {
+        node.shutdown().await;
     }
 }

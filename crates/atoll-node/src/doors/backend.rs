@@ -128,7 +128,7 @@ pub trait Operations: Send + Sync {
     /// The members, with what is known of them.
     fn nodes(&self) -> Pending<Vec<proto::NodeInfo>>;
 
-    /// Adds or changes a member. Idempotent.
+    /// Adds a member, or changes the address of one that does not answer. Idempotent.
     fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply>;
 
     /// Moves all duties off a node; done when they are moved. Idempotent.

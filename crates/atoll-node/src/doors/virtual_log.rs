@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
 use crate::logs::{Logs, OpenError};
+use crate::members::change::Changes;
+use crate::members::table::MemberTable;
 
 /// How long a stream that opens waits for a fresh chain, where an older one is known.
 const REFRESH_WITHIN: Duration = Duration::from_millis(20);
@@ -24,16 +26,78 @@ pub struct NodeBackend {
     node: NodeId,
     client: ClientId,
     logs: Logs,
+    named: Named,
     operations: Arc<dyn Operations>,
 }
 
 impl NodeBackend {
     /// Over what the node has.
-    pub fn new(env: Env, logs: Logs, operations: Arc<dyn Operations>) -> Self {
+    pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
         // 0 is the log's own.
         let client = ClientId(env.random().max(1));
-        NodeBackend { node: env.node(), client, logs, operations }
+        NodeBackend { node: env.node(), client, logs, named: Named { env, changes }, operations }
     }
+}
+
+/// Checks the nodes that an operator names for a Loglet.
+#[derive(Clone)]
+struct Named {
+    env: Env,
+    changes: Changes,
+}
+
+impl Named {
+    /// Refuses nodes that are no members, have not joined, are being drained, or lack the role; by a table that is read now,
+    /// before anything is planned or sealed.
+    async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
+        if spec.servers.is_none() && spec.sequencer.is_none() {
+            return Ok(());
+        }
+        let changes = self.changes.clone();
+        let table = self.env.launch("door.members", async move { changes.refresh().await });
+        match table.await {
+            Ok(Ok(table)) => check_named(&table, spec),
+            Ok(Err(error)) => Err(Refusal::no(
+                Reason::Unavailable,
+                format!("nothing was changed: the table of members does not answer: {error}"),
+                "try again when a majority of the nodes that hold registers is up",
+            )),
+            Err(_) => Err(Refusal::stopping()),
+        }
+    }
+}
+
+/// See [`Named::check`].
+fn check_named(table: &MemberTable, spec: &LogletSpec) -> Result<(), Refusal> {
+    let servers = spec.servers.iter().flatten().map(|n| (*n, "log"));
+    let sequencer = spec.sequencer.iter().map(|n| (*n, "sequencer"));
+    let mut wrong = Vec::new();
+    for (node, role) in servers.chain(sequencer) {
+        let words = match table.nodes.get(&node) {
+            None => format!("node {node} is not a member"),
+            Some(row) if !row.has_joined() => format!("node {node} has not joined yet"),
+            Some(row) if row.draining => format!("node {node} is being drained"),
+            Some(row) if !row.roles().names().contains(&role) => {
+                format!("node {node} does not have the role {role:?}")
+            }
+            Some(_) => continue,
+        };
+        if !wrong.contains(&words) {
+            wrong.push(words);
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let fit = |role: &'static str| {
+        let fits = table
+            .nodes
+            .iter()
+            .filter(|(_, m)| m.has_joined() && !m.draining && m.roles().names().contains(&role));
+        fits.map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(",")
+    };
+    let next = format!("servers may be among {}, the sequencer one of {}", fit("log"), fit("sequencer"));
+    Err(Refusal::no(Reason::Refused, format!("nothing was changed: {}", wrong.join("; ")), next))
 }
 
 /// Waits for the outcome of what runs on the node's executor.
@@ -66,11 +130,11 @@ impl Backend for NodeBackend {
     }
 
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
-        Ok(Arc::new(LogView(open(&self.logs, name)?)))
+        Ok(Arc::new(LogView { log: open(&self.logs, name)?, named: self.named.clone() }))
     }
 
     fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>> {
-        let (logs, name) = (self.logs.clone(), name.to_owned());
+        let (logs, name, named) = (self.logs.clone(), name.to_owned(), self.named.clone());
         Box::pin(async move {
             let log = open(&logs, &name)?;
             if log.chain().is_none() {
@@ -80,13 +144,17 @@ impl Backend for NodeBackend {
                 // find out only when the old sequencer does not answer.
                 let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
-            Ok(Arc::new(LogView(log)) as Arc<dyn LogBackend>)
+            Ok(Arc::new(LogView { log, named }) as Arc<dyn LogBackend>)
         })
     }
 
     fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool> {
-        let (logs, name) = (self.logs.clone(), name.to_owned());
-        Box::pin(async move { ensure(&*open(&logs, &name)?, spec).await })
+        let (logs, name, named) = (self.logs.clone(), name.to_owned(), self.named.clone());
+        Box::pin(async move {
+            let log = open(&logs, &name)?;
+            named.check(&spec).await?;
+            ensure(&log, spec).await
+        })
     }
 
     fn list(&self) -> Pending<Vec<String>> {
@@ -116,21 +184,39 @@ async fn ensure(log: &VirtualLog, spec: LogletSpec) -> Result<bool, Refusal> {
     wait(log.create(spec), |_| true, |error| reconfig_refusal(&error)).await
 }
 
-struct LogView(Arc<VirtualLog>);
+struct LogView {
+    log: Arc<VirtualLog>,
+    named: Named,
+}
 
 impl LogView {
     fn chain_reply(
         &self,
         ticket: Ticket<Result<Arc<VersionedChain>, ReconfigError>>,
     ) -> Pending<proto::Chain> {
-        let log = self.0.clone();
+        let log = self.log.clone();
         wait(ticket, move |chain| describe(&log, &chain), |error| reconfig_refusal(&error))
+    }
+
+    /// Begins `change` if the nodes that `spec` names are fit.
+    fn change(
+        &self,
+        spec: LogletSpec,
+        change: impl FnOnce(&VirtualLog, LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>>
+        + Send
+        + 'static,
+    ) -> Pending<proto::Chain> {
+        let view = LogView { log: self.log.clone(), named: self.named.clone() };
+        Box::pin(async move {
+            view.named.check(&spec).await?;
+            view.chain_reply(change(&view.log, spec)).await
+        })
     }
 }
 
 impl LogBackend for LogView {
     fn known_tail(&self) -> LogPos {
-        self.0.known_tail()
+        self.log.known_tail()
     }
 
     fn submit(&self, records: LogRecords) -> Submitted {
@@ -139,28 +225,28 @@ impl LogBackend for LogView {
             floor: records.floor,
             payload: payload.clone(),
         };
-        match self.0.submit((records.first_seq..).zip(&records.payloads).map(record).collect()) {
+        match self.log.submit((records.first_seq..).zip(&records.payloads).map(record).collect()) {
             Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),
             Err(_) => Submitted::Busy(records),
         }
     }
 
     fn check_tail(&self) -> Pending<LogPos> {
-        wait(self.0.check_tail(), |tail| tail, |error| log_refusal(&error))
+        wait(self.log.check_tail(), |tail| tail, |error| log_refusal(&error))
     }
 
     fn wait_tail(&self, above: LogPos) -> Pending<LogPos> {
-        wait(self.0.wait_tail(above), |tail| tail, |error| log_refusal(&error))
+        wait(self.log.wait_tail(above), |tail| tail, |error| log_refusal(&error))
     }
 
     fn trim_point(&self) -> LogPos {
-        self.0.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim())
+        self.log.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim())
     }
 
     fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords> {
         let from = if local_only { ReadFrom::LocalOnly } else { ReadFrom::Anywhere };
         wait(
-            self.0.read(range, max_bytes, from),
+            self.log.read(range, max_bytes, from),
             |read| ReadRecords { first: read.first, entries: read.entries, remote: read.remote },
             move |error| read_refusal(&error, local_only),
         )
@@ -168,7 +254,7 @@ impl LogBackend for LogView {
 
     fn trim(&self, to: LogPos) -> Pending<()> {
         wait(
-            self.0.trim(to),
+            self.log.trim(to),
             |_| (),
             |error| {
                 let mut refusal = log_refusal(&error);
@@ -181,20 +267,20 @@ impl LogBackend for LogView {
     }
 
     fn chain(&self) -> Pending<proto::Chain> {
-        let log = self.0.clone();
-        wait(self.0.refresh(), move |chain| describe(&log, &chain), |error| log_refusal(&error))
+        let log = self.log.clone();
+        wait(self.log.refresh(), move |chain| describe(&log, &chain), |error| log_refusal(&error))
     }
 
     fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain> {
-        self.chain_reply(self.0.extend(spec))
+        self.change(spec, |log, spec| log.extend(spec))
     }
 
     fn truncate(&self) -> Pending<proto::Chain> {
-        self.chain_reply(self.0.truncate())
+        self.chain_reply(self.log.truncate())
     }
 
     fn modify(&self, loglet: LogletId, spec: LogletSpec) -> Pending<proto::Chain> {
-        self.chain_reply(self.0.modify(loglet, spec))
+        self.change(spec, move |log, spec| log.modify(loglet, spec))
     }
 }
 
@@ -329,5 +415,43 @@ fn register_refusal(error: &RegisterError) -> Refusal {
         RegisterError::NotWritten(trouble) => Refusal::no(why(*trouble).0, error.to_string(), next),
         RegisterError::Unknown(trouble) => Refusal::unknown(why(*trouble).0, error.to_string(), next),
         RegisterError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), ""),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::members::table::Member;
+    use atoll_core::StorageId;
+
+    #[test]
+    fn nodes_that_are_not_there_or_leaving_are_refused_by_name() {
+        let all = Member {
+            storage: StorageId(1),
+            log: true,
+            sequencer: true,
+            meta: true,
+            ..Member::to_come("a:1".into())
+        };
+        let mut nodes: std::collections::BTreeMap<_, _> = (1..=3).map(|n| (NodeId(n), all.clone())).collect();
+        nodes.insert(NodeId(4), Member::to_come("d:1".into()));
+        nodes.insert(NodeId(5), Member { draining: true, ..all.clone() });
+        nodes.insert(NodeId(6), Member { sequencer: false, ..all });
+        let table = MemberTable { version: 3, nodes, ..MemberTable::default() };
+        let spec = |servers: &[u32], sequencer: u32| LogletSpec {
+            servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
+            sequencer: Some(NodeId(sequencer)),
+            ..LogletSpec::default()
+        };
+        assert_eq!(check_named(&table, &spec(&[1, 2, 6], 3)), Ok(()));
+        let refusal = check_named(&table, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
+        assert_eq!(refusal.reason, Reason::Refused);
+        assert_eq!(
+            refusal.message,
+            "nothing was changed: node 4 has not joined yet; node 5 is being drained; node 9 is not a member; node 6 does not \
+             have the role \"sequencer\""
+        );
+        assert_eq!(refusal.next, "servers may be among 1,2,3,6, the sequencer one of 1,2,3");
     }
 }

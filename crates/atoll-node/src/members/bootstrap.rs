@@ -6,12 +6,19 @@
 //! maker itself, it makes a new group only if nobody remembers one, and then no vote of the old one was ever acknowledged:
 //! an acceptor votes only for a group that it has on disk, and a majority of founders would have to have it. (A single
 //! founder that loses its disk has lost everything.)
+//!
+//! A node that comes later is no founder: it needs the address of any one member, asks that one for the table of members, and then
+//! all that hold registers for the group. Who knows a table never makes a group: there is one.
 
 use std::time::Duration;
 
 use atoll_core::{Env, Identify, Identity, NodeId, StorageId};
 use atoll_registers::rmwpaxos::message::{Open, Status};
 use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member};
+
+use super::Members;
+use super::role::AskTable;
+use super::table::MemberTable;
 
 /// How long one round of questions waits for answers.
 const ROUND: Duration = Duration::from_millis(500);
@@ -29,41 +36,78 @@ pub struct Bootstrap {
     pub known: KnownGroup,
     /// The nodes that hold registers, as the configuration file has them; in order.
     pub founders: Vec<NodeId>,
+    /// The members as this node knows them; it learns of more.
+    pub members: Members,
 }
 
 impl Bootstrap {
     /// Returns the group once it is known, and durable on this node. Tries for ever: without it the node can do nothing.
     pub async fn find_group(&self) -> GroupConfig {
         loop {
-            if let Some(group) = self.known.get() {
-                return group;
+            match self.known.get() {
+                Some(group) if self.can_reach(&group) => return group,
+                Some(_) => self.learn_members().await,
+                None => {
+                    if let Some(group) = self.round().await {
+                        self.tell(&group).await;
+                    }
+                }
             }
-            if let Some(group) = self.round().await {
-                self.tell(&group).await;
-            }
-            if self.known.get().is_none() {
+            if !self.known.get().is_some_and(|group| self.can_reach(&group)) {
                 self.env.sleep(self.env.jitter(PAUSE)).await;
             }
         }
     }
 
+    /// Whether it is known where the acceptors are: a newcomer that knows one member only does not, at first.
+    fn can_reach(&self, group: &GroupConfig) -> bool {
+        let table = self.members.table();
+        let me = self.env.node();
+        group.members.iter().all(|m| m.node == me || table.nodes.contains_key(&m.node)) || table.version > 0
+    }
+
     /// The group that somebody knows, or the first one if this node is to make it and can.
     async fn round(&self) -> Option<GroupConfig> {
         let until = self.env.now().after(ROUND);
-        let replies = self
-            .env
-            .gather(&self.founders, Status {}, until, |r| r.ok().any(|(_, s)| s.serving.is_some()))
-            .await;
-        let answered = replies.ok().count();
+        let asked = self.asked();
+        let replies =
+            self.env.gather(&asked, Status {}, until, |r| r.ok().any(|(_, s)| s.serving.is_some())).await;
+        let answered = replies.ok().filter(|(node, _)| self.founders.contains(node)).count();
         let newest = replies.into_ok().filter_map(|(_, s)| s.serving).max_by_key(|g| g.epoch);
         if newest.is_some() {
             return newest;
         }
+        self.learn_members().await;
         let maker = self.founders.first() == Some(&self.env.node());
-        if !maker || answered < self.founders.len() {
+        if !maker || answered < self.founders.len() || self.members.table().version > 0 {
             return None;
         }
         self.make().await
+    }
+
+    /// Who may know the group: the founders, and who holds registers as the newest table has it.
+    fn asked(&self) -> Vec<NodeId> {
+        let table = self.members.table();
+        let later = table.nodes.iter().filter(|(_, m)| table.version > 0 && m.meta).map(|(n, _)| *n);
+        let mut all: Vec<NodeId> = self.founders.iter().copied().chain(later).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Asks the members that it knows who the others are.
+    async fn learn_members(&self) {
+        let until = self.env.now().after(ROUND);
+        let peers = self.members.peers();
+        let replies =
+            self.env.gather(&peers, AskTable {}, until, |r| r.ok().any(|(_, t)| t.version > 0)).await;
+        let tables = replies.into_ok().filter(|(_, t)| t.version > 0);
+        let newest = tables
+            .filter_map(|(_, t)| MemberTable::decode(t.version, t.value).ok())
+            .max_by_key(|t| t.version);
+        if newest.is_some_and(|table| self.members.adopt(table)) {
+            atoll_core::testing::hit("members.seeded");
+        }
     }
 
     async fn make(&self) -> Option<GroupConfig> {

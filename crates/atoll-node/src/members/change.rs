@@ -8,7 +8,7 @@ use atoll_log::{Nonce, Register, RegisterError, Version, Written};
 
 use super::Members;
 use super::role::KeepTable;
-use super::table::{MAX_MEMBERS, Member, MemberTable};
+use super::table::{MAX_MEMBERS, Member, MemberTable, RoleSet};
 
 /// Why a change of members was not made. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,13 +16,45 @@ pub enum ChangeError {
     /// The node is not a member.
     #[error("node {0} is not a member; `atoll node list` shows who is")]
     NotAMember(NodeId),
-    /// Another node has this id, at another address.
-    #[error("node {node} is a member already, at {peer}; remove it first, or give the new node another id")]
+    /// A living node has this id, at another address.
+    #[error(
+        "node {node} is a member and answers at {peer}; stop it before its address is changed, or give the new node another id"
+    )]
     IdTaken {
         /// The id.
         node: NodeId,
         /// Where the member with this id is.
         peer: String,
+    },
+    /// Another member is there.
+    #[error("{peer} is the address of node {by}; a node has an address of its own")]
+    AddressTaken {
+        /// The address.
+        peer: String,
+        /// Whose it is.
+        by: NodeId,
+    },
+    /// A member has come with other roles than are wanted now.
+    #[error(
+        "node {node} has joined with the roles {has}; they change with `node.roles` in its own file, at its next start"
+    )]
+    HasOtherRoles {
+        /// The node.
+        node: NodeId,
+        /// Its roles.
+        has: RoleSet,
+    },
+    /// A newcomer has other roles than the operator named.
+    #[error(
+        "node {node} was added with the roles {expected}, and its own file says {has}; change `node.roles` there, or add it again with those"
+    )]
+    UnexpectedRoles {
+        /// The node.
+        node: NodeId,
+        /// What the operator named.
+        expected: RoleSet,
+        /// What it comes with.
+        has: RoleSet,
     },
     /// The table is full.
     #[error("the cluster has {MAX_MEMBERS} members, which is the most")]
@@ -82,7 +114,8 @@ impl Changes {
     pub async fn refresh(&self) -> Result<MemberTable, ChangeError> {
         let got = self.register.read().await?;
         if got.version == Version(0) {
-            return Ok(MemberTable { version: 0, nodes: self.members.table().nodes });
+            let nodes = self.members.table().nodes;
+            return Ok(MemberTable { nodes, ..MemberTable::default() });
         }
         let table = MemberTable::decode(got.version.0, got.value)?;
         self.keep(&table).await;
@@ -97,26 +130,29 @@ impl Changes {
         }
     }
 
-    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything.
+    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything. The table then, and
+    /// whether this call changed it.
     pub async fn edit(
         &self,
         mut edit: impl FnMut(&mut MemberTable) -> Result<bool, ChangeError>,
-    ) -> Result<MemberTable, ChangeError> {
+    ) -> Result<(MemberTable, bool), ChangeError> {
+        let mut in_doubt = false;
         for attempt in 0..ATTEMPTS {
             let mut table = self.refresh().await?;
             let expected = Version(table.version);
             if !edit(&mut table)? {
-                return Ok(table);
+                return Ok((table, in_doubt));
             }
             let nonce = Nonce((u128::from(self.env.random()) << 64) | u128::from(self.env.random()));
             match self.register.write_if(expected, table.encode(), nonce).await {
                 Ok(Written::Yes(version)) => {
                     table.version = version.0;
                     self.keep(&table).await;
-                    return Ok(table);
+                    return Ok((table, true));
                 }
-                // Unknown: the next round reads, and finds the change done or not.
-                Ok(Written::Conflict(_)) | Err(RegisterError::Unknown(_)) => {}
+                Ok(Written::Conflict(_)) => {}
+                // The next round reads, and finds the change done or not.
+                Err(RegisterError::Unknown(_)) => in_doubt = true,
                 Err(e) => return Err(e.into()),
             }
             self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
@@ -125,60 +161,26 @@ impl Changes {
     }
 
     /// Writes this node's row: its addresses, roles and data directory. A node that is no member is refused, unless the
-    /// table was never written: then the configuration file's peers are the first members.
-    pub async fn join(&self, row: Member) -> Result<MemberTable, ChangeError> {
+    /// table was never written: then the configuration file's peers are the first members. So is one that comes with other
+    /// roles than it was added with.
+    pub async fn join(&self, row: Member) -> Result<(MemberTable, bool), ChangeError> {
         let me = self.env.node();
-        self.edit(|table| {
-            let first = table.version == 0;
-            match table.nodes.get_mut(&me) {
-                Some(mine) => {
-                    let new = Member { draining: mine.draining, ..row.clone() };
-                    let changed = first || *mine != new;
-                    *mine = new;
-                    Ok(changed)
-                }
-                None if first => {
-                    table.nodes.insert(me, row.clone());
-                    Ok(true)
-                }
-                None => Err(ChangeError::NotAMember(me)),
-            }
-        })
-        .await
+        self.edit(|table| join(table, me, &row)).await
     }
 
-    /// Adds a member that is about to be started. Idempotent.
-    pub async fn add(&self, node: NodeId, peer: &str) -> Result<MemberTable, ChangeError> {
-        self.edit(|table| {
-            if let Some(there) = table.nodes.get_mut(&node) {
-                if there.peer != peer {
-                    return Err(ChangeError::IdTaken { node, peer: there.peer.clone() });
-                }
-                let changed = there.draining;
-                there.draining = false;
-                return Ok(changed);
-            }
-            if table.nodes.len() >= MAX_MEMBERS {
-                return Err(ChangeError::TooMany);
-            }
-            let row = Member {
-                peer: peer.to_owned(),
-                grpc: String::new(),
-                metrics: String::new(),
-                storage: atoll_core::StorageId(0),
-                log: false,
-                sequencer: false,
-                meta: false,
-                draining: false,
-            };
-            table.nodes.insert(node, row);
-            Ok(true)
-        })
-        .await
+    /// Adds a member that is about to be started, and says with which roles it must come; None: with any. A member that has
+    /// not joined, or does not answer, gets the new address. Takes back a drain. Idempotent.
+    pub async fn add(
+        &self,
+        node: NodeId,
+        peer: &str,
+        roles: Option<RoleSet>,
+    ) -> Result<(MemberTable, bool), ChangeError> {
+        self.edit(|table| add(table, node, peer, roles.as_ref(), self.members.is_alive(node))).await
     }
 
     /// Marks a member to be emptied; the guardians move what it holds. Idempotent.
-    pub async fn drain(&self, node: NodeId) -> Result<MemberTable, ChangeError> {
+    pub async fn drain(&self, node: NodeId) -> Result<(MemberTable, bool), ChangeError> {
         self.edit(|table| {
             let left =
                 |f: fn(&Member) -> bool| table.nodes.iter().any(|(n, m)| *n != node && !m.draining && f(m));
@@ -204,18 +206,89 @@ impl Changes {
     }
 
     /// Removes a member that was drained; `held` is what it still holds, if anything. Idempotent.
-    pub async fn remove(&self, node: NodeId, held: Option<String>) -> Result<MemberTable, ChangeError> {
+    pub async fn remove(
+        &self,
+        node: NodeId,
+        held: Option<String>,
+    ) -> Result<(MemberTable, bool), ChangeError> {
         self.edit(|table| {
             let Some(row) = table.nodes.get(&node) else { return Ok(false) };
             if let Some(what) = &held {
                 return Err(ChangeError::InUse { node, what: what.clone() });
             }
-            if !row.draining && row.storage.0 != 0 {
+            if !row.draining && row.has_joined() {
                 return Err(ChangeError::InUse { node, what: "its place in new segments".into() });
             }
             table.nodes.remove(&node);
+            table.expected.remove(&node);
             Ok(true)
         })
         .await
     }
 }
+
+/// One attempt of [`Changes::join`]; true if the table is another now.
+fn join(table: &mut MemberTable, me: NodeId, row: &Member) -> Result<bool, ChangeError> {
+    let first = table.version == 0;
+    let has = row.roles();
+    if let Some(expected) = table.expected.get(&me).filter(|expected| **expected != has) {
+        return Err(ChangeError::UnexpectedRoles { node: me, expected: expected.clone(), has });
+    }
+    let met = table.expected.remove(&me).is_some();
+    match table.nodes.get_mut(&me) {
+        Some(mine) => {
+            let new = Member { draining: mine.draining, ..row.clone() };
+            let changed = first || met || *mine != new;
+            *mine = new;
+            Ok(changed)
+        }
+        None if first => {
+            table.nodes.insert(me, row.clone());
+            Ok(true)
+        }
+        None => Err(ChangeError::NotAMember(me)),
+    }
+}
+
+/// One attempt of [`Changes::add`]; true if the table is another now.
+fn add(
+    table: &mut MemberTable,
+    node: NodeId,
+    peer: &str,
+    roles: Option<&RoleSet>,
+    answers: bool,
+) -> Result<bool, ChangeError> {
+    if let Some((by, _)) = table.nodes.iter().find(|(n, row)| **n != node && row.peer == peer) {
+        return Err(ChangeError::AddressTaken { peer: peer.to_owned(), by: *by });
+    }
+    let members = table.nodes.len();
+    let (joined, mut changed) = match table.nodes.get_mut(&node) {
+        None if members >= MAX_MEMBERS => return Err(ChangeError::TooMany),
+        None => {
+            table.nodes.insert(node, Member::to_come(peer.to_owned()));
+            (false, true)
+        }
+        Some(there) => {
+            let moved = there.peer != peer;
+            if moved && there.has_joined() && answers {
+                return Err(ChangeError::IdTaken { node, peer: there.peer.clone() });
+            }
+            let has = there.roles();
+            if there.has_joined() && roles.is_some_and(|wanted| *wanted != has) {
+                return Err(ChangeError::HasOtherRoles { node, has });
+            }
+            let changed = moved || there.draining;
+            there.peer = peer.to_owned();
+            there.draining = false;
+            (there.has_joined(), changed)
+        }
+    };
+    if let Some(wanted) = roles.filter(|_| !joined) {
+        changed |= table.expected.insert(node, wanted.clone()).as_ref() != Some(wanted);
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+#[path = "change_test.rs"]
+mod tests;

@@ -58,14 +58,23 @@ pub struct MetaGroup {
     pub every: Duration,
 }
 
+/// How much rarer than other looks the one for a hand-over is whose mover died.
+const FINISH_RARER: u32 = 5;
+
 impl MetaGroup {
-    /// The group that this node should make now, if any.
-    fn wanted(&self) -> Option<(RmwRegisters, Vec<Member>)> {
+    /// The registers, if this node is the first living acceptor of their group.
+    fn first_in_line(&self) -> Option<(RmwRegisters, GroupConfig)> {
         let registers = self.registers.get()?;
         let group = registers.group();
-        let table = self.members.table();
         let first = group.members.iter().map(|m| m.node).find(|n| self.members.is_alive(*n));
-        if table.version == 0 || first != Some(self.env.node()) {
+        (first == Some(self.env.node())).then_some((registers, group))
+    }
+
+    /// The group that this node should make now, if any.
+    fn wanted(&self) -> Option<(RmwRegisters, Vec<Member>)> {
+        let (registers, group) = self.first_in_line()?;
+        let table = self.members.table();
+        if table.version == 0 {
             return None;
         }
         let candidates = self.members.candidates();
@@ -76,6 +85,7 @@ impl MetaGroup {
     /// Runs until the node ends.
     pub async fn run(self) {
         let (mut seen, mut turn) = (0, 0);
+        let mut next_finish = self.env.now();
         loop {
             if let Some(registers) = self.registers.get() {
                 self.hear_from_one(&registers, &mut turn).await;
@@ -88,6 +98,9 @@ impl MetaGroup {
                     // A failure is tried again at the next look.
                     drop(registers.hand_over(next).await);
                 }
+            } else if self.env.now() >= next_finish {
+                next_finish = self.env.now().after(self.every * FINISH_RARER);
+                self.finish_begun().await;
             }
             let rung = self.members.changed.after(seen);
             seen = match self.env.within(self.every, rung).await {
@@ -95,6 +108,15 @@ impl MetaGroup {
                 Err(_) => self.members.changed.rings(),
             };
             self.env.sleep(self.env.jitter(self.every / 4)).await;
+        }
+    }
+
+    /// A mover that dies between its choice and the fence leaves a group that serves on and has a successor: nobody meets that
+    /// but the next mover, and if the table of members has changed back, there is none for long. Until it is finished the old
+    /// plan stands, and its nodes could be removed meanwhile. So somebody looks now and then; it goes on if it takes longer.
+    async fn finish_begun(&self) {
+        if let Some((registers, _)) = self.first_in_line() {
+            drop(self.env.within(self.every, registers.finish_hand_over()).await);
         }
     }
 
@@ -134,7 +156,8 @@ mod tests {
             meta: true,
             draining,
         };
-        MemberTable { version: 1, nodes: rows.iter().map(|(n, s, d)| (NodeId(*n), row(*s, *d))).collect() }
+        let nodes = rows.iter().map(|(n, s, d)| (NodeId(*n), row(*s, *d))).collect();
+        MemberTable { version: 1, nodes, ..MemberTable::default() }
     }
 
     fn group(members: &[(u32, u128)]) -> GroupConfig {

@@ -26,6 +26,22 @@ atoll_core::message! {
 }
 atoll_core::rpc!(KeepTable => Kept, MEMBER, Control);
 
+atoll_core::message! {
+    /// Who belongs to the cluster? Asked by a node that knows one member and needs the others.
+    pub struct AskTable = 12 {}
+}
+
+atoll_core::message! {
+    /// The table as this node knows it: maybe old.
+    pub struct TableTold = 13 {
+        /// The version of the register; 0: it knows its configuration file only.
+        pub version: u64,
+        /// The register's value.
+        pub value: Bytes,
+    }
+}
+atoll_core::rpc!(AskTable => TableTold, MEMBER, Control);
+
 /// See the module's words.
 #[derive(Debug)]
 pub struct MemberRole {
@@ -60,6 +76,10 @@ impl Role for MemberRole {
     fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
         match frame.kind {
             Identify::KIND => out.reply(from, self.members.identity(), Lsn::NONE),
+            AskTable::KIND => {
+                let table = self.members.table();
+                out.reply(from, TableTold { version: table.version, value: table.encode() }, Lsn::NONE);
+            }
             KeepTable::KIND => match KeepTable::from_frame(frame).and_then(|m| self.keep(m, out)) {
                 Ok(lsn) => out.reply(from, Kept {}, lsn),
                 Err(e) => out.reply(from, Refused { reason: e.to_string() }, Lsn::NONE),

@@ -9,7 +9,10 @@ use bytes::{Bytes, BytesMut};
 pub const REGISTER: &str = "cluster/members";
 /// Most members of a cluster.
 pub const MAX_MEMBERS: usize = 64;
+/// Nodes and nothing else: what is written as long as nobody is expected.
 const FORMAT: u8 = 1;
+/// Nodes, then the roles of those that are expected.
+const FORMAT_WITH_EXPECTED: u8 = 2;
 
 atoll_core::record! {
     /// One member.
@@ -34,6 +37,30 @@ atoll_core::record! {
 }
 
 impl Member {
+    /// A member that was added and has not joined yet: it holds and orders nothing.
+    pub fn to_come(peer: String) -> Self {
+        Member {
+            peer,
+            grpc: String::new(),
+            metrics: String::new(),
+            storage: StorageId(0),
+            log: false,
+            sequencer: false,
+            meta: false,
+            draining: false,
+        }
+    }
+
+    /// What it is there for.
+    pub fn roles(&self) -> RoleSet {
+        RoleSet { log: self.log, sequencer: self.sequencer, meta: self.meta }
+    }
+
+    /// Whether it has come, with a data directory.
+    pub fn has_joined(&self) -> bool {
+        self.storage.0 != 0
+    }
+
     /// The row of a node with these addresses.
     pub fn of(identity: &Identity, peer: String, grpc: String, metrics: String) -> Self {
         Member {
@@ -49,6 +76,48 @@ impl Member {
     }
 }
 
+atoll_core::record! {
+    /// What a member is there for.
+    pub struct RoleSet {
+        /// It holds entries.
+        pub log: bool,
+        /// It orders appends.
+        pub sequencer: bool,
+        /// It holds registers.
+        pub meta: bool,
+    }
+}
+
+impl RoleSet {
+    /// The roles of these names; None if one is no role.
+    pub fn named(names: &[String]) -> Option<Self> {
+        let mut set = RoleSet { log: false, sequencer: false, meta: false };
+        for name in names {
+            match name.as_str() {
+                "log" => set.log = true,
+                "sequencer" => set.sequencer = true,
+                "meta" => set.meta = true,
+                _ => return None,
+            }
+        }
+        Some(set)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<&'static str> {
+        let all = [(self.log, "log"), (self.sequencer, "sequencer"), (self.meta, "meta")];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
+    }
+}
+
+impl std::fmt::Display for RoleSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.names();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(","))
+    }
+}
+
 /// Who belongs to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberTable {
@@ -56,14 +125,23 @@ pub struct MemberTable {
     pub version: u64,
     /// The members by id.
     pub nodes: BTreeMap<NodeId, Member>,
+    /// The roles that members which have not joined yet must come with, where an operator named them. Its row has none until
+    /// then: nothing is laid on a node that is not there.
+    pub expected: BTreeMap<NodeId, RoleSet>,
 }
 
 impl MemberTable {
     /// The value for the register.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        FORMAT.encode(&mut out);
-        self.nodes.encode(&mut out);
+        if self.expected.is_empty() {
+            FORMAT.encode(&mut out);
+            self.nodes.encode(&mut out);
+        } else {
+            FORMAT_WITH_EXPECTED.encode(&mut out);
+            self.nodes.encode(&mut out);
+            self.expected.encode(&mut out);
+        }
         out.freeze()
     }
 
@@ -71,22 +149,23 @@ impl MemberTable {
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = atoll_core::Reader::new(value);
         let format = u8::decode(&mut from)?;
-        if format != FORMAT {
-            return Err(DecodeError::Invalid {
-                what: "member table format",
-                value: format.into(),
-                allowed: "1",
-            });
+        if !matches!(format, FORMAT | FORMAT_WITH_EXPECTED) {
+            let allowed = "1 or 2";
+            return Err(DecodeError::Invalid { what: "member table format", value: format.into(), allowed });
         }
         let nodes: BTreeMap<NodeId, Member> = BTreeMap::decode(&mut from)?;
+        let expected = match format {
+            FORMAT => BTreeMap::new(),
+            _ => BTreeMap::decode(&mut from)?,
+        };
         from.finish("member table")?;
-        if nodes.len() > MAX_MEMBERS {
+        if nodes.len().max(expected.len()) > MAX_MEMBERS {
             return Err(DecodeError::Invalid {
                 what: "member table",
                 value: nodes.len() as u64,
                 allowed: "at most 64 members",
             });
         }
-        Ok(MemberTable { version, nodes })
+        Ok(MemberTable { version, nodes, expected })
     }
 }

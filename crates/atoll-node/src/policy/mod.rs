@@ -6,11 +6,14 @@
 //! | `assess.rs` | what is wrong with a segment, and what should follow: a pure function |
 //! | `guardian.rs` | the procedure that looks, waits its turn, and acts |
 //! | `back_fill.rs` | the procedure that has this node fetch what it missed |
+//! | `collect.rs` | the procedure that deletes what makers of Loglets left behind here |
 
 pub mod assess;
 pub mod back_fill;
+pub mod collect;
 pub mod guardian;
 
 pub use assess::{Reason, View};
 pub use back_fill::Filler;
+pub use collect::Collector;
 pub use guardian::{Deeds, Guardian};

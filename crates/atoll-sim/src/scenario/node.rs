@@ -74,7 +74,7 @@ impl Assembly for Nodes {
             identity,
             seed,
             started_ms: self.starts,
-            first_table: MemberTable { version: 0, nodes: rows },
+            first_table: MemberTable { version: 0, nodes: rows, ..MemberTable::default() },
             row: self.row(who.host, who.storage),
             meta_founders: (1..=self.founders as u32).map(NodeId).collect(),
             options: self.options.clone(),

@@ -36,7 +36,7 @@ async fn add(stage: &Stage<NodeHandles>, host: usize) {
     let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) else { return };
     let changes = life.handles.0.changes.clone();
     let added = life.env.launch("operator.add", async move {
-        changes.add(node(host), &format!("host{host}:1")).await.is_ok()
+        changes.add(node(host), &format!("host{host}:1"), None).await.is_ok()
     });
     if stage.cluster.ask(&life, added).await == Some(Ok(true)) {
         stage.cluster.inject(Fault::Wipe { host, back_after: 10_000_000 });

@@ -143,7 +143,11 @@ pub enum CliError {
 impl CliError {
     fn exit_status(&self) -> u8 {
         match self {
-            CliError::Client(Error::DidNotHappen(f)) if f.reason == Reason::Invalid => 2,
+            CliError::Client(Error::DidNotHappen(f))
+                if matches!(f.reason, Reason::Invalid | Reason::TooLarge) =>
+            {
+                2
+            }
             CliError::Client(Error::DidNotHappen(_)) => 1,
             CliError::Client(Error::Unknown(_)) => 3,
             CliError::Output(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -275,6 +279,12 @@ mod tests {
         let no = CliError::Client(Error::DidNotHappen(failure.clone()));
         assert_eq!(no.to_text(), "atoll: did not happen: a disk is full\n  next: trim the log");
         assert_eq!(no.exit_status(), 1);
+        for (reason, status) in [(Reason::Invalid, 2), (Reason::TooLarge, 2), (Reason::Refused, 1)] {
+            assert_eq!(
+                CliError::Client(Error::DidNotHappen(Failure::new(reason, "", ""))).exit_status(),
+                status
+            );
+        }
         let unknown = CliError::Client(Error::Unknown(failure));
         assert_eq!(unknown.exit_status(), 3);
         assert_eq!(unknown.to_json()["error"]["happened"], "unknown");

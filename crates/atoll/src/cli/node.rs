@@ -18,7 +18,7 @@ pub struct NodeArgs {
 enum NodeVerb {
     /// List the members
     List,
-    /// Add a member; start it with the same id before or afterwards. Its address cannot be changed
+    /// Add a member, which is started with the same id before or afterwards; or change the address of one that does not answer
     Add {
         /// Its id
         #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -26,7 +26,7 @@ enum NodeVerb {
         /// Where the other nodes reach it
         #[arg(value_name = "HOST:PORT")]
         address: String,
-        /// Not used yet: a node takes its roles from its own configuration
+        /// Let it join with these roles only [default: with those that its own configuration says]
         #[arg(long, value_name = "ROLE,...", value_delimiter = ',', value_parser = ["log", "sequencer", "meta"])]
         roles: Vec<String>,
     },

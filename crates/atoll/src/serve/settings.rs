@@ -53,7 +53,7 @@ pub const SECTIONS: [(&str, &str); 6] = [
     ("listen", "Its doors."),
     (
         "peer",
-        "One table for each member of the cluster at its birth, the same in every node's file; none for a node\nthat stands alone. Later changes go through `atoll node add|drain|remove`.",
+        "One table for each member of the cluster at its birth, the same in every node's file; none for a node\nthat stands alone. A node that is added later needs a table for any one living member, and none for itself.\nLater changes go through `atoll node add|drain|remove`.",
     ),
     ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. All of the three files, or none."),
     (
@@ -149,7 +149,13 @@ pub const SETTINGS: &[Setting] = &[
         FILE,
         "The authorities that peers' and clients' certificates must come from.",
     ),
-    without_default("tls", "cert", "\"node.pem\"", FILE, "This node's certificate, then intermediates."),
+    without_default(
+        "tls",
+        "cert",
+        "\"node.pem\"",
+        FILE,
+        "This node's certificate, which carries the DNS name node-ID (node-2 for node 2), then intermediates.",
+    ),
     without_default("tls", "key", "\"node.key\"", FILE, "Its private key."),
     without_default(
         "tls",

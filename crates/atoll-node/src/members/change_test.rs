@@ -1,0 +1,102 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use atoll_core::StorageId;
+
+const FOUR: NodeId = NodeId(4);
+
+fn roles(names: &[&str]) -> RoleSet {
+    RoleSet::named(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn row(peer: &str, storage: u128, names: &[&str]) -> Member {
+    let RoleSet { log, sequencer, meta } = roles(names);
+    Member { storage: StorageId(storage), log, sequencer, meta, ..Member::to_come(peer.to_owned()) }
+}
+
+/// A cluster of one that was written before.
+fn one() -> MemberTable {
+    let nodes = [(NodeId(1), row("a:1", 11, &["log", "meta", "sequencer"]))].into();
+    MemberTable { version: 7, nodes, ..MemberTable::default() }
+}
+
+/// What a register gives back.
+fn reread(table: &MemberTable) -> MemberTable {
+    MemberTable::decode(table.version, table.encode()).unwrap()
+}
+
+#[test]
+fn adding_twice_is_adding_once() {
+    let mut table = one();
+    assert_eq!(add(&mut table, FOUR, "d:1", None, false), Ok(true));
+    assert_eq!(add(&mut table, FOUR, "d:1", None, false), Ok(false));
+    let wanted = roles(&["log"]);
+    assert_eq!(add(&mut table, FOUR, "d:1", Some(&wanted), false), Ok(true));
+    assert_eq!(add(&mut table, FOUR, "d:1", Some(&wanted), false), Ok(false));
+    assert_eq!(add(&mut table, FOUR, "d:1", None, false), Ok(false), "roles that were named stay");
+    assert_eq!(reread(&table), table);
+    assert!(!table.nodes[&FOUR].log, "nothing is laid on a node that has not come");
+}
+
+#[test]
+fn a_newcomer_joins_with_the_roles_that_it_was_added_with_only() {
+    let mut table = one();
+    add(&mut table, FOUR, "d:1", Some(&roles(&["log"])), false).unwrap();
+    let before = table.clone();
+    let all = row("d:1", 44, &["log", "meta", "sequencer"]);
+    let refused = join(&mut table, FOUR, &all).unwrap_err();
+    assert!(matches!(refused, ChangeError::UnexpectedRoles { .. }), "{refused}");
+    assert_eq!(table, before);
+    assert_eq!(join(&mut table, FOUR, &row("d:1", 44, &["log"])), Ok(true));
+    assert_eq!(join(&mut table, FOUR, &row("d:1", 44, &["log"])), Ok(false));
+    assert_eq!(reread(&table), table);
+    // From now on its own file says what it does, as for everybody.
+    assert_eq!(join(&mut table, FOUR, &all), Ok(true));
+}
+
+#[test]
+fn an_address_changes_unless_a_living_node_answers_there() {
+    let mut table = one();
+    add(&mut table, FOUR, "d:1", None, false).unwrap();
+    assert_eq!(add(&mut table, FOUR, "d:2", None, true), Ok(true), "it has not joined");
+    join(&mut table, FOUR, &row("d:2", 44, &["log"])).unwrap();
+    assert_eq!(
+        add(&mut table, FOUR, "d:3", None, true),
+        Err(ChangeError::IdTaken { node: FOUR, peer: "d:2".into() })
+    );
+    assert_eq!(add(&mut table, FOUR, "d:3", None, false), Ok(true));
+    assert_eq!(table.nodes[&FOUR], row("d:3", 44, &["log"]), "all else stays");
+    let taken = ChangeError::AddressTaken { peer: "a:1".into(), by: NodeId(1) };
+    assert_eq!(add(&mut table, FOUR, "a:1", None, false), Err(taken.clone()));
+    assert_eq!(add(&mut table, NodeId(5), "a:1", None, false), Err(taken));
+}
+
+#[test]
+fn roles_of_a_member_are_its_own_matter() {
+    let mut table = one();
+    let all = roles(&["sequencer", "meta", "log"]);
+    assert_eq!(add(&mut table, NodeId(1), "a:1", Some(&all), true), Ok(false));
+    assert_eq!(
+        add(&mut table, NodeId(1), "a:1", Some(&roles(&["log"])), true),
+        Err(ChangeError::HasOtherRoles { node: NodeId(1), has: all })
+    );
+}
+
+#[test]
+fn a_drain_is_taken_back() {
+    let mut table = one();
+    table.nodes.entry(NodeId(1)).and_modify(|m| m.draining = true);
+    assert_eq!(add(&mut table, NodeId(1), "a:1", None, true), Ok(true));
+    assert!(!table.nodes[&NodeId(1)].draining);
+}
+
+#[test]
+fn a_table_of_the_first_format_is_read_and_later_ones_are_refused() {
+    let table = one();
+    let value = table.encode();
+    assert_eq!(value[0], 1, "as long as nobody is expected, older versions read it");
+    assert_eq!(MemberTable::decode(7, value.clone()), Ok(table));
+    let mut later = value.to_vec();
+    later[0] = 3;
+    assert!(MemberTable::decode(7, later.into()).is_err());
+}

@@ -1,0 +1,126 @@
+//! Loglets that a dead reconfigurer left behind are deleted; those that may still be installed, and those of the chain, stay.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{Candidate, Directory, Env, Identity, NodeId, StorageId, roles};
+use atoll_log::conformance::Driver;
+use atoll_log::memory::MemoryServers;
+use atoll_log::origin::{Origin, new_id};
+use atoll_log::virtual_log::Options as LogOptions;
+use atoll_log::{LogletId, LogletProvider, LogletSpec, Registry};
+use atoll_loglets::local::{LocalStore, LocalStoreOptions};
+use atoll_loglets::native::{
+    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
+};
+use atoll_node::logs::Logs;
+use atoll_node::members::Members;
+use atoll_node::members::role::MemberRole;
+use atoll_node::members::table::MemberTable;
+use atoll_node::policy::Collector;
+use atoll_node::survey;
+
+const LOG: &str = "reef";
+const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+
+/// Everybody is up.
+struct AllUp;
+
+impl Directory for AllUp {
+    fn candidates(&self) -> Vec<Candidate> {
+        let up = |node| Candidate {
+            node,
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            leaving: false,
+            alive: true,
+        };
+        NODES.map(up).into()
+    }
+}
+
+fn assemble(driver: &mut Driver, node: NodeId) -> Env {
+    let storage = StorageId(u128::from(node.0) + 100);
+    driver.add_node(node, |core| {
+        let env = core.env();
+        let me = Identity {
+            node,
+            incarnation: env.incarnation(),
+            storage,
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            failed: false,
+        };
+        let members = Members::new(me, MemberTable::default());
+        core.add_role(roles::MEMBER, Box::new(MemberRole::new(members)));
+        let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
+        core.add_role(roles::LOG_SERVER, Box::new(server));
+        core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), SequencerOptions::default())));
+        let local = LocalStore::new(env, storage, LocalStoreOptions::default());
+        core.add_role(roles::LOCAL_STORE, Box::new(local));
+    })
+}
+
+fn native(env: &Env) -> NativeProvider {
+    NativeProvider::new(env.clone(), Arc::new(AllUp), NativeOptions::default())
+}
+
+/// How many nodes hold a Loglet.
+fn holders(driver: &mut Driver, loglet: LogletId) -> usize {
+    let mut holders = 0;
+    for node in NODES {
+        let env = driver.env(node);
+        let held = driver.block_on(node, async move { survey::held_here(&env, roles::LOG_SERVER).await });
+        holders += usize::from(held.contains(&loglet));
+    }
+    holders
+}
+
+#[test]
+fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
+    let mut driver = Driver::new(5);
+    let envs = NODES.map(|node| assemble(&mut driver, node));
+    let memory = MemoryServers::new(&NODES);
+    let logs = envs.each_ref().map(|env| {
+        let registry = Registry::new().with(Arc::new(native(env)));
+        let options = LogOptions { first_kind: Some("native".into()), ..LogOptions::default() };
+        Logs::new(env.clone(), memory.registers(env), registry, options, Default::default())
+    });
+    let log = logs[0].open(LOG).unwrap();
+    let first = driver.block_on(NODES[0], {
+        let log = log.clone();
+        async move { log.create(LogletSpec::default()).await.unwrap().unwrap() }
+    });
+    let first = first.chain.active().clone();
+    for (env, logs) in envs.iter().zip(&logs) {
+        logs.open(LOG).unwrap();
+        let every = Duration::from_secs(1);
+        let collector = Collector { env: env.clone(), logs: logs.clone(), every };
+        env.spawn("collect", Box::pin(collector.run()));
+    }
+
+    // A reconfigurer makes the next Loglet, and is not heard of again; nobody knows that he is dead.
+    let orphan = new_id(1 << 40, LOG, Origin::Extend(first.loglet));
+    driver.block_on(NODES[1], {
+        let (provider, config) = (native(&envs[1]), first.config.clone());
+        async move { provider.provision(orphan, &config).await.unwrap() }
+    });
+    driver.run_for(Duration::from_secs(300));
+    assert_eq!(holders(&mut driver, orphan), 3, "he may be slow: his install could still succeed");
+
+    // Another one comes first: from here on it could not.
+    let chain = driver.block_on(NODES[0], {
+        let log = log.clone();
+        async move { log.extend(LogletSpec::default()).await.unwrap().unwrap() }
+    });
+    driver.run_for(Duration::from_secs(300));
+    assert_eq!(holders(&mut driver, orphan), 0);
+    for segment in chain.chain.segments() {
+        assert_eq!(holders(&mut driver, segment.loglet), 3, "what the chain names stays");
+    }
+}
