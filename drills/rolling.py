@@ -2,7 +2,8 @@
 """A rolling restart under load: every node is stopped with SIGTERM and started again, one after the other.
 
 A node that stops hands its sequencers over first. No append fails, and the pause, the longest gap between two
-acknowledgements from the SIGTERM to 1 s after the node is back, has a p99 of at most 50 ms.
+acknowledgements from the SIGTERM to 1 s after the node is back, has a p99 of at most 50 ms. Before the next node is stopped, the
+active segment has the servers that it had at first, and each of them answers: a majority outlives the next stop.
 """
 
 import signal
@@ -22,20 +23,45 @@ def all_up(cluster):
     return all(n["state"] == "up" for n in status["nodes"]) and rows and rows[0]["healthy"]
 
 
+def active_servers(cluster):
+    """The servers of the active segment."""
+    config = cluster.chain(LOG)["segments"][-1]["config"]
+    return sorted(int(n) for n in config["servers"].split(","))
+
+
+def check_segment(cluster, first):
+    """The active segment is as it was laid out, and whole."""
+    servers = active_servers(cluster)
+    need(servers == first, f"the active segment has servers {servers}, and had {first} before the restarts")
+
+    def whole():
+        row = cluster.log_info(LOG)
+        up = {s["node"] for s in row["servers"] if s["has_up_to"] is not None} if row else set()
+        return up >= set(first)
+
+    poll("every server of the active segment answers", 60, whole, every=0.1)
+    return len(servers)
+
+
 def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
         cluster.atoll("log", "create", "--log", LOG)
+        first = active_servers(cluster)
+        need(len(first) == 3, f"the log has servers {first}; three are wanted")
+        fewest = len(first)
         load = Load(cluster, drill.folder, LOG, depth=64).start()
         windows = []
         for turn in range(drill.args.rounds):
             for number in cluster.ids():
                 poll("all nodes are up", 60, lambda: all_up(cluster), every=0.1)
+                fewest = min(fewest, check_segment(cluster, first))
                 was_sequencer = cluster.sequencer(LOG) == number
                 pids, at = cluster.signal([number], signal.SIGTERM)
                 cluster.wait_back(pids)
                 poll("the node is up again", 60, lambda: all_up(cluster), every=0.1)
                 time.sleep(1)
                 windows.append((turn + 1, number, was_sequencer, at, time.time()))
+        fewest = min(fewest, check_segment(cluster, first))
         done = load.finish()
         count = verify(cluster, [load], LOG)
         acks = load.acks()
@@ -47,7 +73,7 @@ def body(drill):
     )
     p50, p99 = quantile(pauses, 0.5), quantile(pauses, 0.99)
     say(f"{done} records, none failed, lost or doubled; pause p50 {p50:.1f} ms, p99 {p99:.1f} ms")
-    drill.result.update(records=done, restarts=len(pauses), p50_ms=round(p50, 2), p99_ms=round(p99, 2))
+    drill.result.update(records=done, restarts=len(pauses), fewest_servers=fewest, p50_ms=round(p50, 2), p99_ms=round(p99, 2))
     bound = drill.bound(P99_MS)
     need(p99 <= bound, f"pause p99 is {p99:.1f} ms; at most {bound} ms is promised")
 

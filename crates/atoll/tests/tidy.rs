@@ -29,8 +29,12 @@ fn files() -> Vec<(String, String)> {
         entries.sort();
         for path in entries {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            // `.git` is a file in a second work tree.
+            if NOT_OURS.contains(&name.as_str()) {
+                continue;
+            }
             if path.is_dir() {
-                if !NOT_OURS.contains(&name.as_str()) && !name.starts_with("target-") {
+                if !name.starts_with("target-") {
                     walk(&path, root, out);
                 }
             } else if let Ok(text) = fs::read_to_string(&path) {
