@@ -114,7 +114,16 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
         "" => status.code().description().to_owned(),
         message => message.to_owned(),
     };
-    (happened, Failure { reason, message, next: text(NEXT).unwrap_or_default().to_owned() })
+    let next = match text(NEXT) {
+        Some(next) => next,
+        // What a door with TLS looks like to a client without.
+        None if message.contains("h2 protocol error") => {
+            "if the nodes have TLS, clients need it, too: --tls-ca, --tls-cert and --tls-key"
+        }
+        None => "",
+    };
+    let next = next.to_owned();
+    (happened, Failure { reason, message, next })
 }
 
 /// Codes that a gRPC server sends before any handler of ours has seen the call, if our trailers are not there: no such

@@ -77,6 +77,13 @@ pub fn run(args: &ServeArgs) -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
+    // What the files hold, once the settings that name them are in order.
+    if let Some(tls) = &config.tls
+        && let Err(error) = atoll_net::Tls::load(&run::tls_files(tls), atoll_core::NodeId(config.id))
+    {
+        eprintln!("[tls] {error}");
+        return ExitCode::from(BAD_CONFIG);
+    }
     if args.check {
         println!(
             "{}: in order",

@@ -13,7 +13,7 @@ use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
 use super::ServeArgs;
-use super::config::{Config, Peer, Roles};
+use super::config::{Config, Peer, Roles, Tls};
 
 /// Why the node is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,12 @@ fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseErr
     Ok(())
 }
 
+/// The files of `[tls]` in the network's words.
+pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
+    let Tls { ca, cert, key, server_name } = tls.clone();
+    TlsFiles { ca, cert, key, server_name }
+}
+
 /// The same in the node's words.
 fn node_config(config: Config) -> NodeConfig {
     let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
@@ -65,7 +71,7 @@ fn node_config(config: Config) -> NodeConfig {
         peer: config.peer,
         metrics: config.metrics,
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
-        tls: config.tls.map(|t| TlsFiles { ca: t.ca, cert: t.cert, key: t.key, server_name: t.server_name }),
+        tls: config.tls.as_ref().map(tls_files),
         plaintext_beyond_loopback: config.plaintext_beyond_loopback,
         timings: Timings {
             heartbeat_every: ms(t.heartbeat_every_ms),
