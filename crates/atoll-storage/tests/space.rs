@@ -67,8 +67,7 @@ fn a_hundred_times_the_disk_goes_through_a_trimmed_journal() {
     journal.free(kept.make_contiguous()).unwrap();
     journal.write(&facts(next, 1, 10)).unwrap();
     journal.sync().unwrap();
-    tend(&mut journal);
-    tend(&mut journal);
+    (0..30).for_each(|_| tend(&mut journal));
     assert!(disk.used_bytes() <= 6 * 64 * KIB, "{} {:?}", disk.used_bytes(), journal.stats());
 }
 
@@ -279,4 +278,42 @@ fn bad_options_are_named() {
         let Err(RecoverError::Journal(JournalError::BadOption { option, .. })) = opened else { panic!() };
         assert_eq!(option, name);
     }
+}
+
+#[test]
+fn a_file_is_given_back_in_pieces_while_segments_are_made() {
+    let disk = MemDisk::new();
+    let segment_bytes = 8 << 20;
+    let options = JournalOptions { segment_bytes, spare_segments: 0, ..JournalOptions::small(STORAGE) };
+    let (mut journal, _) = open(&disk, options.clone());
+    let mut places = Vec::new();
+    for batch in 0..40 {
+        places.extend(journal.write(&entries(1 + 16 * batch, 16, 60_000)).unwrap());
+        journal.sync().unwrap();
+    }
+    journal.free(&places.iter().map(|(_, loc)| *loc).collect::<Vec<_>>()).unwrap();
+    journal.mark().unwrap();
+    journal.sync().unwrap();
+    journal.free(&[]).unwrap();
+    // Whoever waits for a segment is served first.
+    let job = journal.needs_segment().unwrap();
+    assert!(job.is_urgent());
+    journal.prepared(job.run()).unwrap();
+    let step = |journal: &mut Journal| {
+        let before = disk.used_bytes();
+        let Some(job) = journal.needs_segment() else { return false };
+        assert!(!job.is_urgent());
+        journal.prepared(job.run()).unwrap();
+        let after = disk.used_bytes();
+        assert!(after < before && after + (1 << 20) >= before, "{after} after {before}");
+        true
+    };
+    assert!(step(&mut journal) && step(&mut journal));
+    // A restart finds a part of a file, and finishes the work.
+    drop(journal);
+    let (mut journal, _) = open(&disk, options);
+    tend(&mut journal);
+    let steps = (0..100).take_while(|_| step(&mut journal)).count();
+    assert!((8..40).contains(&steps), "{steps}");
+    assert_eq!(journal.stats().spare_segments, 0);
 }

@@ -3,6 +3,7 @@
 //! One batch at a time, the next begun when the last is synced (contracts X2). After a failure nothing is written any
 //! more; the node goes on answering what it can.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -116,6 +117,9 @@ pub(crate) struct Writer {
     stalled: Option<JournalBatch>,
     /// What the core was told.
     space: Space,
+    checkpoint_spread: Duration,
+    /// When a checkpoint that is due is to be asked for.
+    checkpoint_at: Option<Instant>,
     /// A checkpoint was asked for and is not written yet.
     asked: bool,
     /// The last batch is marked.
@@ -124,13 +128,20 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(journal: Journal, shared: Arc<Shared>, jobs: SyncSender<PrepareJob>) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        shared: Arc<Shared>,
+        jobs: SyncSender<PrepareJob>,
+        checkpoint_spread: Duration,
+    ) -> Self {
         Writer {
+            checkpoint_spread,
             journal,
             shared,
             jobs,
             stalled: None,
             space: Space::Plenty,
+            checkpoint_at: None,
             asked: false,
             marked: false,
             published: Instant::now(),
@@ -143,10 +154,11 @@ impl Writer {
         let _closed = CloseOnPanic(&shared);
         self.look_after(true);
         loop {
+            let until_checkpoint = self.checkpoint_at.map(|at| at.saturating_duration_since(Instant::now()));
             let patience = match () {
                 () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
                 () if !self.marked => Some(QUIET),
-                () => None,
+                () => until_checkpoint,
             };
             let (work, stop) = shared.journal.take(patience);
             let quiet = work.is_empty();
@@ -244,8 +256,14 @@ impl Writer {
             self.shared.inbound.put(Incoming::Space(space));
         }
         if !self.asked && self.journal.wants_checkpoint() {
-            self.asked = true;
-            self.shared.inbound.put(Incoming::WantsCheckpoint);
+            let now = Instant::now();
+            let at = *self.checkpoint_at.get_or_insert_with(|| now + part_of(self.checkpoint_spread));
+            // Without space it is what gives some back.
+            if now >= at || self.space == Space::FactsOnly {
+                self.checkpoint_at = None;
+                self.asked = true;
+                self.shared.inbound.put(Incoming::WantsCheckpoint);
+            }
         }
         if let Some(segment) = self.journal.sparse_segment() {
             self.shared.inbound.put(Incoming::Compact(segment));
@@ -289,6 +307,12 @@ impl Shared {
         drop(failure);
         self.inbound.put(Incoming::Durable(Err(reason)));
     }
+}
+
+/// A random part of a duration.
+fn part_of(whole: Duration) -> Duration {
+    let bits = RandomState::new().build_hasher().finish() as u32;
+    whole.mul_f64(f64::from(bits) / f64::from(u32::MAX))
 }
 
 struct CloseOnPanic<'a>(&'a Shared);

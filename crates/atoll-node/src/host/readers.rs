@@ -2,6 +2,7 @@
 //! nor the writer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,6 +14,11 @@ use atoll_storage::{JournalReader, PrepareJob};
 use super::Shared;
 use super::stats::add;
 use super::wake::Incoming;
+
+/// How much longer the pause is while the journal syncs.
+const BUSY_FACTOR: u32 = 5;
+/// Syncs between two pieces that make a journal busy.
+const BUSY_SYNCS: u64 = 4;
 
 #[derive(Default)]
 struct Queue {
@@ -92,18 +98,27 @@ pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
 /// The thread that makes segments; it ends when the sender of jobs is dropped.
 pub(crate) fn preparing(
     shared: Arc<Shared>,
-    pause: Duration,
+    fill_pause: Duration,
+    remove_pause: Duration,
 ) -> (SyncSender<PrepareJob>, impl FnOnce() + Send + 'static) {
     let (jobs, queue): (_, Receiver<PrepareJob>) = sync_channel(1);
     let run = move || {
+        let mut syncs = 0;
         for job in queue {
-            let prepared = job.run_paced(&mut || {
+            let before = std::mem::replace(&mut syncs, shared.stats.syncs.load(Ordering::Relaxed));
+            let rest = match () {
+                () if job.is_urgent() => Duration::ZERO,
+                () if syncs - before > BUSY_SYNCS => remove_pause * BUSY_FACTOR,
+                () => remove_pause,
+            };
+            let pause = |time| {
                 // A stop does not wait for the zeros.
                 if !shared.journal.is_stopping() {
-                    thread::sleep(pause);
+                    thread::sleep(time);
                 }
-            });
-            shared.journal.prepared(prepared);
+            };
+            pause(rest);
+            shared.journal.prepared(job.run_paced(&mut || pause(fill_pause)));
         }
     };
     (jobs, run)

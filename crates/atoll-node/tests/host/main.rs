@@ -49,7 +49,14 @@ async fn start_with(id: u32, life: u64, disk: Arc<dyn Disk>, options: JournalOpt
     let net_options = NetOptions::new(node, incarnation, StorageId(id.into()), "reef", "127.0.0.1:0");
     let (net, events) = Net::start(net_options).await.unwrap();
     let at = net.local_addr().to_string();
-    let host = NodeHost::start(core, journal, net, events, HostOptions::default()).unwrap();
+    let host = {
+        let hasty = HostOptions {
+            checkpoint_spread: Duration::ZERO,
+            remove_pause: Duration::ZERO,
+            ..HostOptions::default()
+        };
+        NodeHost::start(core, journal, net, events, hasty).unwrap()
+    };
     Node { handle: host.handle(), host, at }
 }
 

@@ -105,7 +105,7 @@ pub struct JournalOptions {
     pub block_bytes: u32,
     /// Segments prepared ahead of the active one.
     pub ready_segments: usize,
-    /// Files kept for reuse; more are removed.
+    /// Files kept for reuse; more are removed, slowly: under load they are sooner used again.
     pub spare_segments: usize,
     /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5).
     pub fact_reserve_bytes: u64,
@@ -265,6 +265,8 @@ pub struct Journal {
     spares: Vec<u64>,
     /// Generations of spare files of another length, to be removed.
     surplus: Vec<u64>,
+    /// The spare file that is being removed, and the bytes that it still has.
+    shrinking: Option<(u64, u64)>,
     next_generation: u64,
     /// The job given out, by its generation.
     job: Option<u64>,

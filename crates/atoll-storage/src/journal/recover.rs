@@ -446,6 +446,7 @@ impl Journal {
             closed: walk.closed.into_iter().map(|s| (s.generation, s)).collect(),
             spares,
             surplus: odd,
+            shrinking: None,
             next_generation: generation + 1,
             job: None,
             full: None,

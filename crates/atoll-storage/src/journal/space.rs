@@ -3,7 +3,7 @@
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space};
 
-use super::prepare::{Make, PrepareJob, Prepared, Source};
+use super::prepare::{Make, Outcome, PrepareJob, Prepared, Source, Task};
 use super::segment::Ready;
 use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
 use crate::disk::DiskError;
@@ -47,7 +47,8 @@ impl Journal {
     /// Figures, now.
     pub fn stats(&self) -> Stats {
         let ready: u64 = self.ready.iter().map(|r| r.file_bytes).sum();
-        let spare = self.spares.len() as u64 * u64::from(self.options.segment_bytes);
+        let spare = self.spares.len() as u64 * u64::from(self.options.segment_bytes)
+            + self.shrinking.map_or(0, |(_, bytes)| bytes);
         let used = self.closed.values().chain([&self.active.segment]);
         let (used_bytes, live_bytes) =
             used.fold((0, 0), |(used, live), s| (used + s.file_bytes, live + s.live_bytes));
@@ -120,7 +121,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A segment should be prepared, or surplus files removed: run the job on any thread and hand the outcome to
+    /// A segment should be prepared, or a file given back piece by piece: run the job on any thread and hand the outcome to
     /// [`Journal::prepared`]. One at a time. After the disk was full it asks the disk again each time, so that the journal
     /// goes on when space came back.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
@@ -128,16 +129,30 @@ impl Journal {
             return None;
         }
         let wanted = self.ready.len() < self.options.ready_segments && self.may_have_space();
-        let make = wanted.then(|| self.make());
-        let excess = self.spares.len().saturating_sub(self.options.spare_segments);
-        let mut remove = std::mem::take(&mut self.surplus);
-        remove.extend(self.spares.drain(..excess));
-        if make.is_none() && remove.is_empty() {
-            return None;
+        let task = if wanted {
+            let make = self.make();
+            self.job = Some(make.generation);
+            Task::Make(make)
+        } else {
+            let generation = self.next_removal()?;
+            // Without a segment to make, nothing can overtake it.
+            self.job = Some(u64::MAX);
+            Task::Remove(generation)
+        };
+        Some(PrepareJob { disk: self.disk.clone(), task })
+    }
+
+    /// The file to take a piece from: one that has lost some, one that is no good as a spare, one too many.
+    fn next_removal(&mut self) -> Option<u64> {
+        if let Some((generation, _)) = self.shrinking {
+            return Some(generation);
         }
-        // Without a segment to make, nothing can overtake it.
-        self.job = Some(make.as_ref().map_or(u64::MAX, |m| m.generation));
-        Some(PrepareJob { disk: self.disk.clone(), make, remove })
+        let generation = self.surplus.pop().or_else(|| {
+            let excess = self.spares.len() > self.options.spare_segments;
+            excess.then(|| self.spares.remove(0))
+        })?;
+        self.shrinking = Some((generation, self.options.segment_bytes.into()));
+        Some(generation)
     }
 
     fn may_have_space(&self) -> bool {
@@ -166,10 +181,13 @@ impl Journal {
     pub fn prepared(&mut self, prepared: Prepared) -> Result<(), JournalError> {
         self.job = None;
         self.check_open()?;
-        prepared.removed.map_err(|error| self.fail(&error))?;
-        match prepared.made {
-            Some((source, made)) => self.adopt(source, made),
-            None => self.recycle(),
+        match prepared.0 {
+            Outcome::Made(source, made) => self.adopt(source, made),
+            Outcome::Removed(generation, left) => {
+                let left = left.map_err(|error| self.fail(&error))?;
+                self.shrinking = left.map(|bytes| (generation, bytes));
+                self.recycle()
+            }
         }
     }
 
