@@ -39,11 +39,17 @@ pub enum Mutant {
     VlogV14,
     VlogInstallWithoutSeal,
     VlogRevivedLoglet,
+    DbBarrierWithoutCheck,
+    DbCommitAheadOfState,
+    DbCopyApplied,
+    DbGapApplied,
+    DbSameProposerAfterLoss,
+    DbViewBeforeEvents,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 30] = [
+    pub const ALL: [Mutant; 36] = [
         Mutant::X1,
         Mutant::NativeT1,
         Mutant::NativeT2,
@@ -74,6 +80,12 @@ impl Mutant {
         Mutant::VlogV14,
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
+        Mutant::DbBarrierWithoutCheck,
+        Mutant::DbCommitAheadOfState,
+        Mutant::DbCopyApplied,
+        Mutant::DbGapApplied,
+        Mutant::DbSameProposerAfterLoss,
+        Mutant::DbViewBeforeEvents,
     ];
 }
 

@@ -30,12 +30,13 @@ pub use atoll_log::LogPos;
 
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
-    Applied, BarrierError, Busy, Engine, Health, ProposeError, Proposed, Solo, SoloClock, Stopped,
+    Applied, BarrierError, Busy, Clock, Database, Engine, Ground, Health, OpenError, Options, ProposeError,
+    Proposed, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
 pub use replica::Halt;
-pub use store::{MemoryStore, Store, StoreError, StoreSnapshot};
+pub use store::{FjallStore, MemoryStore, Store, StoreError, StoreSnapshot};
 pub use tx::{Checkpoint, Tx};
 pub use view::{Scan, View};

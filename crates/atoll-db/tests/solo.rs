@@ -102,7 +102,7 @@ fn what_was_committed_outlives_a_crash_and_no_more() {
     run(&engine, put("a", "1")).expect("applied");
     run(&engine, put("gone", "1")).expect("applied");
     run(&engine, delete("gone")).expect("applied");
-    solo.commit().expect("memory does not fail");
+    solo.commit();
     run(&engine, put("b", "1")).expect("applied");
     drop((solo, engine));
     store.crash();
@@ -120,7 +120,7 @@ fn scans_see_overlay_and_store_as_one_in_both_directions() {
     for n in 0..600 {
         run(&engine, put(&format!("k{n:04}"), "1")).expect("applied");
     }
-    solo.commit().expect("memory does not fail");
+    solo.commit();
     for n in (0..600).step_by(3) {
         run(&engine, delete(&format!("k{n:04}"))).expect("applied");
     }

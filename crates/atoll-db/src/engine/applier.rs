@@ -1,39 +1,62 @@
-//! Entries in, answers out.
+//! Entries in, answers out; what is applied goes to the store in larger pieces.
 
 use std::sync::Arc;
 
-use atoll_log::Entry;
+use atoll_core::testing::{Mutant, mutant};
+use atoll_log::{Entry, LogPos};
 
 use super::Applied;
 use super::ProposeError;
+use super::commit::Committer;
 use super::core::{Core, Waiting};
 use crate::replica::{Halt, Outcome, Replica};
-
-/// Overlay that is committed when it is larger.
-const COMMIT_ABOVE_BYTES: usize = 4 * 1024 * 1024;
+use crate::store::StoreError;
 
 /// Drives a replica on behalf of a core. One per replica, on one thread.
 pub(crate) struct Applier {
     replica: Replica,
     core: Arc<Core>,
+    committer: Box<dyn Committer>,
+    commit_above_bytes: usize,
+    committing: bool,
+    halted: bool,
+    /// Entries below are in the store, or on their way.
+    set_aside: LogPos,
 }
 
 struct Answer {
     waiting: Waiting,
     outcome: Outcome,
-    position: atoll_log::LogPos,
+    position: LogPos,
     time_ms: u64,
 }
 
 impl Applier {
-    pub(crate) fn new(replica: Replica, core: Arc<Core>) -> Self {
-        Applier { replica, core }
+    pub(crate) fn new(
+        replica: Replica,
+        core: Arc<Core>,
+        committer: Box<dyn Committer>,
+        commit_above_bytes: usize,
+    ) -> Self {
+        let at = replica.next();
+        core.figures(|f| f.committed_below = at);
+        Applier {
+            replica,
+            core,
+            committer,
+            commit_above_bytes,
+            committing: false,
+            halted: false,
+            set_aside: at,
+        }
     }
 
     /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
-    /// state, answers their
-    /// callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of the halt.
-    pub(crate) fn apply(&mut self, entries: &[Entry]) -> Result<(), Halt> {
+    /// state, answers their callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of it.
+    pub(crate) fn apply(&mut self, entries: &[Entry]) {
+        if self.halted {
+            return;
+        }
         let mut answers = Vec::new();
         let (mut commands, mut rejected) = (0, 0);
         let mut halted = None;
@@ -56,49 +79,99 @@ impl Applier {
                 }
             }
         }
+        let late = mutant(Mutant::DbViewBeforeEvents);
+        if !late {
+            self.replica.tell();
+        }
         self.core.publish(self.replica.publish());
+        if late {
+            self.replica.tell();
+        }
         for answer in answers {
-            answer.give();
+            answer.give(&self.core);
         }
-        if halted.is_none() && self.replica.overlay_bytes() > COMMIT_ABOVE_BYTES {
-            halted = self.commit().err();
-        }
-        self.report(commands, rejected);
-        match halted {
-            Some(halt) => {
-                self.core.halt(&halt);
-                Err(halt)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Commits everything that is applied to the store, durably.
-    pub(crate) fn commit(&mut self) -> Result<(), Halt> {
-        self.replica.commit()?;
-        self.replica.persist()?;
-        self.core.publish(self.replica.publish());
-        let at = self.replica.next();
-        self.core.figures(|f| f.committed_below = at);
-        Ok(())
-    }
-
-    fn report(&self, commands: u64, rejected: u64) {
-        let (overlay, store) = (self.replica.overlay_bytes() as u64, self.replica.store_bytes());
-        let foreign = self.replica.foreign();
         self.core.figures(|f| {
             f.commands += commands;
             f.rejected += rejected;
-            f.overlay_bytes = overlay;
-            f.store_bytes = store;
-            f.foreign_entries = foreign;
+            f.overlay_bytes = self.replica.overlay_bytes() as u64;
+            f.foreign_entries = self.replica.foreign();
         });
+        match halted {
+            Some(halt) => self.halt(&halt),
+            None => self.commit_if_large(),
+        }
+    }
+
+    /// Sets what is applied aside for a commit once it is large, and takes note of commits that are done. Waits only if even
+    /// more has come in while one was under way.
+    fn commit_if_large(&mut self) {
+        self.adopt(false);
+        if self.replica.active_bytes() < self.commit_above_bytes {
+            return;
+        }
+        if self.committing && self.replica.active_bytes() >= 2 * self.commit_above_bytes {
+            self.adopt(true);
+        }
+        if !self.committing && !self.halted {
+            self.set_aside(false);
+            self.adopt(false);
+        }
+    }
+
+    fn set_aside(&mut self, durable: bool) {
+        self.set_aside = self.replica.next();
+        self.committing = true;
+        let job = self.replica.freeze();
+        self.committer.start(job, durable);
+    }
+
+    /// Takes note of a commit that is done.
+    pub(crate) fn adopt(&mut self, wait: bool) {
+        let Some(outcome) = self.committer.outcome(wait) else { return };
+        match outcome {
+            Ok(done) => {
+                self.committing = false;
+                self.replica.committed(done.base);
+                self.core.publish(self.replica.publish());
+                self.core.figures(|f| {
+                    f.committed_below = done.below;
+                    if done.durable {
+                        f.durable_below = done.below;
+                    }
+                    f.store_bytes = done.store_bytes;
+                    f.overlay_bytes = self.replica.overlay_bytes() as u64;
+                });
+            }
+            Err(error) => self.store_failed(error),
+        }
+    }
+
+    fn store_failed(&mut self, error: StoreError) {
+        let at = self.replica.next();
+        self.halt(&Halt::Store { at, error });
+    }
+
+    fn halt(&mut self, halt: &Halt) {
+        self.halted = true;
+        self.core.halt(halt);
+    }
+
+    /// Commits everything that is applied, durably.
+    pub(crate) fn commit(&mut self) {
+        self.adopt(self.committing);
+        let durable_below = self.core.durable_below();
+        if self.halted || (durable_below == self.replica.next() && self.set_aside == durable_below) {
+            return;
+        }
+        self.set_aside(true);
+        self.adopt(true);
     }
 }
 
 impl Answer {
-    fn give(self) {
+    fn give(self, core: &Core) {
         let (position, time_ms) = (self.position, self.time_ms);
+        let op = self.waiting.op;
         let callers = self.waiting.callers;
         match self.outcome {
             Outcome::Applied(replies) => {
@@ -106,13 +179,14 @@ impl Answer {
                     caller.complete(Ok(Applied { position, index, time_ms, reply }));
                 }
             }
-            // A first copy would have answered them: it was left out, or is in front of what this replica has seen.
+            // A first copy would have answered them: this replica did not see it.
             Outcome::Copy => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Skipped(position)));
                 }
             }
             Outcome::Refused | Outcome::Foreign => {
+                core.refused(op);
                 for caller in callers {
                     caller.complete(Err(ProposeError::Refused));
                 }

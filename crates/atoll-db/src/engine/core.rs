@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use atoll_core::{Completer, Ticket, ticket};
-use atoll_log::{LogPos, OpId};
+use atoll_log::{LogError, LogPos, OpId};
 
 use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
@@ -27,6 +27,8 @@ pub(crate) trait Path: Send + Sync {
     fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>>;
     /// The highest tail that is known here.
     fn known_tail(&self) -> LogPos;
+    /// An entry of this node was refused by every replica: those that follow it under the same name will be, too.
+    fn refused(&self, op: OpId);
 }
 
 pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
@@ -36,6 +38,8 @@ pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
 pub(crate) struct Waiting {
     pub(crate) op: OpId,
     pub(crate) callers: Vec<Caller>,
+    /// Of their commands.
+    pub(crate) bytes: usize,
 }
 
 /// How far a replica is. All positions are the first ones that are *not* covered.
@@ -45,8 +49,12 @@ pub struct Health {
     pub applied_below: LogPos,
     /// Entries below are committed to the local store.
     pub committed_below: LogPos,
+    /// Entries below survive a loss of power in the local store.
+    pub durable_below: LogPos,
     /// The highest tail that this node knows of without asking.
     pub known_tail: LogPos,
+    /// Commands of this node that are not answered yet.
+    pub waiting_commands: u64,
     /// Memory of what is applied and not committed, about.
     pub overlay_bytes: u64,
     /// Bytes of the local store, about.
@@ -57,6 +65,8 @@ pub struct Health {
     pub commands: u64,
     /// Of them, rejected by their application.
     pub rejected: u64,
+    /// What keeps it from reading the log, the last time that something did.
+    pub trouble: Option<String>,
     /// Why it applies no more.
     pub halted: Option<Halt>,
 }
@@ -65,11 +75,13 @@ pub struct Health {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) committed_below: LogPos,
+    pub(crate) durable_below: LogPos,
     pub(crate) overlay_bytes: u64,
     pub(crate) store_bytes: u64,
     pub(crate) foreign_entries: u64,
     pub(crate) commands: u64,
     pub(crate) rejected: u64,
+    pub(crate) trouble: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -78,8 +90,42 @@ struct State {
     figures: Figures,
     /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
     waiting: VecDeque<Waiting>,
+    /// Commands that are not answered, on their way or not yet, and their bytes.
+    commands: usize,
+    bytes: usize,
     /// Who waits for a position to be passed. Bounded by the callers' tickets.
-    applied: BTreeMap<LogPos, Vec<Completer<Result<LogPos, Stopped>>>>,
+    applied: BTreeMap<LogPos, Vec<Reached>>,
+}
+
+/// Somebody who waits until the replica has got somewhere.
+#[derive(Debug)]
+pub(crate) enum Reached {
+    Applied(Completer<Result<LogPos, Stopped>>),
+    Barrier(Completer<Result<LogPos, BarrierError>>),
+}
+
+impl Reached {
+    fn complete(self, outcome: Result<LogPos, Stopped>) {
+        match self {
+            Reached::Applied(done) => done.complete(outcome),
+            Reached::Barrier(done) => done.complete(outcome.map_err(BarrierError::Stopped)),
+        }
+    }
+
+    /// The tail is not known.
+    pub(crate) fn fail(self, error: &LogError) {
+        // Nobody who waits for a position asks the log for it: such a ticket is abandoned, which its reader is told.
+        if let Reached::Barrier(done) = self {
+            done.complete(Err(BarrierError::Log(error.clone())));
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Reached::Applied(done) => done.is_abandoned(),
+            Reached::Barrier(done) => done.is_abandoned(),
+        }
+    }
 }
 
 pub(crate) struct Core {
@@ -122,12 +168,15 @@ impl Core {
         Health {
             applied_below,
             committed_below: figures.committed_below,
+            durable_below: figures.durable_below,
+            waiting_commands: state.commands as u64,
             known_tail: self.path.known_tail().max(applied_below),
             overlay_bytes: figures.overlay_bytes,
             store_bytes: figures.store_bytes,
             foreign_entries: figures.foreign_entries,
             commands: figures.commands,
             rejected: figures.rejected,
+            trouble: figures.trouble,
             halted: state.halted.clone(),
         }
     }
@@ -136,19 +185,48 @@ impl Core {
         change(&mut lock(&self.state).figures);
     }
 
+    pub(crate) fn durable_below(&self) -> LogPos {
+        lock(&self.state).figures.durable_below
+    }
+
     pub(crate) fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {
-        let mut state = lock(&self.state);
-        // Under the lock of the waiters: what is published after this finds the waiter.
-        let now = lock(&self.published).below;
-        if now >= below {
-            return Ticket::ready(Ok(now));
-        }
-        if let Some(halt) = &state.halted {
-            return Ticket::ready(Err(Stopped(halt.clone())));
-        }
         let (done, wait) = ticket();
-        state.applied.entry(below).or_default().push(done);
+        self.when_applied(below, vec![Reached::Applied(done)]);
         wait
+    }
+
+    /// Completes them all once entries below `below` are visible.
+    pub(crate) fn when_applied(&self, below: LogPos, who: Vec<Reached>) {
+        let outcome = {
+            let mut state = lock(&self.state);
+            // Under the lock of the waiters: what is published after this finds them.
+            let now = lock(&self.published).below;
+            if now >= below {
+                Ok(now)
+            } else if let Some(halt) = &state.halted {
+                Err(Stopped(halt.clone()))
+            } else {
+                let waiting = state.applied.entry(below).or_default();
+                waiting.retain(|w| !w.is_abandoned());
+                waiting.extend(who);
+                return;
+            }
+        };
+        for one in who {
+            one.complete(outcome.clone());
+        }
+    }
+
+    /// Takes room for a command that is to be answered.
+    pub(crate) fn reserve(&self, bytes: usize, max_commands: usize, max_bytes: usize) -> Result<(), Busy> {
+        let mut state = lock(&self.state);
+        let (commands, waiting) = (state.commands, state.bytes);
+        // One that is larger than the room is taken when nothing else waits.
+        if commands >= max_commands || (commands > 0 && waiting + bytes > max_bytes) {
+            return Err(Busy { commands, bytes: waiting });
+        }
+        (state.commands, state.bytes) = (commands + 1, waiting + bytes);
+        Ok(())
     }
 
     /// An entry of this node is on its way.
@@ -156,11 +234,19 @@ impl Core {
         lock(&self.state).waiting.push_back(waiting);
     }
 
+    /// An entry of this node was refused by every replica.
+    pub(crate) fn refused(&self, op: OpId) {
+        self.path.refused(op);
+    }
+
     /// The callers of an entry that came by in the log. Entries come in the order of their proposals, but some may never come.
     pub(crate) fn take_waiting(&self, op: OpId) -> Option<Waiting> {
         let mut state = lock(&self.state);
         let place = state.waiting.iter().position(|w| w.op == op)?;
-        state.waiting.remove(place)
+        let waiting = state.waiting.remove(place)?;
+        state.commands -= waiting.callers.len();
+        state.bytes -= waiting.bytes;
+        Some(waiting)
     }
 
     /// Makes a state the one that everybody reads, and answers those who waited for it.
@@ -183,10 +269,16 @@ impl Core {
 
     /// The replica stops in front of an entry: everybody who waits hears of it.
     pub(crate) fn halt(&self, halt: &Halt) {
-        let (waiting, applied) = {
+        let mut waiting = Vec::new();
+        let applied = {
             let mut state = lock(&self.state);
             state.halted = Some(halt.clone());
-            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.applied))
+            for gone in std::mem::take(&mut state.waiting) {
+                state.commands -= gone.callers.len();
+                state.bytes -= gone.bytes;
+                waiting.push(gone);
+            }
+            std::mem::take(&mut state.applied)
         };
         for caller in waiting.into_iter().flat_map(|w| w.callers) {
             caller.complete(Err(ProposeError::Halted(halt.clone())));

@@ -30,6 +30,9 @@ pub enum ProposeError {
     /// It did not happen, and will not: an earlier command of this node was lost, and order would be broken. Propose it again.
     #[error("refused, since an earlier command of this node was lost; it did not happen")]
     Refused,
+    /// It did not happen, and will not: this replica applies no more.
+    #[error("not proposed: this replica stopped: {0}")]
+    Stopped(Halt),
     /// It may have happened, or may yet.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
@@ -44,7 +47,13 @@ pub enum ProposeError {
 impl ProposeError {
     /// True if the command surely did not happen and never will.
     pub fn did_not_happen(&self) -> bool {
-        matches!(self, ProposeError::TooLarge { .. } | ProposeError::NotProposed(_) | ProposeError::Refused)
+        match self {
+            ProposeError::TooLarge { .. }
+            | ProposeError::NotProposed(_)
+            | ProposeError::Refused
+            | ProposeError::Stopped(_) => true,
+            ProposeError::Unknown(_) | ProposeError::Halted(_) | ProposeError::Skipped(_) => false,
+        }
     }
 }
 

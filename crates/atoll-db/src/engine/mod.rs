@@ -4,12 +4,20 @@
 //! | --- | --- |
 //! | `mod.rs` | [`Engine`], the face that doors see |
 //! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
-//! | `applier.rs` | entries in, answers out, in the order events – view – callers (X19) |
+//! | `database.rs` | a replica put together over a log |
+//! | `propose.rs` | the way into the log, and barriers |
+//! | `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
+//! | `commit.rs` | who commits to the store |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
+mod commit;
 mod core;
+mod database;
 mod error;
+mod feed;
+mod options;
+mod propose;
 mod solo;
 
 use std::fmt;
@@ -27,7 +35,9 @@ use crate::view::View;
 
 pub use self::core::Health;
 pub(crate) use self::core::Proposal;
+pub use database::{Clock, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
+pub use options::Options;
 pub use solo::{Solo, SoloClock};
 
 use self::core::Core;

@@ -7,13 +7,17 @@ use atoll_core::{Incarnation, NodeId, Ticket, ticket};
 use atoll_log::{ClientId, Entry, LogPos, OpId};
 
 use super::applier::Applier;
+use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
 use super::{BarrierError, Busy, Engine, ProposeError, Proposed, Stopped};
 use crate::application::{Application, Proposer};
 use crate::entry::{EntryBuilder, Header};
 use crate::hosted::{Applications, Slot};
-use crate::replica::{Halt, Replica};
+use crate::replica::Replica;
 use crate::store::{Store, StoreError};
+
+/// What is applied is committed when it takes more than this, in bytes.
+const COMMIT_ABOVE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The wall clock of a [`Solo`], milliseconds since the Unix epoch; set by the test.
 #[derive(Clone, Debug, Default)]
@@ -65,13 +69,14 @@ impl Solo {
     /// # Errors
     /// The store cannot be read.
     pub fn open(apps: Applications, store: Box<dyn Store>) -> Result<Solo, StoreError> {
-        let (replica, published) = Replica::open(apps, store)?;
+        let (replica, published) = Replica::open(apps, store.snapshot())?;
         let clock = SoloClock::default();
         clock.set_ms(published.time_ms);
         let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
         let core = Core::new(proposer, Box::new(AlonePath(alone.clone())), published);
-        *alone.applier() = Some((Applier::new(replica, core.clone()), 0));
+        *alone.applier() =
+            Some((Applier::new(replica, core.clone(), Box::new(Here::new(store)), COMMIT_ABOVE_BYTES), 0));
         Ok(Solo { core, alone })
     }
 
@@ -86,11 +91,10 @@ impl Solo {
     }
 
     /// Commits to the store what was applied, durably. Otherwise it is lost when this is dropped.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub fn commit(&self) -> Result<(), Halt> {
-        self.alone.applier().as_mut().map_or(Ok(()), |(applier, _)| applier.commit())
+    pub fn commit(&self) {
+        if let Some((applier, _)) = self.alone.applier().as_mut() {
+            applier.commit();
+        }
     }
 }
 
@@ -100,16 +104,18 @@ impl Path for AlonePath {
         let mut applier = self.0.applier();
         let Some((applier, seq)) = applier.as_mut() else { return Ok(wait) };
         if let Some(halt) = core.halted() {
-            return Ok(Ticket::ready(Err(ProposeError::Halted(halt))));
+            return Ok(Ticket::ready(Err(ProposeError::Stopped(halt))));
         }
+        let bytes = proposal.command.len();
+        core.reserve(bytes, usize::MAX, usize::MAX)?;
         *seq += 1;
         let op = OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq };
         let header = Header { proposer: core.proposer, since: self.0.since, time_ms: self.0.clock.ms() };
         let mut entry = EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command));
         entry.push(proposal.app, proposal.version, &proposal.command);
-        core.expect(Waiting { op, callers: vec![caller] });
+        core.expect(Waiting { op, callers: vec![caller], bytes });
         // A halt is told to everybody who waits, this caller among them.
-        let _ = applier.apply(&[Entry { op, payload: entry.finish() }]);
+        applier.apply(&[Entry { op, payload: entry.finish() }]);
         Ok(wait)
     }
 
@@ -123,4 +129,6 @@ impl Path for AlonePath {
     fn known_tail(&self) -> LogPos {
         LogPos::ZERO
     }
+
+    fn refused(&self, _op: OpId) {}
 }

@@ -18,13 +18,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use atoll_core::invariant;
+use atoll_core::testing::{Mutant, mutant};
 use atoll_log::{Entry, LogPos};
 
 use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
-use crate::store::{Live, Store, StoreError, VersionedMap};
+use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use crate::view::Published;
 
 use proposers::{Judged, Proposers};
@@ -54,8 +56,16 @@ pub enum Halt {
         /// What is too new.
         what: String,
     },
+    /// The log was trimmed above what this replica has.
+    #[error("this replica has log positions below {at}; those below {trimmed_below} were trimmed")]
+    Behind {
+        /// The first entry that is not applied.
+        at: LogPos,
+        /// The first that can be read.
+        trimmed_below: LogPos,
+    },
     /// The local store failed on this node.
-    #[error("before log position {at}: {error}")]
+    #[error("in front of log position {at}: {error}")]
     Store {
         /// The first entry that is not applied.
         at: LogPos,
@@ -77,10 +87,30 @@ pub(crate) enum Outcome {
     Foreign,
 }
 
+/// Whole entries, to be committed with the position behind the last.
+#[derive(Debug)]
+pub(crate) struct CommitJob {
+    layer: Arc<VersionedMap>,
+    record: StateRecord,
+}
+
+impl CommitJob {
+    /// The first entry that is not in it.
+    pub(crate) fn below(&self) -> LogPos {
+        self.record.next
+    }
+
+    /// Everything that changed, as one batch.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        let mut changes = self.layer.newest();
+        changes.push(self.record.change());
+        changes
+    }
+}
+
 /// See the module's words.
 pub(crate) struct Replica {
     apps: BTreeMap<AppId, Box<dyn Hosted>>,
-    store: Box<dyn Store>,
     live: Arc<Live>,
     working: Working,
     /// The next entry.
@@ -91,23 +121,17 @@ pub(crate) struct Replica {
     foreign: u64,
 }
 
-fn at_position(at: LogPos) -> impl FnOnce(StoreError) -> Halt {
-    move |error| Halt::Store { at, error }
-}
-
 impl Replica {
-    /// Opens what the store has. The first state to publish comes with it.
+    /// Opens what a store has. The first state to publish comes with it.
     pub(crate) fn open(
         apps: Applications,
-        store: Box<dyn Store>,
+        base: Arc<dyn StoreSnapshot>,
     ) -> Result<(Replica, Arc<Published>), StoreError> {
         let live = Arc::new(Live::default());
-        let base = store.snapshot();
         let record = StateRecord::read(&*base)?;
         let active = Arc::new(VersionedMap::new(live.clone()));
         let mut replica = Replica {
             apps: apps.0,
-            store,
             live,
             working: Working::new(Layers { active, frozen: None, base }, 1),
             next: record.next,
@@ -137,15 +161,15 @@ impl Replica {
         self.foreign
     }
 
-    /// Bytes of the store, about.
-    pub(crate) fn store_bytes(&self) -> u64 {
-        self.store.size_bytes()
+    /// Memory of what is applied and not on its way to the store, about.
+    pub(crate) fn active_bytes(&self) -> usize {
+        self.working.layers.active.size_bytes()
     }
 
     /// Memory of what is applied and not committed, about.
     pub(crate) fn overlay_bytes(&self) -> usize {
-        let layers = &self.working.layers;
-        layers.active.size_bytes() + layers.frozen.as_ref().map_or(0, |f| f.size_bytes())
+        let frozen = self.working.layers.frozen.as_ref();
+        self.active_bytes() + frozen.map_or(0, |f| f.size_bytes())
     }
 
     /// Applies the next entry as a whole, or stops in front of it.
@@ -232,11 +256,15 @@ impl Replica {
         }
     }
 
-    /// Hands the events over, then makes what is applied the state to be published (X19).
-    pub(crate) fn publish(&mut self) -> Arc<Published> {
+    /// Hands over the events of what is applied. Before the state is published (X19).
+    pub(crate) fn tell(&mut self) {
         for app in self.apps.values_mut() {
             app.tell(self.next);
         }
+    }
+
+    /// What is applied, as a state to be published.
+    pub(crate) fn publish(&mut self) -> Arc<Published> {
         let version = self.working.version;
         self.working.version += 1;
         Arc::new(Published {
@@ -247,29 +275,27 @@ impl Replica {
         })
     }
 
-    /// Commits what is applied, with its position. What is published must be published anew.
-    pub(crate) fn commit(&mut self) -> Result<(), Halt> {
+    /// Sets what is applied aside, to be committed. Only one such job at a time: [`Replica::committed`] ends it.
+    pub(crate) fn freeze(&mut self) -> CommitJob {
         let layers = &mut self.working.layers;
+        invariant!(layers.frozen.is_none(), "one commit at a time");
         let full = std::mem::replace(&mut layers.active, Arc::new(VersionedMap::new(self.live.clone())));
         layers.frozen = Some(full.clone());
-        let mut changes = full.newest();
-        changes.push(self.record().change());
-        self.store.commit(changes).map_err(at_position(self.next))?;
-        let layers = &mut self.working.layers;
-        layers.base = self.store.snapshot();
-        layers.frozen = None;
-        Ok(())
+        CommitJob { layer: full, record: self.record() }
     }
 
-    /// Makes durable what is committed.
-    pub(crate) fn persist(&mut self) -> Result<(), Halt> {
-        self.store.persist().map_err(at_position(self.next))
+    /// What was set aside is in the store. What is published must be published anew to show it.
+    pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
+        let layers = &mut self.working.layers;
+        layers.base = base;
+        layers.frozen = None;
     }
 
     fn record(&self) -> StateRecord {
+        let ahead = mutant(Mutant::DbCommitAheadOfState);
         StateRecord {
             format: record::FORMAT,
-            next: self.next,
+            next: if ahead { self.next.plus(1) } else { self.next },
             time_ms: self.time_ms,
             foreign: self.foreign,
             proposers: self.proposers.record(),

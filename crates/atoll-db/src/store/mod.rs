@@ -4,6 +4,7 @@
 //! What is committed is visible at once and durable only after [`Store::persist`]; after a crash the store holds all batches up to
 //! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
 
+mod fjall;
 mod memory;
 mod versions;
 
@@ -14,6 +15,7 @@ use bytes::Bytes;
 
 use crate::key_range::{Direction, KeyRange};
 
+pub use fjall::FjallStore;
 pub use memory::MemoryStore;
 pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 

@@ -1,0 +1,193 @@
+//! A replica put together over a log: opened, started, closed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Env, Ticket};
+use atoll_log::{LogError, LogPos, LogReadError, LogletSpec, ReadFrom, VirtualLog};
+
+use super::applier::Applier;
+use super::commit::{Aside, Committer, Here};
+use super::core::Core;
+use super::feed::{Direct, Feed, Inlet, Queued};
+use super::propose::{LogPath, ToLog};
+use super::{Engine, Health, Options};
+use crate::application::{Application, Proposer};
+use crate::hosted::{Applications, Slot};
+use crate::replica::{Halt, Replica};
+use crate::store::{Store, StoreError};
+
+/// Wait before the log is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Where commands are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// In the node's own thread: in the simulator.
+    None,
+    /// In a thread of its own, and commits in another.
+    Own,
+}
+
+/// What a replica stands on.
+pub struct Ground {
+    /// The node's executor.
+    pub env: Env,
+    /// The log, which is made if there is none.
+    pub log: Arc<VirtualLog>,
+    /// The local store.
+    pub store: Box<dyn Store>,
+    /// The wall clock.
+    pub clock: Clock,
+    /// Where commands are applied.
+    pub threads: Threads,
+    /// Settings.
+    pub options: Options,
+}
+
+impl fmt::Debug for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ground of {:?} over {:?}", self.log, self.store)
+    }
+}
+
+/// Why a database was not opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The system gives no thread.
+    #[error("starting threads: {0}")]
+    Threads(#[from] std::io::Error),
+}
+
+/// A replicated database, on this node. Cheap to clone.
+#[derive(Clone)]
+pub struct Database {
+    core: Arc<Core>,
+    to: Arc<ToLog>,
+    feed: Arc<Mutex<Box<dyn Feed>>>,
+    options: Options,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "database on {:?}", self.to.log)
+    }
+}
+
+impl Database {
+    /// Opens what the store has, and starts: it proposes, follows the log and applies from here on. Views show what the store had
+    /// until the log was caught up with: a barrier tells.
+    ///
+    /// # Errors
+    /// The store cannot be read, or there are no threads.
+    pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
+        let Ground { env, log, store, clock, threads, options } = ground;
+        let (replica, published) = Replica::open(apps, store.snapshot())?;
+        let from = replica.next();
+        let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
+        let to = Arc::new(ToLog::new(env, log, clock, options.clone()));
+        let core = Core::new(proposer, Box::new(LogPath(to.clone())), published);
+        let applier = |committer| Applier::new(replica, core.clone(), committer, options.commit_above_bytes);
+        let feed: Box<dyn Feed> = match threads {
+            Threads::None => {
+                let here: Box<dyn Committer> = Box::new(Here::new(store));
+                Box::new(Direct(applier(here)))
+            }
+            Threads::Own => {
+                let inlet = Arc::new(Inlet::default());
+                let kicks = inlet.clone();
+                let aside = Aside::start(store, move || kicks.kick())?;
+                Box::new(Queued::start(inlet, applier(Box::new(aside)), options.max_unapplied_bytes)?)
+            }
+        };
+        let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), options };
+        let env = &db.to.env;
+        env.spawn("db.propose", Box::pin(db.to.clone().send(db.core.clone())));
+        env.spawn("db.learn", Box::pin(db.clone().learn(from)));
+        Ok(db)
+    }
+
+    /// The engine of an application that was added before.
+    pub fn engine<A: Application>(&self, slot: &Slot<A>) -> Engine<A> {
+        Engine::new(self.core.clone(), slot.clone())
+    }
+
+    /// How far this replica is.
+    pub fn health(&self) -> Health {
+        self.core.health()
+    }
+
+    /// Why this replica applies no more, if so.
+    pub fn halted(&self) -> Option<Halt> {
+        self.core.halted()
+    }
+
+    /// Commits what is applied, durably, and applies no more. For a clean stop: the next start has nothing to replay.
+    pub fn close(&self) -> Ticket<()> {
+        self.feed(|feed| feed.close())
+    }
+
+    fn feed<T>(&self, f: impl FnOnce(&mut dyn Feed) -> T) -> T {
+        f(&mut **self.feed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Follows the log for ever.
+    async fn learn(self, from: LogPos) {
+        let env = self.to.env.clone();
+        let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
+        let mut committed = true;
+        while self.core.halted().is_none() {
+            let next = reader.next(self.options.read_bytes);
+            let got = if committed {
+                next.await
+            } else {
+                match env.within(self.options.idle_after, next).await {
+                    Ok(got) => got,
+                    Err(_) => {
+                        self.feed(|feed| feed.idle());
+                        committed = true;
+                        continue;
+                    }
+                }
+            };
+            match got {
+                Ok(read) => {
+                    committed = false;
+                    let room = self.feed(|feed| feed.entries(read.entries));
+                    if let Some(room) = room {
+                        hit("db.learn.full");
+                        // An error means that the applier is gone, which is seen above.
+                        let _ = room.await;
+                    }
+                }
+                Err(error) => self.trouble(error).await,
+            }
+        }
+    }
+
+    async fn trouble(&self, error: LogReadError) {
+        match error {
+            LogReadError::Log(LogError::NoSuchLog) => {
+                hit("db.learn.create");
+                // What becomes of it, the next read tells.
+                let _ = self.to.log.create(LogletSpec::default()).await;
+            }
+            LogReadError::Trimmed(to) => {
+                let at = self.core.published().below;
+                self.core.halt(&Halt::Behind { at, trimmed_below: to });
+                return;
+            }
+            _ => {}
+        }
+        self.core.figures(|f| f.trouble = Some(error.to_string()));
+        self.to.env.sleep(self.to.env.jitter(PAUSE)).await;
+    }
+}

@@ -1,0 +1,44 @@
+//! Settings of an engine on one node.
+
+use std::time::Duration;
+
+/// All affect speed and memory only, never what is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Most bytes of commands in one log entry, unless one alone is longer. Too small: more entries. Too large: an entry takes longer on
+    /// the wire than a sync takes on disk.
+    pub max_entry_bytes: usize,
+    /// Most commands in one log entry.
+    pub max_entry_commands: usize,
+    /// Most entries of this node on their way into the log. Too small: the log waits for round trips. Too large: entries stay small.
+    pub max_inflight_entries: usize,
+    /// Most commands of this node that are not answered; beyond it proposals are refused as busy.
+    pub max_waiting_commands: usize,
+    /// Most bytes of such commands.
+    pub max_waiting_bytes: usize,
+    /// What is applied is set aside for a commit when it takes more than this. Too small: a key that is written often is written to the
+    /// store often. Too large: memory, and a longer replay after a crash.
+    pub commit_above_bytes: usize,
+    /// Bytes of entries that are read at once.
+    pub read_bytes: usize,
+    /// Bytes of entries that were read and are not applied; beyond it nothing is read.
+    pub max_unapplied_bytes: usize,
+    /// A replica that has nothing to apply for so long commits what it has, durably.
+    pub idle_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_entry_bytes: 256 * 1024,
+            max_entry_commands: 4096,
+            max_inflight_entries: 8,
+            max_waiting_commands: 32 * 1024,
+            max_waiting_bytes: 32 * 1024 * 1024,
+            commit_above_bytes: 4 * 1024 * 1024,
+            read_bytes: 1024 * 1024,
+            max_unapplied_bytes: 8 * 1024 * 1024,
+            idle_after: Duration::from_secs(1),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The way into the log: all that waits goes into one entry, a few entries are under way, nothing waits when idle (contracts §3).
+//!
+//! The entries of one proposer are numbered without gaps. When one of them has no good end, what follows it would be refused by every
+//! replica: the node goes on as a new proposer.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Env, Sleep, Ticket, ticket};
+use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, OpId, VirtualLog, Why};
+
+use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
+use super::{BarrierError, Busy, Clock, Options, ProposeError, Proposed};
+use crate::entry::{EntryBuilder, Header};
+
+/// Wait before an entry is handed in again that the log had no room for.
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Proposal, Caller)>,
+    /// Of the procedure that sends them.
+    waker: Option<Waker>,
+    /// This proposer's entries are refused: go on as another.
+    refused: Option<ClientId>,
+}
+
+#[derive(Default)]
+struct Barriers {
+    waiting: Vec<Reached>,
+    running: bool,
+}
+
+/// What proposals and barriers share. See the module's words.
+pub(crate) struct ToLog {
+    pub(crate) env: Env,
+    pub(crate) log: Arc<VirtualLog>,
+    clock: Clock,
+    options: Options,
+    queue: Mutex<Queue>,
+    barriers: Mutex<Barriers>,
+}
+
+/// The face of it that a core has.
+pub(crate) struct LogPath(pub(crate) Arc<ToLog>);
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ToLog {
+    pub(crate) fn new(env: Env, log: Arc<VirtualLog>, clock: Clock, options: Options) -> Self {
+        ToLog { env, log, clock, options, queue: Mutex::default(), barriers: Mutex::default() }
+    }
+
+    /// Sends for ever.
+    pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
+        let mut sender = Sender::new(self, core);
+        poll_fn(move |cx| sender.poll(cx)).await
+    }
+
+    /// One check of the tail after the other, as long as somebody waits for one that has not begun (V14).
+    async fn check(self: Arc<Self>, core: Arc<Core>) {
+        loop {
+            let joined = {
+                let mut barriers = lock(&self.barriers);
+                barriers.running = !barriers.waiting.is_empty();
+                if !barriers.running {
+                    return;
+                }
+                std::mem::take(&mut barriers.waiting)
+            };
+            let tail = if mutant(Mutant::DbBarrierWithoutCheck) {
+                Ok(self.log.known_tail())
+            } else {
+                self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+            };
+            match tail {
+                Ok(tail) => core.when_applied(tail, joined),
+                Err(error) => joined.into_iter().for_each(|one| one.fail(&error)),
+            }
+        }
+    }
+}
+
+impl Path for LogPath {
+    fn propose(&self, core: &Arc<Core>, proposal: Proposal) -> Result<Proposed, Busy> {
+        let options = &self.0.options;
+        if let Some(halt) = core.halted() {
+            return Ok(Ticket::ready(Err(ProposeError::Stopped(halt))));
+        }
+        core.reserve(proposal.command.len(), options.max_waiting_commands, options.max_waiting_bytes)?;
+        let (caller, wait) = ticket();
+        let waker = {
+            let mut queue = lock(&self.0.queue);
+            queue.waiting.push_back((proposal, caller));
+            queue.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(wait)
+    }
+
+    fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>> {
+        let (done, wait) = ticket();
+        {
+            let mut barriers = lock(&self.0.barriers);
+            barriers.waiting.push(Reached::Barrier(done));
+            if barriers.running {
+                return wait;
+            }
+            barriers.running = true;
+        }
+        self.0.env.spawn("db.barrier", Box::pin(self.0.clone().check(core.clone())));
+        wait
+    }
+
+    fn known_tail(&self) -> LogPos {
+        self.0.log.known_tail()
+    }
+
+    fn refused(&self, op: OpId) {
+        lock(&self.0.queue).refused = Some(op.client);
+    }
+}
+
+struct Flight {
+    op: OpId,
+    wait: Ticket<Result<Vec<LogPos>, LogAppendError>>,
+}
+
+struct Sender {
+    to: Arc<ToLog>,
+    core: Arc<Core>,
+    flights: VecDeque<Flight>,
+    /// An entry that the log had no room for, and when it is handed in again.
+    held: Option<(OpId, Bytes, Sleep)>,
+    client: ClientId,
+    last_seq: u64,
+    /// Below it there is no entry of this client.
+    since: LogPos,
+}
+
+impl Sender {
+    fn new(to: Arc<ToLog>, core: Arc<Core>) -> Self {
+        let mut sender = Sender {
+            to,
+            core,
+            flights: VecDeque::new(),
+            held: None,
+            client: ClientId(0),
+            last_seq: 0,
+            since: LogPos::ZERO,
+        };
+        sender.begin_anew();
+        sender
+    }
+
+    /// Goes on as a proposer that nobody has heard of.
+    fn begin_anew(&mut self) {
+        // 0 is the log's own.
+        self.client = ClientId(self.to.env.random().max(1));
+        self.last_seq = 0;
+        self.since = self.core.published().below;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.settle(cx);
+            if !self.send(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes note of entries that have ended.
+    fn settle(&mut self, cx: &mut Context<'_>) {
+        while let Some(flight) = self.flights.front_mut() {
+            let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { return };
+            let op = flight.op;
+            self.flights.pop_front();
+            let failed = match got {
+                // Its callers are answered when it is applied.
+                Ok(Ok(_)) => continue,
+                Ok(Err(failed)) => failed,
+                Err(_) => LogAppendError::Unknown(LogError::Unavailable(Why::Stopping)),
+            };
+            hit("db.propose.failed");
+            self.give_up(op, failed);
+        }
+    }
+
+    /// An entry has no good end. Those that follow it are answered one by one as they come to theirs.
+    fn give_up(&mut self, op: OpId, failed: LogAppendError) {
+        if op.client == self.client && !mutant(Mutant::DbSameProposerAfterLoss) {
+            self.begin_anew();
+        }
+        let error = match failed {
+            LogAppendError::NotAppended(why) => ProposeError::NotProposed(why),
+            LogAppendError::TooLarge(bytes) => ProposeError::TooLarge { bytes },
+            unknown => ProposeError::Unknown(unknown),
+        };
+        for caller in self.core.take_waiting(op).into_iter().flat_map(|w| w.callers) {
+            caller.complete(Err(error.clone()));
+        }
+    }
+
+    /// Hands in the next entry; false if there is none, or no room, and this task is woken when that changes.
+    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+        let (op, payload) = match self.held.take() {
+            Some((op, payload, mut pause)) => {
+                if Pin::new(&mut pause).poll(cx).is_pending() {
+                    self.held = Some((op, payload, pause));
+                    return false;
+                }
+                (op, payload)
+            }
+            None => {
+                if self.flights.len() >= self.to.options.max_inflight_entries {
+                    return false;
+                }
+                match self.next_entry(cx) {
+                    Some(entry) => entry,
+                    None => return false,
+                }
+            }
+        };
+        let record = LogRecord { op, floor: None, payload: payload.clone() };
+        match self.to.log.submit(vec![record]) {
+            Ok(wait) => self.flights.push_back(Flight { op, wait }),
+            Err(_) => {
+                hit("db.propose.busy");
+                let pause = self.to.env.sleep(self.to.env.jitter(PAUSE));
+                self.held = Some((op, payload, pause));
+            }
+        }
+        true
+    }
+
+    /// All that waits, up to an entry's limits.
+    fn next_entry(&mut self, cx: &mut Context<'_>) -> Option<(OpId, Bytes)> {
+        let options = &self.to.options;
+        let mut taken = Vec::new();
+        let mut size = 0;
+        let refused = {
+            let mut queue = lock(&self.to.queue);
+            while let Some((proposal, _)) = queue.waiting.front() {
+                let more = EntryBuilder::size_of(&proposal.command);
+                let full = size + more > options.max_entry_bytes || taken.len() >= options.max_entry_commands;
+                if full && !taken.is_empty() {
+                    break;
+                }
+                size += more;
+                taken.extend(queue.waiting.pop_front());
+            }
+            if taken.is_empty() {
+                queue.waker = Some(cx.waker().clone());
+                return None;
+            }
+            queue.refused.take()
+        };
+        if refused == Some(self.client) && !mutant(Mutant::DbSameProposerAfterLoss) {
+            hit("db.propose.refused");
+            self.begin_anew();
+        }
+        self.last_seq += 1;
+        let op = OpId { client: self.client, seq: self.last_seq };
+        let header = Header { proposer: self.core.proposer, since: self.since, time_ms: (self.to.clock)() };
+        let mut entry = EntryBuilder::new(&header, size);
+        let (mut callers, mut bytes) = (Vec::with_capacity(taken.len()), 0);
+        for (proposal, caller) in taken {
+            entry.push(proposal.app, proposal.version, &proposal.command);
+            bytes += proposal.command.len();
+            callers.push(caller);
+        }
+        // Before it is handed in: it may be applied at once, in another thread.
+        self.core.expect(Waiting { op, callers, bytes });
+        Some((op, entry.finish()))
+    }
+}

@@ -1,0 +1,117 @@
+//! Every store keeps the same contract; those on disk also over the loss of their process.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_db::store::Change;
+use atoll_db::{Direction, FjallStore, KeyRange, MemoryStore, Store, StoreSnapshot};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+type Model = BTreeMap<Bytes, Bytes>;
+
+fn key() -> impl Strategy<Value = Bytes> {
+    proptest::collection::vec(0u8..4, 0..4).prop_map(Bytes::from)
+}
+
+fn batch() -> impl Strategy<Value = Vec<Change>> {
+    proptest::collection::vec((key(), proptest::option::of(0u8..200)), 1..20).prop_map(|changes| {
+        // A batch names a key once.
+        let once: BTreeMap<Bytes, Option<u8>> = changes.into_iter().collect();
+        once.into_iter().map(|(key, value)| (key, value.map(|v| Bytes::from(vec![v; 3])))).collect()
+    })
+}
+
+fn page(model: &Model, range: &KeyRange, direction: Direction, limit: usize) -> Vec<(Bytes, Bytes)> {
+    let mut items: Vec<_> =
+        model.iter().filter(|(k, _)| range.contains(k)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    if direction == Direction::Backward {
+        items.reverse();
+    }
+    items.truncate(limit);
+    items
+}
+
+fn equal(snapshot: &dyn StoreSnapshot, model: &Model, range: &KeyRange, limit: usize) {
+    for direction in [Direction::Forward, Direction::Backward] {
+        assert_eq!(snapshot.page(range, direction, limit).unwrap(), page(model, range, direction, limit));
+    }
+    assert_eq!(snapshot.page(&KeyRange::all(), Direction::Forward, 1000).unwrap().len(), model.len());
+    for (key, value) in model {
+        assert_eq!(snapshot.get(key).unwrap().as_ref(), Some(value));
+    }
+    assert_eq!(snapshot.get(b"not there").unwrap(), None);
+}
+
+fn apply(model: &mut Model, batch: &[Change]) {
+    for (key, value) in batch {
+        match value {
+            Some(value) => drop(model.insert(key.clone(), value.clone())),
+            None => drop(model.remove(key)),
+        }
+    }
+}
+
+/// Commits batches; every snapshot taken on the way stays as it was.
+fn behaves(store: &mut dyn Store, batches: &[Vec<Change>], range: &KeyRange, limit: usize) -> Model {
+    let mut model = Model::new();
+    let mut taken: Vec<(Arc<dyn StoreSnapshot>, Model)> = vec![(store.snapshot(), model.clone())];
+    for batch in batches {
+        apply(&mut model, batch);
+        store.commit(batch.clone()).unwrap();
+        taken.push((store.snapshot(), model.clone()));
+    }
+    for (snapshot, model) in &taken {
+        equal(&**snapshot, model, range, limit);
+    }
+    model
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn memory_keeps_its_snapshots_and_what_was_persisted(
+        batches in proptest::collection::vec(batch(), 0..12),
+        more in batch(), start in key(), end in key(), limit in 1usize..10,
+    ) {
+        let mut store = MemoryStore::new();
+        let range = KeyRange::new(start, end);
+        let model = behaves(&mut store, &batches, &range, limit);
+        store.persist().unwrap();
+        store.commit(more).unwrap();
+        let before = store.snapshot();
+        store.crash();
+        equal(&*store.snapshot(), &model, &range, limit);
+        drop(before);
+        store.clear().unwrap();
+        equal(&*store.snapshot(), &Model::new(), &range, limit);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn fjall_keeps_its_snapshots_and_what_was_committed(
+        batches in proptest::collection::vec(batch(), 0..12),
+        start in key(), end in key(), limit in 1usize..10,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let range = KeyRange::new(start, end);
+        let model = {
+            let mut store = FjallStore::open(folder.path(), 1 << 20).unwrap();
+            // fjall takes no empty key; the engine has a byte of the application in front of each.
+            let batches: Vec<Vec<Change>> = batches
+                .iter()
+                .map(|batch| batch.iter().filter(|(key, _)| !key.is_empty()).cloned().collect())
+                .collect();
+            behaves(&mut store, &batches, &range, limit)
+        };
+        let mut store = FjallStore::open(folder.path(), 1 << 20).unwrap();
+        equal(&*store.snapshot(), &model, &range, limit);
+        store.clear().unwrap();
+        equal(&*store.snapshot(), &Model::new(), &range, limit);
+    }
+}
