@@ -1,0 +1,210 @@
+//! Access control: which lists a client may set, and whom a list lets do what. The schemes are `world`, `auth`, `digest`, `ip`,
+//! `x509` and `sasl`, as ZooKeeper has them, and `super` for a client that may everything.
+//!
+//! The node that a client is connected to knows who it is. What the client writes is judged where it is applied, by the ids that travel
+//! with it, and there `auth` becomes them.
+
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use crate::jute::codes::{ErrorCode, perms};
+use crate::jute::records::{Acl, Id};
+use crate::jute::{Jute, Reader};
+
+/// Most entries of a list.
+const MAX_ENTRIES: usize = 1024;
+/// Who is meant by everyone.
+const ANYONE: Id<'static> = Id { scheme: "world", id: "anyone" };
+/// Everyone may everything: what most nodes have.
+pub const OPEN: Acl<'static> = Acl { perms: perms::ALL, id: ANYONE };
+/// Everyone may read.
+pub const READ_ONLY: Acl<'static> = Acl { perms: perms::READ, id: ANYONE };
+/// A client that may everything, whatever the list.
+pub const SUPER: &str = "super";
+
+/// `user:` and the base64 of the SHA-1 of `user:password`: what the `digest` scheme keeps instead of a password.
+pub fn digest_id(user_and_password: &str) -> String {
+    let user = user_and_password.split(':').next().unwrap_or_default();
+    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, user_and_password.as_bytes());
+    format!("{user}:{}", BASE64.encode(hash))
+}
+
+/// An address, and how many of its leading bits count.
+fn network(text: &str) -> Option<(IpAddr, u32)> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits.parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let all = if address.is_ipv4() { 32 } else { 128 };
+    let bits = bits.unwrap_or(all);
+    (bits <= all).then_some((address, bits))
+}
+
+fn leading(address: IpAddr, bits: u32) -> u128 {
+    match address {
+        IpAddr::V4(a) => u128::from(u32::from(a).checked_shr(32 - bits).unwrap_or(0)),
+        IpAddr::V6(a) => u128::from(a).checked_shr(128 - bits).unwrap_or(0),
+    }
+}
+
+fn is_in_network(client: &str, allowed: &str) -> bool {
+    let (Ok(client), Some((address, bits))) = (client.parse::<IpAddr>(), network(allowed)) else {
+        return false;
+    };
+    client.is_ipv4() == address.is_ipv4() && leading(client, bits) == leading(address, bits)
+}
+
+/// Whether a scheme's ids prove who somebody is; an address does not.
+fn is_proof(scheme: &str) -> bool {
+    matches!(scheme, "digest" | "x509" | "sasl" | SUPER)
+}
+
+/// The list that a client's list stands for: without doubles, `auth` replaced by the client's own ids.
+///
+/// # Errors
+/// It is empty, too long, or names a scheme or an id that there is not.
+pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>>, ErrorCode> {
+    if list.len() > MAX_ENTRIES {
+        return Err(ErrorCode::InvalidAcl);
+    }
+    let mut out: Vec<Acl<'a>> = Vec::with_capacity(list.len());
+    let mut push = |entry: Acl<'a>| {
+        if !out.contains(&entry) {
+            out.push(entry);
+        }
+    };
+    for entry in list {
+        let Id { scheme, id } = entry.id;
+        let fine = match scheme {
+            "world" => id == ANYONE.id,
+            "auth" => {
+                let mut proofs = client.iter().filter(|c| is_proof(c.scheme)).peekable();
+                let some = proofs.peek().is_some();
+                proofs.for_each(|proof| push(Acl { perms: entry.perms, id: *proof }));
+                if !some {
+                    return Err(ErrorCode::InvalidAcl);
+                }
+                continue;
+            }
+            "digest" => id.split(':').count() == 2,
+            "ip" => network(id).is_some(),
+            "x509" | "sasl" => !id.is_empty(),
+            _ => false,
+        };
+        if !fine {
+            return Err(ErrorCode::InvalidAcl);
+        }
+        push(*entry);
+    }
+    if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
+}
+
+/// Whether one of the permissions `wanted` is given by `list` to a client with these ids.
+pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wanted: i32) -> bool {
+    client.iter().any(|id| id.scheme == SUPER)
+        || list.into_iter().filter(|entry| entry.perms & wanted != 0).any(|entry| {
+            entry.id == ANYONE
+                || client.iter().filter(|c| c.scheme == entry.id.scheme).any(|c| match c.scheme {
+                    "ip" => is_in_network(c.id, entry.id.id),
+                    _ => c.id == entry.id.id,
+                })
+        })
+}
+
+/// A list as a znode keeps it: no bytes for the open one.
+pub fn stored(list: &[Acl<'_>]) -> Vec<u8> {
+    if list == [OPEN] { Vec::new() } else { Jute::to_vec(&list.to_vec()) }
+}
+
+/// The list that a znode keeps.
+pub fn of_stored(bytes: &[u8]) -> Vec<Acl<'_>> {
+    if bytes.is_empty() {
+        return vec![OPEN];
+    }
+    // Written by `stored` alone; a list that cannot be read lets nobody in.
+    Vec::read(&mut Reader::new(bytes)).unwrap_or_default()
+}
+
+/// Whether a znode's list gives one of the permissions to a client.
+pub fn stored_allows(bytes: &[u8], client: &[Id<'_>], wanted: i32) -> bool {
+    bytes.is_empty() || allows(of_stored(bytes), client, wanted)
+}
+
+/// A list as clients see it who may read but not administer: without the hashes of passwords.
+pub fn masked(list: &[Acl<'_>]) -> Vec<(i32, String, String)> {
+    let mask = |entry: &Acl<'_>| {
+        let id = match (entry.id.scheme, entry.id.id.split_once(':')) {
+            ("digest", Some((user, _))) => format!("{user}:x"),
+            _ => entry.id.id.to_owned(),
+        };
+        (entry.perms, entry.id.scheme.to_owned(), id)
+    };
+    list.iter().map(mask).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn entry<'a>(perms: i32, scheme: &'a str, id: &'a str) -> Acl<'a> {
+        Acl { perms, id: Id { scheme, id } }
+    }
+
+    #[test]
+    fn digests_are_zookeepers() {
+        // As ZooKeeper's documentation of the superuser has it.
+        assert_eq!(digest_id("super:admin"), "super:xQJmxLMiHGwaqBvst5y6rkB6HQs=");
+    }
+
+    #[test]
+    fn networks() {
+        assert!(is_in_network("10.1.2.3", "10.0.0.0/8") && !is_in_network("11.1.2.3", "10.0.0.0/8"));
+        assert!(is_in_network("10.1.2.3", "10.1.2.3") && !is_in_network("10.1.2.4", "10.1.2.3"));
+        assert!(
+            is_in_network("1.2.3.4", "0.0.0.0/0")
+                && is_in_network("::1", "::/0")
+                && !is_in_network("::1", "0.0.0.0/0")
+        );
+        for bad in ["10.0.0.0/33", "10.0.0", "::1/129", "x", "1.2.3.4/-1"] {
+            assert!(network(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_are_made_whole() {
+        let me = [Id { scheme: "ip", id: "127.0.0.1" }, Id { scheme: "digest", id: "u:h" }];
+        assert_eq!(made_whole(&[entry(31, "auth", "")], &me), Ok(vec![entry(31, "digest", "u:h")]));
+        assert_eq!(made_whole(&[OPEN, OPEN, READ_ONLY], &me), Ok(vec![OPEN, READ_ONLY]));
+        assert_eq!(made_whole(&[entry(31, "auth", "")], &me[..1]), Err(ErrorCode::InvalidAcl));
+        for bad in [
+            vec![],
+            vec![entry(1, "world", "nobody")],
+            vec![entry(1, "digest", "u")],
+            vec![entry(1, "ip", "here")],
+            vec![entry(1, "super", "")],
+            vec![entry(1, "guess", "x")],
+        ] {
+            assert_eq!(made_whole(&bad, &me), Err(ErrorCode::InvalidAcl), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_what() {
+        let list = [entry(perms::READ, "ip", "10.0.0.0/8"), entry(perms::ALL, "digest", "u:h")];
+        let from = |id| [Id { scheme: "ip", id }];
+        assert!(allows(list, &from("10.9.9.9"), perms::READ));
+        assert!(!allows(list, &from("10.9.9.9"), perms::WRITE));
+        assert!(!allows(list, &from("11.9.9.9"), perms::READ));
+        assert!(allows(list, &[Id { scheme: "digest", id: "u:h" }], perms::ADMIN));
+        assert!(!allows(list, &[Id { scheme: "digest", id: "u:g" }], perms::READ));
+        assert!(allows(list, &[Id { scheme: SUPER, id: "" }], perms::ADMIN));
+        assert!(allows([OPEN], &[], perms::DELETE));
+        assert_eq!(of_stored(&stored(&list)), list);
+        assert_eq!(of_stored(&stored(&[OPEN])), [OPEN]);
+        assert!(stored(&[OPEN]).is_empty());
+    }
+}

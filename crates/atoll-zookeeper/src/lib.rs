@@ -1,0 +1,25 @@
+//! The ZooKeeper door: the 3.9 wire protocol over a replicated tree of znodes, for unchanged clients.
+//!
+//! | folder | what it is |
+//! | --- | --- |
+//! | `jute/` | the codec of the wire |
+//! | `path.rs`, `acl.rs` | paths, access control |
+//! | `command.rs`, `event.rs` | what goes into the log, and what comes out besides answers |
+//! | `tree/` | the replicated state, as an `atoll_db::Application` |
+//! | `session/` | sessions: their part of the state, and who judges that a client is gone |
+//! | `watch/` | watches, per node |
+//! | `server/` | connections |
+
+pub mod acl;
+pub mod command;
+pub mod event;
+pub mod jute;
+pub mod path;
+pub mod server;
+pub mod session;
+pub mod tree;
+pub mod watch;
+
+pub use server::{Cluster, Door, Options};
+pub use tree::ZooKeeper;
+pub use tree::read::ReadError;

@@ -1,0 +1,133 @@
+//! Paths of znodes: which are allowed, and their parts.
+
+use crate::jute::codes::ErrorCode;
+
+/// Longest path, in bytes. ZooKeeper bounds paths by `jute.maxbuffer` alone; here they are keys of the store.
+pub const MAX_PATH_BYTES: usize = 16 * 1024;
+
+/// The root.
+pub const ROOT: &str = "/";
+/// What ZooKeeper keeps for itself.
+pub const SYSTEM: &str = "/zookeeper";
+/// Limits on subtrees.
+pub const QUOTA: &str = "/zookeeper/quota";
+/// The members of the ensemble.
+pub const CONFIG: &str = "/zookeeper/config";
+
+/// Whether the character may be in a path: neither control characters nor what Unicode keeps private or gives no meaning.
+fn is_allowed(c: char) -> bool {
+    !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}')
+}
+
+/// Whether a client may name a node so: absolute, no empty, `.` or `..` parts, no `/` at the end, nothing unprintable.
+pub fn is_valid(path: &str) -> bool {
+    if path == ROOT {
+        return true;
+    }
+    let Some(rest) = path.strip_prefix('/') else { return false };
+    path.len() <= MAX_PATH_BYTES
+        && rest.split('/').all(|part| !matches!(part, "" | "." | ".."))
+        // Most paths are ASCII, and checked quickest as bytes.
+        && (path.bytes().all(|b| (b' '..=b'~').contains(&b)) || path.chars().all(is_allowed))
+}
+
+/// The path, if it is allowed.
+///
+/// # Errors
+/// It is not.
+pub fn valid(path: &str) -> Result<&str, ErrorCode> {
+    if is_valid(path) { Ok(path) } else { Err(ErrorCode::BadArguments) }
+}
+
+/// Whether the path with a number appended may be the name of a node: `/queue/` may.
+pub fn is_valid_before_number(path: &str) -> bool {
+    match path.strip_suffix('/') {
+        Some("") => true,
+        Some(ROOT) => false,
+        Some(parent) => is_valid(parent) && path.len() < MAX_PATH_BYTES,
+        None => is_valid(path),
+    }
+}
+
+/// Parent and name; None for the root. A name may be empty only in front of a number.
+pub fn split(path: &str) -> Option<(&str, &str)> {
+    if path == ROOT {
+        return None;
+    }
+    let (parent, name) = path.rsplit_once('/')?;
+    Some((if parent.is_empty() { ROOT } else { parent }, name))
+}
+
+/// Whether `path` is `top` or lies below it.
+pub fn is_within(path: &str, top: &str) -> bool {
+    top == ROOT || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether it belongs to the system: such a node is not deleted.
+pub fn is_special(path: &str) -> bool {
+    matches!(path, ROOT | SYSTEM | QUOTA | CONFIG)
+}
+
+/// The node above, the one above that, and so on up to the root.
+pub fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(split(path).map(|(parent, _)| parent), |p| split(p).map(|(parent, _)| parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_zookeeper_refuses_is_refused() {
+        for good in
+            ["/", "/a", "/a/b", "/a.b", "/...", "/ä/ö", "/a b", "/zookeeper", "/\u{10000}", "/\u{ffef}"]
+        {
+            assert!(is_valid(good), "{good}");
+        }
+        for bad in [
+            "",
+            "a",
+            "a/b",
+            "//",
+            "/a/",
+            "/a//b",
+            "/.",
+            "/..",
+            "/a/./b",
+            "/a/../b",
+            "/a\0",
+            "/\u{1}",
+            "/\u{1f}",
+            "/\u{7f}",
+            "/\u{9f}",
+            "/\u{e000}",
+            "/\u{f8ff}",
+            "/\u{fff0}",
+            "/\u{ffff}",
+        ] {
+            assert!(!is_valid(bad), "{bad:?}");
+        }
+        assert!(is_valid(&format!("/{}", "a".repeat(MAX_PATH_BYTES - 1))));
+        assert!(!is_valid(&format!("/{}", "a".repeat(MAX_PATH_BYTES))));
+    }
+
+    #[test]
+    fn a_number_makes_a_name() {
+        for good in ["/", "/a/", "/a/b", "/a/b-"] {
+            assert!(is_valid_before_number(good), "{good}");
+        }
+        for bad in ["", "a/", "//", "/a//", "/./"] {
+            assert!(!is_valid_before_number(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn parts() {
+        assert_eq!(split("/"), None);
+        assert_eq!(split("/a"), Some(("/", "a")));
+        assert_eq!(split("/a/b"), Some(("/a", "b")));
+        assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
+        assert!(is_within("/a/b", "/a") && is_within("/a", "/a") && is_within("/a", "/"));
+        assert!(!is_within("/ab", "/a"));
+    }
+}

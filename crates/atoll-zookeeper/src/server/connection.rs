@@ -1,0 +1,395 @@
+//! An established connection: one turn after the other.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use atoll_db::View;
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, Sleep};
+
+use super::figures::ConnectionFigures;
+use super::handshake::Ended;
+use super::pending::{Pending, Queue, Ready};
+use super::{Shared, frame};
+use crate::command::is_write;
+use crate::jute::codes::{ErrorCode, OpCode};
+use crate::jute::records::{Id, RequestHeader};
+use crate::jute::reply::PathReply;
+use crate::jute::{Jute, Reader};
+use crate::session::keeper::Heard;
+use crate::watch::ConnectionId;
+use crate::watch::outbox::{End, Outbox};
+
+/// Replies that wait for the socket beyond this stop the reading of requests (contracts X12).
+const MAX_UNSENT_BYTES: usize = 256 * 1024;
+/// Memory that waiting requests may hold, besides the one that goes beyond it.
+const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// Requests in a row before the other connections of the thread get their turn.
+const MAX_IN_A_TURN: usize = 512;
+/// What is kept for the next turn of an output buffer that was large.
+const KEPT_BYTES: usize = 64 * 1024;
+/// How soon a write that found the log's queue full is tried again.
+const BUSY_FOR: Duration = Duration::from_millis(1);
+
+/// What a connection begins with.
+pub(crate) struct Parts {
+    pub(crate) id: ConnectionId,
+    pub(crate) session: i64,
+    pub(crate) input: BytesMut,
+    pub(crate) out: Vec<u8>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) heard: Arc<Heard>,
+}
+
+/// See the module's words.
+pub(crate) struct Connection<S> {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: ConnectionId,
+    pub(crate) session: i64,
+    /// Who the client is.
+    pub(crate) ids: Vec<(String, String)>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) pending: Queue,
+    pub(crate) figures: Arc<ConnectionFigures>,
+    /// The view of this turn, until a write of the client is answered.
+    view: Option<View>,
+    stream: S,
+    input: BytesMut,
+    sent: usize,
+    heard: Arc<Heard>,
+    busy: Option<Pin<Box<Sleep>>>,
+    /// The client has asked for the end: nothing more is taken from it.
+    closing: bool,
+    /// All is said: flush, then end.
+    said: Option<Result<(), Ended>>,
+}
+
+/// What became of a frame.
+enum Taken {
+    Done,
+    /// The log's queue is full: again later.
+    Busy,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(crate) fn new(shared: Arc<Shared>, stream: S, figures: Arc<ConnectionFigures>, parts: Parts) -> Self {
+        let Parts { id, session, input, out, outbox, heard } = parts;
+        let mut connection = Connection {
+            shared,
+            id,
+            session,
+            ids: vec![("ip".to_owned(), figures.peer.ip().to_canonical().to_string())],
+            outbox,
+            out,
+            pending: Queue::default(),
+            figures,
+            view: None,
+            stream,
+            input,
+            sent: 0,
+            heard,
+            busy: None,
+            closing: false,
+            said: None,
+        };
+        connection.ids_changed();
+        connection
+    }
+
+    /// Until it ends.
+    pub(crate) async fn run(mut self) -> Result<(), Ended> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    pub(crate) fn ids_changed(&mut self) {
+        self.outbox.set_ids(self.ids.clone());
+    }
+
+    /// Who the client is.
+    pub(crate) fn client(&self) -> Vec<Id<'_>> {
+        self.ids.iter().map(|(scheme, id)| Id { scheme, id }).collect()
+    }
+
+    /// One turn: answers what is ready, takes what was sent, sends what there is.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        self.outbox.register(cx.waker());
+        self.view = None;
+        loop {
+            if let Err(ended) = self.advance(cx) {
+                self.said.get_or_insert(Err(ended));
+            }
+            self.figures.outstanding.store(self.pending.len() as u64, Ordering::Relaxed);
+            self.drain_events();
+            let had = self.out.len();
+            if let Err(error) = self.flush(cx) {
+                return Poll::Ready(Err(error.into()));
+            }
+            if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
+                return Poll::Ready(Err(Ended::Here(end)));
+            }
+            if self.out.is_empty() {
+                if let Some(said) = self.said.take() {
+                    return Poll::Ready(said);
+                }
+                // Reading had stopped for what could not be sent: it goes on.
+                if had >= MAX_UNSENT_BYTES {
+                    continue;
+                }
+            }
+            return Poll::Pending;
+        }
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        let mut taken = 0;
+        loop {
+            self.answer_ready(cx)?;
+            if self.said.is_some() {
+                return Ok(());
+            }
+            let frames = self.take_frames(cx)?;
+            taken += frames;
+            if taken > MAX_IN_A_TURN {
+                cx.waker().wake_by_ref();
+                return Ok(());
+            }
+            // What was taken may be ready already: nobody would wake this task for it.
+            if frames > 0 {
+                continue;
+            }
+            if !self.may_take() || self.busy.is_some() || !self.read(cx)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether another request may be taken.
+    fn may_take(&self) -> bool {
+        !self.closing
+            && self.pending.len() < self.shared.options.max_outstanding
+            && self.pending.bytes() < MAX_WAITING_BYTES
+            && self.out.len() < MAX_UNSENT_BYTES
+    }
+
+    /// Reads what the socket has; false if it has nothing.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Ended> {
+        if self.input.capacity() - self.input.len() < 4096 {
+            self.input.reserve(16 * 1024);
+        }
+        let reading = std::pin::pin!(self.stream.read_buf(&mut self.input));
+        match std::future::Future::poll(reading, cx) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(Ended::ByClient),
+            Poll::Ready(Ok(_)) => {
+                self.heard.touch();
+                Ok(true)
+            }
+            Poll::Ready(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// The length of the next frame, if all of it is there.
+    fn whole_frame(&mut self) -> Result<Option<usize>, Ended> {
+        let Some(head) = self.input.first_chunk::<4>() else { return Ok(None) };
+        let length = i32::from_be_bytes(*head);
+        let most = self.shared.options.max_buffer_bytes;
+        match usize::try_from(length) {
+            Ok(length) if length <= most => {
+                let missing = (4 + length).saturating_sub(self.input.len());
+                if missing > 0 {
+                    self.input.reserve(missing);
+                    return Ok(None);
+                }
+                Ok(Some(length))
+            }
+            _ => Err(Ended::Malformed(format!("a frame of {length} bytes; allowed: 0 to {most}"))),
+        }
+    }
+
+    /// Takes requests that are there; how many.
+    fn take_frames(&mut self, cx: &mut Context<'_>) -> Result<usize, Ended> {
+        if let Some(busy) = &mut self.busy {
+            if busy.as_mut().poll(cx).is_pending() {
+                return Ok(0);
+            }
+            self.busy = None;
+        }
+        let mut taken = 0;
+        while self.may_take() && taken <= MAX_IN_A_TURN {
+            let Some(length) = self.whole_frame()? else { break };
+            // Out of the buffer while it is looked at, so that it can be kept or given back.
+            let whole = self.input.split_to(4 + length);
+            match self.take(&whole[4..])? {
+                Taken::Done => taken += 1,
+                Taken::Busy => {
+                    let rest = std::mem::replace(&mut self.input, whole);
+                    self.input.unsplit(rest);
+                    self.shared.figures.throttled.add(1);
+                    let mut sleep = Box::pin(tokio::time::sleep(BUSY_FOR));
+                    if sleep.as_mut().poll(cx).is_pending() {
+                        self.busy = Some(sleep);
+                    }
+                    break;
+                }
+            }
+        }
+        let n = taken as u64;
+        self.shared.figures.received.add(n);
+        self.figures.received.add(n);
+        Ok(taken)
+    }
+
+    /// Takes one request: into the log, to its answer, or behind the others.
+    fn take(&mut self, bytes: &[u8]) -> Result<Taken, Ended> {
+        let mut from = Reader::new(bytes);
+        let header = RequestHeader::read(&mut from).map_err(|e| Ended::Malformed(e.to_string()))?;
+        let Some(op) = OpCode::of(header.op) else {
+            self.refuse(header.xid, ErrorCode::Unimplemented);
+            return Ok(Taken::Done);
+        };
+        match op {
+            OpCode::CloseSession => {
+                let Some(proposed) = self.propose_close() else { return Ok(Taken::Busy) };
+                self.closing = true;
+                self.pending.push(Pending::Close { xid: header.xid, proposed });
+            }
+            OpCode::Auth => self.authenticate(from.rest())?,
+            op if is_write(op) => match self.propose_write(op, from.rest()) {
+                Ok(Some(proposed)) => {
+                    self.pending.push(Pending::Write { xid: header.xid, at: Instant::now(), proposed });
+                }
+                Ok(None) => return Ok(Taken::Busy),
+                Err(code) => self.refuse(header.xid, code),
+            },
+            OpCode::Sync => self.sync(header.xid, from.rest()),
+            _ if self.pending.is_empty() => self.serve(bytes)?,
+            _ => self.pending.push(Pending::Behind(Bytes::copy_from_slice(bytes))),
+        }
+        Ok(Taken::Done)
+    }
+
+    fn sync(&mut self, xid: i32, body: &[u8]) {
+        match <&str as Jute>::parse(body) {
+            Ok(path) if crate::path::is_valid(path) => {
+                let barrier = self.shared.engine.barrier();
+                self.pending.push(Pending::Sync { xid, path: path.to_owned(), barrier });
+            }
+            Ok(_) => self.refuse(xid, ErrorCode::BadArguments),
+            Err(_) => self.refuse(xid, ErrorCode::MarshallingError),
+        }
+    }
+
+    /// A request that is refused here, in its turn.
+    pub(crate) fn refuse(&mut self, xid: i32, code: ErrorCode) {
+        self.shared.figures.refused_requests.add(1);
+        self.reply_in_turn(|out, zxid| frame::error(out, xid, zxid, code));
+    }
+
+    /// A reply behind those of all earlier requests.
+    pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
+        let zxid = self.shared.zxid();
+        if self.pending.is_empty() {
+            self.replied(1);
+            write(&mut self.out, zxid);
+        } else {
+            let mut reply = Vec::new();
+            write(&mut reply, zxid);
+            self.pending.push(Pending::Reply(reply));
+        }
+    }
+
+    pub(crate) fn replied(&mut self, n: u64) {
+        self.shared.figures.sent.add(n);
+        self.figures.sent.add(n);
+    }
+
+    /// Answers requests from the first on, as far as they are ready.
+    fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while self.out.len() < MAX_UNSENT_BYTES {
+            let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
+            match ready? {
+                Ready::Answer { xid, answer, at } => {
+                    let err = frame::head(&answer).err;
+                    if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
+                        return Err(Ended::Here(End::SessionMoved));
+                    }
+                    let us = at.map_or(0, |at| at.elapsed().as_micros());
+                    self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
+                    self.after_write();
+                    frame::answer(&mut self.out, xid, &answer);
+                    self.replied(1);
+                }
+                Ready::Closed { xid, answer } => {
+                    self.after_write();
+                    frame::answer(&mut self.out, xid, &answer);
+                    self.replied(1);
+                    self.said = Some(Ok(()));
+                    return Ok(());
+                }
+                Ready::Synced { xid, path } => {
+                    self.after_write();
+                    let zxid = self.shared.zxid();
+                    frame::reply(&mut self.out, xid, zxid, |out| PathReply { path: &path }.write(out));
+                    self.replied(1);
+                }
+                Ready::Serve(bytes) => self.serve(&bytes)?,
+                Ready::Reply(reply) => {
+                    self.drain_events();
+                    self.out.extend_from_slice(&reply);
+                    self.replied(1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A write was applied: its events go out before its reply, and later reads see it.
+    fn after_write(&mut self) {
+        self.view = None;
+        self.drain_events();
+    }
+
+    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it (contracts X19).
+    pub(crate) fn view(&mut self) -> View {
+        if let Some(view) = &self.view {
+            return view.clone();
+        }
+        let view = self.shared.engine.view();
+        self.show(view.clone());
+        view
+    }
+
+    /// Makes a view the one of this turn.
+    pub(crate) fn show(&mut self, view: View) {
+        self.view = Some(view);
+        self.drain_events();
+    }
+
+    fn drain_events(&mut self) {
+        let events = self.outbox.drain(&mut self.out);
+        if events > 0 {
+            self.replied(events);
+        }
+    }
+
+    /// Sends what there is, as far as the socket takes it.
+    fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
+        while self.sent < self.out.len() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.out[self.sent..]) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => self.sent += n,
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        self.sent = 0;
+        self.out.clear();
+        self.out.shrink_to(KEPT_BYTES);
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Frames of replies, written where they are sent from.
+
+use crate::command::AnswerHead;
+use crate::jute::Jute;
+use crate::jute::codes::ErrorCode;
+use crate::jute::records::ReplyHeader;
+
+/// Appends a frame: its length, and what `body` appends.
+pub fn write(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    0_i32.write(out);
+    body(out);
+    // Data and lists are bounded far below 2 GiB.
+    let length = i32::try_from(out.len() - at - 4).unwrap_or(i32::MAX);
+    out[at..at + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+/// Appends a reply that succeeded.
+pub fn reply(out: &mut Vec<u8>, xid: i32, zxid: i64, body: impl FnOnce(&mut Vec<u8>)) {
+    write(out, |out| {
+        ReplyHeader { xid, zxid, err: 0 }.write(out);
+        body(out);
+    });
+}
+
+/// Appends a reply that failed.
+pub fn error(out: &mut Vec<u8>, xid: i32, zxid: i64, code: ErrorCode) {
+    write(out, |out| ReplyHeader { xid, zxid, err: code.number() }.write(out));
+}
+
+/// Appends the reply that a command has answered.
+pub fn answer(out: &mut Vec<u8>, xid: i32, answer: &[u8]) {
+    write(out, |out| {
+        xid.write(out);
+        out.extend_from_slice(answer);
+    });
+}
+
+/// The head of a command's answer. Nothing else than [`AnswerHead`] begins one.
+pub fn head(answer: &[u8]) -> AnswerHead {
+    AnswerHead::parse(answer).unwrap_or(AnswerHead { zxid: 0, err: ErrorCode::SystemError.number() })
+}
+
+/// A list whose length is known at its end.
+pub struct List<'o> {
+    out: &'o mut Vec<u8>,
+    at: usize,
+    count: i32,
+}
+
+impl<'o> List<'o> {
+    /// An empty one.
+    pub fn begin(out: &'o mut Vec<u8>) -> List<'o> {
+        let at = out.len();
+        0_i32.write(out);
+        List { out, at, count: 0 }
+    }
+
+    /// One more.
+    pub fn push(&mut self, item: &str) {
+        item.write(self.out);
+        self.count += 1;
+    }
+
+    /// Its length goes in front.
+    pub fn end(self) {
+        self.out[self.at..self.at + 4].copy_from_slice(&self.count.to_be_bytes());
+    }
+}

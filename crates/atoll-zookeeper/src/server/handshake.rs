@@ -1,0 +1,242 @@
+//! A new connection: four letters that ask for figures, or a client that wants a session.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use atoll_core::Abandoned;
+use atoll_db::ProposeError;
+use bytes::{Buf, BytesMut};
+use ring::rand::SecureRandom;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::connection::{Connection, Parts};
+use super::figures::ConnectionFigures;
+use super::{Shared, frame, words};
+use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, SessionAnswer};
+use crate::jute::Jute;
+use crate::jute::codes::ErrorCode;
+use crate::jute::records::{ConnectRequest, ConnectResponse};
+use crate::tree::read;
+use crate::watch::ConnectionId;
+use crate::watch::outbox::{End, Outbox};
+
+/// A client says what it wants within this time.
+const WITHIN: Duration = Duration::from_secs(10);
+/// The log takes a session within this time, or the client tries elsewhere.
+const SESSION_WITHIN: Duration = Duration::from_secs(20);
+/// Longest first message.
+const MAX_FIRST_BYTES: usize = 1024;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    /// The client closed it.
+    #[error("closed by the client")]
+    ByClient,
+    /// It said nothing for too long, before it had a session.
+    #[error("no session within {WITHIN:?}")]
+    Silent,
+    /// The socket failed.
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// What it sent makes no sense.
+    #[error("refused: {0}")]
+    Malformed(String),
+    /// It has seen changes that are not here: another cluster's, or those of before a restore.
+    #[error("refused: the client has seen zxid {seen:#x}, and the newest here is {newest:#x}")]
+    Ahead {
+        /// The client's.
+        seen: i64,
+        /// The node's.
+        newest: i64,
+    },
+    /// The log did not take what the client asked for, or it is unknown whether it did: the client asks again.
+    #[error("closed, since a command's outcome is not known or it did not happen: {0}")]
+    Log(String),
+    /// This side ended it.
+    #[error("closed: {0:?}")]
+    Here(End),
+    /// The store cannot be read.
+    #[error("closed: {0}")]
+    Read(#[from] read::ReadError),
+}
+
+impl From<ProposeError> for Ended {
+    fn from(error: ProposeError) -> Self {
+        Ended::Log(error.to_string())
+    }
+}
+
+impl From<Abandoned> for Ended {
+    fn from(error: Abandoned) -> Self {
+        Ended::Log(error.to_string())
+    }
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: Arc<Shared>,
+    stream: S,
+    id: ConnectionId,
+    figures: Arc<ConnectionFigures>,
+) {
+    let peer = figures.peer;
+    let outbox = Arc::new(Outbox::default());
+    let ended = converse(&shared, stream, id, &figures, &outbox).await;
+    shared.watches.part(id);
+    shared.sessions.unbind(figures.session.load(Ordering::Relaxed), id);
+    shared.connections().remove(&id);
+    match ended {
+        Ok(()) | Err(Ended::ByClient | Ended::Io(_) | Ended::Here(_)) => {
+            tracing::debug!(%peer, ?ended, "a ZooKeeper client's connection ended");
+        }
+        Err(error) => {
+            match &error {
+                Ended::Malformed(_) => shared.figures.refused_frames.add(1),
+                Ended::Ahead { .. } => shared.figures.refused_ahead.add(1),
+                _ => {}
+            }
+            tracing::info!(%peer, "a ZooKeeper client's connection: {error}");
+        }
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: &Arc<Shared>,
+    mut stream: S,
+    id: ConnectionId,
+    figures: &Arc<ConnectionFigures>,
+    outbox: &Arc<Outbox>,
+) -> Result<(), Ended> {
+    let mut input = BytesMut::with_capacity(4096);
+    let first = tokio::time::timeout(WITHIN, read_first(&mut stream, &mut input));
+    let length = match first.await.map_err(|_| Ended::Silent)?? {
+        First::Word(word) => {
+            let answer = words::answer(shared, &word);
+            stream.write_all(answer.as_bytes()).await?;
+            return Ok(stream.shutdown().await?);
+        }
+        First::Connect(length) => length,
+    };
+    let message = input.split_to(length);
+    let asked = ConnectRequest::parse(&message).map_err(|e| Ended::Malformed(e.to_string()))?;
+    catch_up(shared, asked.last_zxid_seen).await?;
+    let mut out = Vec::new();
+    let Some((session, password)) = open(shared, &asked).await? else {
+        write_connect(
+            &mut out,
+            &asked,
+            SessionAnswer { session: 0, moves: 0, timeout_ms: 0 },
+            &[0; PASSWORD_BYTES],
+        );
+        stream.write_all(&out).await?;
+        return Ok(stream.shutdown().await?);
+    };
+    shared.watches.join(id, outbox.clone());
+    let bound = shared.sessions.bind(session.session, session.moves, id, outbox);
+    let heard = bound.ok_or(Ended::Here(End::SessionMoved))?;
+    figures.session.store(session.session, Ordering::Relaxed);
+    write_connect(&mut out, &asked, session, &password);
+    let parts = Parts { id, session: session.session, input, out, outbox: outbox.clone(), heard };
+    Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
+}
+
+enum First {
+    Word(String),
+    /// The length of the message, which is there.
+    Connect(usize),
+}
+
+/// Reads the first message, without its length.
+async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) -> Result<First, Ended> {
+    let mut more = async |input: &mut BytesMut, least: usize| -> Result<(), Ended> {
+        while input.len() < least {
+            if stream.read_buf(input).await? == 0 {
+                return Err(Ended::ByClient);
+            }
+        }
+        Ok(())
+    };
+    more(input, 4).await?;
+    if input[..4].iter().all(u8::is_ascii_lowercase) {
+        return Ok(First::Word(String::from_utf8_lossy(&input[..4]).into_owned()));
+    }
+    let length = usize::try_from(input.get_i32()).unwrap_or(usize::MAX);
+    if !(ConnectRequest::LEAST_BYTES..=MAX_FIRST_BYTES).contains(&length) {
+        return Err(Ended::Malformed(format!(
+            "a first message of {length} bytes; allowed: {} to {MAX_FIRST_BYTES}",
+            ConnectRequest::LEAST_BYTES
+        )));
+    }
+    more(input, length).await?;
+    Ok(First::Connect(length))
+}
+
+/// Until this node has applied what the client has seen: it must not see an older state.
+async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
+    let newest = || read::counters(&shared.engine.view()).map(|c| c.zxid);
+    if seen <= newest()? {
+        return Ok(());
+    }
+    shared.engine.barrier().await?.map_err(|e| Ended::Log(e.to_string()))?;
+    match newest()? {
+        newest if seen > newest => Err(Ended::Ahead { seen, newest }),
+        _ => Ok(()),
+    }
+}
+
+type Password = [u8; PASSWORD_BYTES];
+
+/// Opens a session or takes the client's one; None if that is gone.
+async fn open(
+    shared: &Shared,
+    asked: &ConnectRequest<'_>,
+) -> Result<Option<(SessionAnswer, Password)>, Ended> {
+    let options = &shared.options;
+    let timeout_ms = asked.timeout_ms.clamp(options.min_session_timeout_ms, options.max_session_timeout_ms);
+    let mut password = [0; PASSWORD_BYTES];
+    let command = if asked.session == 0 {
+        let random = ring::rand::SystemRandom::new();
+        random.fill(&mut password).map_err(|_| Ended::Log("the system has no random bytes".into()))?;
+        Command::Open(OpenSession { password: Some(&password), timeout_ms }).to_bytes()
+    } else {
+        let Some(Ok(given)) = asked.password.map(Password::try_from) else { return Ok(None) };
+        password = given;
+        let session = asked.session;
+        Command::Attach(AttachSession { session, password: asked.password, timeout_ms }).to_bytes()
+    };
+    let proposed = loop {
+        match shared.engine.propose(command.clone().into()) {
+            Ok(proposed) => break proposed,
+            Err(_busy) => {
+                shared.figures.throttled.add(1);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    };
+    let applied = tokio::time::timeout(SESSION_WITHIN, proposed);
+    let applied =
+        applied.await.map_err(|_| Ended::Log(format!("no answer within {SESSION_WITHIN:?}")))???;
+    let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
+    let head = frame::head(&answer);
+    if head.err == ErrorCode::SessionExpired.number() {
+        return Ok(None);
+    }
+    let body = answer.get(crate::command::AnswerHead::LEAST_BYTES..).unwrap_or_default();
+    match SessionAnswer::parse(body) {
+        Ok(session) if head.err == 0 => Ok(Some((session, password))),
+        _ => Err(Ended::Log(format!("a session was refused with {}", head.err))),
+    }
+}
+
+fn write_connect(out: &mut Vec<u8>, asked: &ConnectRequest<'_>, session: SessionAnswer, password: &Password) {
+    let response = ConnectResponse {
+        protocol_version: 0,
+        timeout_ms: session.timeout_ms,
+        session: session.session,
+        password: Some(password),
+        read_only: asked.read_only.map(|_| false),
+    };
+    frame::write(out, |out| response.write(out));
+}

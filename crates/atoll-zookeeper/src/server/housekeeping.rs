@@ -1,0 +1,171 @@
+//! What a door does besides its connections: expires the sessions that it holds, takes over those that nobody holds, deletes
+//! what goes by itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use atoll_db::{Direction, Proposer};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{Shared, frame};
+use crate::command::{Command, ExpireSession, Reap, TakeOver};
+use crate::session::keeper::{self, JUDGED_EVERY, Silent};
+use crate::session::state::TAKEN_AT_ONCE;
+use crate::tree::read::ReadError;
+use crate::tree::{key, read};
+
+/// How often it is looked for sessions that nobody holds.
+const LOOKED_EVERY: Duration = Duration::from_millis(500);
+/// How often in a row their holder must be missing before the first node takes them over.
+const LOOKS: usize = 2;
+/// And how much more often for each node that would come first.
+const LOOKS_MORE: usize = 4;
+/// How many expiries are under way at once.
+const MAX_EXPIRING: usize = 1_000;
+/// Most nodes that one command deletes.
+const REAPED_AT_ONCE: usize = 500;
+
+/// Runs as long as the door.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    tokio::join!(expire(&shared), take_over(&shared), reap(&shared));
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Proposes a command and awaits its answer: whether it did something. False also where that is not known: it is judged anew.
+async fn did(shared: &Shared, command: &Command<'_>) -> bool {
+    let Ok(proposed) = shared.engine.propose(command.to_bytes().into()) else { return false };
+    match proposed.await {
+        Ok(Ok(applied)) => applied.reply.is_ok_and(|answer| frame::head(&answer).err == 0),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a command of the ZooKeeper door has no answer");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+async fn expire(shared: &Arc<Shared>) {
+    let mut ticks = every(JUDGED_EVERY);
+    loop {
+        ticks.tick().await;
+        let mut silent = shared.sessions.judge(Instant::now());
+        let later = silent.split_off(silent.len().min(MAX_EXPIRING));
+        later.into_iter().for_each(|s| shared.sessions.spare(s));
+        for one in silent {
+            // Not awaited here: one that hangs must not keep the others.
+            tokio::spawn(expire_one(shared.clone(), one));
+        }
+    }
+}
+
+async fn expire_one(shared: Arc<Shared>, silent: Silent) {
+    let Silent { session, moves } = silent;
+    if did(&shared, &Command::Expire(ExpireSession { session, moves })).await {
+        tracing::info!(
+            session = format!("{session:#x}"),
+            "a ZooKeeper session expired: its client was silent"
+        );
+        shared.figures.expired.add(1);
+    } else {
+        shared.sessions.spare(silent);
+    }
+}
+
+/// How many of the living nodes have a lower id. What any one may do, the first does first, and the others only if it does not: it may
+/// have no such door.
+fn rank(shared: &Shared) -> usize {
+    let me = shared.engine.proposer().node;
+    shared.cluster.living().into_iter().filter(|node| *node < me).count()
+}
+
+/// Sessions of an earlier life of this node, and of nodes that are gone. If two nodes take them, the second one finds nothing.
+async fn take_over(shared: &Arc<Shared>) {
+    let mut ticks = every(LOOKED_EVERY);
+    let mut missing: BTreeMap<Proposer, usize> = BTreeMap::new();
+    loop {
+        ticks.tick().await;
+        let holders = match keeper::holders(&shared.engine.view()) {
+            Ok(holders) => holders,
+            Err(error) => {
+                tracing::error!(%error, "the holders of ZooKeeper sessions cannot be read");
+                continue;
+            }
+        };
+        let me = shared.engine.proposer();
+        let living = shared.cluster.living();
+        let gone = |h: &Proposer| *h != me && (h.node == me.node || !living.contains(&h.node));
+        let seen = |h: Proposer| (h, missing.get(&h).map_or(1, |looks| looks + 1));
+        missing = holders.into_iter().filter(gone).map(seen).collect();
+        // One late heartbeat does not count. An earlier life of this node is over for sure.
+        let patience = LOOKS + LOOKS_MORE * rank(shared);
+        for (holder, _) in missing.iter().filter(|(h, looks)| h.node == me.node || **looks >= patience) {
+            take_from(shared, *holder).await;
+        }
+    }
+}
+
+async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
+    let command =
+        Command::TakeOver(TakeOver { node: holder.node.0.into(), incarnation: holder.incarnation.0 });
+    let mut rounds = 0_usize;
+    while did(shared, &command).await {
+        rounds += 1;
+    }
+    if rounds > 0 {
+        tracing::info!(
+            node = %holder.node,
+            at_most = rounds.saturating_mul(TAKEN_AT_ONCE),
+            "ZooKeeper sessions of a node that is gone are held here now"
+        );
+    }
+}
+
+/// Deletes containers and nodes past their time to live: the first of the living nodes in each round, the others now and then.
+async fn reap(shared: &Arc<Shared>) {
+    let mut ticks = every(shared.options.reap_every);
+    for round in 1_usize.. {
+        ticks.tick().await;
+        if round % (1 + LOOKS_MORE * rank(shared)) != 0 {
+            continue;
+        }
+        let view = shared.engine.view();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
+        let due = tokio::task::spawn_blocking(move || find_due(&view, now_ms)).await;
+        match due {
+            Ok(Ok(due)) => {
+                for paths in due.chunks(REAPED_AT_ONCE) {
+                    let paths = paths.iter().map(String::as_str).collect();
+                    did(shared, &Command::Reap(Reap { paths })).await;
+                }
+            }
+            Ok(Err(error)) => tracing::error!(%error, "ZooKeeper's containers cannot be looked through"),
+            Err(error) => tracing::error!(%error, "the search for ZooKeeper's containers failed"),
+        }
+    }
+}
+
+/// Most nodes of one round.
+const MAX_DUE: usize = 100_000;
+
+fn find_due(view: &atoll_db::View, now_ms: i64) -> Result<Vec<String>, ReadError> {
+    let mut due = Vec::new();
+    for found in view.scan(&key::transients(), Direction::Forward) {
+        let (key, _) = found?;
+        let Some(path) = key::path_behind(&key, key::TRANSIENT_HEAD) else { continue };
+        let node = read::node(view, path)?;
+        if node.is_some_and(|node| crate::tree::reap::is_due(&node, now_ms)) {
+            due.push(path.to_owned());
+        }
+        if due.len() == MAX_DUE {
+            break;
+        }
+    }
+    Ok(due)
+}

@@ -1,0 +1,230 @@
+//! The door itself: connections of ZooKeeper clients.
+//!
+//! A connection is one task. It reads what is there, proposes writes without waiting for each other, answers reads from the published
+//! view once all earlier requests of its session are answered, and writes everything of a turn at once. No task per request, and no lock
+//! over an await.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | the door: listener, options, what its connections share |
+//! | `handshake.rs` | a new connection: four letters, or a session |
+//! | `connection.rs` | the turn of an established connection |
+//! | `pending.rs` | requests that are not answered yet, in order |
+//! | `reads.rs`, `watching.rs` | requests that are answered from the view |
+//! | `writes.rs` | requests that go into the log: checked, made whole |
+//! | `frame.rs` | frames of replies |
+//! | `housekeeping.rs` | expiry, takeover, containers |
+//! | `words.rs` | the four-letter words |
+//! | `figures.rs` | counts |
+
+mod connection;
+pub mod figures;
+mod frame;
+mod handshake;
+mod housekeeping;
+mod pending;
+mod reads;
+mod watching;
+mod words;
+mod writes;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_db::{Engine, LogPos, Observer, View};
+use tokio::net::TcpListener;
+
+use crate::event::Event;
+use crate::session::keeper::Sessions;
+use crate::tree::ZooKeeper;
+use crate::tree::read::{self, ReadError};
+use crate::watch::outbox::End;
+use crate::watch::{ConnectionId, Watches};
+use figures::{ConnectionFigures, Figures};
+
+/// How a door behaves. The names in the comments are ZooKeeper's.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `tickTime`, milliseconds; the bounds of session timeouts come from it.
+    pub tick_ms: i32,
+    /// `minSessionTimeout`, milliseconds.
+    pub min_session_timeout_ms: i32,
+    /// `maxSessionTimeout`, milliseconds.
+    pub max_session_timeout_ms: i32,
+    /// `jute.maxbuffer`: longest frame that is taken, bytes.
+    pub max_buffer_bytes: usize,
+    /// `maxClientCnxns`: connections of one address; 0 for no limit.
+    pub max_connections_of_address: usize,
+    /// `maxCnxns`: connections of everybody; 0 for no limit.
+    pub max_connections: usize,
+    /// Requests of one connection that may wait for their answers; more are left in the socket.
+    pub max_outstanding: usize,
+    /// `zookeeper.DigestAuthenticationProvider.superDigest`: who may everything, as `user:hash`.
+    pub super_digest: Option<String>,
+    /// `4lw.commands.whitelist`; `*` stands for all.
+    pub words: Vec<String>,
+    /// `znode.container.checkIntervalMs`.
+    pub reap_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let words =
+            ["conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr"];
+        let more = ["stat", "wchs"];
+        Options {
+            tick_ms: 2_000,
+            min_session_timeout_ms: 4_000,
+            max_session_timeout_ms: 40_000,
+            max_buffer_bytes: 0xf_ffff,
+            max_connections_of_address: 60,
+            max_connections: 0,
+            max_outstanding: 1_000,
+            super_digest: None,
+            words: words.into_iter().chain(more).map(str::to_owned).collect(),
+            reap_every: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a door needs to know of the cluster.
+pub trait Cluster: Send + Sync {
+    /// The nodes that seem to be alive, this one among them.
+    fn living(&self) -> Vec<NodeId>;
+}
+
+/// What the connections of a node share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine<ZooKeeper>,
+    pub(crate) options: Options,
+    pub(crate) watches: Watches,
+    pub(crate) sessions: Sessions,
+    pub(crate) figures: Figures,
+    cluster: Arc<dyn Cluster>,
+    /// The newest change whose events were handed out: never older than any published view.
+    zxid: AtomicI64,
+    next_connection: AtomicU64,
+    connections: Mutex<BTreeMap<ConnectionId, Arc<ConnectionFigures>>>,
+}
+
+impl Shared {
+    /// What replies tell as the newest change.
+    pub(crate) fn zxid(&self) -> i64 {
+        self.zxid.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn connections(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<ConnectionFigures>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a new connection into the lists, unless there are too many.
+    fn admit(&self, peer: SocketAddr) -> Option<(ConnectionId, Arc<ConnectionFigures>)> {
+        let mut connections = self.connections();
+        let of = |ip: IpAddr| connections.values().filter(|c| c.peer.ip() == ip).count();
+        let over = |limit: usize, count: usize| limit > 0 && count >= limit;
+        if over(self.options.max_connections, connections.len())
+            || over(self.options.max_connections_of_address, of(peer.ip()))
+        {
+            return None;
+        }
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let figures = Arc::new(ConnectionFigures::new(peer));
+        connections.insert(id, figures.clone());
+        Some((id, figures))
+    }
+}
+
+struct Follower(Arc<Shared>);
+
+impl Observer<Event> for Follower {
+    fn on_events(&self, below: LogPos, events: Vec<Event>) {
+        if let Some(newest) = events.iter().map(Event::zxid).max() {
+            self.0.zxid.fetch_max(newest, Ordering::AcqRel);
+        }
+        self.0.watches.tell(below, &events);
+        events.iter().for_each(|event| self.0.sessions.tell(event));
+    }
+
+    /// Events are missing: the clients come again, bring their watches, and are told what they missed.
+    fn on_restored(&self, _below: LogPos, view: &View) {
+        if let Ok(counters) = read::counters(view) {
+            self.0.zxid.store(counters.zxid, Ordering::Release);
+        }
+        self.0.sessions.end_all(End::Closed);
+    }
+}
+
+/// The ZooKeeper door of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Door(Arc<Shared>);
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ZooKeeper door of node {}", self.0.engine.proposer().node)
+    }
+}
+
+impl Door {
+    /// A door over an engine, whose observer it becomes.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    pub fn open(
+        engine: Engine<ZooKeeper>,
+        cluster: Arc<dyn Cluster>,
+        options: Options,
+    ) -> Result<Door, ReadError> {
+        let shared = Arc::new(Shared {
+            watches: Watches::default(),
+            sessions: Sessions::new(engine.proposer()),
+            figures: Figures::default(),
+            cluster,
+            zxid: AtomicI64::new(0),
+            next_connection: AtomicU64::new(1),
+            connections: Mutex::default(),
+            options,
+            engine,
+        });
+        // First the observer, then the view: what is applied in between is in both.
+        shared.engine.observe(Arc::new(Follower(shared.clone())));
+        let counters = read::counters(&shared.engine.view())?;
+        shared.zxid.fetch_max(counters.zxid, Ordering::AcqRel);
+        Ok(Door(shared))
+    }
+
+    /// Serves connections until `stop` is done, and keeps the sessions of this node.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let shared = self.0;
+        let keeping = housekeeping::run(shared.clone());
+        tokio::pin!(keeping, stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                () = &mut keeping => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        let Some((id, figures)) = shared.admit(peer) else {
+                            shared.figures.refused_connections.add(1);
+                            tracing::warn!(%peer, "a ZooKeeper client was refused: too many connections");
+                            continue;
+                        };
+                        // Small replies must not wait for one another; a failure here shows in the connection.
+                        let _ = stream.set_nodelay(true);
+                        tokio::spawn(handshake::serve(shared.clone(), stream, id, figures));
+                    }
+                    Err(error) => {
+                        // Out of file descriptors, say: it will not be better at once.
+                        tracing::warn!(%error, "the ZooKeeper door cannot accept");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                },
+            }
+        }
+        shared.sessions.end_all(End::Closed);
+    }
+}

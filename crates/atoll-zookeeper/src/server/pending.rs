@@ -1,0 +1,128 @@
+//! Requests of a connection that are not answered yet, in their order.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use atoll_core::Ticket;
+use atoll_db::{BarrierError, LogPos, Proposed, Stopped};
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::handshake::Ended;
+
+/// A request that waits for something.
+pub(crate) enum Pending {
+    /// A write, until it is applied.
+    Write { xid: i32, at: Instant, proposed: Proposed },
+    /// The end of the session, until it is applied.
+    Close { xid: i32, proposed: Proposed },
+    /// A sync, until this node has applied what anybody was answered before it.
+    Sync { xid: i32, path: String, barrier: Ticket<Result<LogPos, BarrierError>> },
+    /// A request that is answered from the view, until all before it are answered: its frame.
+    Behind(Bytes),
+    /// The same, until the view shows what was told already.
+    View { frame: Bytes, applied: Ticket<Result<LogPos, Stopped>> },
+    /// A long read on another thread: its reply.
+    Elsewhere(JoinHandle<Result<Vec<u8>, Ended>>),
+    /// A reply that waits for its turn.
+    Reply(Vec<u8>),
+}
+
+/// What becomes of the first of them.
+pub(crate) enum Ready {
+    /// Applied, or refused: the answer of the command.
+    Answer { xid: i32, answer: Bytes, at: Option<Instant> },
+    /// The session has ended.
+    Closed { xid: i32, answer: Bytes },
+    /// The node is as far as it was asked to be.
+    Synced { xid: i32, path: String },
+    /// To be answered from the view now.
+    Serve(Bytes),
+    /// A whole reply.
+    Reply(Vec<u8>),
+}
+
+/// A queue of them; its owner bounds it.
+#[derive(Default)]
+pub(crate) struct Queue {
+    queue: VecDeque<Pending>,
+    bytes: usize,
+}
+
+impl Pending {
+    /// Memory that it holds besides itself.
+    fn bytes(&self) -> usize {
+        match self {
+            Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
+            Pending::Reply(reply) => reply.len(),
+            _ => 0,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ready, Ended>> {
+        Poll::Ready(Ok(match self {
+            Pending::Write { xid, at, proposed } => {
+                let applied = ready!(Pin::new(proposed).poll(cx))??;
+                let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
+                Ready::Answer { xid: *xid, answer, at: Some(*at) }
+            }
+            Pending::Close { xid, proposed } => {
+                let applied = ready!(Pin::new(proposed).poll(cx))??;
+                Ready::Closed { xid: *xid, answer: applied.reply.unwrap_or_else(|rejected| rejected.0) }
+            }
+            Pending::Sync { xid, path, barrier } => {
+                ready!(Pin::new(barrier).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
+                Ready::Synced { xid: *xid, path: std::mem::take(path) }
+            }
+            Pending::Behind(frame) => Ready::Serve(std::mem::take(frame)),
+            Pending::View { frame, applied } => {
+                ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
+                Ready::Serve(std::mem::take(frame))
+            }
+            Pending::Elsewhere(handle) => {
+                let done = ready!(Pin::new(handle).poll(cx));
+                Ready::Reply(done.map_err(|e| Ended::Log(e.to_string()))??)
+            }
+            Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
+        }))
+    }
+}
+
+impl Queue {
+    /// Behind all others.
+    pub(crate) fn push(&mut self, pending: Pending) {
+        self.bytes += pending.bytes();
+        self.queue.push_back(pending);
+    }
+
+    /// In front of all others: the one that was taken last, and is not done.
+    pub(crate) fn push_first(&mut self, pending: Pending) {
+        self.bytes += pending.bytes();
+        self.queue.push_front(pending);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Memory that they hold besides themselves.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes the first one when it is ready; None if there is none.
+    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Ready, Ended>>> {
+        let Some(first) = self.queue.front_mut() else { return Poll::Ready(None) };
+        let bytes = first.bytes();
+        let done = ready!(first.poll(cx));
+        self.queue.pop_front();
+        self.bytes -= bytes;
+        Poll::Ready(Some(done))
+    }
+}

@@ -1,0 +1,279 @@
+//! Requests that are answered from the view.
+
+use atoll_db::View;
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::frame::{self, List};
+use super::handshake::Ended;
+use super::pending::Pending;
+use crate::acl;
+use crate::jute::codes::{ErrorCode, OpCode, perms, xid};
+use crate::jute::records::{Acl, Id, ReplyHeader, RequestHeader};
+use crate::jute::reply::{CountReply, GetAclReply, StatReply, WhoAmIReply};
+use crate::jute::request::Request;
+use crate::jute::transaction::{MultiReadOp, MultiReadRequest, MultiResult};
+use crate::jute::{Jute, Reader};
+use crate::tree::read::{self, ReadError};
+use crate::watch::table::Kind;
+
+/// Lists of more children are made on another thread (contracts X20).
+const MANY_CHILDREN: i32 = 1_000;
+
+/// Appends a whole reply: what `body` makes, or the error that it ends with.
+fn replied(
+    out: &mut Vec<u8>,
+    xid: i32,
+    zxid: i64,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), ReadError>,
+) -> Result<(), Ended> {
+    let at = out.len();
+    let mut done = Ok(());
+    frame::write(out, |out| {
+        ReplyHeader { xid, zxid, err: 0 }.write(out);
+        done = body(out);
+    });
+    match done {
+        Ok(()) => Ok(()),
+        Err(ReadError::Refused(code)) => {
+            out.truncate(at);
+            frame::error(out, xid, zxid, code);
+            Ok(())
+        }
+        Err(error) => {
+            tracing::error!(%error, "a read of a ZooKeeper client failed");
+            out.truncate(at);
+            frame::error(out, xid, zxid, ErrorCode::SystemError);
+            Ok(())
+        }
+    }
+}
+
+/// getACL's reply: who may read but not administer sees no hashes.
+fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> Result<(), ReadError> {
+    let node = read::readable(view, path, client, perms::READ | perms::ADMIN)?;
+    let list = acl::of_stored(&node.acl);
+    if acl::stored_allows(&node.acl, client, perms::ADMIN) {
+        GetAclReply { acl: list, stat: node.stat() }.write(out);
+    } else {
+        let masked = acl::masked(&list);
+        let acl =
+            masked.iter().map(|(perms, scheme, id)| Acl { perms: *perms, id: Id { scheme, id } }).collect();
+        GetAclReply { acl, stat: node.stat() }.write(out);
+    }
+    Ok(())
+}
+
+fn write_children(
+    view: &View,
+    path: &str,
+    client: &[Id<'_>],
+    with_stat: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), ReadError> {
+    let mut names = List::begin(out);
+    let node = read::children(view, path, client, |name| names.push(name))?;
+    names.end();
+    if with_stat {
+        node.stat().write(out);
+    }
+    Ok(())
+}
+
+/// Each read has its own result: one that fails does not stop the others.
+fn write_multi(
+    view: &View,
+    ops: &MultiReadRequest<'_>,
+    client: &[Id<'_>],
+    out: &mut Vec<u8>,
+) -> Result<(), ReadError> {
+    for op in &ops.ops {
+        let done = match op {
+            MultiReadOp::GetData(r) => read::data(view, r.path, client).map(|(node, data)| {
+                MultiResult::GetData(data.as_deref(), node.stat()).write(out);
+            }),
+            MultiReadOp::GetChildren(r) => {
+                let mut names = Vec::new();
+                read::children(view, r.path, client, |name| names.push(name.to_owned())).map(|_| {
+                    let names = names.iter().map(String::as_str).collect();
+                    MultiResult::GetChildren(names).write(out);
+                })
+            }
+        };
+        match done {
+            Ok(()) => {}
+            Err(ReadError::Refused(code)) => MultiResult::Error(Some(code)).write(out),
+            Err(other) => return Err(other),
+        }
+    }
+    MultiResult::write_end(out);
+    Ok(())
+}
+
+/// The user's name alone: of a digest, not its hash.
+fn user<'a>(scheme: &str, id: &'a str) -> &'a str {
+    if scheme == "digest" { id.split(':').next().unwrap_or_default() } else { id }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Answers a request whose predecessors are all answered, or puts it off.
+    pub(crate) fn serve(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let mut from = Reader::new(bytes);
+        let header = RequestHeader::read(&mut from).map_err(|e| Ended::Malformed(e.to_string()))?;
+        let op = OpCode::of(header.op).ok_or_else(|| Ended::Malformed("an unknown operation".to_owned()))?;
+        let request = match Request::read(op, &mut from) {
+            Ok(Some(request)) => request,
+            Ok(None) => return self.answer_error(header.xid, ErrorCode::Unimplemented),
+            Err(_) => return self.answer_error(header.xid, ErrorCode::MarshallingError),
+        };
+        let xid = header.xid;
+        match &request {
+            Request::Ping => self.answer(xid::PING, |_, _| Ok(())),
+            Request::Exists(r) if !r.watch => self.answer_from_view(xid, |view, client, out| {
+                let node = read::readable(view, r.path, client, perms::READ)?;
+                StatReply { stat: node.stat() }.write(out);
+                Ok(())
+            }),
+            Request::GetData(r) if !r.watch => self.answer_from_view(xid, |view, client, out| {
+                let (node, data) = read::data(view, r.path, client)?;
+                data.as_deref().write(out);
+                node.stat().write(out);
+                Ok(())
+            }),
+            Request::GetChildren(r) | Request::GetChildren2(r) if !r.watch => {
+                let view = self.view();
+                self.answer_children(xid, &view, r.path, op == OpCode::GetChildren2)
+            }
+            Request::Exists(_) | Request::GetData(_) | Request::GetChildren(_) | Request::GetChildren2(_) => {
+                self.serve_watching(xid, &request, bytes)
+            }
+            Request::SetWatches(_)
+            | Request::SetWatches2(_)
+            | Request::AddWatch(_)
+            | Request::CheckWatches(_)
+            | Request::RemoveWatches(_) => self.serve_watches(xid, &request, bytes),
+            Request::GetAcl(r) => {
+                self.answer_from_view(xid, |view, client, out| write_acl(view, r.path, client, out))
+            }
+            Request::MultiRead(r) => {
+                self.answer_from_view(xid, |view, client, out| write_multi(view, r, client, out))
+            }
+            Request::GetAllChildrenNumber(r) => self.count_elsewhere(xid, r.path),
+            Request::GetEphemerals(r) => {
+                let session = self.session;
+                self.answer_from_view(xid, |view, _, out| {
+                    let mut paths = List::begin(out);
+                    read::ephemerals(view, session, r.path, |path| paths.push(path))?;
+                    paths.end();
+                    Ok(())
+                })
+            }
+            Request::WhoAmI => self.answer(xid, |client, out| {
+                let user = |id: &Id<'_>| (id.scheme.to_owned(), user(id.scheme, id.id).to_owned());
+                let users: Vec<(String, String)> = client.iter().map(user).collect();
+                let clients = users.iter().map(|(scheme, id)| Id { scheme, id }).collect();
+                WhoAmIReply { clients }.write(out);
+                Ok(())
+            }),
+            Request::Reconfig(_) => self.answer_error(xid, ErrorCode::ReconfigDisabled),
+            _ => self.answer_error(xid, ErrorCode::Unimplemented),
+        }
+    }
+
+    pub(crate) fn answer_error(&mut self, xid: i32, code: ErrorCode) -> Result<(), Ended> {
+        frame::error(&mut self.out, xid, self.shared.zxid(), code);
+        self.replied(1);
+        Ok(())
+    }
+
+    /// Answers without the state.
+    pub(crate) fn answer(
+        &mut self,
+        xid: i32,
+        body: impl FnOnce(&[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
+    ) -> Result<(), Ended> {
+        self.replied(1);
+        let zxid = self.shared.zxid();
+        let mut out = std::mem::take(&mut self.out);
+        let done = replied(&mut out, xid, zxid, |out| body(&self.client(), out));
+        self.out = out;
+        done
+    }
+
+    /// Answers from the view of this turn.
+    pub(crate) fn answer_from_view(
+        &mut self,
+        xid: i32,
+        body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
+    ) -> Result<(), Ended> {
+        let view = self.view();
+        self.answer(xid, |client, out| body(&view, client, out))
+    }
+
+    /// Answers with the children of a node, on another thread if they are many.
+    pub(crate) fn answer_children(
+        &mut self,
+        xid: i32,
+        view: &View,
+        path: &str,
+        with_stat: bool,
+    ) -> Result<(), Ended> {
+        let many = matches!(read::node(view, path), Ok(Some(node)) if node.children > MANY_CHILDREN);
+        if many {
+            let path = path.to_owned();
+            return self.answer_elsewhere(xid, view.clone(), move |view, client, out| {
+                write_children(view, &path, client, with_stat, out)
+            });
+        }
+        self.answer(xid, |client, out| write_children(view, path, client, with_stat, out))
+    }
+
+    fn count_elsewhere(&mut self, xid: i32, path: &str) -> Result<(), Ended> {
+        let (view, path) = (self.view(), path.to_owned());
+        self.answer_elsewhere(xid, view, move |view, client, out| {
+            let total = read::count_below(view, &path, client)?;
+            CountReply { total }.write(out);
+            Ok(())
+        })
+    }
+
+    /// Answers from another thread; later requests wait for it.
+    fn answer_elsewhere(
+        &mut self,
+        xid: i32,
+        view: View,
+        body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError> + Send + 'static,
+    ) -> Result<(), Ended> {
+        let (ids, zxid) = (self.ids.clone(), self.shared.zxid());
+        let handle = tokio::task::spawn_blocking(move || {
+            let client: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
+            let mut out = Vec::new();
+            replied(&mut out, xid, zxid, |out| body(&view, &client, out))?;
+            Ok(out)
+        });
+        self.pending.push_first(Pending::Elsewhere(handle));
+        Ok(())
+    }
+
+    /// Puts a request off until the view shows what was told already.
+    pub(crate) fn put_off(&mut self, bytes: &[u8], not_yet: crate::watch::NotYet) {
+        let applied = self.shared.engine.wait_applied(not_yet.0);
+        self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
+    }
+
+    /// Leaves watches and takes the view that goes with them; None if the request was put off.
+    pub(crate) fn leave(&mut self, watches: &[(Kind, &str)], bytes: &[u8]) -> Option<(View, Vec<bool>)> {
+        let engine = self.shared.engine.clone();
+        match self.shared.watches.leave(self.id, watches.iter().copied(), || engine.view()) {
+            Ok((view, new)) => {
+                self.show(view.clone());
+                Some((view, new))
+            }
+            Err(not_yet) => {
+                self.put_off(bytes, not_yet);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests about watches, and reads that leave one.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::handshake::Ended;
+use crate::jute::Jute;
+use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
+use crate::jute::reply::StatReply;
+use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
+use crate::path;
+use crate::tree::read::{self, ReadError};
+use crate::watch::again::AgainError;
+use crate::watch::table::Kind;
+
+/// The kinds that a number of `checkWatches` and `removeWatches` stands for.
+fn kinds(number: i32) -> Option<&'static [Kind]> {
+    match number {
+        watcher_type::CHILDREN => Some(&[Kind::Child]),
+        watcher_type::DATA => Some(&[Kind::Data]),
+        watcher_type::ANY => Some(&Kind::ALL),
+        watcher_type::PERSISTENT => Some(&[Kind::Persistent]),
+        watcher_type::PERSISTENT_RECURSIVE => Some(&[Kind::Recursive]),
+        _ => None,
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A read that leaves a watch. The watch is left first, together with the view that is read (see [`crate::watch`]), and taken away
+    /// again if the read is refused: only exists leaves one where there is no node.
+    pub(crate) fn serve_watching(
+        &mut self,
+        xid: i32,
+        request: &Request<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Ended> {
+        let (path, kind) = match request {
+            Request::Exists(r) | Request::GetData(r) => (r.path, Kind::Data),
+            Request::GetChildren(r) | Request::GetChildren2(r) => (r.path, Kind::Child),
+            other => return self.answer_error(xid, refused(other)),
+        };
+        if !path::is_valid(path) {
+            return self.answer_error(xid, ErrorCode::BadArguments);
+        }
+        let Some((view, new)) = self.leave(&[(kind, path)], bytes) else { return Ok(()) };
+        let stays = match read::readable(&view, path, &self.client(), perms::READ) {
+            Ok(_) => true,
+            Err(ReadError::Refused(ErrorCode::NoNode)) => matches!(request, Request::Exists(_)),
+            Err(_) => false,
+        };
+        if !stays && new == [true] {
+            self.shared.watches.take(self.id, [(kind, path)]);
+        }
+        match request {
+            Request::Exists(_) => self.answer(xid, |client, out| {
+                let node = read::readable(&view, path, client, perms::READ)?;
+                StatReply { stat: node.stat() }.write(out);
+                Ok(())
+            }),
+            Request::GetData(_) => self.answer(xid, |client, out| {
+                let (node, data) = read::data(&view, path, client)?;
+                data.as_deref().write(out);
+                node.stat().write(out);
+                Ok(())
+            }),
+            other => self.answer_children(xid, &view, path, other.op() == OpCode::GetChildren2),
+        }
+    }
+
+    /// Requests about nothing but watches.
+    pub(crate) fn serve_watches(
+        &mut self,
+        xid: i32,
+        request: &Request<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Ended> {
+        match request {
+            Request::AddWatch(r) => {
+                let kind = match r.mode {
+                    watch_mode::PERSISTENT => Kind::Persistent,
+                    watch_mode::PERSISTENT_RECURSIVE => Kind::Recursive,
+                    _ => return self.answer_error(xid, ErrorCode::BadArguments),
+                };
+                if !path::is_valid(r.path) {
+                    return self.answer_error(xid, ErrorCode::BadArguments);
+                }
+                if self.leave(&[(kind, r.path)], bytes).is_none() {
+                    return Ok(());
+                }
+                // The body is an error code, as ZooKeeper has it.
+                self.answer(xid, |_, out| {
+                    0_i32.write(out);
+                    Ok(())
+                })
+            }
+            Request::CheckWatches(r) | Request::RemoveWatches(r) => {
+                let remove = matches!(request, Request::RemoveWatches(_));
+                match self.find_watches(*r, remove) {
+                    Ok(()) => self.answer(xid, |_, _| Ok(())),
+                    Err(code) => self.answer_error(xid, code),
+                }
+            }
+            Request::SetWatches(r) => {
+                let all =
+                    SetWatches2Request { one_time: r.clone(), persistent: Vec::new(), recursive: Vec::new() };
+                self.set_watches(xid, &all, bytes)
+            }
+            Request::SetWatches2(r) => self.set_watches(xid, r, bytes),
+            other => self.answer_error(xid, refused(other)),
+        }
+    }
+
+    fn find_watches(&self, asked: WatcherRequest<'_>, remove: bool) -> Result<(), ErrorCode> {
+        let kinds = kinds(asked.kind).ok_or(ErrorCode::BadArguments)?;
+        let watches = &self.shared.watches;
+        let found = if remove {
+            watches.take(self.id, kinds.iter().map(|kind| (*kind, asked.path)))
+        } else {
+            kinds.iter().any(|kind| watches.has(self.id, *kind, asked.path))
+        };
+        if found { Ok(()) } else { Err(ErrorCode::NoWatcher) }
+    }
+
+    fn set_watches(&mut self, xid: i32, asked: &SetWatches2Request<'_>, bytes: &[u8]) -> Result<(), Ended> {
+        let engine = self.shared.engine.clone();
+        match self.shared.watches.leave_again(self.id, &self.outbox, asked, || engine.view()) {
+            Ok(view) => {
+                // What was missed stands in front of the reply.
+                self.show(view);
+                self.answer(xid, |_, _| Ok(()))
+            }
+            Err(AgainError::NotYet(not_yet)) => {
+                self.put_off(bytes, not_yet);
+                Ok(())
+            }
+            Err(AgainError::Read(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// Never asked for here: the caller sorts requests.
+fn refused(_request: &Request<'_>) -> ErrorCode {
+    ErrorCode::Unimplemented
+}

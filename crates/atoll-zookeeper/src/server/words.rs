@@ -1,0 +1,260 @@
+//! The four-letter words: figures for people and monitors, as ZooKeeper prints them.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use crate::tree::read;
+use crate::tree::state::Counters;
+use crate::watch::table::Kind;
+
+/// What this door claims to be, for clients and monitors that look at the version.
+pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
+
+/// The answer to a word.
+pub(crate) fn answer(shared: &Shared, word: &str) -> String {
+    let allowed = shared.options.words.iter().any(|w| w == word || w == "*");
+    if !KNOWN.contains(&word) {
+        return format!("{word} is not a known command.\n");
+    }
+    if !allowed {
+        return format!("{word} is not executed because it is not in the whitelist.\n");
+    }
+    match word {
+        "ruok" => "imok".to_owned(),
+        "isro" => if shared.engine.halted().is_some() { "null" } else { "rw" }.to_owned(),
+        // What Java keeps as a trace mask: nothing is traced that way here.
+        "gtmk" | "stmk" => "0".to_owned(),
+        "srst" => {
+            let figures = &shared.figures;
+            figures.received.reset();
+            figures.sent.reset();
+            figures.write_us.reset();
+            "Server stats reset.\n".to_owned()
+        }
+        "crst" => {
+            for connection in shared.connections().values() {
+                connection.received.reset();
+                connection.sent.reset();
+            }
+            "Connection stats reset.\n".to_owned()
+        }
+        "srvr" => server(shared, false),
+        "stat" => server(shared, true),
+        "cons" => connections(shared),
+        "conf" => configuration(shared),
+        "envi" => environment(),
+        "mntr" => monitor(shared),
+        "dump" => sessions(shared),
+        "dirs" => directories(shared),
+        "wchs" => watches(shared),
+        "wchc" => watches_by_connection(shared),
+        _ => watches_by_path(shared),
+    }
+}
+
+const KNOWN: [&str; 17] = [
+    "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
+    "stmk", "wchc", "wchp", "wchs",
+];
+
+fn counters(shared: &Shared) -> Counters {
+    read::counters(&shared.engine.view()).unwrap_or(Counters::FIRST)
+}
+
+fn outstanding(shared: &Shared) -> u64 {
+    shared.connections().values().map(|c| c.outstanding.load(Ordering::Relaxed)).sum()
+}
+
+fn state(shared: &Shared) -> &'static str {
+    if shared.cluster.living().len() > 1 { "follower" } else { "standalone" }
+}
+
+/// Lines to a string, which does not fail.
+macro_rules! lines {
+    ($out:ident, $($format:literal $(, $arg:expr)*;)*) => {
+        $(let _ = writeln!($out, $format $(, $arg)*);)*
+    };
+}
+
+fn server(shared: &Shared, with_clients: bool) -> String {
+    let (figures, counters) = (&shared.figures, counters(shared));
+    let (avg, max) = figures.write_us.avg_max_ms();
+    let mut out = String::new();
+    lines!(out, "Zookeeper version: {VERSION}";);
+    if with_clients {
+        lines!(out, "Clients:";);
+        out.push_str(&connections(shared));
+    }
+    lines!(
+        out,
+        "Latency min/avg/max: 0/{:.4}/{:.0}", avg, max;
+        "Received: {}", figures.received.get();
+        "Sent: {}", figures.sent.get();
+        "Connections: {}", shared.connections().len();
+        "Outstanding: {}", outstanding(shared);
+        "Zxid: {:#x}", counters.zxid;
+        "Mode: {}", state(shared);
+        "Node count: {}", counters.nodes;
+    );
+    out
+}
+
+fn connections(shared: &Shared) -> String {
+    let mut out = String::new();
+    for connection in shared.connections().values() {
+        lines!(
+            out,
+            " /{}[1](queued={},recved={},sent={},sid={:#x})",
+            connection.peer,
+            connection.outstanding.load(Ordering::Relaxed),
+            connection.received.get(),
+            connection.sent.get(),
+            connection.session.load(Ordering::Relaxed);
+        );
+    }
+    out.push('\n');
+    out
+}
+
+fn configuration(shared: &Shared) -> String {
+    let (options, mut out) = (&shared.options, String::new());
+    lines!(
+        out,
+        "tickTime={}", options.tick_ms;
+        "maxClientCnxns={}", options.max_connections_of_address;
+        "maxCnxns={}", options.max_connections;
+        "minSessionTimeout={}", options.min_session_timeout_ms;
+        "maxSessionTimeout={}", options.max_session_timeout_ms;
+        "jute.maxbuffer={}", options.max_buffer_bytes;
+        "serverId={}", shared.engine.proposer().node.0;
+    );
+    out
+}
+
+fn environment() -> String {
+    let mut out = String::new();
+    lines!(
+        out,
+        "Environment:";
+        "zookeeper.version={VERSION}";
+        "os.name={}", std::env::consts::OS;
+        "os.arch={}", std::env::consts::ARCH;
+    );
+    out
+}
+
+fn monitor(shared: &Shared) -> String {
+    let (figures, counters, health) = (&shared.figures, counters(shared), shared.engine.health());
+    let (avg, max) = figures.write_us.avg_max_ms();
+    let count = |kind| shared.watches.look(|table| table.count(kind));
+    let watches: usize = Kind::ALL.into_iter().map(count).sum();
+    let mut out = String::new();
+    lines!(
+        out,
+        "zk_version\t{VERSION}";
+        "zk_server_state\t{}", state(shared);
+        "zk_uptime\t{}", figures.started.elapsed().as_millis();
+        "zk_avg_latency\t{:.4}", avg;
+        "zk_max_latency\t{:.0}", max;
+        "zk_min_latency\t0";
+        "zk_packets_received\t{}", figures.received.get();
+        "zk_packets_sent\t{}", figures.sent.get();
+        "zk_num_alive_connections\t{}", shared.connections().len();
+        "zk_outstanding_requests\t{}", outstanding(shared);
+        "zk_znode_count\t{}", counters.nodes;
+        "zk_watch_count\t{}", watches;
+        "zk_ephemerals_count\t{}", counters.ephemerals;
+        "zk_approximate_data_size\t{}", counters.bytes;
+        "zk_last_processed_zxid\t{}", counters.zxid;
+        "zk_global_sessions\t{}", shared.sessions.ids().len();
+        "zk_stale_sessions_expired\t{}", figures.expired.get();
+        "zk_connection_rejected\t{}", figures.refused_connections.get();
+        "zk_large_requests_rejected\t{}", figures.refused_frames.get();
+        "zk_requests_refused\t{}", figures.refused_requests.get();
+        "zk_clients_ahead_refused\t{}", figures.refused_ahead.get();
+        "zk_request_throttle_wait_count\t{}", figures.throttled.get();
+        "zk_applied_below\t{}", health.applied_below.0;
+        "zk_known_tail\t{}", health.known_tail.0;
+    );
+    out
+}
+
+fn sessions(shared: &Shared) -> String {
+    let held = shared.sessions.ids();
+    let view = shared.engine.view();
+    let mut out = String::new();
+    lines!(out, "Sessions held by this node ({}):", held.len(););
+    for (session, timeout) in &held {
+        lines!(out, "{session:#x}\t{}ms", timeout.as_millis(););
+    }
+    lines!(out, "Ephemerals of these sessions:";);
+    for (session, _) in &held {
+        let mut paths = String::new();
+        let listed = read::ephemerals(&view, *session, "/", |path| {
+            let _ = writeln!(paths, "\t{path}");
+        });
+        if listed.is_ok() && !paths.is_empty() {
+            lines!(out, "{session:#x}:";);
+            out.push_str(&paths);
+        }
+    }
+    out
+}
+
+fn directories(shared: &Shared) -> String {
+    let (health, mut out) = (shared.engine.health(), String::new());
+    lines!(
+        out,
+        "datadir_size: {}", health.store_bytes;
+        "logdir_size: 0";
+    );
+    out
+}
+
+fn watches(shared: &Shared) -> String {
+    let mut out = String::new();
+    shared.watches.look(|table| {
+        let total: usize = Kind::ALL.into_iter().map(|kind| table.count(kind)).sum();
+        lines!(
+            out,
+            "{} connections watching {} paths", table.connections().count(), table.paths().count();
+            "Total watches:{}", total;
+        );
+    });
+    out
+}
+
+fn session_of(shared: &Shared, id: u64) -> i64 {
+    shared.connections().get(&id).map_or(0, |c| c.session.load(Ordering::Relaxed))
+}
+
+fn watches_by_connection(shared: &Shared) -> String {
+    let mut found = Vec::new();
+    shared.watches.look(|table| {
+        for (id, paths) in table.connections() {
+            found.push((id, paths.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+        }
+    });
+    let mut out = String::new();
+    for (id, paths) in found {
+        lines!(out, "{:#x}", session_of(shared, id););
+        paths.iter().for_each(|path| {
+            lines!(out, "\t{path}";);
+        });
+    }
+    out
+}
+
+fn watches_by_path(shared: &Shared) -> String {
+    let mut found = Vec::new();
+    shared.watches.look(|table| found.extend(table.paths().map(|(path, ids)| (path.to_owned(), ids))));
+    let mut out = String::new();
+    for (path, ids) in found {
+        lines!(out, "{path}";);
+        ids.into_iter().for_each(|id| {
+            lines!(out, "\t{:#x}", session_of(shared, id););
+        });
+    }
+    out
+}

@@ -1,0 +1,103 @@
+//! Requests that go into the log, as they came, and who their client is. They are checked first, as far as that goes without the state:
+//! what cannot be done costs the log nothing.
+
+use atoll_db::Proposed;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::frame;
+use super::handshake::Ended;
+use crate::acl;
+use crate::command::{CloseSession, Command, WriteHead};
+use crate::jute::codes::{CreateMode, ErrorCode, OpCode, xid};
+use crate::jute::records::{Acl, Id};
+use crate::jute::request::{AuthRequest, Request};
+use crate::jute::{Jute, Reader};
+use crate::path;
+
+/// Most authentications of one connection.
+const MAX_IDS: usize = 64;
+
+fn check_create(path: &str, flags: i32, list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
+    let mode = CreateMode::of(flags).ok_or(ErrorCode::BadArguments)?;
+    let fine = if mode.is_sequential() { path::is_valid_before_number(path) } else { path::is_valid(path) };
+    if !fine {
+        return Err(ErrorCode::BadArguments);
+    }
+    check_list(list, client)
+}
+
+fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
+    // What most clients send needs no work.
+    if list == [acl::OPEN] { Ok(()) } else { acl::made_whole(list, client).map(drop) }
+}
+
+/// Checks a request. What is wrong with an operation of a transaction is told among its results, where it is applied.
+fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
+    let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
+    match request.ok_or(ErrorCode::Unimplemented)? {
+        Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => {
+            check_create(r.path, r.flags, &r.acl, client)
+        }
+        Request::CreateTtl(r) => check_create(r.path, r.flags, &r.acl, client),
+        Request::SetAcl(r) => path::valid(r.path).and_then(|_| check_list(&r.acl, client)),
+        Request::Delete(r) | Request::Check(r) => path::valid(r.path).map(drop),
+        Request::SetData(r) => path::valid(r.path).map(drop),
+        Request::Multi(_) => Ok(()),
+        _ => Err(ErrorCode::Unimplemented),
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Hands a write to the log; None if its queue is full.
+    ///
+    /// # Errors
+    /// It is refused, and did not happen.
+    pub(crate) fn propose_write(&mut self, op: OpCode, body: &[u8]) -> Result<Option<Proposed>, ErrorCode> {
+        let ids = self.client();
+        check(op, body, &ids)?;
+        let head = WriteHead { session: self.session, ids, op: op.number() };
+        let command = Command::Write(head, body).to_bytes();
+        Ok(self.shared.engine.propose(command.into()).ok())
+    }
+
+    /// Hands the end of the session to the log; None if its queue is full.
+    pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
+        let command = Command::Close(CloseSession { session: self.session }).to_bytes();
+        self.shared.engine.propose(command.into()).ok()
+    }
+
+    /// Takes an authentication. A wrong one ends the connection, as clients expect.
+    pub(crate) fn authenticate(&mut self, body: &[u8]) -> Result<(), Ended> {
+        let Ok(asked) = AuthRequest::parse(body) else {
+            self.refuse(xid::AUTH, ErrorCode::MarshallingError);
+            return Ok(());
+        };
+        let secret = asked.auth.and_then(|auth| std::str::from_utf8(auth).ok()).unwrap_or_default();
+        match asked.scheme {
+            "digest" if !secret.is_empty() => {
+                let digest = acl::digest_id(secret);
+                if self.shared.options.super_digest.as_ref() == Some(&digest) {
+                    self.add_id(acl::SUPER, "");
+                }
+                self.add_id("digest", &digest);
+            }
+            // The address is known already, and proves nothing.
+            "ip" => {}
+            scheme => {
+                frame::error(&mut self.out, xid::AUTH, self.shared.zxid(), ErrorCode::AuthFailed);
+                return Err(Ended::Malformed(format!("authentication by {scheme:?} failed")));
+            }
+        }
+        self.reply_in_turn(|out, zxid| frame::reply(out, xid::AUTH, zxid, |_| {}));
+        Ok(())
+    }
+
+    fn add_id(&mut self, scheme: &str, id: &str) {
+        let known = self.ids.iter().any(|(s, i)| s == scheme && i == id);
+        if !known && self.ids.len() < MAX_IDS {
+            self.ids.push((scheme.to_owned(), id.to_owned()));
+            self.ids_changed();
+        }
+    }
+}

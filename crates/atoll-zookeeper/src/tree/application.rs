@@ -1,0 +1,99 @@
+//! The replicated service: which command does what.
+
+use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
+use bytes::Bytes;
+
+use super::multi::{Refused, Writer};
+use super::state::{Keys, State};
+use crate::command::{AnswerHead, Command, WriteHead};
+use crate::event::Event;
+use crate::jute::codes::{ErrorCode, OpCode};
+use crate::jute::request::Request;
+use crate::jute::{Jute, Reader};
+
+/// The application. All of its state is in the store.
+#[derive(Debug, Default)]
+pub struct ZooKeeper;
+
+impl Application for ZooKeeper {
+    type Event = Event;
+    const ID: AppId = AppId(2);
+    const NAME: &'static str = "zookeeper";
+    const VERSION: u8 = 1;
+
+    fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Event>) -> Result<Bytes, Rejected> {
+        apply(at, command, tx)
+    }
+
+    fn opened(&mut self, _view: &View) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// Applies a command to a store.
+///
+/// # Errors
+/// It was refused, and changes nothing once the caller has undone its writes.
+pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Bytes, Rejected> {
+    let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
+    let mut state = State::open(keys, time_ms);
+    let newest = state.counters.zxid;
+    match dispatch(at, command, &mut state) {
+        Ok(body) => {
+            state.commit();
+            Ok(answer(state.zxid, None, &body))
+        }
+        Err(Refused::Because(code)) => Err(Rejected(answer(newest, Some(code), &[]))),
+        Err(Refused::Transaction(results)) => Err(Rejected(answer(newest, None, &results))),
+    }
+}
+
+fn answer(zxid: i64, err: Option<ErrorCode>, body: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(AnswerHead::LEAST_BYTES + body.len());
+    AnswerHead { zxid, err: err.map_or(0, ErrorCode::number) }.write(&mut out);
+    out.extend_from_slice(body);
+    out.into()
+}
+
+fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> Result<Vec<u8>, Refused> {
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).to_vec();
+    // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
+    match Command::read(command).map_err(|_| ErrorCode::MarshallingError)? {
+        Command::Write(head, body) => write(at, &head, body, state),
+        Command::Open(new) => Ok(state.open_session(new, at.proposer)?.to_vec()),
+        Command::Attach(asked) => Ok(state.attach_session(asked, at.proposer)?.to_vec()),
+        Command::Close(asked) => {
+            state.close_session(asked, at.proposer)?;
+            Ok(Vec::new())
+        }
+        Command::Expire(asked) => {
+            state.expire_session(asked, at.proposer)?;
+            Ok(Vec::new())
+        }
+        Command::TakeOver(asked) => match state.take_over(asked, at.proposer) {
+            0 => Err(ErrorCode::UnknownSession.into()),
+            taken => Ok(count(taken)),
+        },
+        Command::Reap(asked) => match state.reap(&asked.paths) {
+            0 => Err(ErrorCode::NoNode.into()),
+            gone => Ok(count(gone)),
+        },
+        Command::RaiseEpoch => {
+            state.zxid = (state.counters.epoch() + 1) << 32;
+            Ok(Vec::new())
+        }
+    }
+}
+
+fn write<K: Keys>(
+    at: &ApplyAt,
+    head: &WriteHead<'_>,
+    body: &[u8],
+    state: &mut State<'_, K>,
+) -> Result<Vec<u8>, Refused> {
+    state.held_session(head.session, at.proposer)?;
+    let op = OpCode::of(head.op).ok_or(ErrorCode::Unimplemented)?;
+    let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
+    let request = request.ok_or(ErrorCode::Unimplemented)?;
+    state.write(&request, Writer { session: head.session, client: &head.ids })
+}

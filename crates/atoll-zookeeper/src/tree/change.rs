@@ -1,0 +1,128 @@
+//! delete, setData, setACL, check.
+
+use bytes::Bytes;
+
+use super::key;
+use super::node::{Data, Lifetime, Node};
+use super::state::{Keys, State, check_access, length, next_version};
+use crate::acl;
+use crate::event::{Change, Event};
+use crate::jute::codes::{ErrorCode, perms};
+use crate::jute::records::{Acl, Id};
+use crate::path;
+
+impl<K: Keys> State<'_, K> {
+    /// Deletes a node without children.
+    ///
+    /// # Errors
+    /// As ZooKeeper's, in its order.
+    pub fn delete(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<(), ErrorCode> {
+        path::valid(path)?;
+        let (parent_path, _) =
+            path::split(path).filter(|_| !path::is_special(path)).ok_or(ErrorCode::BadArguments)?;
+        let parent = self.need(parent_path)?;
+        let node = self.need(path)?;
+        check_access(&parent, client, perms::DELETE)?;
+        next_version(node.version, version)?;
+        if node.children > 0 {
+            return Err(ErrorCode::NotEmpty);
+        }
+        self.remove(path, node, parent_path, parent);
+        Ok(())
+    }
+
+    /// Takes a node without children out of the tree, whoever asks for it.
+    pub fn remove(&mut self, path: &str, node: Node, parent_path: &str, mut parent: Node) {
+        self.keys.delete(&key::node(path));
+        self.count(path, &node, -1);
+        if matches!(node.data, Data::Apart(_)) {
+            self.keys.delete(&key::data(path));
+        }
+        match node.lifetime {
+            Lifetime::Persistent => {}
+            Lifetime::Ephemeral(session) => self.keys.delete(&key::ephemeral(session, path)),
+            Lifetime::Container | Lifetime::Ttl(_) => self.keys.delete(&key::transient(path)),
+        }
+        parent.children -= 1;
+        parent.pzxid = self.zxid;
+        self.put_node(parent_path, &parent);
+        self.keys.emit(Event::Node {
+            change: Change::Deleted,
+            path: path.to_owned(),
+            zxid: self.zxid,
+            acl: node.acl,
+            parent_acl: parent.acl,
+        });
+    }
+
+    /// Sets a node's data; the node afterwards.
+    ///
+    /// # Errors
+    /// As ZooKeeper's, in its order.
+    pub fn set_data(
+        &mut self,
+        path: &str,
+        data: Option<&[u8]>,
+        version: i32,
+        client: &[Id<'_>],
+    ) -> Result<Node, ErrorCode> {
+        path::valid(path)?;
+        let mut node = self.need(path)?;
+        check_access(&node, client, perms::WRITE)?;
+        node.version = next_version(node.version, version)?;
+        let before = length(node.data.length());
+        node.data = self.place(path, &node.data, data);
+        self.counters.bytes += length(node.data.length()) - before;
+        node.mzxid = self.zxid;
+        node.mtime = self.time_ms;
+        self.put_node(path, &node);
+        self.keys.emit(Event::Node {
+            change: Change::DataSet,
+            path: path.to_owned(),
+            zxid: self.zxid,
+            acl: node.acl.clone(),
+            parent_acl: Bytes::new(),
+        });
+        Ok(node)
+    }
+
+    /// Sets a node's list; the node afterwards.
+    ///
+    /// # Errors
+    /// As ZooKeeper's, in its order.
+    pub fn set_acl(
+        &mut self,
+        path: &str,
+        list: &[Acl<'_>],
+        version: i32,
+        client: &[Id<'_>],
+    ) -> Result<Node, ErrorCode> {
+        path::valid(path)?;
+        let list = acl::made_whole(list, client)?;
+        let mut node = self.need(path)?;
+        check_access(&node, client, perms::ADMIN)?;
+        node.aversion = next_version(node.aversion, version)?;
+        node.acl = acl::stored(&list).into();
+        self.put_node(path, &node);
+        self.keys.emit(Event::Node {
+            change: Change::AclSet,
+            path: path.to_owned(),
+            zxid: self.zxid,
+            acl: node.acl.clone(),
+            parent_acl: Bytes::new(),
+        });
+        Ok(node)
+    }
+
+    /// The node, if it has the version.
+    ///
+    /// # Errors
+    /// As ZooKeeper's, in its order.
+    pub fn check(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<Node, ErrorCode> {
+        path::valid(path)?;
+        let node = self.need(path)?;
+        check_access(&node, client, perms::READ)?;
+        next_version(node.version, version)?;
+        Ok(node)
+    }
+}

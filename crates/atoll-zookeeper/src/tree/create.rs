@@ -1,0 +1,123 @@
+//! create, create2, createContainer, createTTL.
+
+use bytes::Bytes;
+
+use super::key;
+use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
+use super::state::{Keys, State, check_access};
+use crate::acl;
+use crate::event::{Change, Event};
+use crate::jute::codes::{CreateMode, ErrorCode, perms};
+use crate::jute::records::{Acl, Id};
+use crate::path;
+
+/// A node to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Create<'r> {
+    /// Where, without its number.
+    pub path: &'r str,
+    /// Its data.
+    pub data: Option<&'r [u8]>,
+    /// Its list.
+    pub acl: &'r [Acl<'r>],
+    /// Its mode.
+    pub mode: CreateMode,
+    /// Its time to live in milliseconds; None where the request has no such field.
+    pub ttl_ms: Option<i64>,
+    /// The session that makes it.
+    pub session: i64,
+    /// Who the client is.
+    pub client: &'r [Id<'r>],
+}
+
+impl Create<'_> {
+    /// When it goes by itself.
+    fn lifetime(&self) -> Result<Lifetime, ErrorCode> {
+        if self.mode.has_ttl() {
+            return match self.ttl_ms {
+                Some(ms) if (1..=MAX_TTL_MS).contains(&ms) => Ok(Lifetime::Ttl(ms)),
+                _ => Err(ErrorCode::BadArguments),
+            };
+        }
+        if self.ttl_ms.is_some_and(|ms| ms >= 0) {
+            return Err(ErrorCode::BadArguments);
+        }
+        Ok(match self.mode {
+            CreateMode::Container => Lifetime::Container,
+            mode if mode.is_ephemeral() => Lifetime::Ephemeral(self.session),
+            _ => Lifetime::Persistent,
+        })
+    }
+}
+
+impl<K: Keys> State<'_, K> {
+    /// Makes a node; its path and itself.
+    ///
+    /// # Errors
+    /// As ZooKeeper's, in its order: what is wrong with the request, no parent, no right, a node that is there, an ephemeral parent.
+    pub fn create(&mut self, new: Create<'_>) -> Result<(String, Node), ErrorCode> {
+        let lifetime = new.lifetime()?;
+        let named = if new.mode.is_sequential() {
+            path::is_valid_before_number(new.path)
+        } else {
+            path::is_valid(new.path)
+        };
+        if !named {
+            return Err(ErrorCode::BadArguments);
+        }
+        let acl = Bytes::from(acl::stored(&acl::made_whole(new.acl, new.client)?));
+        let Some((parent_path, _)) =
+            path::split(new.path).or((new.mode.is_sequential()).then_some((path::ROOT, "")))
+        else {
+            return Err(ErrorCode::NodeExists);
+        };
+        let mut parent = self.need(parent_path)?;
+        check_access(&parent, new.client, perms::CREATE)?;
+        let path =
+            if new.mode.is_sequential() { numbered(new.path, parent.created) } else { new.path.to_owned() };
+        if self.keys.get(&key::node(&path)).is_some() {
+            return Err(ErrorCode::NodeExists);
+        }
+        if matches!(parent.lifetime, Lifetime::Ephemeral(_)) {
+            return Err(ErrorCode::NoChildrenForEphemerals);
+        }
+        let data = self.place(&path, &Data::Null, new.data);
+        let node = Node::new(self.zxid, self.time_ms, lifetime, acl.clone(), data);
+        self.put_node(&path, &node);
+        self.count(&path, &node, 1);
+        match lifetime {
+            Lifetime::Persistent => {}
+            Lifetime::Ephemeral(session) => self.keys.put(&key::ephemeral(session, &path), Vec::new()),
+            Lifetime::Container | Lifetime::Ttl(_) => self.keys.put(&key::transient(&path), Vec::new()),
+        }
+        parent.created = parent.created.wrapping_add(1);
+        parent.children += 1;
+        parent.pzxid = self.zxid;
+        self.put_node(parent_path, &parent);
+        self.keys.emit(Event::Node {
+            change: Change::Created,
+            path: path.clone(),
+            zxid: self.zxid,
+            acl,
+            parent_acl: parent.acl,
+        });
+        Ok((path, node))
+    }
+}
+
+/// With the number of a sequential node: ten digits, more where there is a sign.
+fn numbered(path: &str, number: i32) -> String {
+    format!("{path}{number:010}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_ten_digits() {
+        assert_eq!(numbered("/a-", 7), "/a-0000000007");
+        assert_eq!(numbered("/a/", i32::MAX), "/a/2147483647");
+        assert_eq!(numbered("/", i32::MIN), "/-2147483648");
+    }
+}

@@ -1,0 +1,156 @@
+//! Where what is in the store. A znode's key is made of its parent's path and its name, so that the children of a node are one
+//! range, in the order of their names, and listing them reads nothing else.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `n` parent `\0` name | the node; the root is `n` alone |
+//! | `d` path | data that is too long to lie in the node |
+//! | `e` session path | an ephemeral of the session |
+//! | `t` path | a container or a node with a time to live |
+//! | `s` session | the session |
+//! | `h` node incarnation session | the session is held there |
+//! | `z` | the counters |
+
+use atoll_db::{KeyRange, Proposer};
+
+use crate::path;
+
+/// The counters: newest zxid, sessions so far.
+pub const COUNTERS: &[u8] = b"z";
+
+/// A session's number.
+pub type SessionId = i64;
+
+fn joined(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+/// The parent as it stands in keys: the root is nothing there, or its children would have two slashes.
+fn parent_part(path: &str) -> &str {
+    if path == path::ROOT { "" } else { path }
+}
+
+/// A znode.
+pub fn node(of: &str) -> Vec<u8> {
+    match path::split(of) {
+        None => b"n".to_vec(),
+        Some((parent, name)) => joined(&[b"n", parent_part(parent).as_bytes(), b"\0", name.as_bytes()]),
+    }
+}
+
+/// The children of a znode, by name.
+pub fn children(of: &str) -> KeyRange {
+    KeyRange::prefix(&joined(&[b"n", parent_part(of).as_bytes(), b"\0"]))
+}
+
+/// A child's name in such a key.
+pub fn child_name<'k>(parent: &str, key: &'k [u8]) -> &'k [u8] {
+    key.get(2 + parent_part(parent).len()..).unwrap_or_default()
+}
+
+/// All nodes whose parent lies below `of`: with the children, all that is below it.
+pub fn deeper(of: &str) -> KeyRange {
+    KeyRange::prefix(&joined(&[b"n", parent_part(of).as_bytes(), b"/"]))
+}
+
+/// The path in the key of a znode.
+pub fn path_of_node(key: &[u8]) -> Option<String> {
+    let rest = std::str::from_utf8(key.strip_prefix(b"n")?).ok()?;
+    match rest.split_once('\0') {
+        None => Some(path::ROOT.to_owned()),
+        Some((parent, name)) => Some(format!("{parent}/{name}")),
+    }
+}
+
+/// Data that does not lie in the node.
+pub fn data(of: &str) -> Vec<u8> {
+    joined(&[b"d", of.as_bytes()])
+}
+
+/// An ephemeral.
+pub fn ephemeral(session: SessionId, of: &str) -> Vec<u8> {
+    joined(&[b"e", &session.to_be_bytes(), of.as_bytes()])
+}
+
+/// The ephemerals of a session.
+pub fn ephemerals(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&joined(&[b"e", &session.to_be_bytes()]))
+}
+
+/// The path in the key of an ephemeral, or of what goes by itself.
+pub fn path_behind(key: &[u8], head: usize) -> Option<&str> {
+    std::str::from_utf8(key.get(head..)?).ok()
+}
+
+/// Bytes before the path in the key of an ephemeral.
+pub const EPHEMERAL_HEAD: usize = 9;
+/// Bytes before the path in the key of what goes by itself.
+pub const TRANSIENT_HEAD: usize = 1;
+
+/// A container, or a node with a time to live.
+pub fn transient(of: &str) -> Vec<u8> {
+    joined(&[b"t", of.as_bytes()])
+}
+
+/// All of them.
+pub fn transients() -> KeyRange {
+    KeyRange::prefix(b"t")
+}
+
+/// A session.
+pub fn session(id: SessionId) -> Vec<u8> {
+    joined(&[b"s", &id.to_be_bytes()])
+}
+
+/// All sessions.
+pub fn sessions() -> KeyRange {
+    KeyRange::prefix(b"s")
+}
+
+/// That a session is held by somebody.
+pub fn held(by: Proposer, id: SessionId) -> Vec<u8> {
+    joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes(), &id.to_be_bytes()])
+}
+
+/// The sessions that somebody holds.
+pub fn held_by(by: Proposer) -> KeyRange {
+    KeyRange::prefix(&joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes()]))
+}
+
+/// The session at the end of a key.
+pub fn session_at_end(key: &[u8]) -> Option<SessionId> {
+    key.last_chunk::<8>().map(|id| SessionId::from_be_bytes(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn children_and_what_is_deeper_are_ranges() {
+        for (parent, child) in [("/", "/a"), ("/a", "/a/b"), ("/a", "/a/\u{10000}")] {
+            assert!(children(parent).contains(&node(child)), "{parent} {child}");
+            assert_eq!(child_name(parent, &node(child)), path::split(child).unwrap().1.as_bytes());
+        }
+        for (parent, other) in
+            [("/", "/a/b"), ("/a", "/a"), ("/a", "/ab"), ("/a", "/ab/c"), ("/a", "/a/b/c"), ("/", "/")]
+        {
+            assert!(!children(parent).contains(&node(other)), "{parent} {other}");
+        }
+        assert!(deeper("/a").contains(&node("/a/b/c")) && deeper("/").contains(&node("/a/b")));
+        for other in ["/a", "/a/b", "/ab/c", "/ab/c/d"] {
+            assert!(!deeper("/a").contains(&node(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn paths_come_back() {
+        for path in ["/", "/a", "/a/b"] {
+            assert_eq!(path_of_node(&node(path)).as_deref(), Some(path));
+        }
+        assert_eq!(path_behind(&ephemeral(7, "/a"), EPHEMERAL_HEAD), Some("/a"));
+        assert_eq!(path_behind(&transient("/a"), TRANSIENT_HEAD), Some("/a"));
+        assert_eq!(session_at_end(&session(-5)), Some(-5));
+    }
+}

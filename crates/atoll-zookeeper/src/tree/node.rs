@@ -1,0 +1,249 @@
+//! A znode as it is kept.
+
+use bytes::Bytes;
+
+use crate::jute::records::Stat;
+use crate::jute::{Jute, Reader};
+
+/// Data up to this length lies in the node: a change of the node's children writes it again. Longer data has a key of its own.
+pub const INLINE_BYTES: usize = 1024;
+/// Version of the format.
+const FORMAT: u8 = 1;
+/// The owner of a container.
+pub const CONTAINER_OWNER: i64 = i64::MIN;
+/// Highest byte of the owner of a node with a time to live.
+const TTL_MARK: u64 = 0xff << 56;
+/// Longest time to live, in milliseconds.
+pub const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
+
+/// What goes by itself, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until it is deleted.
+    Persistent,
+    /// With this session.
+    Ephemeral(i64),
+    /// When its last child has gone.
+    Container,
+    /// When it was not changed for so many milliseconds, and has no children.
+    Ttl(i64),
+}
+
+impl Lifetime {
+    /// As it is kept: the session, or a mark.
+    pub fn owner(self) -> i64 {
+        match self {
+            Lifetime::Persistent => 0,
+            Lifetime::Ephemeral(session) => session,
+            Lifetime::Container => CONTAINER_OWNER,
+            Lifetime::Ttl(ms) => (TTL_MARK as i64) | ms,
+        }
+    }
+
+    /// What was kept.
+    pub fn of_owner(owner: i64) -> Lifetime {
+        match owner {
+            0 => Lifetime::Persistent,
+            CONTAINER_OWNER => Lifetime::Container,
+            owner if (owner as u64) & TTL_MARK == TTL_MARK => Lifetime::Ttl(owner & !(TTL_MARK as i64)),
+            session => Lifetime::Ephemeral(session),
+        }
+    }
+}
+
+/// Where a znode's data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// It has none: not the same as empty data, and told apart on the wire.
+    Null,
+    /// In the node.
+    Here(Bytes),
+    /// Under a key of its own; so many bytes.
+    Apart(u32),
+}
+
+impl Data {
+    /// Its length in bytes.
+    pub fn length(&self) -> usize {
+        match self {
+            Data::Null => 0,
+            Data::Here(bytes) => bytes.len(),
+            Data::Apart(length) => *length as usize,
+        }
+    }
+}
+
+/// A znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// zxid of its creation.
+    pub czxid: i64,
+    /// zxid of the last change of its data.
+    pub mzxid: i64,
+    /// zxid of the last change of its children.
+    pub pzxid: i64,
+    /// Time of its creation.
+    pub ctime: i64,
+    /// Time of the last change of its data.
+    pub mtime: i64,
+    /// Changes of its data.
+    pub version: i32,
+    /// Children that were ever made: the next number of a sequential child. `cversion` is made from it.
+    pub created: i32,
+    /// Changes of its list.
+    pub aversion: i32,
+    /// Children that are there.
+    pub children: i32,
+    /// When it goes by itself.
+    pub lifetime: Lifetime,
+    /// Its list, as `acl::stored` writes it.
+    pub acl: Bytes,
+    /// Its data.
+    pub data: Data,
+}
+
+/// What was kept is no znode: the store is damaged, or a later version wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record of a znode cannot be read: the store is damaged, or was written by a later version")]
+pub struct BadNode;
+
+impl Node {
+    /// A new one.
+    pub fn new(zxid: i64, time_ms: i64, lifetime: Lifetime, acl: Bytes, data: Data) -> Node {
+        Node {
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: time_ms,
+            mtime: time_ms,
+            version: 0,
+            created: 0,
+            aversion: 0,
+            children: 0,
+            lifetime,
+            acl,
+            data,
+        }
+    }
+
+    /// What clients are told. `cversion` counts changes of the children: each that is gone was made and deleted.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            version: self.version,
+            cversion: self.created.wrapping_mul(2).wrapping_sub(self.children),
+            aversion: self.aversion,
+            ephemeral_owner: if let Lifetime::Ephemeral(session) = self.lifetime { session } else { 0 },
+            data_length: i32::try_from(self.data.length()).unwrap_or(i32::MAX),
+            num_children: self.children,
+            pzxid: self.pzxid,
+        }
+    }
+
+    /// As it is kept.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let inline = if let Data::Here(bytes) = &self.data { bytes.len() } else { 0 };
+        let mut out = Vec::with_capacity(80 + self.acl.len() + inline);
+        let place = match self.data {
+            Data::Null => 0,
+            Data::Here(_) => 1,
+            Data::Apart(_) => 2,
+        };
+        out.extend_from_slice(&[FORMAT, place]);
+        for long in [self.czxid, self.mzxid, self.pzxid, self.ctime, self.mtime, self.lifetime.owner()] {
+            long.write(&mut out);
+        }
+        for int in [self.version, self.created, self.aversion, self.children] {
+            int.write(&mut out);
+        }
+        Some(&self.acl[..]).write(&mut out);
+        match &self.data {
+            Data::Null => {}
+            Data::Here(bytes) => out.extend_from_slice(bytes),
+            Data::Apart(length) => out.extend_from_slice(&length.to_be_bytes()),
+        }
+        out
+    }
+
+    /// What is kept in `bytes`; shares them.
+    ///
+    /// # Errors
+    /// They are no znode.
+    pub fn of_bytes(bytes: &Bytes) -> Result<Node, BadNode> {
+        let mut from = Reader::new(bytes);
+        let head = from.take(2, "znode").map_err(|_| BadNode)?;
+        let (format, place) = (head[0], head[1]);
+        if format != FORMAT {
+            return Err(BadNode);
+        }
+        let mut long = || i64::read(&mut from).map_err(|_| BadNode);
+        let [czxid, mzxid, pzxid, ctime, mtime, owner] =
+            [long()?, long()?, long()?, long()?, long()?, long()?];
+        let mut int = || i32::read(&mut from).map_err(|_| BadNode);
+        let [version, created, aversion, children] = [int()?, int()?, int()?, int()?];
+        let acl: Option<&[u8]> = Option::read(&mut from).map_err(|_| BadNode)?;
+        let rest = from.rest();
+        let data = match place {
+            0 => Data::Null,
+            1 => Data::Here(bytes.slice_ref(rest)),
+            2 => Data::Apart(u32::from_be_bytes(rest.try_into().map_err(|_| BadNode)?)),
+            _ => return Err(BadNode),
+        };
+        let lifetime = Lifetime::of_owner(owner);
+        let acl = bytes.slice_ref(acl.unwrap_or_default());
+        Ok(Node {
+            czxid,
+            mzxid,
+            pzxid,
+            ctime,
+            mtime,
+            version,
+            created,
+            aversion,
+            children,
+            lifetime,
+            acl,
+            data,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn owners_tell_lifetimes() {
+        for lifetime in [
+            Lifetime::Persistent,
+            Lifetime::Ephemeral(0x0100_0000_0000_0001),
+            Lifetime::Container,
+            Lifetime::Ttl(1),
+            Lifetime::Ttl(MAX_TTL_MS),
+        ] {
+            assert_eq!(Lifetime::of_owner(lifetime.owner()), lifetime);
+        }
+        assert_eq!(Lifetime::Ttl(5).owner(), 0xff00_0000_0000_0005_u64 as i64);
+    }
+
+    #[test]
+    fn nodes_come_back() {
+        let data =
+            [Data::Null, Data::Here(Bytes::new()), Data::Here(Bytes::from_static(b"x")), Data::Apart(70_000)];
+        for data in data {
+            let mut node = Node::new(7, 8, Lifetime::Ephemeral(9), Bytes::from_static(b"acl"), data);
+            node.created = 5;
+            node.children = 2;
+            let bytes = Bytes::from(node.to_bytes());
+            assert_eq!(Node::of_bytes(&bytes).as_ref(), Ok(&node));
+            assert_eq!(node.stat().cversion, 8);
+            for cut in 0..60 {
+                assert_eq!(Node::of_bytes(&bytes.slice(..cut)), Err(BadNode));
+            }
+        }
+    }
+}

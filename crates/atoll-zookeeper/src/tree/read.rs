@@ -1,0 +1,144 @@
+//! Reads of a published view.
+
+use atoll_db::{Direction, StoreError, View};
+use bytes::Bytes;
+
+use super::key;
+use super::node::{Data, Node};
+use super::state::Counters;
+use crate::acl;
+use crate::jute::Jute;
+use crate::jute::codes::{ErrorCode, perms};
+use crate::jute::records::Id;
+use crate::path;
+use crate::session::state::Session;
+
+/// Why a read has no result. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// What the client is told.
+    #[error("{0:?}")]
+    Refused(ErrorCode),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What the store holds cannot be understood.
+    #[error("what is kept under {what} cannot be read: the store is damaged, or a later version wrote it")]
+    Damaged {
+        /// Which part.
+        what: String,
+    },
+}
+
+impl From<ErrorCode> for ReadError {
+    fn from(code: ErrorCode) -> Self {
+        ReadError::Refused(code)
+    }
+}
+
+fn damaged(what: &str) -> ReadError {
+    ReadError::Damaged { what: what.to_owned() }
+}
+
+/// What is counted, the newest change among it.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn counters(view: &View) -> Result<Counters, ReadError> {
+    let Some(bytes) = view.get(key::COUNTERS)? else { return Ok(Counters::FIRST) };
+    Counters::parse(&bytes).map_err(|_| damaged("the counters"))
+}
+
+/// A node, if there is one.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn node(view: &View, path: &str) -> Result<Option<Node>, ReadError> {
+    let Some(bytes) = view.get(&key::node(path))? else { return Ok(None) };
+    Node::of_bytes(&bytes).map(Some).map_err(|_| damaged(path))
+}
+
+/// A node that a client may read.
+///
+/// # Errors
+/// The path is not allowed, there is no such node, or the client may not.
+pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Result<Node, ReadError> {
+    path::valid(path)?;
+    let node = node(view, path)?.ok_or(ErrorCode::NoNode)?;
+    if !acl::stored_allows(&node.acl, client, wanted) {
+        return Err(ErrorCode::NoAuth.into());
+    }
+    Ok(node)
+}
+
+/// A node with its data.
+///
+/// # Errors
+/// As [`readable`].
+pub fn data(view: &View, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<Bytes>), ReadError> {
+    let node = readable(view, path, client, perms::READ)?;
+    let data = match &node.data {
+        Data::Null => None,
+        Data::Here(bytes) => Some(bytes.clone()),
+        Data::Apart(_) => Some(view.get(&key::data(path))?.ok_or_else(|| damaged(path))?),
+    };
+    Ok((node, data))
+}
+
+/// Gives each child's name to `each`, in order.
+///
+/// # Errors
+/// As [`readable`].
+pub fn children(
+    view: &View,
+    path: &str,
+    client: &[Id<'_>],
+    mut each: impl FnMut(&str),
+) -> Result<Node, ReadError> {
+    let node = readable(view, path, client, perms::READ)?;
+    if node.children > 0 {
+        for found in view.scan(&key::children(path), Direction::Forward) {
+            let (key, _) = found?;
+            each(std::str::from_utf8(key::child_name(path, &key)).map_err(|_| damaged(path))?);
+        }
+    }
+    Ok(node)
+}
+
+/// How many nodes lie below a node.
+///
+/// # Errors
+/// As [`readable`].
+pub fn count_below(view: &View, path: &str, client: &[Id<'_>]) -> Result<i32, ReadError> {
+    let node = readable(view, path, client, perms::READ)?;
+    let mut count = node.children;
+    for found in view.scan(&key::deeper(path), Direction::Forward) {
+        found?;
+        count = count.saturating_add(1);
+    }
+    Ok(count)
+}
+
+/// Gives the path of each ephemeral of a session whose path begins with `top` to `each`, in order.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn ephemerals(view: &View, session: i64, top: &str, mut each: impl FnMut(&str)) -> Result<(), ReadError> {
+    for found in view.scan(&key::ephemerals(session), Direction::Forward) {
+        let (key, _) = found?;
+        let path = key::path_behind(&key, key::EPHEMERAL_HEAD).ok_or_else(|| damaged("an ephemeral"))?;
+        if path.starts_with(top) {
+            each(path);
+        }
+    }
+    Ok(())
+}
+
+/// A session, if there is one.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn session(view: &View, id: i64) -> Result<Option<Session>, ReadError> {
+    let Some(bytes) = view.get(&key::session(id))? else { return Ok(None) };
+    Session::of_bytes(&bytes).map(Some).map_err(|_| damaged("a session"))
+}

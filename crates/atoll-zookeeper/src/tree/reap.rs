@@ -1,0 +1,30 @@
+//! What goes by itself: containers whose last child has gone, and nodes past their time to live.
+
+use super::node::{Lifetime, Node};
+use super::state::{Keys, State};
+use crate::path;
+
+/// Whether a node may go by itself at this time. A container goes only once it had a child.
+pub fn is_due(node: &Node, time_ms: i64) -> bool {
+    node.children == 0
+        && match node.lifetime {
+            Lifetime::Container => node.created != 0,
+            Lifetime::Ttl(ms) => time_ms.saturating_sub(node.mtime) > ms,
+            Lifetime::Persistent | Lifetime::Ephemeral(_) => false,
+        }
+}
+
+impl<K: Keys> State<'_, K> {
+    /// Deletes those nodes of `paths` that are due; how many.
+    pub fn reap(&mut self, paths: &[&str]) -> usize {
+        let mut gone = 0;
+        for path in paths {
+            let Some(node) = self.node(path).filter(|node| is_due(node, self.time_ms)) else { continue };
+            let Some((parent_path, _)) = path::split(path) else { continue };
+            let Some(parent) = self.node(parent_path) else { continue };
+            self.remove(path, node, parent_path, parent);
+            gone += 1;
+        }
+        gone
+    }
+}

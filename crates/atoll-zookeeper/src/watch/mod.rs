@@ -1,0 +1,106 @@
+//! Watches: per node, in memory. A client leaves them where it is connected, and brings them along when it goes elsewhere.
+//!
+//! Order (contracts X19): events are put into the connections' outboxes on the thread that applies, before the view that shows
+//! their effects is published. A connection takes a view first, then what is in its outbox, then answers from the view: so the client
+//! hears of a change before it reads it.
+//!
+//! A watch must not miss a change between the view that its read was answered from and its registration, and must not fire for one
+//! that the read shows. So it is registered under the lock that events take, together with a view that shows all events
+//! that were handed out so far ([`Watches::leave`]).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `table.rs` | who watches what; which of them a change concerns |
+//! | `outbox.rs` | what a connection is to be sent |
+//! | `again.rs` | setWatches: a client that comes from elsewhere |
+
+pub mod again;
+pub mod outbox;
+pub mod table;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_db::{LogPos, View};
+
+use crate::event::Event;
+use outbox::Outbox;
+use table::{Kind, Table};
+
+/// A connection's number on its node, never used again.
+pub type ConnectionId = u64;
+
+#[derive(Debug, Default)]
+struct Inner {
+    table: Table,
+    /// Events of entries below were handed out.
+    told_below: LogPos,
+}
+
+/// All watches of a node.
+#[derive(Debug, Default)]
+pub struct Watches(Mutex<Inner>);
+
+/// The view does not show yet what was handed out: it will once entries below are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotYet(pub LogPos);
+
+impl Watches {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new connection.
+    pub fn join(&self, id: ConnectionId, outbox: Arc<Outbox>) {
+        self.lock().table.join(id, outbox);
+    }
+
+    /// A connection is gone, and its watches with it.
+    pub fn part(&self, id: ConnectionId) {
+        self.lock().table.part(id);
+    }
+
+    /// Leaves watches and gives the view that their read is to be answered from: no event is missed from it on. And for each whether it
+    /// is new.
+    ///
+    /// # Errors
+    /// The view is not there yet; nothing was left.
+    pub fn leave<'p>(
+        &self,
+        id: ConnectionId,
+        watches: impl IntoIterator<Item = (Kind, &'p str)>,
+        view: impl FnOnce() -> View,
+    ) -> Result<(View, Vec<bool>), NotYet> {
+        let mut inner = self.lock();
+        let view = view();
+        if view.below() < inner.told_below {
+            return Err(NotYet(inner.told_below));
+        }
+        let new = watches.into_iter().map(|(kind, path)| inner.table.add(id, kind, path)).collect();
+        Ok((view, new))
+    }
+
+    /// Takes watches of one connection away; whether one was there.
+    pub fn take<'p>(&self, id: ConnectionId, watches: impl IntoIterator<Item = (Kind, &'p str)>) -> bool {
+        let mut inner = self.lock();
+        watches.into_iter().fold(false, |any, (kind, path)| inner.table.remove(id, kind, path) | any)
+    }
+
+    /// Whether a connection has the watch.
+    pub fn has(&self, id: ConnectionId, kind: Kind, path: &str) -> bool {
+        self.lock().table.has(id, kind, path)
+    }
+
+    /// Hands out events of entries below `below`.
+    pub fn tell(&self, below: LogPos, events: &[Event]) {
+        let mut inner = self.lock();
+        inner.told_below = inner.told_below.max(below);
+        for event in events {
+            inner.table.tell(event);
+        }
+    }
+
+    /// Looks at the table, for figures and lists.
+    pub fn look<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
+        look(&self.lock().table)
+    }
+}

@@ -1,0 +1,200 @@
+//! Who watches what, and whom a change concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::ConnectionId;
+use super::outbox::Outbox;
+use crate::event::{Change, Event};
+use crate::jute::codes::EventType;
+use crate::path;
+
+/// Kinds of watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Of getData and exists; once.
+    Data,
+    /// Of getChildren; once.
+    Child,
+    /// Stays: the node and its children.
+    Persistent,
+    /// Stays: the node and all below it.
+    Recursive,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Data, Kind::Child, Kind::Persistent, Kind::Recursive];
+}
+
+/// The watches of one path.
+#[derive(Debug, Default)]
+struct Watchers([BTreeSet<ConnectionId>; 4]);
+
+impl Watchers {
+    fn of(&self, kind: Kind) -> &BTreeSet<ConnectionId> {
+        &self.0[kind as usize]
+    }
+
+    fn of_mut(&mut self, kind: Kind) -> &mut BTreeSet<ConnectionId> {
+        &mut self.0[kind as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(BTreeSet::is_empty)
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    outbox: Arc<Outbox>,
+    watches: BTreeSet<(Kind, Arc<str>)>,
+}
+
+/// All watches of a node. A watch is here twice: by its path and by its connection.
+#[derive(Debug, Default)]
+pub struct Table {
+    by_path: BTreeMap<Arc<str>, Watchers>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Of each kind.
+    counts: [usize; 4],
+    /// Notifications handed out.
+    told: u64,
+}
+
+impl Table {
+    /// A new connection.
+    pub fn join(&mut self, id: ConnectionId, outbox: Arc<Outbox>) {
+        self.connections.insert(id, Connection { outbox, watches: BTreeSet::new() });
+    }
+
+    /// A connection is gone.
+    pub fn part(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        for (kind, path) in connection.watches {
+            self.forget(id, kind, &path);
+        }
+    }
+
+    /// Adds a watch; whether it is new. Nothing for a connection that is gone.
+    pub fn add(&mut self, id: ConnectionId, kind: Kind, path: &str) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let path = match self.by_path.get_key_value(path) {
+            Some((known, _)) => known.clone(),
+            None => Arc::from(path),
+        };
+        let new = connection.watches.insert((kind, path.clone()));
+        if new {
+            self.by_path.entry(path).or_default().of_mut(kind).insert(id);
+            self.counts[kind as usize] += 1;
+        }
+        new
+    }
+
+    /// Whether there is such a watch.
+    pub fn has(&self, id: ConnectionId, kind: Kind, path: &str) -> bool {
+        self.by_path.get(path).is_some_and(|w| w.of(kind).contains(&id))
+    }
+
+    /// Takes a watch away; whether it was there.
+    pub fn remove(&mut self, id: ConnectionId, kind: Kind, path: &str) -> bool {
+        let Some((path, _)) = self.by_path.get_key_value(path) else { return false };
+        let path = path.clone();
+        let known = self.connections.get_mut(&id).is_some_and(|c| c.watches.remove(&(kind, path.clone())));
+        if known {
+            self.forget(id, kind, &path);
+        }
+        known
+    }
+
+    /// Takes it out of the paths.
+    fn forget(&mut self, id: ConnectionId, kind: Kind, path: &Arc<str>) {
+        let Some(watchers) = self.by_path.get_mut(path) else { return };
+        if watchers.of_mut(kind).remove(&id) {
+            self.counts[kind as usize] -= 1;
+        }
+        if watchers.is_empty() {
+            self.by_path.remove(path);
+        }
+    }
+
+    /// Tells an event to whom it concerns.
+    pub fn tell(&mut self, event: &Event) {
+        let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
+        if self.by_path.is_empty() {
+            return;
+        }
+        let (kind, once): (_, &[Kind]) = match change {
+            Change::Created => (EventType::NodeCreated, &[Kind::Data]),
+            Change::DataSet => (EventType::NodeDataChanged, &[Kind::Data]),
+            Change::Deleted => (EventType::NodeDeleted, &[Kind::Data, Kind::Child]),
+            Change::AclSet => return,
+        };
+        let mut concerned = self.take_once(path, once);
+        concerned.extend(self.staying(path, Kind::Persistent));
+        if self.counts[Kind::Recursive as usize] > 0 {
+            for top in std::iter::once(path.as_str()).chain(path::ancestors(path)) {
+                concerned.extend(self.staying(top, Kind::Recursive));
+            }
+        }
+        self.send(&concerned, kind, path, *zxid, acl);
+        if let (Change::Created | Change::Deleted, Some((parent, _))) = (change, path::split(path)) {
+            let mut concerned = self.take_once(parent, &[Kind::Child]);
+            concerned.extend(self.staying(parent, Kind::Persistent));
+            self.send(&concerned, EventType::NodeChildrenChanged, parent, *zxid, parent_acl);
+        }
+    }
+
+    /// Connections with a watch that fires once, which is gone now.
+    fn take_once(&mut self, path: &str, kinds: &[Kind]) -> BTreeSet<ConnectionId> {
+        let mut out = BTreeSet::new();
+        let Some((path, _)) = self.by_path.get_key_value(path) else { return out };
+        let path = path.clone();
+        for kind in kinds {
+            let Some(watchers) = self.by_path.get_mut(&path) else { break };
+            for id in std::mem::take(watchers.of_mut(*kind)) {
+                self.counts[*kind as usize] -= 1;
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.watches.remove(&(*kind, path.clone()));
+                }
+                out.insert(id);
+            }
+        }
+        if self.by_path.get(&path).is_some_and(Watchers::is_empty) {
+            self.by_path.remove(&path);
+        }
+        out
+    }
+
+    fn staying(&self, path: &str, kind: Kind) -> impl Iterator<Item = ConnectionId> {
+        self.by_path.get(path).into_iter().flat_map(move |w| w.of(kind)).copied()
+    }
+
+    fn send(&mut self, to: &BTreeSet<ConnectionId>, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
+        for connection in to.iter().filter_map(|id| self.connections.get(id)) {
+            connection.outbox.tell(kind, path, zxid, list);
+            self.told += 1;
+        }
+    }
+
+    /// Watches of one kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize]
+    }
+
+    /// Notifications handed out so far.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Paths that are watched.
+    pub fn paths(&self) -> impl Iterator<Item = (&str, BTreeSet<ConnectionId>)> {
+        self.by_path.iter().map(|(path, w)| (&**path, w.0.iter().flatten().copied().collect()))
+    }
+
+    /// Connections that watch something, and what.
+    pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
+        let some = self.connections.iter().filter(|(_, c)| !c.watches.is_empty());
+        some.map(|(id, c)| (*id, c.watches.iter().map(|(_, path)| &**path).collect()))
+    }
+}

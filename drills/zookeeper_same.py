@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""The same as Apache ZooKeeper: one random history of requests goes to both, and every answer must be the same.
+
+Requests of all kinds, right and wrong, with watches, transactions and lists of access, from two sessions. Compared are errors, results,
+every field of Stat but the times, zxids by the change that they stand for, and events with their place among the replies.
+
+    drills/zookeeper_same.py --apache 127.0.0.1:2181 --atoll 127.0.0.1:2191 --steps 20000
+"""
+
+import argparse
+import json
+import random
+import struct
+import sys
+
+import jute
+from jute import Wire
+
+PARTS = ["a", "b", "c"]
+BAD = ["", "x", "/a/", "//", "/a//b", "/.", "/a/../b", "/\0", "/a\x1f", "/zookeeper", "/", "/zookeeper/quota"]
+LISTS = [jute.OPEN_ACL] * 12 + [
+    [(1, "world", "anyone")], [(31, "auth", "")], [(31, "ip", "127.0.0.1")], [(31, "ip", "10.0.0.0/8")], [],
+    [(31, "digest", "u:x")], [(31, "digest", "nocolon")], [(31, "guess", "x")], [(1, "world", "somebody")],
+    [(31, "world", "anyone"), (31, "world", "anyone")], [(3, "world", "anyone"), (12, "auth", "")],
+]
+
+
+class History:
+    """Draws requests: (session, operation, body, how to read the reply)."""
+
+    def __init__(self, seed, top):
+        self.random = random.Random(seed)
+        self.top = top
+        self.data = 0
+
+    def path(self):
+        r = self.random
+        if r.random() < 0.03:
+            return r.choice(BAD)
+        return self.top + "".join("/" + r.choice(PARTS) for _ in range(r.choice((0, 1, 1, 1, 2, 2, 3))))
+
+    def version(self):
+        return self.random.choice((-1, -1, -1, 0, 1, 2, 5))
+
+    def bytes(self):
+        self.data += 1
+        return self.random.choice((b"%d" % self.data, b"", None, b"x" * self.random.choice((10, 1024, 1025, 5000))))
+
+    def list(self):
+        return self.random.choice(LISTS)
+
+    def write(self):
+        """(operation, body) of a write that a multi may hold, too."""
+        r = self.random
+        kind = r.choice(("create",) * 6 + ("delete",) * 4 + ("set",) * 4 + ("check",))
+        if kind == "delete":
+            return jute.DELETE, jute.versioned(self.path(), self.version())
+        if kind == "set":
+            return jute.SET, jute.written(self.path(), self.bytes(), self.version())
+        if kind == "check":
+            return jute.CHECK, jute.versioned(self.path(), self.version())
+        op = r.choice((jute.CREATE, jute.CREATE, jute.CREATE2, jute.CREATE_CONTAINER, jute.CREATE_TTL))
+        path = self.path() + (r.choice(("", "", "-", "/")) if r.random() < 0.2 else "")
+        if op == jute.CREATE_CONTAINER:
+            return op, jute.create(path, self.bytes(), 4, self.list())
+        if op == jute.CREATE_TTL:
+            return op, jute.create(path, self.bytes(), r.choice((5, 6, 0)), self.list(), r.choice((-1, 0, 1 << 30, 1 << 41)))
+        return op, jute.create(path, self.bytes(), r.choice((0, 0, 0, 1, 2, 3, 9)), self.list())
+
+    def step(self):
+        """The next request."""
+        r = self.random
+        who = r.choice((0, 0, 1))
+        kind = r.random()
+        if kind < 0.40:
+            op, body = self.write()
+            return who, op, body
+        if kind < 0.48:
+            return who, jute.MULTI, jute.multi([self.write() for _ in range(r.choice((0, 1, 2, 3)))])
+        if kind < 0.52:
+            return who, jute.SET_ACL, jute.listed(self.path(), self.list(), self.version())
+        if kind < 0.80:
+            op = r.choice((jute.GET, jute.GET, jute.EXISTS, jute.EXISTS, jute.CHILDREN, jute.CHILDREN2))
+            return who, op, jute.watched(self.path(), r.random() < 0.5)
+        if kind < 0.84:
+            reads = [(r.choice((jute.GET, jute.CHILDREN)), jute.watched(self.path())) for _ in range(r.choice((0, 1, 2, 3)))]
+            return who, jute.MULTI_READ, jute.multi(reads)
+        if kind < 0.87:
+            return who, r.choice((jute.GET_ACL, jute.COUNT, jute.EPHEMERALS, jute.SYNC)), jute.string(self.path())
+        if kind < 0.91:
+            return who, jute.ADD_WATCH, jute.string(self.path()) + struct.pack(">i", r.choice((0, 1, 0, 1, 2)))
+        if kind < 0.96:
+            op = r.choice((jute.CHECK_WATCHES, jute.REMOVE_WATCHES))
+            return who, op, jute.string(self.path()) + struct.pack(">i", 3)
+        if kind < 0.97:
+            return who, jute.AUTH, struct.pack(">i", 0) + jute.string("digest") + jute.buffer(b"u%d:p" % who)
+        if kind < 0.98:
+            return who, jute.WHO_AM_I, b""
+        return who, jute.PING, b""
+
+
+class Side:
+    """One server, and how its answers read without what may differ."""
+
+    def __init__(self, host, top):
+        self.wires = [Wire(host), Wire(host)]
+        self.changes = {}
+        _, error, _ = self.wires[0].call(jute.CREATE, jute.create(top))
+        assert error == 0, error
+
+    def owner(self, owner):
+        for number, wire in enumerate(self.wires):
+            if owner == wire.session:
+                return f"session {number}"
+        return owner
+
+    def change(self, zxid):
+        return self.changes.get(zxid, "older")
+
+    def stat(self, reply):
+        czxid, mzxid, _, _, version, cversion, aversion, owner, length, children, pzxid = reply.stat()
+        return [self.change(czxid), self.change(mzxid), self.change(pzxid), version, cversion, aversion, self.owner(owner), length, children]
+
+    def results(self, reply):
+        out = []
+        while True:
+            op, done, error = reply.take("i?i")
+            if done:
+                return out
+            out.append((op, error, self.body(op, reply) if op != -1 else reply.take("i")))
+
+    def body(self, op, reply):
+        if op in (jute.CREATE, jute.SYNC):
+            return reply.string()
+        if op in (jute.CREATE2, jute.CREATE_CONTAINER, jute.CREATE_TTL):
+            return reply.string(), self.stat(reply)
+        if op in (jute.EXISTS, jute.SET, jute.SET_ACL):
+            return self.stat(reply)
+        if op == jute.GET:
+            return reply.buffer(), self.stat(reply)
+        if op == jute.CHILDREN:
+            return sorted(reply.strings())
+        if op == jute.CHILDREN2:
+            return sorted(reply.strings()), self.stat(reply)
+        if op == jute.EPHEMERALS:
+            return sorted(reply.strings())
+        if op == jute.COUNT:
+            return reply.take("i")
+        if op == jute.GET_ACL:
+            return [(reply.take("i"), reply.string(), reply.string()) for _ in range(reply.take("i"))], self.stat(reply)
+        if op in (jute.MULTI, jute.MULTI_READ):
+            return self.results(reply)
+        if op == jute.WHO_AM_I:
+            return sorted((reply.string(), reply.string()) for _ in range(reply.take("i")))
+        return None
+
+    def step(self, number, who, op, body):
+        """The answer, and the events in front of it."""
+        wire = self.wires[who]
+        xid = {jute.PING: -2, jute.AUTH: -4}.get(op)
+        zxid, error, reply = wire.call(op, body, xid)
+        changed = error == 0 and op in (jute.CREATE, jute.CREATE2, jute.CREATE_CONTAINER, jute.CREATE_TTL, jute.DELETE, jute.SET, jute.SET_ACL, jute.MULTI)
+        if changed:
+            self.changes[zxid] = number
+        answer = (error, self.body(op, reply) if error == 0 and op != jute.CHECK else None)
+        # A ping of the other session brings its events forward: those that were due by now.
+        self.wires[1 - who].call(jute.PING, b"", -2)
+        events = [wire.events, self.wires[1 - who].events]
+        for wire in self.wires:
+            wire.events = []
+        return answer, events
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--apache", required=True, help="HOST:PORT of a ZooKeeper server, with extended types enabled")
+    parser.add_argument("--atoll", required=True, help="HOST:PORT of Atoll")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    top = f"/same-{random.SystemRandom().randrange(1 << 32):08x}"
+    history = History(args.seed, top)
+    one, other = Side(args.apache, top), Side(args.atoll, top)
+    errors = 0
+    for number in range(args.steps):
+        who, op, body = history.step()
+        a, b = one.step(number, who, op, body), other.step(number, who, op, body)
+        errors += a[0][0] != 0
+        if a != b:
+            print(f"step {number}, operation {op} of session {who}, body {body!r}:\n  ZooKeeper {a}\n  Atoll     {b}")
+            sys.exit(1)
+    print(json.dumps({"same": args.steps, "refused_alike": errors, "seed": args.seed}))
+
+
+if __name__ == "__main__":
+    main()
