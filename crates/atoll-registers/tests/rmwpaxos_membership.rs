@@ -133,6 +133,28 @@ fn a_lost_disk_is_replaced_by_its_new_identity() {
     sound(&mut world, &history);
 }
 
+#[test]
+fn a_hand_over_to_a_lost_disk_is_refused_and_changes_nothing() {
+    let mut world = World::new(5, 4, &[1, 2, 3]);
+    world.start_all();
+    let history = Shared::default();
+    write(&mut world, &history, 1, "chain", 0);
+    world.wipe(NodeId(2));
+    world.start(NodeId(2));
+    // Whoever decides does not know yet. Two that must both take part, one of them lost: that would be the end.
+    let refused = hand_over(&mut world, 1, members(&[2, 3]));
+    assert!(matches!(refused, Err(HandOverError::NotThere { there: 1, lost: 1, .. })), "{refused:?}");
+    // Nor is one chosen that nobody answers for.
+    world.crash(NodeId(4));
+    let refused = hand_over(&mut world, 1, members(&[4]));
+    assert!(matches!(refused, Err(HandOverError::NotThere { there: 0, lost: 0, .. })), "{refused:?}");
+    write(&mut world, &history, 3, "chain", 1);
+    let fresh = Member { node: NodeId(2), storage: storage_of(2, 1) };
+    assert_eq!(hand_over(&mut world, 1, vec![fresh, member(3)]).unwrap().epoch, 2);
+    assert_eq!(read(&mut world, &history, 1, "chain"), Some(2));
+    sound(&mut world, &history);
+}
+
 const STEPS: [&str; 6] = [
     "rmw.move.chosen",
     "rmw.move.fenced",

@@ -1,4 +1,4 @@
-//! Sealed hand-over of a group (§9a): H1 choose the next group, H2 fence, H3 list, H4 make each register final, H5 install
+//! Sealed hand-over of a group (§9a): H0 ask whether the next group is there, H1 choose the next group, H2 fence, H3 list, H4 make each register final, H5 install
 //! it in the next group, H6 open that. Every step is idempotent and may be done by several movers at once; the argument is
 //! in the words of [`super`].
 
@@ -11,7 +11,7 @@ use atoll_log::Why;
 
 use super::group::{GroupConfig, InvalidGroup, Member};
 use super::list;
-use super::message::{DoneReply, Fence, Install, Open, Reject, Status};
+use super::message::{DoneReply, Fence, Install, List, ListReply, Open, Reject, Status};
 use super::proposer::Failure;
 use super::read;
 use super::registers::{ROOT, Shared};
@@ -32,6 +32,16 @@ pub enum HandOverError {
     Overtaken {
         /// The group that serves now.
         now: GroupConfig,
+    },
+    /// Too few of the next group's data directories answered, or one of them is not there any more. Nothing happened.
+    #[error("{next} cannot take over: {there} of its data directories answer, {lost} are lost")]
+    NotThere {
+        /// The group that was wanted.
+        next: GroupConfig,
+        /// Members whose data directory answered.
+        there: usize,
+        /// Members whose node answered with another data directory, or with a closed journal.
+        lost: usize,
     },
     /// It may be half done. Nothing is lost; anybody can finish it, by the same call for one.
     #[error("the hand-over is not finished: {0}; call again to finish it")]
@@ -58,6 +68,8 @@ pub(super) async fn hand_over(
     if next.members == old.members {
         return Ok(old);
     }
+    // H0
+    is_there(shared, &next).await?;
     // H1
     let chosen = match make_final(shared, ROOT, &old, &next, deadline).await {
         Ok(state) => state.moved,
@@ -68,6 +80,29 @@ pub(super) async fn hand_over(
     let Some(chosen) = chosen else { return Err(HandOverError::Unfinished(Why::NoQuorum)) };
     finish(shared, &old, &chosen, deadline).await?;
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
+}
+
+/// H0: a successor that is chosen cannot be taken back, and without a majority of its members nothing is ever installed in it.
+/// A wiped disk is another member (T9), so a table that is a moment old may name one that is lost already.
+async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverError> {
+    let until = shared.env.now().after(shared.options.reply_timeout);
+    // Of a group that nobody knows yet an acceptor tells only whether the identity is its own.
+    let requests = to_all(next, |to| List { to, prefix: String::new(), after: None, moving: false });
+    let members = next.members.len();
+    let all = |answers: &Answers<ListReply>| match answers.outstanding() {
+        0 => Verdict::Done,
+        n if members - n >= next.majority() => Verdict::Soon,
+        _ => Verdict::Wait,
+    };
+    let answers = ask(&shared.env, requests, until, shared.options.grace, all).await;
+    let is_lost = |why: &Reject| matches!(why, Reject::WrongIdentity { .. } | Reject::StorageFailed {});
+    let lost = answers.rejections().filter(|(_, why)| is_lost(why)).count();
+    let there = answers.rejections().count() + answers.taken().count() - lost;
+    if lost > 0 || there < next.majority() {
+        hit("rmw.move.not_there");
+        return Err(HandOverError::NotThere { next: next.clone(), there, lost });
+    }
+    Ok(())
 }
 
 /// Finishes what was begun; the group that serves afterwards.

@@ -43,6 +43,8 @@
 //!
 //! Group `e`, its successor `e + 1`. Steps of a mover; each is idempotent, and any number of movers may do them at once:
 //!
+//! - **H0** Ask the members of `e + 1` whether they are there, under the identities that it names; one that lost its disk ends the
+//!   attempt. Only a courtesy to liveness: what H1 has chosen cannot be taken back.
 //! - **H1** Choose `Moved{next}` in the reserved root register of `e`. A register chooses one final value, so `e` has one
 //!   successor, whatever the movers want.
 //! - **H2** Fence a majority of `e`, durably. From then on such an acceptor takes part in a register only if its last vote for it
