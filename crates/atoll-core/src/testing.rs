@@ -10,6 +10,7 @@ pub enum Mutant {
     /// The product as it is.
     None,
     X1,
+    X16,
     NativeT1,
     NativeT2,
     NativeT3,
@@ -49,8 +50,9 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 36] = [
+    pub const ALL: [Mutant; 37] = [
         Mutant::X1,
+        Mutant::X16,
         Mutant::NativeT1,
         Mutant::NativeT2,
         Mutant::NativeT3,
@@ -126,6 +128,35 @@ mod on {
         MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
     }
 
+    /// Where a procedure is. Dropped before its end, as a node that dies drops its procedures, it counts the mark of its place.
+    #[derive(Debug)]
+    pub struct Place(Option<&'static str>);
+
+    impl Place {
+        /// At a place; `mark` says that it died there.
+        pub fn at(mark: &'static str) -> Self {
+            Place(Some(mark))
+        }
+
+        /// Went on.
+        pub fn moves(&mut self, mark: &'static str) {
+            self.0 = Some(mark);
+        }
+
+        /// Came to its end, well or not.
+        pub fn ends(mut self) {
+            self.0 = None;
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            if let Some(mark) = self.0 {
+                hit(mark);
+            }
+        }
+    }
+
     /// Whether [`take_local`] is going to be called: from now on, messages that a node sends to itself are gathered.
     pub fn watch_local(on: bool) {
         LOCAL.set(on.then(Vec::new));
@@ -152,7 +183,7 @@ mod on {
 }
 
 #[cfg(feature = "testing")]
-pub use on::{asserting, hit, mutant, set_mutant, show_local, take_local, take_marks, watch_local};
+pub use on::{Place, asserting, hit, mutant, set_mutant, show_local, take_local, take_marks, watch_local};
 
 /// Whether this known bug is in: never, outside of tests.
 #[cfg(not(feature = "testing"))]
@@ -177,6 +208,26 @@ pub fn show_local(_: crate::ids::NodeId, _: crate::frame::Class, _: &crate::fram
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn hit(_: &'static str) {}
+
+/// Where a procedure is: nothing, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[derive(Debug)]
+pub struct Place;
+
+#[cfg(not(feature = "testing"))]
+#[allow(missing_docs)]
+impl Place {
+    #[inline(always)]
+    pub fn at(_: &'static str) -> Self {
+        Place
+    }
+
+    #[inline(always)]
+    pub fn moves(&mut self, _: &'static str) {}
+
+    #[inline(always)]
+    pub fn ends(self) {}
+}
 
 /// Asserts an invariant, in release builds too; silent only while a mutation test wants the outside oracles to speak.
 #[macro_export]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{Busy, LogAppendError, LogError, Shared};
@@ -147,6 +148,7 @@ impl Shared {
     pub(super) fn submit(
         self: &Arc<Self>,
         records: Vec<LogRecord>,
+        known: Option<LogPos>,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
         if let Some(long) = records.iter().map(|r| r.payload.len()).find(|n| *n > MAX_ENTRY_BYTES) {
             return Ok(Ticket::ready(Err(LogAppendError::TooLarge(long))));
@@ -161,7 +163,8 @@ impl Shared {
         let positions = vec![LogPos::ZERO; n];
         let group =
             Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
-        let floor = self.floor();
+        // X16's mutant: a first attempt is taken to be of the moment at which it arrives.
+        let floor = known.filter(|_| !mutant(Mutant::X16)).or_else(|| self.floor());
         let items = records.into_iter().enumerate().map(|(index, r)| {
             // Copies of the log's own records are no harm, and their names say nothing.
             let foreign = r.floor.is_some() && r.op.client.0 != 0;
@@ -173,11 +176,12 @@ impl Shared {
         Ok(wait)
     }
 
-    /// What is handed in now cannot be in the log below this. None while nothing was seen of the active segment: the tail known
-    /// then may lie far back, and a look from there would take long.
+    /// What is handed in now for the first time by anybody cannot be in the log below this: the tail, or, while nothing was seen of
+    /// the active segment, that segment's start. A tail of an older one may lie far back, and a look from there would take long.
     fn floor(&self) -> Option<LogPos> {
-        let active = self.cached()?.chain.active().loglet;
-        self.seen_in(active)
+        let chain = self.cached()?;
+        let active = chain.chain.active();
+        Some(self.seen_in(active.loglet).unwrap_or(active.start))
     }
 
     /// What an append becomes when the log cannot be used at all.

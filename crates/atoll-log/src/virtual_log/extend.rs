@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{Mutant, Place, hit, mutant};
 use atoll_core::{NodeId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
@@ -93,7 +93,9 @@ impl Shared {
         successor: Successor,
     ) -> Result<Installed, ReconfigError> {
         lock(&self.state).reconfiguring += 1;
-        let done = self.replace_steps(from, successor).await;
+        let mut place = Place::at("vlog.extend.died_before_seal");
+        let done = self.replace_steps(from, successor, &mut place).await;
+        place.ends();
         lock(&self.state).reconfiguring -= 1;
         done
     }
@@ -103,6 +105,7 @@ impl Shared {
         self: &Arc<Self>,
         from: LogletId,
         next: Successor,
+        place: &mut Place,
     ) -> Result<Installed, ReconfigError> {
         let until = self.reconfigure_until();
         let (nonce, id) = (self.draw_nonce(), self.draw_loglet(Origin::Extend(from)));
@@ -118,7 +121,8 @@ impl Shared {
                 return Ok(Installed::Lost(chain));
             }
             let loglet = self.handle(old)?;
-            let Some((stop, sealed_config)) = self.seal_and_find_tail(old, &*loglet, until).await? else {
+            let Some((stop, sealed_config)) = self.seal_and_find_tail(old, &*loglet, until, place).await?
+            else {
                 // Deleted, so a newer chain must exist; or somebody else was faster.
                 if self.refreshed().await?.version == chain.version {
                     return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::NoQuorum });
@@ -146,6 +150,7 @@ impl Shared {
                     sealed_config: SealedConfig::new(),
                 });
             })?;
+            place.moves("vlog.extend.died_before_install");
             match self.install(chain.version, new, until).await? {
                 Installed::Mine(chain) => return Ok(Installed::Mine(chain)),
                 // The trim moved, say: the seal still holds, the tail is looked up again.
@@ -166,11 +171,12 @@ impl Shared {
         old: &Segment,
         loglet: &dyn Loglet,
         until: Tick,
+        place: &mut Place,
     ) -> Result<Option<(LogPos, SealedConfig)>, ReconfigError> {
         let mut pause = PAUSE;
         let mut step = Step::Seal;
         loop {
-            match self.seal_once(loglet, &mut step).await {
+            match self.seal_once(loglet, &mut step, place).await {
                 Ok(Tail { at, sealed: Some(config) }) => {
                     let stop = old.position_of(at);
                     atoll_core::invariant!(stop >= old.start, "a segment stops after its start");
@@ -193,7 +199,12 @@ impl Shared {
         }
     }
 
-    async fn seal_once(&self, loglet: &dyn Loglet, step: &mut Step) -> Result<Tail, LogletError> {
+    async fn seal_once(
+        &self,
+        loglet: &dyn Loglet,
+        step: &mut Step,
+        place: &mut Place,
+    ) -> Result<Tail, LogletError> {
         if mutant(Mutant::VlogInstallWithoutSeal) {
             let tail = loglet.check_tail().await?;
             return Ok(Tail { at: tail.at, sealed: Some(tail.sealed.unwrap_or_default()) });
@@ -201,6 +212,7 @@ impl Shared {
         if *step == Step::Seal {
             loglet.seal().await?;
             *step = Step::CheckTail;
+            place.moves("vlog.extend.died_after_seal");
         }
         let tail = loglet.check_tail().await?;
         if tail.sealed.is_none() {

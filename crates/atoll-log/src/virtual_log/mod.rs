@@ -186,7 +186,20 @@ impl VirtualLog {
         &self,
         records: Vec<LogRecord>,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
-        self.0.submit(records)
+        self.0.submit(records, None)
+    }
+
+    /// Like [`VirtualLog::submit`], for records that come from a client outside, which may have left for another node by now:
+    /// `known` is a tail that the client, or whoever spoke to it, knew before it sent those of them that have no floor. A node
+    /// that was stopped in between finds what the client has appended elsewhere from there on, whatever segments came since
+    /// (X16, V2).
+    #[allow(clippy::type_complexity)]
+    pub fn submit_known(
+        &self,
+        records: Vec<LogRecord>,
+        known: LogPos,
+    ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
+        self.0.submit(records, Some(known))
     }
 
     /// The tail: above every append acknowledged before this call, by anybody. Joins the next round, never one under way (V14).

@@ -1,6 +1,7 @@
 //! seal (native §4): to all servers, done at a majority (T13: always all, again and again, with jitter).
 
-use atoll_core::testing::hit;
+use atoll_core::Tick;
+use atoll_core::testing::{Place, hit};
 use atoll_log::LogletError;
 
 use super::loglet::{Group, failure};
@@ -11,6 +12,13 @@ impl Group {
     pub(crate) async fn seal(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();
         let quorum = self.config.quorum();
+        let mut place = Place::at("native.seal.died_early");
+        let done = self.seal_rounds(until, quorum, &mut place).await;
+        place.ends();
+        done
+    }
+
+    async fn seal_rounds(&self, until: Tick, quorum: usize, place: &mut Place) -> Result<(), LogletError> {
         loop {
             let request = Seal { loglet: self.id, config: self.config_bytes.clone() };
             let sealed =
@@ -18,7 +26,11 @@ impl Group {
             let replies = self
                 .env
                 .gather(&self.nodes, request, self.round_end(), |r| {
-                    r.ok().filter(|(_, a)| sealed(a)).count() >= quorum
+                    let n = r.ok().filter(|(_, a)| sealed(a)).count();
+                    if n > 0 && n < quorum {
+                        place.moves("native.seal.died_with_a_minority");
+                    }
+                    n >= quorum
                 })
                 .await;
             if replies.ok().filter(|(_, a)| sealed(a)).count() >= quorum {

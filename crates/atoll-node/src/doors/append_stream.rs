@@ -47,6 +47,9 @@ struct Lane {
     log: Arc<dyn LogBackend>,
     client: ClientId,
     last_seq: u64,
+    /// The highest tail that was told to the client on this stream, positions answered included. What it sends for the first time
+    /// may reach us late, when it has long given us up and sent it elsewhere: not below this (X16).
+    known: LogPos,
 }
 
 /// Replies of one stream; polling it does all of the work.
@@ -174,7 +177,7 @@ impl AppendStream {
                     _ => log.known_tail(),
                 },
             };
-            Ok((Lane { log, client: ClientId(open.client), last_seq: 0 }, tail))
+            Ok((Lane { log, client: ClientId(open.client), last_seq: 0, known: tail }, tail))
         }));
     }
 
@@ -212,8 +215,9 @@ impl AppendStream {
                 );
                 self.unanswered.push_back(Unanswered::Refused(refusal));
             }
-            Ok(records) => {
+            Ok(mut records) => {
                 lane.last_seq = records.first_seq + records.payloads.len() as u64 - 1;
+                records.known = Some(lane.known);
                 self.hand_in(records);
             }
             Err(refusal) => self.unanswered.push_back(Unanswered::Refused(refusal)),
@@ -245,7 +249,12 @@ impl AppendStream {
                     Poll::Ready(result) => {
                         self.unanswered_bytes -= *bytes;
                         match result {
-                            Ok(positions) => Outcome { runs: runs(&positions), failed: None },
+                            Ok(positions) => {
+                                if let (Some(lane), Some(last)) = (&mut self.lane, positions.last()) {
+                                    lane.known = lane.known.max(last.plus(1));
+                                }
+                                Outcome { runs: runs(&positions), failed: None }
+                            }
                             Err(refusal) => failed(&refusal),
                         }
                     }

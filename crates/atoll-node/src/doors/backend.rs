@@ -61,6 +61,9 @@ pub struct LogRecords {
     pub payloads: Vec<Bytes>,
     /// Set if some were sent before: search from here on first (contracts X16).
     pub floor: Option<LogPos>,
+    /// A tail that was known to the sender before it sent those that have no floor: copies that it made elsewhere since then lie
+    /// there or above.
+    pub known: Option<LogPos>,
 }
 
 /// What became of records handed in.

@@ -137,6 +137,7 @@ pub(super) fn check_records(client: ClientId, records: proto::Records) -> Result
         first_seq: records.first_seq,
         payloads: records.payloads,
         floor: records.floor.map(LogPos),
+        known: None,
     })
 }
 

@@ -225,7 +225,12 @@ impl LogBackend for LogView {
             floor: records.floor,
             payload: payload.clone(),
         };
-        match self.log.submit((records.first_seq..).zip(&records.payloads).map(record).collect()) {
+        let all = (records.first_seq..).zip(&records.payloads).map(record).collect();
+        let submitted = match records.known {
+            Some(known) => self.log.submit_known(all, known),
+            None => self.log.submit(all),
+        };
+        match submitted {
             Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),
             Err(_) => Submitted::Busy(records),
         }
