@@ -8,6 +8,7 @@
 //! | `workload/` | what clients and operators do |
 //! | `scenario/` | clusters, loads and faults put together; one run of one seed |
 
+pub mod coverage;
 pub mod mutants;
 pub mod oracle;
 pub mod rng;

@@ -1,14 +1,16 @@
 //! `atoll-sim`: runs seeds, replays one, tries the mutants.
 
+use std::collections::BTreeMap;
 use std::io::BufWriter;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_core::testing::Mutant;
-use atoll_sim::mutants;
-use atoll_sim::runner::{FULL_SEED, catch_panics, run_many, run_one};
+use atoll_sim::runner::{Sums, catch_panics, run_many, run_one};
+use atoll_sim::scenario::phases::Size;
 use atoll_sim::scenario::{self, Scenario};
+use atoll_sim::{coverage, mutants};
 use clap::{Parser, Subcommand};
 
 /// Failures of a scenario that are told in words; of further ones only the seed is.
@@ -23,7 +25,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a range of seeds. The last line is `N passed, M failed`.
+    /// Runs a range of seeds; with scenario `all`, a tenth of them of every other scenario, too. The last line is `N passed, M failed`.
     Run {
         /// A scenario of `list`, several with commas, or `every` for all of them one after the other.
         #[arg(long, default_value = "all")]
@@ -40,7 +42,7 @@ enum Command {
         /// Print the coverage marks and how many seeds reached each.
         #[arg(long)]
         marks: bool,
-        /// Do not fail for coverage marks that were not reached: for a few seeds.
+        /// Do not fail for coverage marks that were not reached. Fewer than 100 seeds are not asked for any.
         #[arg(long)]
         partial: bool,
     },
@@ -112,69 +114,96 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
         .collect()
 }
 
-fn run(
-    scenarios: &[Scenario],
+/// What is run with which seeds: with `all`, a tenth of its seeds of every other scenario, too. Directed ones among them tell
+/// what chance alone does not.
+fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Range<u64>)> {
+    let share = seeds.start..seeds.start + (seeds.end.saturating_sub(seeds.start)) / 10;
+    let shared = chosen.iter().any(|s| s.name == "all");
+    let others: Vec<Scenario> = scenario::all()
+        .into_iter()
+        .filter(|s| shared && !share.is_empty() && chosen.iter().all(|c| c.name != s.name))
+        .collect();
+    let full = chosen.into_iter().map(|s| (s, seeds.clone()));
+    full.chain(others.into_iter().map(|s| (s, share.clone()))).collect()
+}
+
+/// What a run is to do.
+struct Wanted {
     seeds: Range<u64>,
     threads: usize,
     mutant: Mutant,
     show_marks: bool,
     partial: bool,
-) -> bool {
+}
+
+/// Runs one scenario and prints its line; its sums, and how many of its marks are missing.
+fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sums, usize) {
+    let before = cpu_seconds();
+    let told = AtomicU64::new(0);
+    let n = seeds.end.saturating_sub(seeds.start);
+    let sums = run_many(scenario, seeds, wanted.threads, wanted.mutant, &|_| false, &|seed, outcome| {
+        if let Some(first) = outcome.failures.first()
+            && told.fetch_add(1, Ordering::Relaxed) < MOST_TOLD
+        {
+            println!("FAILED {} seed {seed}: {first}", scenario.name);
+            println!("  replay: {} --trace trace.txt", command_of(scenario, seed, wanted.mutant));
+        }
+    });
+    let cpu = cpu_seconds() - before;
+    if sums.failed > MOST_TOLD {
+        let seeds: Vec<u64> = sums.failures.iter().map(|(seed, _)| *seed).collect();
+        println!("all failing seeds of {}: {seeds:?}", scenario.name);
+    }
+    println!(
+        "{}: {n} seeds, {}, {} faults of frames, {} events, {cpu:.1} s of CPU ({:.1} seeds/s), traces {:016x}",
+        scenario.name,
+        sums.size,
+        sums.frame_faults,
+        sums.events,
+        n as f64 / cpu.max(0.01),
+        sums.trace
+    );
+    if let Some(least) = sums.least.filter(|_| scenario.full) {
+        println!("  every seed has at least {least}");
+    }
+    if wanted.show_marks {
+        for (mark, n) in &sums.marks {
+            println!("  {n:>6} {mark}");
+        }
+    }
+    let asked = n >= coverage::SEEDS && wanted.mutant == Mutant::None;
+    let missing = scenario.marks.iter().filter(|m| asked && !sums.marks.contains_key(**m));
+    (sums.clone(), missing.inspect(|mark| println!("  mark never reached: {mark}")).count())
+}
+
+fn run(scenarios: Vec<Scenario>, wanted: &Wanted) -> bool {
+    let n = wanted.seeds.end.saturating_sub(wanted.seeds.start);
+    let of_all = scenarios.iter().any(|s| s.name == "all");
     let (mut passed, mut failed, mut missing) = (0, 0, 0);
-    for scenario in scenarios {
-        let before = cpu_seconds();
-        let told = AtomicU64::new(0);
-        let sums = run_many(scenario, seeds.clone(), threads, mutant, false, &|seed, outcome| {
-            if let Some(first) = outcome.failures.first()
-                && told.fetch_add(1, Ordering::Relaxed) < MOST_TOLD
-            {
-                println!("FAILED {} seed {seed}: {first}", scenario.name);
-                println!("  replay: {} --trace trace.txt", command_of(scenario, seed, mutant));
-            }
-        });
-        let cpu = cpu_seconds() - before;
-        if sums.failed > MOST_TOLD {
-            let seeds: Vec<u64> = sums.failures.iter().map(|(seed, _)| *seed).collect();
-            println!("all failing seeds of {}: {seeds:?}", scenario.name);
+    let mut size = Size::default();
+    let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for (scenario, seeds) in with_shares(scenarios, &wanted.seeds) {
+        let (sums, lacks) = run_scenario(&scenario, seeds, wanted);
+        (passed, failed, missing) = (passed + sums.passed, failed + sums.failed, missing + lacks);
+        size.add(&sums.size);
+        for (mark, seeds) in sums.marks {
+            *marks.entry(mark).or_default() += seeds;
         }
-        let runs = sums.passed + sums.failed;
-        println!(
-            "{}: {runs} seeds, {} operations, {} faults (and {} of frames), {} reconfigurations, {:.2} virtual hours, {} events, \
-             {cpu:.1} s of CPU ({:.1} seeds/s), traces {:016x}",
-            scenario.name,
-            sums.operations,
-            sums.faults.0,
-            sums.faults.1,
-            sums.reconfigurations,
-            sums.virtual_ns as f64 / 3.6e12,
-            sums.events,
-            runs as f64 / cpu.max(0.01),
-            sums.trace
-        );
-        if sums.small > 0 {
-            let (operations, faults, changes, seconds) = FULL_SEED;
-            println!(
-                "  {} of them smaller than {seconds} s, {operations} operations, {faults} faults, {changes} reconfigurations",
-                sums.small
-            );
-        }
-        if show_marks {
-            for (mark, n) in &sums.marks {
-                println!("  {n:>6} {mark}");
-            }
-        }
-        for mark in scenario.marks.iter().filter(|m| !sums.marks.contains_key(**m)) {
-            println!("  mark never reached: {mark}");
+    }
+    println!("in all: {size}");
+    if of_all && n >= coverage::SEEDS && wanted.mutant == Mutant::None {
+        for listed in coverage::missing(&marks) {
+            println!("never reached: {listed}");
             missing += 1;
         }
-        passed += sums.passed;
-        failed += sums.failed;
     }
-    if missing > 0 && !partial {
-        println!("{missing} marks were never reached: the run does not test what it is meant to");
+    if missing > 0 && !wanted.partial {
+        println!(
+            "{missing} marks or listed scenarios were never reached: the run does not test what it is meant to"
+        );
     }
     println!("{passed} passed, {failed} failed");
-    failed == 0 && (missing == 0 || partial)
+    failed == 0 && (missing == 0 || wanted.partial)
 }
 
 fn replay(
@@ -195,14 +224,8 @@ fn replay(
         println!("FAILED {} seed {seed}: {failure}", scenario.name);
     }
     println!(
-        "{} seed {seed}: trace {:016x} over {} events, {} operations, {} faults, {} reconfigurations, {:.1} virtual seconds",
-        scenario.name,
-        outcome.trace.0,
-        outcome.trace.1,
-        outcome.operations,
-        outcome.totals.faults,
-        outcome.reconfigurations,
-        outcome.virtual_ns as f64 / 1e9
+        "{} seed {seed}: trace {:016x} over {} events, {}",
+        scenario.name, outcome.trace.0, outcome.trace.1, outcome.size
     );
     Ok(outcome.failures.is_empty())
 }
@@ -223,7 +246,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
         Command::Run { scenario, seeds, threads, mutant, marks, partial } => {
-            chosen(&scenario).map(|s| run(&s, seeds, threads, mutant.unwrap_or(Mutant::None), marks, partial))
+            let mutant = mutant.unwrap_or(Mutant::None);
+            chosen(&scenario).map(|s| run(s, &Wanted { seeds, threads, mutant, show_marks: marks, partial }))
         }
         Command::Replay { scenario, seed, trace, mutant } => chosen(&scenario).and_then(|s| {
             let mut fine = true;

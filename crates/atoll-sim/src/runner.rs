@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks, watch_local};
 
+use crate::scenario::phases::Size;
 use crate::scenario::{Outcome, Scenario, TraceOut};
 
 thread_local! {
@@ -29,10 +30,21 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
     take_marks();
     let run = catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed, out)));
     set_mutant(Mutant::None);
-    run.unwrap_or_else(|_| {
+    let mut outcome = run.unwrap_or_else(|_| {
         let what = PANIC.take().unwrap_or_else(|| "a panic without words".to_owned());
         Outcome { failures: vec![format!("PANIC: {what}")], marks: take_marks(), ..Outcome::default() }
-    })
+    });
+    // A mutant that slows everything down is not thereby found.
+    let must_be_full = scenario.full && mutant == Mutant::None && outcome.failures.is_empty();
+    if must_be_full && !outcome.size.reaches(&Size::FULL) {
+        outcome.failures.push(format!("SMALL: {}; a full seed has {}", outcome.size, Size::FULL));
+    }
+    outcome
+}
+
+/// Whether a violation is one of safety: no mere lack of progress, and nothing of the harness.
+pub fn is_of_safety(failure: &str) -> bool {
+    !["LIVENESS", "SPIN", "HARNESS", "SMALL"].iter().any(|word| failure.starts_with(word))
 }
 
 /// Sums over runs.
@@ -42,18 +54,14 @@ pub struct Sums {
     pub passed: u64,
     /// Runs with one.
     pub failed: u64,
-    /// Operations answered.
-    pub operations: u64,
-    /// Faults done, and faults of single frames.
-    pub faults: (u64, u64),
-    /// Reconfigurations.
-    pub reconfigurations: u64,
-    /// Virtual time.
-    pub virtual_ns: u64,
+    /// Everything together.
+    pub size: Size,
+    /// Of each of these the least that a seed had, those that failed not counted.
+    pub least: Option<Size>,
+    /// Faults of single frames.
+    pub frame_faults: u64,
     /// Events handled.
     pub events: u64,
-    /// Runs of a full scenario that were smaller than promised.
-    pub small: u64,
     /// Coverage marks, with the number of runs that reached each.
     pub marks: BTreeMap<&'static str, u64>,
     /// Seed, first violation.
@@ -62,31 +70,21 @@ pub struct Sums {
     pub trace: u64,
 }
 
-/// What a full seed promises: operations, faults, reconfigurations, virtual seconds.
-pub const FULL_SEED: (u64, u64, u64, u64) = (1_000, 20, 5, 60);
-
 impl Sums {
-    fn add(&mut self, scenario: &Scenario, seed: u64, outcome: Outcome) {
-        let (operations, faults, changes, seconds) = FULL_SEED;
-        let full = outcome.operations >= operations
-            && outcome.totals.faults >= faults
-            && outcome.reconfigurations >= changes
-            && outcome.virtual_ns >= seconds * 1_000_000_000;
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        let size = outcome.size;
         match outcome.failures.into_iter().next() {
             None => {
                 self.passed += 1;
-                self.small += u64::from(scenario.full && !full);
+                self.least = Some(self.least.map_or(size, |least| least.least(&size)));
             }
             Some(first) => {
                 self.failed += 1;
                 self.failures.push((seed, first));
             }
         }
-        self.operations += outcome.operations;
-        self.faults.0 += outcome.totals.faults;
-        self.faults.1 += outcome.totals.frame_faults;
-        self.reconfigurations += outcome.reconfigurations;
-        self.virtual_ns += outcome.virtual_ns;
+        self.size.add(&size);
+        self.frame_faults += outcome.totals.frame_faults;
         self.events += outcome.totals.events;
         self.trace ^= outcome.trace.0.rotate_left((seed % 64) as u32);
         for mark in outcome.marks.into_keys() {
@@ -95,13 +93,13 @@ impl Sums {
     }
 }
 
-/// Runs a scenario with every seed of the range; `tell` hears of each failure as it is found.
+/// Runs a scenario with every seed of the range, or until an outcome is `enough`; `tell` hears of each outcome.
 pub fn run_many(
     scenario: &Scenario,
     seeds: Range<u64>,
     threads: usize,
     mutant: Mutant,
-    stop_at_first: bool,
+    enough: &(dyn Fn(&Outcome) -> bool + Sync),
     tell: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Sums {
     let next = AtomicU64::new(seeds.start);
@@ -116,11 +114,11 @@ pub fn run_many(
                     }
                     let outcome = run_one(scenario, seed, mutant, None);
                     tell(seed, &outcome);
-                    if stop_at_first && !outcome.failures.is_empty() {
+                    if enough(&outcome) {
                         next.store(seeds.end, Ordering::Relaxed);
                     }
                     let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-                    sums.add(scenario, seed, outcome);
+                    sums.add(seed, outcome);
                 }
             });
         }

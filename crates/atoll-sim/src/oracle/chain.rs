@@ -24,6 +24,8 @@ struct History {
     chain: Option<Chain>,
     /// Every Loglet that was ever in it.
     ids: BTreeSet<LogletId>,
+    /// Loglets in the order in which they became active.
+    active: Vec<LogletId>,
     changes: u64,
 }
 
@@ -51,6 +53,13 @@ impl ChainOracle {
             NativeConfig::from_bytes(s.config.clone())
                 .is_ok_and(|c| c.storage_of(node).is_some() || (s.stop.is_none() && c.sequencer.0 == node))
         })
+    }
+
+    /// How many Loglets have become active in a log after `old`.
+    pub fn later_than(&self, name: &str, old: LogletId) -> usize {
+        let Some(history) = self.logs.get(name) else { return 0 };
+        let at = history.active.iter().position(|id| *id == old);
+        at.map_or(0, |at| history.active.len() - 1 - at)
     }
 
     /// The newest chain of every log.
@@ -82,6 +91,9 @@ impl ChainOracle {
         let skipped = chosen.version > history.version + 1;
         history.version = chosen.version;
         history.changes += 1;
+        if history.active.last() != Some(&chain.active().loglet) {
+            history.active.push(chain.active().loglet);
+        }
         let before_ids = history.ids.clone();
         history.ids.extend(chain.segments().iter().map(|s| s.loglet));
         if skipped {

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::testing::hit;
 use atoll_core::{
     Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId, roles,
 };
@@ -183,6 +184,12 @@ impl NativeOracle {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_none() {
             ghost.config = NativeConfig::from_bytes(config.clone()).ok();
+            match ghost.config.as_ref().map_or(0, |c| c.servers.len()) {
+                1 => hit("sim.native.one_server"),
+                3 => hit("sim.native.three_servers"),
+                5 => hit("sim.native.five_servers"),
+                _ => {}
+            }
             ghost.advance();
         }
     }

@@ -106,6 +106,13 @@ impl RmwOracle {
         self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
     }
 
+    /// Whether somebody has proposed to hand over: it may be chosen at any time, and cannot be taken back.
+    pub fn may_be_handing_over(&self) -> bool {
+        let root = self.registers.get(&(self.opened, String::new()));
+        let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
+        self.is_handing_over() || root.is_some_and(|ghost| ghost.proposals.values().any(is_move))
+    }
+
     fn learn(&mut self, group: &GroupConfig, verdict: &mut Verdict) {
         match self.groups.get(&group.epoch) {
             Some(other) if other != group => {

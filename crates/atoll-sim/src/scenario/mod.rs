@@ -1,5 +1,7 @@
 //! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
 
+mod directed;
+mod marks;
 mod native;
 pub mod nemesis;
 pub mod node;
@@ -12,6 +14,7 @@ mod virtuallog;
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use crate::scenario::phases::Size;
 use crate::world::Totals;
 
 /// Where a run writes its events in words.
@@ -26,12 +29,8 @@ pub struct Outcome {
     pub trace: (u64, u64),
     /// What the world did.
     pub totals: Totals,
-    /// Operations that clients got answers to.
-    pub operations: u64,
-    /// Changes of chains and of register groups.
-    pub reconfigurations: u64,
-    /// Virtual time.
-    pub virtual_ns: u64,
+    /// How large it was.
+    pub size: Size,
     /// Coverage marks.
     pub marks: BTreeMap<&'static str, u64>,
 }
@@ -65,6 +64,9 @@ pub fn all() -> Vec<Scenario> {
         registers::LIVES,
         seals::NATIVE,
         seals::VIRTUALLOG,
+        directed::LATE,
+        directed::SLEEPERS,
+        directed::RULE_K,
     ]
 }
 

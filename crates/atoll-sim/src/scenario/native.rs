@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::parts::Parts;
 use crate::scenario::phases::{Faults, play, stage};
-use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::native as load;
 use crate::world::{Weather, World};
 
@@ -20,7 +20,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "native",
     about: "bare NativeLoglets: appends, checks, reads, trims; seals by sealers that die; deletions; sleepers",
     run,
-    marks: &[],
+    marks: marks::NATIVE,
     full: true,
 };
 

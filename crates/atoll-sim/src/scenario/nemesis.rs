@@ -129,19 +129,43 @@ impl Menu {
 /// Whether a host may lose its disk now: false while an earlier loss is not repaired.
 pub type MayLose = Box<dyn Fn(usize) -> bool + Send>;
 
-/// Draws faults until `until`, every `every` on average.
+/// How the faults of a run go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As the scenario wants it.
+    Usual,
+    /// The time is over, but too little has happened in it: everything is healed once, then faults are rare.
+    Rare,
+    /// No more.
+    Over,
+}
+
+/// How many times rarer faults are then.
+const RARE: u32 = 10;
+
+/// Draws faults as long as `pace` says, every `every` on average.
 pub async fn run<H: Clone>(
     env: Env,
     cluster: Cluster<H>,
     mut rng: Rng,
     menu: Menu,
     every: Duration,
-    until: Tick,
+    pace: impl Fn(Tick) -> Pace,
     may_lose: MayLose,
 ) {
     let hosts = cluster.hosts() as u64;
     let mut quiet_at = Tick(0);
-    while env.now() < until {
+    let mut last = Pace::Usual;
+    loop {
+        let now = pace(env.now());
+        let every = match now {
+            Pace::Usual => every,
+            Pace::Rare => every * RARE,
+            Pace::Over => break,
+        };
+        if now != std::mem::replace(&mut last, now) {
+            heal(&cluster, hosts as usize);
+        }
         let pause = rng.tail(every.as_nanos() as u64);
         env.sleep(Duration::from_nanos(pause)).await;
         let weights = menu.weights();
@@ -186,11 +210,14 @@ pub async fn run<H: Clone>(
             Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
             _ => {}
         }
-        // Partitions, moods and closed journals would stay for ever: they end every now and then.
+        // Partitions, moods, closed journals and full disks would stay for ever: they end every now and then.
         if env.now() >= quiet_at {
             quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
             cluster.inject(Fault::HealNetwork);
             restart_closed(&cluster, &mut rng);
+            if menu.full_disk > 0 {
+                cluster.inject(Fault::FullDisk { host: rng.below(hosts) as usize, full: false });
+            }
         }
     }
     heal(&cluster, hosts as usize);

@@ -12,12 +12,14 @@ use crate::oracle::register::RegisterOracle;
 use crate::oracle::wire::WireOracle;
 use crate::rng::Rng;
 use crate::scenario::Outcome;
-use crate::scenario::nemesis::{self, MayLose, Menu};
+use crate::scenario::nemesis::{self, MayLose, Menu, Pace};
 use crate::world::clients::Cluster;
 use crate::world::{Assembly, World};
 
 /// Virtual length of the phase under faults, of a seed of full size.
 pub const SAFETY: Duration = Duration::from_secs(60);
+/// A seed that is not full by then goes on, for so many times that length at most.
+const MOST_LENGTHS: u64 = 4;
 /// How long each step of the demand for progress may take in a healed cluster.
 pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -42,9 +44,73 @@ impl Flag {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// Lowers it.
+    pub fn lower(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
     /// Whether it is raised.
     pub fn is_up(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How large a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Operations that clients got answers to.
+    pub operations: u64,
+    /// Faults, those of single frames not counted.
+    pub faults: u64,
+    /// Changes of chains and of register groups.
+    pub reconfigurations: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+}
+
+impl Size {
+    /// What every seed of a full scenario has at least.
+    pub const FULL: Size =
+        Size { operations: 1_000, faults: 20, reconfigurations: 5, virtual_ns: SAFETY.as_nanos() as u64 };
+
+    /// Counts another run in.
+    pub fn add(&mut self, other: &Size) {
+        self.operations += other.operations;
+        self.faults += other.faults;
+        self.reconfigurations += other.reconfigurations;
+        self.virtual_ns += other.virtual_ns;
+    }
+
+    /// The smaller one of each.
+    #[must_use]
+    pub fn least(&self, other: &Size) -> Size {
+        Size {
+            operations: self.operations.min(other.operations),
+            faults: self.faults.min(other.faults),
+            reconfigurations: self.reconfigurations.min(other.reconfigurations),
+            virtual_ns: self.virtual_ns.min(other.virtual_ns),
+        }
+    }
+
+    /// Whether nothing is smaller than in `least`.
+    pub fn reaches(&self, least: &Size) -> bool {
+        self.operations >= least.operations
+            && self.faults >= least.faults
+            && self.reconfigurations >= least.reconfigurations
+            && self.virtual_ns >= least.virtual_ns
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:.1} virtual seconds, {} operations, {} faults, {} reconfigurations",
+            self.virtual_ns as f64 / 1e9,
+            self.operations,
+            self.faults,
+            self.reconfigurations
+        )
     }
 }
 
@@ -79,6 +145,16 @@ impl<H: Clone + Send + 'static> Stage<H> {
     /// Starts a client.
     pub fn spawn(&self, name: &'static str, client: impl Future<Output = ()> + Send + 'static) {
         self.env.spawn(name, Box::pin(client));
+    }
+
+    /// How large the run is by now; the clients' clock shows virtual time.
+    pub fn size(&self) -> Size {
+        Size {
+            operations: self.oracles.log.operations() + self.oracles.register.operations(),
+            faults: self.cluster.faults(),
+            reconfigurations: self.oracles.wire.lock().reconfigurations(),
+            virtual_ns: self.env.now().0,
+        }
     }
 
     /// Hands the violations that clients found to the world.
@@ -162,13 +238,21 @@ where
     D: Future<Output = ()> + Send + 'static,
 {
     let until = Tick(world.now()).after(faults.during);
+    let is_full = faults.during >= SAFETY;
+    let most = until.0 + MOST_LENGTHS * faults.during.as_nanos() as u64;
+    let sized = stage.clone();
+    let pace = move |now: Tick| match now < until {
+        true => Pace::Usual,
+        false if is_full && now.0 < most && !sized.size().reaches(&Size::FULL) => Pace::Rare,
+        false => Pace::Over,
+    };
     let trouble = nemesis::run(
         stage.env.clone(),
         stage.cluster.clone(),
         rng.fork(),
         faults.menu,
         faults.every,
-        until,
+        pace,
         faults.may_lose,
     );
     for _ in 0..faults.nervous {
@@ -190,24 +274,15 @@ where
             satisfied.raise();
         });
     }
-    let most = until.0 + faults.during.as_nanos() as u64;
     let done = healed.clone();
-    world.run(most, &mut || done.is_up());
+    world.run(most + faults.during.as_nanos() as u64, &mut || done.is_up());
     demand_progress(world, stage, &satisfied);
     world.finish();
     stage.report();
     let mut failures = std::mem::take(&mut world.verdict.failures);
     failures.extend(std::mem::take(&mut stage.cluster.state().failures));
-    let reconfigurations = stage.oracles.wire.lock().reconfigurations();
-    Outcome {
-        failures,
-        trace: world.trace_hash(),
-        totals: world.totals(),
-        operations: stage.oracles.log.operations() + stage.oracles.register.operations(),
-        reconfigurations,
-        virtual_ns: world.now(),
-        marks: take_marks(),
-    }
+    let size = Size { virtual_ns: world.now(), ..stage.size() };
+    Outcome { failures, trace: world.trace_hash(), totals: world.totals(), size, marks: take_marks() }
 }
 
 /// Lets time pass until everybody is satisfied; a step of the demand that takes longer than [`PROGRESS_WITHIN`] fails.

@@ -9,8 +9,8 @@ use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::parts::{Handles, Parts};
-use crate::scenario::phases::{Faults, Stage, play, stage};
-use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::scenario::phases::{Faults, Flag, Stage, play, stage};
+use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::register as load;
 use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
@@ -20,7 +20,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "registers",
     about: "RMWPaxos registers: reads and conditional writes from all nodes, duels, hand-overs of the group",
     run,
-    marks: &[],
+    marks: marks::REGISTERS,
     full: true,
 };
 
@@ -29,7 +29,7 @@ pub const LIVES: Scenario = Scenario {
     name: "register-lives",
     about: "directed: proposers die and return within milliseconds; what a life began meets the next one",
     run: run_lives,
-    marks: &[],
+    marks: marks::REGISTER_LIVES,
     full: false,
 };
 
@@ -74,7 +74,8 @@ async fn deaths(stage: Stage<Handles>) {
 fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_6769);
     let members = [1, 3, 3, 3, 5][rng.below(5) as usize];
-    let hosts = members + rng.below(3) as usize;
+    // A group of one moves, too: there is another host for it.
+    let hosts = (members + rng.below(3) as usize).max(2);
     let weather = Weather {
         latency_ns: [50_000, 300_000, 2_000_000][rng.below(3) as usize],
         sync_ns: [50_000, 200_000, 3_000_000][rng.below(3) as usize],
@@ -98,32 +99,32 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     for _ in 0..clients {
         stage.spawn("client", load::client(stage.clone(), names.clone(), think));
     }
-    if hosts > 1 {
-        stage.spawn("operator", operator(stage.clone(), hosts));
-    }
+    let deciding = Flag::default();
+    stage.spawn("operator", operator(stage.clone(), hosts, deciding.clone()));
     // In some runs disks are lost: the operator hands over to the new ones.
     let wipe = rng.below(3) * u64::from(members > 1);
     let menu = Menu { wipe, ..Menu::USUAL }.some(&mut rng);
     let every = Duration::from_millis(200 + rng.below(1500));
     let demand = load::demand(stage.clone(), names);
-    let faults = Faults { may_lose: may_lose(&stage), ..Faults::usual(menu, every) };
+    let faults = Faults { may_lose: may_lose(&stage, deciding), ..Faults::usual(menu, every) };
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
 /// One acceptor's disk at a time, and the next only when the group that serves names no lost one.
-fn may_lose(stage: &Stage<Handles>) -> Box<dyn Fn(usize) -> bool + Send> {
+fn may_lose(stage: &Stage<Handles>, deciding: Flag) -> Box<dyn Fn(usize) -> bool + Send> {
     let stage = stage.clone();
     Box::new(move |host| {
         let wire = stage.oracles.wire.lock();
         let Some(group) = wire.rmw.newest_group() else { return false };
         let fine = |m: &Member| stage.cluster.storage(m.node.0 as usize - 1) == Some(m.storage);
         let inside = group.members.iter().any(|m| m.node.0 as usize - 1 == host);
-        !wire.rmw.is_handing_over() && (!inside || group.members.len() >= 3) && group.members.iter().all(fine)
+        let settled = !deciding.is_up() && !wire.rmw.may_be_handing_over();
+        settled && (!inside || group.members.len() >= 3) && group.members.iter().all(fine)
     })
 }
 
 /// Hands the registers over to other groups, now and then.
-async fn operator(stage: Stage<Handles>, hosts: usize) {
+async fn operator(stage: Stage<Handles>, hosts: usize, deciding: Flag) {
     while !stage.over.is_up() {
         stage.pause(Duration::from_millis(4_000)).await;
         let size = [1, 3, 5][stage.below(3) as usize].min(hosts);
@@ -137,6 +138,9 @@ async fn operator(stage: Stage<Handles>, hosts: usize) {
         let members =
             lives.iter().map(|(h, s)| Member { node: NodeId(*h as u32 + 1), storage: *s }).collect();
         let Some(life) = stage.cluster.any_from(first) else { continue };
+        // From the look at the next group on (H0) its disks stay: what is chosen then cannot be taken back.
+        deciding.raise();
         let _ = life.handles.registers.hand_over(members).await;
+        deciding.lower();
     }
 }

@@ -15,7 +15,7 @@ use crate::scenario::nemesis::Menu;
 use crate::scenario::node::Nodes;
 use crate::scenario::parts::Parts;
 use crate::scenario::phases::{Faults, play, stage};
-use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::{log, native};
 use crate::world::{Weather, World};
 
@@ -24,7 +24,7 @@ pub const NATIVE: Scenario = Scenario {
     name: "native-seals",
     about: "directed: seals race appends of bare loglets; entries on few servers, different majorities, late repairs",
     run: run_native,
-    marks: &[],
+    marks: marks::NATIVE_SEALS,
     full: false,
 };
 
@@ -33,7 +33,7 @@ pub const VIRTUALLOG: Scenario = Scenario {
     name: "vlog-seals",
     about: "directed: extends race appends and checks; stale clients meet sealed tails that grow",
     run: run_virtuallog,
-    marks: &[],
+    marks: marks::VLOG_SEALS,
     full: false,
 };
 

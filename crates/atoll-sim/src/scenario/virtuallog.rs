@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
 use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
-use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::{log as load, membership};
 use crate::world::{Weather, World};
 
@@ -17,7 +17,7 @@ pub const VIRTUALLOG: Scenario = Scenario {
     name: "virtuallog",
     about: "several logs, pipelined appenders, readers, trims; extends, truncates, rebuilds; nodes die in the middle",
     run: |seed, out| run(seed, out, &Shape { salt: 0x0076_6c6f67, ..Shape::LOGS }),
-    marks: &[],
+    marks: marks::VIRTUALLOG,
     full: true,
 };
 
@@ -26,7 +26,7 @@ pub const CRASHES: Scenario = Scenario {
     name: "crashes",
     about: "power cuts of all nodes at one instant, kills, torn writes; nothing else",
     run: |seed, out| run(seed, out, &Shape { salt: 0x0063_72617368, menu: CRASHES_ONLY, ..Shape::LOGS }),
-    marks: &[],
+    marks: marks::CRASHES,
     full: true,
 };
 
@@ -37,7 +37,7 @@ pub const DISKS: Scenario = Scenario {
     run: |seed, out| {
         run(seed, out, &Shape { salt: 0x0064_69736b73, menu: DISK_TROUBLE, least: 3, ..Shape::LOGS })
     },
-    marks: &[],
+    marks: marks::DISKS,
     full: true,
 };
 
@@ -52,7 +52,7 @@ pub const MEMBERSHIP: Scenario = Scenario {
             &Shape { salt: 0x006d_656d62, least: 3, spare: 2, members_change: true, ..Shape::LOGS },
         )
     },
-    marks: &[],
+    marks: marks::MEMBERSHIP,
     full: true,
 };
 
@@ -71,7 +71,7 @@ pub const ALL: Scenario = Scenario {
             run(seed, out, &Shape { menu: EVERYTHING, least: 3, spare: 2, members_change: true, ..shape })
         }
     },
-    marks: &[],
+    marks: marks::ALL,
     full: true,
 };
 
@@ -158,6 +158,7 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
         members.contains(&host)
             && members.iter().filter(|h| **h != host).all(|h| well(*h))
             && load::is_repaired(&stage)
+            && load::acceptors_left(&stage) >= 3
             && load::can_be_lost(&stage, host)
     })
 }

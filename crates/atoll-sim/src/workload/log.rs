@@ -17,11 +17,13 @@ use crate::world::clients::Life;
 const WINDOW: u64 = 8;
 
 /// An append that has no answer yet.
-struct Pending {
-    op: OpId,
-    payload: Bytes,
+pub struct Pending {
+    /// Its name.
+    pub op: OpId,
+    /// Its bytes.
+    pub payload: Bytes,
     /// The tail known at the first attempt; None before it.
-    floor: Option<LogPos>,
+    pub floor: Option<LogPos>,
 }
 
 fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> {
@@ -53,7 +55,8 @@ pub async fn appender(stage: Stage<NodeHandles>, log: String, think: Duration) {
     }
 }
 
-fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending {
+/// A record of a client, not sent yet.
+pub fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending {
     let len = if stage.below(50) == 0 { 2_000 } else { 8 + stage.below(60) };
     let mut payload = Vec::with_capacity(len as usize);
     payload.extend_from_slice(&stage.env.random().to_le_bytes());
@@ -63,7 +66,12 @@ fn record(stage: &Stage<NodeHandles>, client: ClientId, seq: u64) -> Pending {
 
 /// Sends all that is pending, in order, each record as a submission of its own, and waits for the answers. True if all is
 /// settled.
-async fn round(stage: &Stage<NodeHandles>, name: &str, at: &mut usize, pending: &mut Vec<Pending>) -> bool {
+pub async fn round(
+    stage: &Stage<NodeHandles>,
+    name: &str,
+    at: &mut usize,
+    pending: &mut Vec<Pending>,
+) -> bool {
     let Some(life) = live(stage, *at) else { return false };
     let Some(log) = life.handles.log(name) else { return false };
     let mut tickets = Vec::new();
@@ -299,6 +307,14 @@ pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
     }
 }
 
+/// How many members may be acceptors, as any node that is up sees it. A group shrinks to those that are left: with two of them
+/// the next lost disk would be the end.
+pub fn acceptors_left(stage: &Stage<NodeHandles>) -> usize {
+    let tables = (0..stage.cluster.hosts()).filter_map(|h| stage.cluster.host(h));
+    let newest = tables.map(|l| l.handles.0.members.table()).max_by_key(|t| t.version);
+    newest.map_or(0, |t| t.nodes.values().filter(|r| r.meta && !r.draining).count())
+}
+
 /// Whether every data directory that a chain or the group of acceptors names is in use: no disk is lost and not replaced.
 pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
     lost_disk(stage).is_none()
@@ -314,7 +330,8 @@ pub fn can_be_lost(stage: &Stage<NodeHandles>, host: usize) -> bool {
             .is_ok_and(|c| c.servers.len() >= 3 || c.storage_of(node).is_none())
     };
     let group = wire.rmw.newest_group();
-    segments.into_iter().all(kept_elsewhere)
+    !wire.rmw.may_be_handing_over()
+        && segments.into_iter().all(kept_elsewhere)
         && group.is_some_and(|g| g.members.len() >= 3 || g.members.iter().all(|m| m.node != node))
 }
 

@@ -16,6 +16,10 @@ use bytes::Bytes;
 use crate::scenario::parts::Handles;
 use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
+use crate::world::fault::Fault;
+
+/// Waits above a sealed tail that may end open, with five servers at most.
+const WAITS_TOLD_OPEN: u32 = 10;
 
 /// A loglet that clients use.
 #[derive(Clone, Debug)]
@@ -121,6 +125,11 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
                 fine &= settle(&stage, &island, stage.cluster.ask(&life, ticket).await, entries).await;
             }
             stage.report();
+            if !fine {
+                // What this handle was told with the refusal must not pass for the sealed tail (T19).
+                check_through(&stage, &island, &life, loglet.clone()).await;
+                stage.report();
+            }
             if !fine || stage.over.is_up() {
                 break;
             }
@@ -181,6 +190,15 @@ pub async fn checker(stage: Stage<Handles>, islands: Islands, think: Duration) {
 pub async fn check(stage: &Stage<Handles>, island: &Island, at: usize) -> Option<(u64, bool)> {
     let life = live(stage, at)?;
     let loglet = open(&life, island)?;
+    check_through(stage, island, &life, loglet).await
+}
+
+async fn check_through(
+    stage: &Stage<Handles>,
+    island: &Island,
+    life: &Life<Handles>,
+    loglet: Arc<dyn Loglet>,
+) -> Option<(u64, bool)> {
     let asked = stage.oracles.log.tail_begins(&island.name);
     let tail = life.env.launch("client.check", async move { loglet.check_tail().await }).await;
     let Ok(Ok(tail)) = tail else { return None };
@@ -249,13 +267,23 @@ pub async fn operator(stage: Stage<Handles>, islands: Islands, every: Duration) 
     while !stage.over.is_up() {
         stage.pause(every).await;
         let Some(island) = islands.newest() else { continue };
+        let at = stage.below(64) as usize;
         match stage.below(6) {
             0 => trim(&stage, &islands).await,
             1 => delete(&stage, &islands).await,
             // A seal that may get no further than a minority: the sealer dies.
-            2 => drop(seal(&stage, &island, Some(stage.below(8))).await),
+            2 => {
+                if let Some(life) = live(&stage, at) {
+                    let (host, frames) = (life.node.0 as usize - 1, stage.below(8));
+                    stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after: 300_000_000 });
+                    let _ = seal(&stage, &island, host).await;
+                }
+            }
             _ => {
-                if seal(&stage, &island, None).await {
+                // The newest may have been sealed and deleted: nobody can use it then.
+                let is_over = islands.is_deleted(island.id)
+                    || matches!(seal(&stage, &island, at).await, Some((_, true)));
+                if is_over {
                     while !stage.over.is_up() && !make(&stage, &islands, spec(&stage)).await {
                         stage.pause(Duration::from_millis(50)).await;
                     }
@@ -271,7 +299,7 @@ pub async fn sealer(stage: Stage<Handles>, islands: Islands, every: Duration) {
     while !stage.over.is_up() {
         stage.pause(every).await;
         let Some(island) = islands.newest() else { continue };
-        if seal(&stage, &island, None).await {
+        if matches!(seal(&stage, &island, stage.below(64) as usize).await, Some((_, true))) {
             make(&stage, &islands, spec(&stage)).await;
         }
         stage.report();
@@ -291,21 +319,15 @@ fn spec(stage: &Stage<Handles>) -> LogletSpec {
     }
 }
 
-/// Seals, then checks the tail. With a fuse, the sealer's node dies after so many more frames.
-async fn seal(stage: &Stage<Handles>, island: &Island, fuse: Option<u64>) -> bool {
-    use crate::world::fault::Fault;
-    let at = stage.below(64) as usize;
-    let Some(life) = live(stage, at) else { return false };
-    let Some(loglet) = open(&life, island) else { return false };
-    if let Some(frames) = fuse {
-        let host = life.node.0 as usize - 1;
-        stage.cluster.inject(Fault::CrashAfterFrames { host, frames, back_after: 300_000_000 });
-    }
+/// Seals through one node, then checks the tail there.
+pub async fn seal(stage: &Stage<Handles>, island: &Island, at: usize) -> Option<(u64, bool)> {
+    let life = live(stage, at)?;
+    let loglet = open(&life, island)?;
     let sealed = life.env.launch("client.seal", async move { loglet.seal().await }).await;
-    if !matches!(sealed, Ok(Ok(()))) {
-        return false;
+    match sealed {
+        Ok(Ok(())) => check(stage, island, at).await,
+        _ => None,
     }
-    matches!(check(stage, island, at).await, Some((_, true)))
 }
 
 async fn trim(stage: &Stage<Handles>, islands: &Islands) {
@@ -367,7 +389,10 @@ pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
 pub async fn demand(stage: Stage<Handles>, islands: Islands) {
     for island in islands.all().into_iter().filter(|i| !i.deleted) {
         stage.waits_for(format!("the seal of {}", island.name));
-        while !islands.is_deleted(island.id) && !seal(&stage, &island, None).await {
+        while !islands.is_deleted(island.id) {
+            if let Some((_, true)) = seal(&stage, &island, stage.below(64) as usize).await {
+                break;
+            }
             stage.pause(Duration::from_millis(50)).await;
             stage.report();
         }
@@ -422,12 +447,29 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
             _ => stage.pause(Duration::from_millis(50)).await,
         }
     };
+    let mut told_open = 0;
+    // One handle for all waits: it goes from server to server.
+    let mut held: Option<(Life<Handles>, Arc<dyn Loglet>)> = None;
     while !islands.is_deleted(island.id) {
-        let Some(life) = live(stage, host) else { continue };
-        let Some(loglet) = open(&life, island) else { return };
+        if held.as_ref().is_none_or(|(life, _)| !stage.cluster.is_alive(life)) {
+            let Some(life) = live(stage, host) else { continue };
+            let Some(loglet) = open(&life, island) else { return };
+            (held, told_open) = (Some((life, loglet)), 0);
+        }
+        let Some((life, loglet)) = held.clone() else { continue };
         let ended = life.env.launch("client.wait", async move { loglet.wait_tail(Offset(tail)).await }).await;
-        if matches!(ended, Ok(Ok(t)) if t.sealed.is_some()) {
-            break;
+        match ended {
+            Ok(Ok(t)) if t.sealed.is_some() => break,
+            Ok(Ok(_)) => told_open += 1,
+            _ => {}
+        }
+        // Waits go from server to server, and at most a minority of them has slept through the seal: whoever hears "open" from
+        // as many as there are, and again, was not told what servers know.
+        if told_open > WAITS_TOLD_OPEN {
+            return stage.cluster.fail(format!(
+                "T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",
+                island.name
+            ));
         }
         stage.pause(Duration::from_millis(50)).await;
     }

@@ -35,6 +35,7 @@ impl<H: Clone> Clone for Life<H> {
 pub(crate) struct State<H> {
     pub(crate) lives: Vec<Option<Life<H>>>,
     pub(crate) faults: VecDeque<Fault>,
+    pub(crate) faults_done: u64,
     pub(crate) failures: Vec<String>,
     pub(crate) health: Vec<Health>,
     /// Who is to be woken when a host dies.
@@ -73,6 +74,7 @@ impl<H: Clone> Cluster<H> {
         Cluster(Arc::new(Mutex::new(State {
             lives: (0..hosts).map(|_| None).collect(),
             faults: VecDeque::new(),
+            faults_done: 0,
             failures: Vec::new(),
             health: vec![Health::default(); hosts],
             mourners: vec![Vec::new(); hosts],
@@ -149,6 +151,11 @@ impl<H: Clone> Cluster<H> {
     /// Wants a fault; it happens at the end of the clients' turn.
     pub fn inject(&self, fault: Fault) {
         self.state().faults.push_back(fault);
+    }
+
+    /// Faults that have happened so far.
+    pub fn faults(&self) -> u64 {
+        self.state().faults_done
     }
 
     /// Reports a violation: the run has failed.

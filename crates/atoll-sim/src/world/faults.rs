@@ -1,8 +1,32 @@
 //! Doing what [`Fault`] asks for.
 
+use atoll_core::testing::hit;
+
 use super::fault::{Death, Fault};
 use super::queue::Event;
 use super::{Assembly, World};
+
+/// The coverage mark of a kind of fault.
+fn kind(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Crash { death: Death::Kill, .. } => "sim.fault.kill",
+        Fault::Crash { death: Death::PowerCut, .. } => "sim.fault.power_cut",
+        Fault::CrashAll { .. } => "sim.fault.crash_all",
+        Fault::CrashAfterFrames { .. } => "sim.fault.crash_mid_turn",
+        Fault::Pause { .. } => "sim.fault.pause",
+        Fault::Block { .. } => "sim.fault.one_way",
+        Fault::Split { .. } => "sim.fault.split",
+        Fault::Reset { .. } => "sim.fault.reset",
+        Fault::Mood(_) => "sim.fault.frames",
+        Fault::SlowDisk { .. } => "sim.fault.slow_disk",
+        Fault::FullDisk { .. } => "sim.fault.full_disk",
+        Fault::FailWrite { .. } => "sim.fault.failed_write",
+        Fault::FailSync { .. } => "sim.fault.failed_sync",
+        Fault::Rot { .. } => "sim.fault.rot",
+        Fault::Wipe { .. } => "sim.fault.wipe",
+        Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
+    }
+}
 
 impl<A: Assembly> World<A> {
     pub(super) fn inject(&mut self, fault: Fault) {
@@ -16,6 +40,8 @@ impl<A: Assembly> World<A> {
                 | Fault::FullDisk { full: false, .. }
         );
         self.totals.faults += u64::from(!ends);
+        self.cluster.state().faults_done = self.totals.faults;
+        hit(kind(&fault));
         self.trace.event(self.now, 0xfffe, 14, self.totals.faults);
         self.trace.line(self.now, format_args!("fault: {fault:?}"));
         let now = self.now;

@@ -362,9 +362,12 @@ impl<A: Assembly> World<A> {
         self.trace.event(now, host as u64, 1, out.steps as u64);
         let life = h.life;
         self.show_local(host);
-        for (i, outgoing) in std::mem::take(&mut out.frames).into_iter().enumerate() {
+        for outgoing in std::mem::take(&mut out.frames) {
             if self.fuse_burnt(host) {
-                let _ = i;
+                if matches!(outgoing.envelope.exchange, Exchange::Reply(_)) {
+                    // What it reveals is synced; nobody is told.
+                    atoll_core::testing::hit("sim.crash.between_sync_and_reply");
+                }
                 return;
             }
             self.send(host, outgoing);
@@ -743,8 +746,10 @@ impl<A: Assembly> World<A> {
         let h = &mut self.hosts[host];
         if !h.upkeep_planned {
             h.upkeep_planned = true;
-            let pause = if h.disk.is_short() { 100_000_000 } else { 2_000_000 };
-            let at = self.now + self.rng.tail(pause) * h.disk_slower;
+            // Asking for space takes no writing; it must not wait for long on account of a disk that was slow once.
+            let (pause, slower) =
+                if h.disk.is_short() { (100_000_000, 1) } else { (2_000_000, h.disk_slower) };
+            let at = self.now + self.rng.tail(pause) * slower;
             self.queue.push(at, Event::Upkeep { host, life: h.life });
         }
     }

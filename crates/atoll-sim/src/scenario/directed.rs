@@ -1,0 +1,200 @@
+//! Directed: what the protocol notes tell as stories. Sleepers that go on with what is of another time (virtuallog V2, V3, contracts
+//! X16), and the five servers of rule K (native §4).
+
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{NodeId, StorageId};
+use atoll_log::{Batch, ClientId, Entry, LogletProvider, LogletSpec, OpId};
+use atoll_loglets::native::NativeOptions;
+use atoll_node::assembly::Options;
+use atoll_registers::rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
+use bytes::Bytes;
+
+use crate::rng::Rng;
+use crate::scenario::nemesis::Menu;
+use crate::scenario::node::Nodes;
+use crate::scenario::parts::{Handles, Parts};
+use crate::scenario::phases::{Faults, Stage, play, stage};
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::{late, log, native};
+use crate::world::fault::Fault;
+use crate::world::{Weather, World};
+
+/// Nodes that are stopped with appends of clients that leave them.
+pub const LATE: Scenario = Scenario {
+    name: "vlog-late",
+    about: "directed: nodes are stopped with an append, its client moves on, the log moves on, the node continues",
+    run: run_late,
+    marks: &["sim.went_on_late", "sim.fault.pause"],
+    full: false,
+};
+
+/// Nodes that sleep over several changes of the chain.
+pub const SLEEPERS: Scenario = Scenario {
+    name: "vlog-sleepers",
+    about: "directed: nodes are stopped over three extends, a trim and a truncate, and go on with their old chain",
+    run: run_sleepers,
+    marks: &["sim.slept_over_changes"],
+    full: false,
+};
+
+/// The example of rule K.
+pub const RULE_K: Scenario = Scenario {
+    name: "native-rule-k",
+    about: "directed: five servers; an entry on one, sealed tails without and with it, and a server that knows of no seal",
+    run: run_rule_k,
+    marks: &["sim.rule_k"],
+    full: false,
+};
+
+fn weather(rng: &mut Rng) -> Weather {
+    Weather {
+        latency_ns: [50_000, 200_000][rng.below(2) as usize],
+        sync_ns: [100_000, 2_000_000][rng.below(2) as usize],
+        ..Weather::default()
+    }
+}
+
+fn few_faults(rng: &mut Rng) -> Faults {
+    let menu = Menu { crash: rng.below(2), reset: 2, slow_disk: 1, ..Menu::NONE };
+    Faults { during: Duration::from_secs(20), ..Faults::usual(menu, Duration::from_millis(2_500)) }
+}
+
+fn run_late(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6c61_7465);
+    on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], |stage, name| {
+        for _ in 0..2 {
+            stage.spawn("leaver", late::leaver(stage.clone(), name.clone(), Duration::from_millis(80)));
+        }
+    })
+}
+
+fn run_sleepers(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6570);
+    on_nodes(rng.fork(), out, 4 + rng.below(2) as usize, |stage, name| {
+        stage.spawn("sleeper", late::sleeper(stage.clone(), name, Duration::from_millis(500)));
+    })
+}
+
+fn on_nodes(
+    mut rng: Rng,
+    out: TraceOut,
+    hosts: usize,
+    people: fn(&Stage<crate::scenario::node::NodeHandles>, String),
+) -> Outcome {
+    let weather = weather(&mut rng);
+    let mut options = Options::default();
+    options.timings.heartbeat_every = Duration::from_millis(150);
+    options.timings.silent_after = Duration::from_millis(600);
+    let assembly = Nodes { members: hosts, founders: 3, options, starts: 0 };
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    {
+        let stage = stage.clone();
+        stage.clone().spawn("people", async move {
+            let name = "log0".to_owned();
+            log::create(&stage, &name).await;
+            let think = Duration::from_millis(20);
+            stage.spawn("appender", log::appender(stage.clone(), name.clone(), think));
+            stage.spawn("reader", log::reader(stage.clone(), name.clone(), think));
+            stage.spawn("checker", log::checker(stage.clone(), name.clone(), think));
+            people(&stage, name);
+        });
+    }
+    let faults = few_faults(&mut rng);
+    let demand = log::demand(stage.clone(), vec!["log0".to_owned()]);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+fn run_rule_k(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7275_6c65);
+    let weather = weather(&mut rng);
+    let Ok(group) = GroupConfig::new(1, vec![Member { node: NodeId(1), storage: StorageId(1) }]) else {
+        return Outcome::default();
+    };
+    let assembly = Parts { group, hosts: 5, rmw: RmwOptions::default(), native: NativeOptions::default() };
+    let mut world = World::new(rng.bits(), 5, weather, assembly, out);
+    let stage = stage(&mut world);
+    let islands = native::Islands::default();
+    {
+        let (stage, islands) = (stage.clone(), islands.clone());
+        stage.clone().spawn("people", async move {
+            while !stage.over.is_up() {
+                if !five(&stage, &islands).await {
+                    stage.cluster.inject(Fault::HealNetwork);
+                }
+                stage.report();
+                stage.pause(Duration::from_millis(50)).await;
+            }
+        });
+    }
+    let faults = Faults {
+        during: Duration::from_secs(20),
+        ..Faults::usual(Menu { reset: 1, ..Menu::NONE }, Duration::from_secs(4))
+    };
+    let demand = native::demand(stage.clone(), islands);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+fn links(stage: &Stage<Handles>, pairs: &[(usize, usize)], blocked: bool) {
+    for (a, b) in pairs {
+        stage.cluster.inject(Fault::Block { from: *a, to: *b, blocked });
+        stage.cluster.inject(Fault::Block { from: *b, to: *a, blocked });
+    }
+}
+
+/// The story, once: an entry reaches server 0 only; 1, 2, 3 are sealed and give a tail without it; 0, 1, 2 give one with it; all the
+/// while somebody on 4, which knows of no seal, asks for open tails. False if it broke off.
+async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
+    let patience = Duration::from_millis(1_500);
+    let spec = LogletSpec {
+        servers: Some((1..=5).map(NodeId).collect()),
+        sequencer: Some(NodeId(1)),
+        ..LogletSpec::default()
+    };
+    if !native::make(stage, islands, spec).await {
+        return false;
+    }
+    let (Some(island), Some(life)) = (islands.newest(), stage.cluster.host(0)) else { return false };
+    let Ok(loglet) = life.handles.native.open(island.id, &island.config) else { return false };
+    let client = ClientId(stage.env.random() | 1);
+    let append = |seq: u64| {
+        let entry = Entry { op: OpId { client, seq }, payload: Bytes::from(format!("{client:?} {seq}")) };
+        stage.oracles.log.append_begins(&island.name, entry.op, &entry.payload);
+        loglet.append(Batch::of([entry]))
+    };
+    let before = stage.env.within(patience, stage.cluster.ask(&life, append(1))).await;
+    let Ok(Some(Ok(Ok(placement)))) = before else { return false };
+    for at in placement.offsets() {
+        stage.oracles.log.append_done(&island.name, OpId { client, seq: 1 }, at.0);
+    }
+    links(stage, &[(0, 1), (0, 2), (0, 3), (0, 4)], true);
+    stage.pause(Duration::from_millis(1)).await;
+    let lonely = append(2);
+    for _ in 0..2 {
+        let (stage, island) = (stage.clone(), island.clone());
+        stage.clone().spawn("asks.on.4", async move {
+            let _ = stage.env.within(Duration::from_secs(3), native::check(&stage, &island, 4)).await;
+            stage.report();
+        });
+    }
+    stage.pause(Duration::from_millis(5)).await;
+    links(stage, &[(1, 4), (2, 4), (3, 4)], true);
+    stage.pause(Duration::from_millis(1)).await;
+    let without = stage.env.within(patience, native::seal(stage, &island, 1)).await;
+    links(stage, &[(1, 3)], true);
+    links(stage, &[(0, 1), (0, 2), (0, 4)], false);
+    stage.pause(Duration::from_millis(1 + stage.below(5))).await;
+    let with = stage.env.within(patience, native::check(stage, &island, 1)).await;
+    // Now 4 hears of everybody again.
+    links(stage, &[(2, 4), (3, 4)], false);
+    let _ = stage.env.within(patience, native::check(stage, &island, 4)).await;
+    stage.cluster.inject(Fault::HealNetwork);
+    let _ = stage.env.within(patience, stage.cluster.ask(&life, lonely)).await;
+    match (without, with) {
+        (Ok(Some((n, true))), Ok(Some((more, true)))) if more > n => hit("sim.rule_k"),
+        _ => {}
+    }
+    true
+}

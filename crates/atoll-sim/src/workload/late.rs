@@ -1,0 +1,165 @@
+//! Clients and nodes that were asleep: what they go on with afterwards is of another time.
+
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_core::testing::hit;
+use atoll_log::virtual_log::LogRecord;
+use atoll_log::{ClientId, LogPos, LogletSpec};
+
+use super::log::{Pending, check_once, record, round};
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+use crate::world::fault::Fault;
+
+/// Waits until a host goes on.
+async fn until_awake(stage: &Stage<NodeHandles>, host: usize) {
+    while stage.cluster.health(host).paused {
+        stage.pause(Duration::from_millis(3)).await;
+    }
+}
+
+/// A segment on others than `host`, with a sequencer among them.
+fn without(stage: &Stage<NodeHandles>, host: usize) -> LogletSpec {
+    let hosts = stage.cluster.hosts();
+    let others: Vec<NodeId> = (1..hosts).map(|i| NodeId(((host + i) % hosts) as u32 + 1)).collect();
+    let size = if others.len() >= 3 { 3 } else { 1 };
+    let sequencer = others[stage.below(size as u64) as usize];
+    LogletSpec { servers: Some(others[..size].to_vec()), sequencer: Some(sequencer), ..LogletSpec::default() }
+}
+
+async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, spec: LogletSpec) -> bool {
+    let Some(log) = life.handles.log(name) else { return false };
+    matches!(stage.cluster.ask(life, log.extend(spec)).await, Some(Ok(Ok(_))))
+}
+
+/// A client whose node is stopped (SIGSTOP) with an append of it: queued, under way, or still in a socket. The client moves on to another
+/// node, the log to other segments, and then the first node continues with what it has (V2, X16).
+pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut seq = 0;
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let hosts = stage.cluster.hosts();
+        let a = stage.below(hosts as u64) as usize;
+        let b = (a + 1 + stage.below(hosts as u64 - 1) as usize) % hosts;
+        // Whoever appends knows a tail: that of the opened stream.
+        let Some(known) = check_once(&stage, &name, b).await.map(LogPos) else { continue };
+        seq += 1;
+        let mine = record(&stage, client, seq);
+        leave(&stage, &name, (a, b), known, mine).await;
+        stage.report();
+    }
+}
+
+/// One record of [`leaver`]: first through `a`, which is stopped, then through `b`.
+async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), known: LogPos, mine: Pending) {
+    let (Some(life), Some(other)) = (stage.cluster.host(a), stage.cluster.host(b)) else { return };
+    let Some(log) = life.handles.log(name) else { return };
+    stage.oracles.log.append_begins(name, mine.op, &mine.payload);
+    let (op, payload) = (mine.op, mine.payload.clone());
+    let send = move || log.submit_known(vec![LogRecord { op, floor: None, payload: payload.clone() }], known);
+    // It reaches the node's lane before the stop, or waits in a socket until after it.
+    let in_socket = stage.below(2) == 0;
+    let mut first = None;
+    if !in_socket {
+        first = send().ok();
+        stage.env.sleep(Duration::from_micros(stage.below(900))).await;
+    }
+    stage.cluster.inject(Fault::Pause { host: a, nanos: 200_000_000 + stage.below(1_000_000_000) });
+    stage.pause(Duration::from_millis(15)).await;
+    let mut pending = vec![Pending { floor: Some(known), ..mine }];
+    let mut at = b;
+    let patience = Duration::from_secs(2);
+    let settled = stage.env.within(patience, round(stage, name, &mut at, &mut pending)).await == Ok(true);
+    let changed = extend(stage, &other, name, without(stage, a)).await;
+    until_awake(stage, a).await;
+    if in_socket && stage.cluster.is_alive(&life) {
+        // At once, or when the node has heard of what happened.
+        stage.env.sleep(Duration::from_micros(stage.below(5) * stage.below(2_000))).await;
+        first = send().ok();
+    }
+    let Some(ticket) = first else { return };
+    if settled && changed && stage.cluster.is_alive(&life) {
+        hit("sim.went_on_late");
+    }
+    let answer = stage.env.within(patience, stage.cluster.ask(&life, ticket)).await;
+    if let Ok(Some(Ok(Ok(positions)))) = answer
+        && let Some(at) = positions.first()
+    {
+        stage.oracles.log.append_done(name, op, at.0);
+    }
+}
+
+/// A node that sleeps over three reconfigurations and a truncate, again and again; what it does first afterwards rests on a chain of
+/// which nothing may be left.
+pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut seq = 0;
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let hosts = stage.cluster.hosts();
+        let a = stage.below(hosts as u64) as usize;
+        let b = (a + 1 + stage.below(hosts as u64 - 1) as usize) % hosts;
+        let (Some(life), Some(other)) = (stage.cluster.host(a), stage.cluster.host(b)) else { continue };
+        let Some(log) = life.handles.log(&name) else { continue };
+        let Some(chain) = log.chain() else { continue };
+        let (first, old) = (chain.chain.segments()[0].start, chain.chain.active().loglet);
+        let nanos = 1_500_000_000 + stage.below(2_000_000_000);
+        stage.cluster.inject(Fault::Pause { host: a, nanos });
+        change_all(&stage, &other, &name, a).await;
+        until_awake(&stage, a).await;
+        if stage.cluster.is_alive(&life) && is_forgotten(&stage, &name, old) {
+            hit("sim.slept_over_changes");
+        }
+        seq += 1;
+        let mut pending = vec![record(&stage, client, seq)];
+        let mut at = a;
+        // An append, a tail, a read from where its chain began: each through the sleeper's old chain, at the same time.
+        let (one, two) = (stage.clone(), name.clone());
+        stage.spawn("check", async move {
+            check_once(&one, &two, a).await;
+            one.report();
+        });
+        let tail = log.known_tail();
+        if tail > first {
+            let read = log.read(first..tail, 10_000, atoll_log::ReadFrom::Anywhere);
+            if let Ok(Some(Ok(Ok(read)))) =
+                stage.env.within(Duration::from_secs(2), stage.cluster.ask(&life, read)).await
+            {
+                for (i, entry) in read.entries.iter().enumerate() {
+                    stage.oracles.log.read(&name, read.first.0 + i as u64, entry.op, &entry.payload);
+                }
+            }
+        }
+        let _ = stage.env.within(Duration::from_secs(2), round(&stage, &name, &mut at, &mut pending)).await;
+        stage.report();
+    }
+}
+
+/// Three extends with appends between them, then all but the last is trimmed and truncated.
+async fn change_all(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, asleep: usize) {
+    let client = ClientId(stage.env.random() | 1);
+    let mut done = 0;
+    for seq in 1..8 {
+        if done < 3 && extend(stage, life, name, without(stage, asleep)).await {
+            done += 1;
+        }
+        let mut pending = vec![record(stage, client, seq)];
+        let mut at = life.node.0 as usize - 1;
+        let _ = stage.env.within(Duration::from_secs(1), round(stage, name, &mut at, &mut pending)).await;
+    }
+    let to = stage.oracles.log.floor(name);
+    stage.oracles.log.trim_begins(name, to);
+    let Some(log) = life.handles.log(name) else { return };
+    let _ = stage.cluster.ask(life, log.trim(LogPos(to))).await;
+    let _ = stage.cluster.ask(life, log.truncate()).await;
+}
+
+/// Whether a loglet is not in the chain any more, and three came since.
+fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_log::LogletId) -> bool {
+    let wire = stage.oracles.wire.lock();
+    wire.chain.newest(name).is_some_and(|chain| chain.segment(old).is_none())
+        && wire.chain.later_than(name, old) >= 3
+}
