@@ -15,7 +15,8 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         201,
         "a group of acceptors was handed over to two members, one of whose disks had just been lost: no hand-over after it could \
          end (rmwpaxos §9a; `a_hand_over_to_a_lost_disk_is_refused_and_changes_nothing`)",
-    )("disks", 16, "the simulator asked a journal that was short of space again only after minutes"),
+    ),
+    ("disks", 16, "the simulator asked a journal that was short of space again only after minutes"),
     ("all", 73, "a full disk stayed full for minutes, and the seed got nowhere"),
     ("native", 5, "the newest loglet was deleted, and nobody made another"),
 ];

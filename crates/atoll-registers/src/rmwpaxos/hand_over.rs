@@ -1,6 +1,6 @@
-//! Sealed hand-over of a group (§9a): H0 ask whether the next group is there, H1 choose the next group, H2 fence, H3 list, H4 make each register final, H5 install
-//! it in the next group, H6 open that. Every step is idempotent and may be done by several movers at once; the argument is
-//! in the words of [`super`].
+//! Sealed hand-over of a group (§9a): H0 ask whether the next group is there, H1 choose it, H2 fence, H3 list, H4 make each
+//! register final, H5 install it in the next group, H6 open that. Every step is idempotent and may be done by several movers at
+//! once; the argument is in the words of [`super`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
