@@ -76,7 +76,7 @@ pub struct Outgoing {
 /// A message type: one number, one byte form.
 ///
 /// Kinds are unique over the whole protocol: 1–99 core and members, 100–199 native, 200–299 rmwpaxos, 300–399 local,
-/// 400–499 detector.
+/// 400–499 detector, 500–599 replicas of the database.
 pub trait Message: Encode + Decode + Send + 'static {
     /// The number of this message type on the wire.
     const KIND: u16;

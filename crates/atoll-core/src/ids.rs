@@ -69,6 +69,8 @@ pub mod roles {
     pub const DETECTOR: RoleKind = RoleKind(6);
     /// Gossip about who is up.
     pub const GOSSIP: RoleKind = RoleKind(7);
+    /// A replica of the database, for its peers.
+    pub const REPLICA: RoleKind = RoleKind(8);
 }
 
 /// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.

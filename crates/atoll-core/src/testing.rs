@@ -42,15 +42,12 @@ pub enum Mutant {
     VlogRevivedLoglet,
     DbBarrierWithoutCheck,
     DbCommitAheadOfState,
-    DbCopyApplied,
-    DbGapApplied,
-    DbSameProposerAfterLoss,
     DbViewBeforeEvents,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 37] = [
+    pub const ALL: [Mutant; 34] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::NativeT1,
@@ -84,9 +81,6 @@ impl Mutant {
         Mutant::VlogRevivedLoglet,
         Mutant::DbBarrierWithoutCheck,
         Mutant::DbCommitAheadOfState,
-        Mutant::DbCopyApplied,
-        Mutant::DbGapApplied,
-        Mutant::DbSameProposerAfterLoss,
         Mutant::DbViewBeforeEvents,
     ];
 }

@@ -45,6 +45,8 @@ pub(crate) trait Hosted: Send {
     fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError>;
     /// Hands the events over.
     fn tell(&mut self, below: LogPos);
+    /// Tells that the state was replaced.
+    fn restored(&mut self, published: &Arc<Published>);
 }
 
 struct Host<A: Application> {
@@ -101,6 +103,12 @@ impl<A: Application> Hosted for Host<A> {
         let events = std::mem::take(&mut self.events);
         if let Some(observer) = self.observer() {
             observer.on_events(below, events);
+        }
+    }
+
+    fn restored(&mut self, published: &Arc<Published>) {
+        if let Some(observer) = self.observer() {
+            observer.on_restored(published.below, &View::new(published.clone(), A::ID));
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `replica/` | whole entries applied one after the other: exactly once, poison, commits |
 //! | `layers.rs` | what is applied over what is committed |
 //! | `store/` | the local store |
+//! | `transfer/` | snapshots between replicas, their hashes compared, the log trimmed |
 
 pub mod application;
 pub mod engine;
@@ -23,6 +24,7 @@ pub mod key_range;
 mod layers;
 mod replica;
 pub mod store;
+pub mod transfer;
 pub mod tx;
 pub mod view;
 
@@ -30,13 +32,14 @@ pub use atoll_log::LogPos;
 
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
-    Applied, BarrierError, Busy, Clock, Database, Engine, Ground, Health, OpenError, Options, ProposeError,
-    Proposed, Solo, SoloClock, Stopped, Threads,
+    Applied, BarrierError, Busy, Clock, Cluster, Database, Divergence, Engine, Ground, Health, OpenError,
+    Options, ProposeError, Proposed, Refilling, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
-pub use replica::Halt;
+pub use replica::{Halt, HashAt};
 pub use store::{FjallStore, MemoryStore, Store, StoreError, StoreSnapshot};
+pub use transfer::{ReplicaRole, Shelf};
 pub use tx::{Checkpoint, Tx};
 pub use view::{Scan, View};

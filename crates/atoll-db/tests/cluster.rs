@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
-use atoll_core::{NodeId, Ticket};
+use atoll_core::{Candidate, Directory, NodeCore, NodeId, Ticket, roles};
 use atoll_db::{
-    Applications, Database, Ground, LogPos, MemoryStore, Observer, Options, ProposeError, Threads,
+    Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, ProposeError,
+    ReplicaRole, Shelf, Store, Threads,
 };
 use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
 use atoll_log::{LogletSpec, Registry, VirtualLog};
+use bytes::Bytes;
 use common::{Map, MapEngine, add, fail, items};
 
 const NODES: u32 = 3;
@@ -67,6 +69,28 @@ impl Observer<String> for EventsFirst {
     }
 }
 
+/// Every node believes that all are up.
+struct Everybody;
+
+impl Directory for Everybody {
+    fn candidates(&self) -> Vec<Candidate> {
+        let up = |n| Candidate {
+            node: NodeId(n),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            leaving: false,
+            alive: true,
+        };
+        (1..=NODES).map(up).collect()
+    }
+}
+
+fn with_role(core: &mut NodeCore, shelf: &Shelf) {
+    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(core.env(), shelf.clone())));
+}
+
 struct Node {
     db: Database,
     engine: MapEngine,
@@ -79,6 +103,10 @@ struct World {
     driver: Driver,
     servers: MemoryServers,
     stores: Vec<MemoryStore>,
+    shelves: Vec<Shelf>,
+    wiped: u64,
+    /// What makes a replica differ from the others.
+    salts: [u64; NODES as usize],
     nodes: Vec<Node>,
     orders: Vec<Arc<Mutex<Vec<u64>>>>,
     book: Shared,
@@ -93,8 +121,9 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut driver = Driver::new(seed);
         let ids: Vec<NodeId> = (1..=NODES).map(NodeId).collect();
-        for n in &ids {
-            driver.add_node(*n, |_| {});
+        let shelves: Vec<Shelf> = ids.iter().map(|_| Shelf::default()).collect();
+        for (n, shelf) in ids.iter().zip(&shelves) {
+            driver.add_node(*n, |core| with_role(core, shelf));
         }
         let servers = MemoryServers::new(&ids);
         let stores = ids.iter().map(|_| MemoryStore::new()).collect();
@@ -102,6 +131,9 @@ impl World {
             driver,
             servers,
             stores,
+            shelves,
+            wiped: 0,
+            salts: [0; NODES as usize],
             nodes: Vec::new(),
             orders: Vec::new(),
             book: Shared::default(),
@@ -120,18 +152,25 @@ impl World {
         let register = atoll_log::Registers::register(&*self.servers.registers(&env), "db");
         let log = VirtualLog::open(env.clone(), "db", register, registry, atoll_log::Options::default());
         let mut apps = Applications::new();
-        let slot = apps.add(Map::default());
+        let slot = apps.add(Map::salted(self.salts[n as usize]));
         let clock_env = env.clone();
         let ground = Ground {
             env,
             log: log.clone(),
             store: Box::new(self.stores[n as usize].clone()),
             clock: Arc::new(move || clock_env.now().0 / 1_000_000),
+            cluster: Some(Cluster {
+                directory: Arc::new(Everybody),
+                shelf: self.shelves[n as usize].clone(),
+            }),
             threads: Threads::None,
             options: Options {
                 commit_above_bytes: 2000,
                 max_entry_commands: 4,
                 idle_after: Duration::from_millis(20),
+                patrol_every: Duration::from_millis(60),
+                keep_entries: 20,
+                scrub_every: Duration::from_millis(700),
                 ..Options::default()
             },
         };
@@ -222,6 +261,12 @@ impl World {
             if r.is_multiple_of(29) {
                 self.kill(n);
             }
+            if r.is_multiple_of(71) {
+                // An emptied node.
+                self.stores[n] = MemoryStore::new();
+                self.kill(n);
+                self.wiped += 1;
+            }
             self.faults(r);
         }
         self.servers.faults(|f| *f = Default::default());
@@ -229,8 +274,15 @@ impl World {
 
     /// `kill -9`, and its disk forgets what was not persisted.
     fn kill(&mut self, n: usize) {
-        self.driver.restart(NodeId(n as u32 + 1), |_| {}).unwrap();
         self.stores[n].crash();
+        self.kill_keeping(n);
+    }
+
+    /// `kill -9`; the system lives on, and writes what it was given.
+    fn kill_keeping(&mut self, n: usize) {
+        let shelf = Shelf::default();
+        self.driver.restart(NodeId(n as u32 + 1), |core| with_role(core, &shelf)).unwrap();
+        self.shelves[n] = shelf;
         self.nodes[n] = self.open(n as u32);
     }
 
@@ -315,7 +367,14 @@ fn replicas_agree_under_faults() {
         scenario(seed);
     }
     let marks = take_marks();
-    for mark in ["db.learn.create", "vlog.check_tail.sealed", "vlog.append.found"] {
+    for mark in [
+        "db.propose.create",
+        "db.learn.trimmed",
+        "db.refilled",
+        "db.patrol.trim",
+        "vlog.check_tail.sealed",
+        "vlog.append.found",
+    ] {
         assert!(marks.contains_key(mark), "{mark} was never reached; reached: {marks:?}");
     }
 }
@@ -329,6 +388,53 @@ fn mutants_are_caught_from_outside() {
         println!("{mutant:?}: caught by {caught} of 20 seeds");
         assert!(caught > 0, "{mutant:?} was not noticed");
     }
+}
+
+#[test]
+fn a_replica_that_differs_is_noticed_and_refilled() {
+    let mut world = World::new(7);
+    world.salts[2] = 1;
+    world.kill(2);
+    for n in 0..400 {
+        world.propose(n % 3, 1);
+        world.driver.run_for(Duration::from_millis(3));
+    }
+    let told = world.nodes[2].db.health();
+    assert_eq!((told.refills, told.divergence), (0, None));
+    let engine = world.nodes[0].engine.clone();
+    drop(engine.propose(common::salted("bad")).unwrap());
+    for n in 0..400 {
+        world.propose(n % 3, 1);
+        world.driver.run_for(Duration::from_millis(3));
+    }
+    let wrong = world.nodes[0].db.health().divergence.expect("found by those that are right");
+    assert_eq!(wrong.peer, NodeId(3));
+    assert_ne!(wrong.mine, wrong.theirs);
+    assert_eq!(world.nodes[2].db.health().refills, 1);
+    assert_eq!(world.nodes[0].db.health().refills, 0);
+    let bad = |n: usize| world.nodes[n].engine.view().get(b"bad").unwrap();
+    assert_eq!(bad(2), bad(0));
+}
+
+#[test]
+fn a_store_that_was_altered_is_found_and_refilled() {
+    let mut world = World::new(8);
+    for n in 0..100 {
+        world.propose(n % 3, 1);
+        world.driver.run_for(Duration::from_millis(3));
+    }
+    // Past the last idle commit, so that the overlay has nothing to hide it by.
+    world.driver.run_for(Duration::from_millis(300));
+    let key = Bytes::from_static(b"\x01u00001");
+    world.stores[1].commit(vec![(key, Some(Bytes::from_static(b"7")))]).unwrap();
+    world.kill_keeping(1);
+    assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "7");
+    world.driver.run_for(Duration::from_secs(4));
+    let health = world.nodes[1].db.health();
+    assert_eq!(health.refills, 1, "{health:?}");
+    assert_eq!(health.scrubbed.unwrap().wrong, None, "after the refill it is well");
+    assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "1");
+    assert_eq!(world.nodes[0].db.health().refills, 0);
 }
 
 /// Nobody has to ask a driver for a ticket that is there.

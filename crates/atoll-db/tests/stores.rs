@@ -68,6 +68,25 @@ fn behaves(store: &mut dyn Store, batches: &[Vec<Change>], range: &KeyRange, lim
     model
 }
 
+fn refilled() -> Model {
+    (0..50u8).map(|n| (Bytes::from(vec![n % 5, n]), Bytes::from(vec![n; 5]))).collect()
+}
+
+/// A refill that is given up leaves everything as it was; one that is finished replaces it, except in snapshots.
+fn refills(store: &mut dyn Store, model: &Model, range: &KeyRange, limit: usize) {
+    store.begin_refill().unwrap();
+    store.refill(vec![(Bytes::from_static(b"half"), Bytes::from_static(b"done"))]).unwrap();
+    equal(&*store.snapshot(), model, range, limit);
+    store.begin_refill().unwrap();
+    for part in refilled().into_iter().collect::<Vec<_>>().chunks(20) {
+        store.refill(part.to_vec()).unwrap();
+    }
+    let before = store.snapshot();
+    store.finish_refill().unwrap();
+    equal(&*before, model, range, limit);
+    equal(&*store.snapshot(), &refilled(), range, limit);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
@@ -85,8 +104,10 @@ proptest! {
         store.crash();
         equal(&*store.snapshot(), &model, &range, limit);
         drop(before);
-        store.clear().unwrap();
-        equal(&*store.snapshot(), &Model::new(), &range, limit);
+        refills(&mut store, &model, &range, limit);
+        let model = refilled();
+        store.crash();
+        equal(&*store.snapshot(), &model, &range, limit);
     }
 }
 
@@ -111,7 +132,9 @@ proptest! {
         };
         let mut store = FjallStore::open(folder.path(), 1 << 20).unwrap();
         equal(&*store.snapshot(), &model, &range, limit);
-        store.clear().unwrap();
-        equal(&*store.snapshot(), &Model::new(), &range, limit);
+        refills(&mut store, &model, &range, limit);
+        drop(store);
+        let store = FjallStore::open(folder.path(), 1 << 20).unwrap();
+        equal(&*store.snapshot(), &refilled(), &range, limit);
     }
 }

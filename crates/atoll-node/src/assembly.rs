@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use atoll_core::{Env, Identity, NodeCore, NodeId, roles};
+use atoll_db::ReplicaRole;
 use atoll_log::Registry;
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
@@ -13,6 +14,7 @@ use atoll_loglets::native::{
 use atoll_registers::rmwpaxos::KnownGroup;
 use atoll_registers::rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
+use crate::database::DatabaseCell;
 use crate::logs::Logs;
 use crate::members::bootstrap::Bootstrap;
 use crate::members::change::{ChangeError, Changes};
@@ -85,6 +87,8 @@ pub struct NodeParts {
     pub registers: LateRegisters,
     /// The virtual logs.
     pub logs: Logs,
+    /// The database, once it is open.
+    pub database: DatabaseCell,
     /// The policy.
     pub guardian: Guardian,
     /// Changes of members.
@@ -117,6 +121,9 @@ pub fn assemble(parts: Parts) -> Assembly {
     let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
     core.add_role(roles::GOSSIP, Box::new(gossip));
 
+    let database = DatabaseCell::default();
+    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
+
     let directory: Arc<Members> = Arc::new(members.clone());
     let registry = Registry::new()
         .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
@@ -131,7 +138,7 @@ pub fn assemble(parts: Parts) -> Assembly {
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let table_register = atoll_log::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
-    let node = NodeParts { env, members, registers, logs, guardian, changes, known, parts };
+    let node = NodeParts { env, members, registers, logs, database, guardian, changes, known, parts };
     Assembly { core, node }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use atoll_core::{NodeId, StorageId};
 use atoll_net::TlsFiles;
 
+use crate::database::DatabaseState;
 use crate::members::table::{Member, MemberTable};
 use crate::settings::Timings;
 
@@ -64,6 +65,8 @@ pub struct NodeConfig {
     pub timings: Timings,
     /// How long a stopping node waits for its sequencers to move.
     pub drain_at_most: Duration,
+    /// The state of the database, on a node that has doors for it.
+    pub database: DatabaseState,
     /// Test switch: leave syncs out, to show that they matter.
     pub syncs_off: bool,
 }
@@ -85,6 +88,7 @@ impl NodeConfig {
             plaintext_beyond_loopback: false,
             timings: Timings::default(),
             drain_at_most: Duration::from_secs(10),
+            database: DatabaseState::default(),
             syncs_off: false,
         }
     }

@@ -57,6 +57,18 @@ impl Figures for NodeFigures {
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);
         add("reconfigurations_total", Some(("reason", "rebuild".into())), deeds.rebuilt as f64);
         add("reconfigurations_failed_total", None, deeds.failed as f64);
+        if let Some(database) = self.parts.database.get() {
+            let h = database.health();
+            add("db_applied_position", None, h.applied_below.0 as f64);
+            add("db_committed_position", None, h.committed_below.0 as f64);
+            add("db_known_tail", None, h.known_tail.0 as f64);
+            add("db_commands_total", None, h.commands as f64);
+            add("db_rejected_commands_total", None, h.rejected as f64);
+            add("db_waiting_commands", None, h.waiting_commands as f64);
+            add("db_overlay_bytes", None, h.overlay_bytes as f64);
+            add("db_store_bytes", None, h.store_bytes as f64);
+            add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
+        }
         for log in self.parts.logs.opened() {
             let label = || Some(("log", log.name().to_owned()));
             add("log_known_tail", label(), log.known_tail().0 as f64);

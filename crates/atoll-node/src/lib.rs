@@ -5,6 +5,7 @@
 //! | `config.rs`, `settings.rs` | what a node is started with |
 //! | `assembly.rs` | roles and procedures put together; the same in the simulator |
 //! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
+//! | `database.rs` | the database: its log, its store, the doors that serve it |
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
 //! | `logs.rs` | the virtual logs that are open |
@@ -15,6 +16,7 @@
 pub mod assembly;
 pub mod bell;
 pub mod config;
+pub mod database;
 pub mod doors;
 pub mod figures;
 pub mod host;
@@ -27,5 +29,6 @@ mod start;
 pub mod survey;
 
 pub use config::NodeConfig;
+pub use database::{DatabaseDoor, DatabaseState, DatabaseUp, embed};
 pub use logs::Logs;
-pub use start::{EndedBecause, RunningNode, StartError, start};
+pub use start::{EndedBecause, RunningNode, StartError, start, start_with};

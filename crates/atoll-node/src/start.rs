@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::assembly::{self, Assembly, NodeParts, Options, Parts};
 use crate::config::NodeConfig;
+use crate::database::{self, DatabaseDoor, DatabaseUp};
 use crate::doors;
 use crate::figures::NodeFigures;
 use crate::host::{HostHandle, HostOptions, NodeHost};
@@ -62,6 +63,9 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
+    /// The database.
+    #[error("the database: {0}")]
+    Database(#[from] atoll_db::OpenError),
     /// Threads or runtime.
     #[error("starting threads: {0}")]
     Threads(std::io::Error),
@@ -166,6 +170,12 @@ impl RunningNode {
 
 /// Starts a node; it has recovered and listens when this returns. It may take longer until it has found the others.
 pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
+    start_with(config, Vec::new())
+}
+
+/// Like [`start`], with doors that serve applications of the database; it is opened if there are any. Every node of a cluster
+/// needs the same ones.
+pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn DatabaseDoor>>) -> Result<RunningNode, StartError> {
     let (commands, orders) = mpsc::unbounded_channel();
     let (told, tell) = std::sync::mpsc::channel();
     let (end, ended) = watch::channel(None);
@@ -177,7 +187,7 @@ pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
                 Ok(runtime) => runtime,
                 Err(e) => return drop(told.send(Err(StartError::Threads(e)))),
             };
-            let why = runtime.block_on(run(config, orders, told));
+            let why = runtime.block_on(run(config, doors, orders, told));
             end.send_replace(why);
         })
         .map_err(StartError::Threads)?;
@@ -279,7 +289,10 @@ fn told_address(configured: &str, door: &TcpListener) -> String {
     }
 }
 
-async fn bring_up(mut config: NodeConfig) -> Result<Up, StartError> {
+async fn bring_up(
+    mut config: NodeConfig,
+    database_doors: Vec<Box<dyn DatabaseDoor>>,
+) -> Result<Up, StartError> {
     let grpc = listen(&config, "gRPC", &config.grpc).await?;
     config.grpc = told_address(&config.grpc, &grpc);
     let metrics = match &config.metrics {
@@ -319,9 +332,29 @@ async fn bring_up(mut config: NodeConfig) -> Result<Up, StartError> {
         }
     }));
     if let Some(listener) = metrics {
-        tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping))));
+        tasks.push(tokio::spawn(doors::metrics::serve_metrics(listener, figures, stopped(stopping.clone()))));
     }
-    Ok(Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most: config.drain_at_most })
+    let drain_at_most = config.drain_at_most;
+    if !database_doors.is_empty() {
+        tasks.extend(open_doors(config, &parts, database_doors, stopping).await?);
+    }
+    Ok(Up { host, handle, parts, stop_doors, doors: tasks, drain_at_most })
+}
+
+/// Opens the database and its doors.
+async fn open_doors(
+    config: NodeConfig,
+    parts: &NodeParts,
+    mut doors: Vec<Box<dyn DatabaseDoor>>,
+    stopping: watch::Receiver<bool>,
+) -> Result<Vec<tokio::task::JoinHandle<()>>, StartError> {
+    let database = database::open(&config.database, &config.data, parts, &mut doors)?;
+    let up = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
+    let mut tasks = Vec::new();
+    for door in doors {
+        tasks.push(tokio::spawn(door.open(up.clone()).await?));
+    }
+    Ok(tasks)
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {
@@ -347,10 +380,11 @@ async fn follow_peers(parts: NodeParts, net: Net) {
 
 async fn run(
     config: NodeConfig,
+    doors: Vec<Box<dyn DatabaseDoor>>,
     mut orders: mpsc::UnboundedReceiver<Command>,
     told: std::sync::mpsc::Sender<Result<NodeParts, StartError>>,
 ) -> Option<EndedBecause> {
-    let up = match bring_up(config).await {
+    let up = match bring_up(config, doors).await {
         Ok(up) => up,
         Err(error) => {
             let _ = told.send(Err(error));
@@ -377,6 +411,7 @@ async fn run(
     for door in up.doors {
         let _ = door.await;
     }
+    database::close(&up.parts).await;
     up.host.shutdown().await;
     Some(why)
 }

@@ -34,6 +34,7 @@ fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
         plaintext_beyond_loopback: false,
         timings: Timings::default(),
         drain_at_most: Duration::from_secs(5),
+        database: atoll_node::DatabaseState::default(),
         syncs_off: false,
     };
     (1..=nodes).map(config).collect()

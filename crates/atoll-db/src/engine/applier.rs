@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_log::{Entry, LogPos};
 
 use super::Applied;
 use super::ProposeError;
-use super::commit::Committer;
+use super::commit::{Committer, Refill};
 use super::core::{Core, Waiting};
 use crate::replica::{Halt, Outcome, Replica};
 use crate::store::StoreError;
@@ -49,6 +49,10 @@ impl Applier {
             halted: false,
             set_aside: at,
         }
+    }
+
+    pub(crate) fn core(&self) -> Arc<Core> {
+        self.core.clone()
     }
 
     /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
@@ -95,6 +99,9 @@ impl Applier {
             f.rejected += rejected;
             f.overlay_bytes = self.replica.overlay_bytes() as u64;
             f.foreign_entries = self.replica.foreign();
+            if f.samples.last() != self.replica.samples().back() {
+                f.samples = self.replica.samples().iter().copied().collect();
+            }
         });
         match halted {
             Some(halt) => self.halt(&halt),
@@ -154,6 +161,32 @@ impl Applier {
     fn halt(&mut self, halt: &Halt) {
         self.halted = true;
         self.core.halt(halt);
+    }
+
+    /// Does a step of a refill. The last one replaces the state: observers hear of it before it is published, then callers whose
+    /// commands are in it and whose answers are lost.
+    pub(crate) fn refill(&mut self, step: Refill) -> Result<LogPos, StoreError> {
+        self.adopt(self.committing);
+        let last = matches!(step, Refill::Finish);
+        let base = self.committer.refill(step)?;
+        if !last {
+            return Ok(self.replica.next());
+        }
+        hit("db.refilled");
+        let published = self.replica.reopen(base)?;
+        self.replica.tell_restored(&published);
+        let below = published.below;
+        self.core.publish(published);
+        self.set_aside = below;
+        self.core.figures(|f| {
+            (f.committed_below, f.durable_below) = (below, below);
+            f.samples.clear();
+            f.refills += 1;
+            f.divergence = None;
+        });
+        self.core.forget_wrong();
+        self.core.skip(below, |op| self.replica.is_behind(op));
+        Ok(below)
     }
 
     /// Commits everything that is applied, durably.

@@ -1,9 +1,11 @@
-//! Who commits to the store: the caller itself, or a thread that does it while the replica goes on (X17, X18).
+//! Who writes to the store: the caller itself, or a thread that does it while the replica goes on (X17, X18).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 
 use atoll_log::LogPos;
+use bytes::Bytes;
 
 use crate::replica::CommitJob;
 use crate::store::{Store, StoreError, StoreSnapshot};
@@ -19,12 +21,22 @@ pub(crate) struct Committed {
     pub(crate) store_bytes: u64,
 }
 
+/// A step of a refill (see [`Store::begin_refill`]).
+#[derive(Debug)]
+pub(crate) enum Refill {
+    Begin,
+    Items(Vec<(Bytes, Bytes)>),
+    Finish,
+}
+
 /// Commits one job at a time.
 pub(crate) trait Committer: Send {
     /// Starts a job. None may be under way.
     fn start(&mut self, job: CommitJob, durable: bool);
     /// The outcome of the job under way; with `wait`, waits for it.
     fn outcome(&mut self, wait: bool) -> Option<Result<Committed, StoreError>>;
+    /// Does a step of a refill, and waits for it. No commit may be under way. What the store shows then.
+    fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError>;
 }
 
 fn run(store: &mut dyn Store, job: &CommitJob, durable: bool) -> Result<Committed, StoreError> {
@@ -34,6 +46,15 @@ fn run(store: &mut dyn Store, job: &CommitJob, durable: bool) -> Result<Committe
     }
     let (base, below, store_bytes) = (store.snapshot(), job.below(), store.size_bytes());
     Ok(Committed { base, below, durable, store_bytes })
+}
+
+fn refill(store: &mut dyn Store, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
+    match step {
+        Refill::Begin => store.begin_refill()?,
+        Refill::Items(items) => store.refill(items)?,
+        Refill::Finish => store.finish_refill()?,
+    }
+    Ok(store.snapshot())
 }
 
 /// Commits in the caller's thread.
@@ -56,13 +77,24 @@ impl Committer for Here {
     fn outcome(&mut self, _wait: bool) -> Option<Result<Committed, StoreError>> {
         self.outcome.take()
     }
+
+    fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
+        refill(&mut *self.store, step)
+    }
+}
+
+enum Job {
+    Commit(CommitJob, bool),
+    Refill(Refill, SyncSender<Result<Arc<dyn StoreSnapshot>, StoreError>>),
 }
 
 /// Commits in a thread of its own.
 pub(crate) struct Aside {
-    jobs: SyncSender<(CommitJob, bool)>,
+    /// None once it is to end.
+    jobs: Option<SyncSender<Job>>,
     outcomes: Receiver<Result<Committed, StoreError>>,
     under_way: bool,
+    thread: Option<JoinHandle<()>>,
 }
 
 fn thread_gone() -> StoreError {
@@ -78,19 +110,29 @@ impl Aside {
         mut store: Box<dyn Store>,
         kick: impl Fn() + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (jobs, orders) = sync_channel::<(CommitJob, bool)>(1);
+        let (jobs, orders) = sync_channel::<Job>(1);
         let (done, outcomes) = sync_channel(1);
-        std::thread::Builder::new().name("store".into()).spawn(move || {
-            while let Ok((job, durable)) = orders.recv() {
-                let outcome = run(&mut *store, &job, durable);
-                drop(job);
-                if done.send(outcome).is_err() {
-                    return;
+        let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
+            while let Ok(job) = orders.recv() {
+                match job {
+                    Job::Commit(job, durable) => {
+                        let outcome = run(&mut *store, &job, durable);
+                        drop(job);
+                        if done.send(outcome).is_err() {
+                            return;
+                        }
+                        kick();
+                    }
+                    // Nobody who waits has gone: the applier waits for each step.
+                    Job::Refill(step, answer) => drop(answer.send(refill(&mut *store, step))),
                 }
-                kick();
             }
         })?;
-        Ok(Aside { jobs, outcomes, under_way: false })
+        Ok(Aside { jobs: Some(jobs), outcomes, under_way: false, thread: Some(thread) })
+    }
+
+    fn send(&self, job: Job) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 }
 
@@ -98,7 +140,7 @@ impl Committer for Aside {
     fn start(&mut self, job: CommitJob, durable: bool) {
         // A thread that is gone is told by the outcome.
         self.under_way = true;
-        let _ = self.jobs.send((job, durable));
+        self.send(Job::Commit(job, durable));
     }
 
     fn outcome(&mut self, wait: bool) -> Option<Result<Committed, StoreError>> {
@@ -116,5 +158,24 @@ impl Committer for Aside {
         };
         self.under_way = false;
         Some(outcome)
+    }
+
+    fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
+        let (answer, wait) = sync_channel(1);
+        if !self.send(Job::Refill(step, answer)) {
+            return Err(thread_gone());
+        }
+        wait.recv().unwrap_or_else(|_| Err(thread_gone()))
+    }
+}
+
+impl Drop for Aside {
+    /// The store is closed when this returns: its folder may be opened again.
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic was told by the outcome that it owes.
+            let _ = thread.join();
+        }
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use atoll_core::{Completer, Ticket, ticket};
+use atoll_core::{Completer, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
 
 use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
-use crate::replica::Halt;
+use crate::replica::{Halt, HashAt};
+use crate::transfer::{HashTold, ReplicaTold, Scrubbed};
 use crate::view::Published;
 
 /// A command on its way to the log.
@@ -65,10 +67,44 @@ pub struct Health {
     pub commands: u64,
     /// Of them, rejected by their application.
     pub rejected: u64,
+    /// How often it was refilled from a peer in this life.
+    pub refills: u64,
+    /// A refill that is under way.
+    pub refilling: Option<Refilling>,
+    /// Another replica's state differs, or differed last time that they were compared.
+    pub divergence: Option<Divergence>,
+    /// The last time that the store was read again as a whole.
+    pub scrubbed: Option<Scrubbed>,
     /// What keeps it from reading the log, the last time that something did.
     pub trouble: Option<String>,
     /// Why it applies no more.
     pub halted: Option<Halt>,
+}
+
+/// A refill that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refilling {
+    /// The peer.
+    pub from: NodeId,
+    /// Entries of the log below are in what is fetched.
+    pub below: LogPos,
+    /// Keys so far.
+    pub keys: u64,
+    /// Bytes so far, as they came over the wire.
+    pub bytes: u64,
+}
+
+/// Two replicas have different states at the same position, which must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The position: of everything below it.
+    pub below: LogPos,
+    /// The hash of this replica.
+    pub mine: u128,
+    /// The other one.
+    pub peer: NodeId,
+    /// Its hash.
+    pub theirs: u128,
 }
 
 /// Figures that the applier keeps up to date.
@@ -82,6 +118,11 @@ pub(crate) struct Figures {
     pub(crate) commands: u64,
     pub(crate) rejected: u64,
     pub(crate) trouble: Option<String>,
+    pub(crate) refills: u64,
+    pub(crate) refilling: Option<Refilling>,
+    pub(crate) divergence: Option<Divergence>,
+    pub(crate) scrubbed: Option<Scrubbed>,
+    pub(crate) samples: Vec<HashAt>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +136,9 @@ struct State {
     bytes: usize,
     /// Who waits for a position to be passed. Bounded by the callers' tickets.
     applied: BTreeMap<LogPos, Vec<Reached>>,
+    /// This replica is the one that is wrong: the learner is to refill it.
+    wrong: bool,
+    learner: Option<Waker>,
 }
 
 /// Somebody who waits until the replica has got somewhere.
@@ -176,6 +220,10 @@ impl Core {
             foreign_entries: figures.foreign_entries,
             commands: figures.commands,
             rejected: figures.rejected,
+            refills: figures.refills,
+            refilling: figures.refilling,
+            divergence: figures.divergence,
+            scrubbed: figures.scrubbed,
             trouble: figures.trouble,
             halted: state.halted.clone(),
         }
@@ -187,6 +235,69 @@ impl Core {
 
     pub(crate) fn durable_below(&self) -> LogPos {
         lock(&self.state).figures.durable_below
+    }
+
+    pub(crate) fn samples(&self) -> Vec<HashAt> {
+        lock(&self.state).figures.samples.clone()
+    }
+
+    /// What peers are told of this replica.
+    pub(crate) fn told(&self) -> ReplicaTold {
+        let applied_below = lock(&self.published).below;
+        let state = lock(&self.state);
+        let told = |h: &HashAt| HashTold { below: h.below, hash: h.hash };
+        ReplicaTold {
+            applied_below,
+            durable_below: state.figures.durable_below,
+            hashes: state.figures.samples.iter().map(told).collect(),
+        }
+    }
+
+    /// Another replica differs; `wrong`: it is this one that must be refilled.
+    pub(crate) fn diverged(&self, found: Divergence, wrong: bool) {
+        self.judged(wrong, |figures| figures.divergence = Some(found));
+    }
+
+    /// The store was read again; `refill`: if something is wrong, this replica is to be refilled.
+    pub(crate) fn scrubbed(&self, found: Scrubbed, refill: bool) {
+        self.judged(refill && found.wrong.is_some(), |figures| figures.scrubbed = Some(found));
+    }
+
+    fn judged(&self, wrong: bool, note: impl FnOnce(&mut Figures)) {
+        let learner = {
+            let mut state = lock(&self.state);
+            note(&mut state.figures);
+            state.wrong |= wrong;
+            if wrong { state.learner.take() } else { None }
+        };
+        if let Some(learner) = learner {
+            learner.wake();
+        }
+    }
+
+    /// Ready once this replica was found to be wrong; that is forgotten then.
+    pub(crate) fn poll_wrong(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.state);
+        if std::mem::take(&mut state.wrong) {
+            return Poll::Ready(());
+        }
+        state.learner = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The state was replaced: what was found wrong with it is past.
+    pub(crate) fn forget_wrong(&self) {
+        lock(&self.state).wrong = false;
+    }
+
+    /// Entries of this node that `is_behind` were applied by others, and their answers are lost.
+    pub(crate) fn skip(&self, below: LogPos, is_behind: impl Fn(OpId) -> bool) {
+        let ops: Vec<OpId> = lock(&self.state).waiting.iter().map(|w| w.op).collect();
+        for op in ops.into_iter().filter(|op| is_behind(*op)) {
+            for caller in self.take_waiting(op).into_iter().flat_map(|w| w.callers) {
+                caller.complete(Err(ProposeError::Skipped(below)));
+            }
+        }
     }
 
     pub(crate) fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {

@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use atoll_core::testing::hit;
-use atoll_core::{Env, Ticket};
-use atoll_log::{LogError, LogPos, LogReadError, LogletSpec, ReadFrom, VirtualLog};
+use atoll_core::{Directory, Env, Ticket};
+use atoll_log::VirtualLog;
 
 use super::applier::Applier;
 use super::commit::{Aside, Committer, Here};
@@ -18,9 +16,7 @@ use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
 use crate::replica::{Halt, Replica};
 use crate::store::{Store, StoreError};
-
-/// Wait before the log is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
+use crate::transfer::{Patrol, Shelf, Source};
 
 /// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -44,10 +40,21 @@ pub struct Ground {
     pub store: Box<dyn Store>,
     /// The wall clock.
     pub clock: Clock,
+    /// The other replicas; None for one that stands alone, whose log is never trimmed.
+    pub cluster: Option<Cluster>,
     /// Where commands are applied.
     pub threads: Threads,
     /// Settings.
     pub options: Options,
+}
+
+/// The other replicas, as this one sees them.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Who they are and who is up.
+    pub directory: Arc<dyn Directory>,
+    /// Where the replica's role, which answers the others, finds it.
+    pub shelf: Shelf,
 }
 
 impl fmt::Debug for Ground {
@@ -70,10 +77,11 @@ pub enum OpenError {
 /// A replicated database, on this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
-    core: Arc<Core>,
-    to: Arc<ToLog>,
+    pub(super) core: Arc<Core>,
+    pub(super) to: Arc<ToLog>,
     feed: Arc<Mutex<Box<dyn Feed>>>,
-    options: Options,
+    pub(super) cluster: Option<Cluster>,
+    pub(super) options: Options,
 }
 
 impl fmt::Debug for Database {
@@ -89,7 +97,7 @@ impl Database {
     /// # Errors
     /// The store cannot be read, or there are no threads.
     pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
-        let Ground { env, log, store, clock, threads, options } = ground;
+        let Ground { env, log, store, clock, cluster, threads, options } = ground;
         let (replica, published) = Replica::open(apps, store.snapshot())?;
         let from = replica.next();
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
@@ -108,8 +116,13 @@ impl Database {
                 Box::new(Queued::start(inlet, applier(Box::new(aside)), options.max_unapplied_bytes)?)
             }
         };
-        let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), options };
+        let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
         let env = &db.to.env;
+        if let Some(cluster) = &db.cluster {
+            let (source, patrol) = (db.source(threads), db.patrol(cluster, threads == Threads::Own));
+            cluster.shelf.fill(source);
+            env.spawn("db.patrol", Box::pin(patrol.run()));
+        }
         env.spawn("db.propose", Box::pin(db.to.clone().send(db.core.clone())));
         env.spawn("db.learn", Box::pin(db.clone().learn(from)));
         Ok(db)
@@ -130,64 +143,36 @@ impl Database {
         self.core.halted()
     }
 
-    /// Commits what is applied, durably, and applies no more. For a clean stop: the next start has nothing to replay.
+    /// Commits what is applied, durably, and applies no more. For a clean stop: the next start has nothing to replay. The store's
+    /// folder can be opened again once the engines and their views are dropped, too.
     pub fn close(&self) -> Ticket<()> {
         self.feed(|feed| feed.close())
     }
 
-    fn feed<T>(&self, f: impl FnOnce(&mut dyn Feed) -> T) -> T {
+    pub(super) fn feed<T>(&self, f: impl FnOnce(&mut dyn Feed) -> T) -> T {
         f(&mut **self.feed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Follows the log for ever.
-    async fn learn(self, from: LogPos) {
-        let env = self.to.env.clone();
-        let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
-        let mut committed = true;
-        while self.core.halted().is_none() {
-            let next = reader.next(self.options.read_bytes);
-            let got = if committed {
-                next.await
-            } else {
-                match env.within(self.options.idle_after, next).await {
-                    Ok(got) => got,
-                    Err(_) => {
-                        self.feed(|feed| feed.idle());
-                        committed = true;
-                        continue;
-                    }
-                }
-            };
-            match got {
-                Ok(read) => {
-                    committed = false;
-                    let room = self.feed(|feed| feed.entries(read.entries));
-                    if let Some(room) = room {
-                        hit("db.learn.full");
-                        // An error means that the applier is gone, which is seen above.
-                        let _ = room.await;
-                    }
-                }
-                Err(error) => self.trouble(error).await,
-            }
+    fn source(&self, threads: Threads) -> Source {
+        let core = self.core.clone();
+        Source { core, commit: self.committing(), threads: threads == Threads::Own }
+    }
+
+    fn patrol(&self, cluster: &Cluster, threads: bool) -> Patrol {
+        Patrol {
+            env: self.to.env.clone(),
+            core: self.core.clone(),
+            log: self.to.log.clone(),
+            directory: cluster.directory.clone(),
+            commit: self.committing(),
+            threads,
+            options: self.options.clone(),
         }
     }
 
-    async fn trouble(&self, error: LogReadError) {
-        match error {
-            LogReadError::Log(LogError::NoSuchLog) => {
-                hit("db.learn.create");
-                // What becomes of it, the next read tells.
-                let _ = self.to.log.create(LogletSpec::default()).await;
-            }
-            LogReadError::Trimmed(to) => {
-                let at = self.core.published().below;
-                self.core.halt(&Halt::Behind { at, trimmed_below: to });
-                return;
-            }
-            _ => {}
-        }
-        self.core.figures(|f| f.trouble = Some(error.to_string()));
-        self.to.env.sleep(self.to.env.jitter(PAUSE)).await;
+    fn committing(&self) -> Box<dyn Fn() + Send + Sync> {
+        // Not the database: it knows the shelf, and the shelf this.
+        let feed = self.feed.clone();
+        Box::new(move || feed.lock().unwrap_or_else(PoisonError::into_inner).commit())
     }
 }

@@ -5,16 +5,22 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::{Completer, Ticket, ticket};
-use atoll_log::Entry;
+use atoll_log::{Entry, LogPos};
 
 use super::applier::Applier;
+use super::commit::Refill;
+use super::core::Core;
+use crate::replica::Halt;
+use crate::store::StoreError;
 
 /// See the module's words.
 pub(crate) trait Feed: Send {
     /// Hands entries over. With a ticket: hand over no more until it is completed.
     fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>>;
-    /// Nothing came for a while: commit what there is.
-    fn idle(&mut self);
+    /// Commit what there is, durably.
+    fn commit(&mut self);
+    /// Does a step of a refill; after the last one the replica has the state that it was filled with.
+    fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>>;
     /// Commits what there is and ends; done when the ticket is.
     fn close(&mut self) -> Ticket<()>;
 }
@@ -28,8 +34,12 @@ impl Feed for Direct {
         None
     }
 
-    fn idle(&mut self) {
+    fn commit(&mut self) {
         self.0.commit();
+    }
+
+    fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>> {
+        Ticket::ready(self.0.refill(step))
     }
 
     fn close(&mut self) -> Ticket<()> {
@@ -44,7 +54,8 @@ struct Inbox {
     bytes: usize,
     /// Wait for room.
     room: Vec<Completer<()>>,
-    idle: bool,
+    commit: bool,
+    refills: VecDeque<(Refill, Completer<Result<LogPos, StoreError>>)>,
     /// A commit is done.
     kicked: bool,
     close: Option<Completer<()>>,
@@ -62,7 +73,8 @@ pub(crate) struct Inlet {
 enum Work {
     Entries(Vec<Entry>),
     Adopt,
-    Idle,
+    Commit,
+    Refill(Refill, Completer<Result<LogPos, StoreError>>),
     Close(Completer<()>),
     End,
 }
@@ -97,6 +109,9 @@ impl Inlet {
                 room.into_iter().for_each(|waits| waits.complete(()));
                 return Work::Entries(entries);
             }
+            if let Some((step, done)) = inbox.refills.pop_front() {
+                return Work::Refill(step, done);
+            }
             if std::mem::take(&mut inbox.kicked) {
                 return Work::Adopt;
             }
@@ -106,10 +121,21 @@ impl Inlet {
             if inbox.orphaned {
                 return Work::End;
             }
-            if std::mem::take(&mut inbox.idle) {
-                return Work::Idle;
+            if std::mem::take(&mut inbox.commit) {
+                return Work::Commit;
             }
             inbox = self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A broken invariant ends the thread: everybody who waits hears of it.
+struct Fuse(Arc<Core>);
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.halt(&Halt::Broken { at: self.0.published().below });
         }
     }
 }
@@ -128,14 +154,16 @@ impl Queued {
     pub(crate) fn start(inlet: Arc<Inlet>, mut applier: Applier, max_bytes: usize) -> std::io::Result<Self> {
         let work = inlet.clone();
         std::thread::Builder::new().name("apply".into()).spawn(move || {
+            let fuse = Fuse(applier.core());
             loop {
                 match work.next(max_bytes) {
                     Work::Entries(entries) => applier.apply(&entries),
                     Work::Adopt => applier.adopt(false),
-                    Work::Idle => applier.commit(),
+                    Work::Commit => applier.commit(),
+                    Work::Refill(step, done) => done.complete(applier.refill(step)),
                     Work::Close(done) => {
                         applier.commit();
-                        drop(applier);
+                        drop((applier, fuse));
                         done.complete(());
                         return;
                     }
@@ -162,8 +190,14 @@ impl Feed for Queued {
         wait
     }
 
-    fn idle(&mut self) {
-        self.inlet.change(|inbox| inbox.idle = true);
+    fn commit(&mut self) {
+        self.inlet.change(|inbox| inbox.commit = true);
+    }
+
+    fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>> {
+        let (done, wait) = ticket();
+        self.inlet.change(|inbox| inbox.refills.push_back((step, done)));
+        wait
     }
 
     fn close(&mut self) -> Ticket<()> {

@@ -6,7 +6,7 @@
 //! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
 //! | `database.rs` | a replica put together over a log |
 //! | `propose.rs` | the way into the log, and barriers |
-//! | `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
+//! | `learn.rs`, `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
 //! | `commit.rs` | who commits to the store |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
@@ -16,6 +16,7 @@ mod core;
 mod database;
 mod error;
 mod feed;
+mod learn;
 mod options;
 mod propose;
 mod solo;
@@ -30,17 +31,17 @@ use atoll_log::LogPos;
 
 use crate::application::{Application, Observer, Proposer, Rejected};
 use crate::hosted::Slot;
-use crate::replica::Halt;
+use crate::replica::{Halt, HashAt};
 use crate::view::View;
 
-pub use self::core::Health;
 pub(crate) use self::core::Proposal;
-pub use database::{Clock, Database, Ground, OpenError, Threads};
+pub use self::core::{Divergence, Health, Refilling};
+pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;
 pub use solo::{Solo, SoloClock};
 
-use self::core::Core;
+pub(crate) use self::core::Core;
 
 /// A command that was applied, on this node too: its place in the order of all commands, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +130,11 @@ impl<A: Application> Engine<A> {
     /// How far this replica is.
     pub fn health(&self) -> Health {
         self.core.health()
+    }
+
+    /// Hashes of the state of this replica, at the last positions that all replicas remember theirs of; rising.
+    pub fn hashes(&self) -> Vec<HashAt> {
+        self.core.samples()
     }
 
     /// Why this replica applies no more, if so.

@@ -25,6 +25,15 @@ pub struct Options {
     pub max_unapplied_bytes: usize,
     /// A replica that has nothing to apply for so long commits what it has, durably.
     pub idle_after: Duration,
+    /// How often replicas commit durably, compare their hashes, and trim the log. Too small: syncs and messages. Too large: a
+    /// difference is
+    /// found late, and the log is longer.
+    pub patrol_every: Duration,
+    /// How often the store is read again as a whole. Too small: the disk is busy with it. Too large: rot is found late.
+    pub scrub_every: Duration,
+    /// Entries of the log that are kept behind what all replicas have. Too small: a node that was away for a short time fetches
+    /// the whole state. Too large: disk.
+    pub keep_entries: u64,
 }
 
 impl Default for Options {
@@ -39,6 +48,9 @@ impl Default for Options {
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,
             idle_after: Duration::from_secs(1),
+            patrol_every: Duration::from_secs(10),
+            scrub_every: Duration::from_secs(3600),
+            keep_entries: 20_000,
         }
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
-use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, OpId, VirtualLog, Why};
+use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpec, OpId, VirtualLog, Why};
 
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
 use super::{BarrierError, Busy, Clock, Options, ProposeError, Proposed};
@@ -22,6 +22,8 @@ use crate::entry::{EntryBuilder, Header};
 
 /// Wait before an entry is handed in again that the log had no room for.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Wait before the log is looked for again.
+const LOG_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Queue {
@@ -62,8 +64,26 @@ impl ToLog {
 
     /// Sends for ever.
     pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
+        self.make_log().await;
         let mut sender = Sender::new(self, core);
         poll_fn(move |cx| sender.poll(cx)).await
+    }
+
+    /// There is such a log when this is done.
+    async fn make_log(&self) {
+        loop {
+            match self.log.refresh().await {
+                Ok(Ok(_)) => return,
+                Ok(Err(LogError::NoSuchLog)) => {
+                    hit("db.propose.create");
+                    if let Ok(Ok(_)) = self.log.create(LogletSpec::default()).await {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+            self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
+        }
     }
 
     /// One check of the tail after the other, as long as somebody waits for one that has not begun (V14).
@@ -84,6 +104,11 @@ impl ToLog {
             };
             match tail {
                 Ok(tail) => core.when_applied(tail, joined),
+                // It is being made, by this node or another.
+                Err(LogError::NoSuchLog) => {
+                    lock(&self.barriers).waiting.extend(joined);
+                    self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
+                }
                 Err(error) => joined.into_iter().for_each(|one| one.fail(&error)),
             }
         }
@@ -200,7 +225,7 @@ impl Sender {
 
     /// An entry has no good end. Those that follow it are answered one by one as they come to theirs.
     fn give_up(&mut self, op: OpId, failed: LogAppendError) {
-        if op.client == self.client && !mutant(Mutant::DbSameProposerAfterLoss) {
+        if op.client == self.client {
             self.begin_anew();
         }
         let error = match failed {
@@ -267,7 +292,7 @@ impl Sender {
             }
             queue.refused.take()
         };
-        if refused == Some(self.client) && !mutant(Mutant::DbSameProposerAfterLoss) {
+        if refused == Some(self.client) {
             hit("db.propose.refused");
             self.begin_anew();
         }

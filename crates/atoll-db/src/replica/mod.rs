@@ -5,22 +5,25 @@
 //! | `mod.rs` | whole entries, one after the other |
 //! | `working.rs` | the state under a command, and how writes are taken back |
 //! | `proposers.rs` | exactly once |
+//! | `state_hash.rs` | a hash of the state, to be compared between replicas |
 //! | `record.rs` | what the engine itself keeps in the store |
 //!
 //! No thread, no clock, no log here: [`crate::engine`] drives it.
 
 mod proposers;
 mod record;
+mod state_hash;
 mod working;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use atoll_core::Encode;
 use atoll_core::invariant;
 use atoll_core::testing::{Mutant, mutant};
-use atoll_log::{Entry, LogPos};
+use atoll_log::{Entry, LogPos, OpId};
 
 use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};
@@ -30,7 +33,10 @@ use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use crate::view::Published;
 
 use proposers::{Judged, Proposers};
-use record::StateRecord;
+pub(crate) use record::StateRecord;
+pub use state_hash::HashAt;
+pub(crate) use state_hash::StateHash;
+use state_hash::{SAMPLE_EVERY, SAMPLES};
 pub(crate) use working::{Mark, Working};
 
 /// Why a replica applies no more. Local reads go on, of the state before the entry at `at`.
@@ -56,13 +62,11 @@ pub enum Halt {
         /// What is too new.
         what: String,
     },
-    /// The log was trimmed above what this replica has.
-    #[error("this replica has log positions below {at}; those below {trimmed_below} were trimmed")]
-    Behind {
-        /// The first entry that is not applied.
+    /// A broken invariant of the engine, on this node.
+    #[error("a broken invariant at log position {at} or above; its words are on stderr")]
+    Broken {
+        /// The first entry that is not shown.
         at: LogPos,
-        /// The first that can be read.
-        trimmed_below: LogPos,
     },
     /// The local store failed on this node.
     #[error("in front of log position {at}: {error}")]
@@ -119,6 +123,8 @@ pub(crate) struct Replica {
     proposers: Proposers,
     /// Entries that are not of the database, so far.
     foreign: u64,
+    /// Its hash at positions that all replicas pass.
+    samples: VecDeque<HashAt>,
 }
 
 impl Replica {
@@ -128,22 +134,55 @@ impl Replica {
         base: Arc<dyn StoreSnapshot>,
     ) -> Result<(Replica, Arc<Published>), StoreError> {
         let live = Arc::new(Live::default());
-        let record = StateRecord::read(&*base)?;
         let active = Arc::new(VersionedMap::new(live.clone()));
+        let layers = Layers { active, frozen: None, base: base.clone() };
         let mut replica = Replica {
             apps: apps.0,
             live,
-            working: Working::new(Layers { active, frozen: None, base }, 1),
-            next: record.next,
-            time_ms: record.time_ms,
-            proposers: Proposers::of(record.proposers),
-            foreign: record.foreign,
+            working: Working::new(layers, 1, StateHash::default()),
+            next: LogPos::ZERO,
+            time_ms: 0,
+            proposers: Proposers::default(),
+            foreign: 0,
+            samples: VecDeque::new(),
         };
-        let published = replica.publish();
-        for app in replica.apps.values_mut() {
+        let published = replica.reopen(base)?;
+        Ok((replica, published))
+    }
+
+    /// Goes on with what a store has, and nothing else. What is published must be published anew, by what comes with it.
+    pub(crate) fn reopen(&mut self, base: Arc<dyn StoreSnapshot>) -> Result<Arc<Published>, StoreError> {
+        let record = StateRecord::read(&*base)?;
+        let active = Arc::new(VersionedMap::new(self.live.clone()));
+        let layers = Layers { active, frozen: None, base };
+        self.working = Working::new(layers, self.working.version + 1, StateHash(record.hash));
+        self.next = record.next;
+        self.time_ms = record.time_ms;
+        self.proposers = Proposers::of(record.proposers);
+        self.foreign = record.foreign;
+        self.samples.clear();
+        let published = self.publish();
+        for app in self.apps.values_mut() {
             app.opened(&published)?;
         }
-        Ok((replica, published))
+        Ok(published)
+    }
+
+    /// Tells the doors that the state was replaced as a whole. Before it is published.
+    pub(crate) fn tell_restored(&mut self, published: &Arc<Published>) {
+        for app in self.apps.values_mut() {
+            app.restored(published);
+        }
+    }
+
+    /// Whether an entry is in the state, or was judged before it.
+    pub(crate) fn is_behind(&self, op: OpId) -> bool {
+        self.proposers.judge(op, LogPos::ZERO) == Judged::Copy
+    }
+
+    /// Its hash at positions that all replicas pass, the last ones.
+    pub(crate) fn samples(&self) -> &VecDeque<HashAt> {
+        &self.samples
     }
 
     /// The next entry that it takes.
@@ -196,7 +235,19 @@ impl Replica {
             },
         };
         self.next = at.plus(1);
+        if self.next.0.is_multiple_of(SAMPLE_EVERY) {
+            self.sample();
+        }
         Ok(outcome)
+    }
+
+    fn sample(&mut self) {
+        if self.samples.len() >= SAMPLES {
+            self.samples.pop_front();
+        }
+        // Where it is in the log is told beside the hash.
+        let hash = self.working.hash.with(&self.record().to_bytes());
+        self.samples.push_back(HashAt { below: self.next, hash });
     }
 
     fn apply_commands(
@@ -238,6 +289,7 @@ impl Replica {
         }
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
+        self.working.end_command();
         // A panic over an answer that the store did not give is no poison.
         if let Some(error) = self.working.take_failure() {
             return Err(Halt::Store { at: position, error });
@@ -298,6 +350,7 @@ impl Replica {
             next: if ahead { self.next.plus(1) } else { self.next },
             time_ms: self.time_ms,
             foreign: self.foreign,
+            hash: self.working.hash.0,
             proposers: self.proposers.record(),
         }
     }

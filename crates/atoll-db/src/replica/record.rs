@@ -24,6 +24,8 @@ record! {
         pub time_ms: u64,
         /// Entries that were skipped since they are not of the database.
         pub foreign: u64,
+        /// Of every key and value of the applications, see `state_hash.rs`.
+        pub hash: u128,
         /// Exactly once.
         pub proposers: ProposersRecord,
     }
@@ -31,7 +33,7 @@ record! {
 
 impl StateRecord {
     /// The record of a store; that of an empty one if there is none.
-    pub(super) fn read(from: &dyn StoreSnapshot) -> Result<StateRecord, StoreError> {
+    pub(crate) fn read(from: &dyn StoreSnapshot) -> Result<StateRecord, StoreError> {
         let failed = |reason: String| StoreError { doing: "read its state record", reason };
         let Some(bytes) = from.get(&full_key(ENGINE, KEY))? else {
             return Ok(StateRecord {
@@ -39,6 +41,7 @@ impl StateRecord {
                 next: LogPos::ZERO,
                 time_ms: 0,
                 foreign: 0,
+                hash: 0,
                 proposers: ProposersRecord { rows: Vec::new(), forgotten_below: LogPos::ZERO },
             });
         };

@@ -2,9 +2,14 @@
 
 use bytes::Bytes;
 
+use super::state_hash::StateHash;
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
 use crate::store::{Prior, StoreError};
+
+/// Values that were read from the store under the command at work and are kept in mind, at most: most writes follow a read of
+/// the same key, and need its old value for the hash.
+const SEEN_AT_MOST: usize = 8;
 
 /// See the module's words.
 #[derive(Debug)]
@@ -12,7 +17,9 @@ pub(crate) struct Working {
     pub(crate) layers: Layers,
     /// The version that writes get: above the published one.
     pub(crate) version: u64,
+    pub(crate) hash: StateHash,
     undo: Vec<(Bytes, Prior)>,
+    seen: Vec<(Bytes, Option<Bytes>)>,
     /// The first failure of the store since the last [`Working::take_failure`].
     failed: Option<StoreError>,
 }
@@ -21,16 +28,28 @@ pub(crate) struct Working {
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     undo: usize,
+    hash: StateHash,
 }
 
 impl Working {
-    pub(crate) fn new(layers: Layers, version: u64) -> Self {
-        Working { layers, version, undo: Vec::new(), failed: None }
+    pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
+        Working { layers, version, hash, undo: Vec::new(), seen: Vec::new(), failed: None }
     }
 
     pub(crate) fn get(&mut self, key: Bytes) -> Option<Bytes> {
-        match self.layers.get(&key, self.version) {
-            Ok(value) => value,
+        if let Some(value) = self.layers.get_overlay(&key, self.version) {
+            return value;
+        }
+        if let Some((_, value)) = self.seen.iter().find(|(seen, _)| *seen == key) {
+            return value.clone();
+        }
+        match self.layers.base.get(&key) {
+            Ok(value) => {
+                if self.seen.len() < SEEN_AT_MOST {
+                    self.seen.push((key, value.clone()));
+                }
+                value
+            }
             Err(error) => {
                 self.failed.get_or_insert(error);
                 None
@@ -49,12 +68,14 @@ impl Working {
     }
 
     pub(crate) fn write(&mut self, key: Bytes, value: Option<Bytes>) {
+        let old = self.get(key.clone());
+        self.hash.replace(&key, old.as_ref(), value.as_ref());
         let prior = self.layers.active.put(key.clone(), value, self.version);
         self.undo.push((key, prior));
     }
 
     pub(crate) fn mark(&self) -> Mark {
-        Mark { undo: self.undo.len() }
+        Mark { undo: self.undo.len(), hash: self.hash }
     }
 
     /// Takes back the writes since; true if there were any.
@@ -65,7 +86,13 @@ impl Working {
         {
             self.layers.active.undo(&key, prior, self.version);
         }
+        self.hash = to.hash;
         any
+    }
+
+    /// The command is done: what was read from the store under it is forgotten.
+    pub(crate) fn end_command(&mut self) {
+        self.seen.clear();
     }
 
     /// The entry is done: what it wrote stays.

@@ -10,8 +10,11 @@ use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode,
 use super::{Change, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
 
-/// The one tree: applications are told apart by the first byte of a key.
-const TREE: &str = "state";
+/// The tree that is read, with a number: applications are told apart by the first byte of a key. A refill makes the next one.
+const TREE: &str = "state-";
+/// The tree that says which one is read.
+const CHOICE: &str = "choice";
+const CHOSEN: &str = "state";
 /// Memory for writes that are in no file yet. Twice this may be in use while one is written out.
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// What its own log may take on disk before memory is written out; fjall takes no less.
@@ -20,7 +23,12 @@ const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
 /// A store in a directory.
 pub struct FjallStore {
     db: Database,
+    choice: Keyspace,
+    /// The number of the tree that is read.
+    number: u64,
     tree: Keyspace,
+    /// A second state that is filled.
+    second: Option<Keyspace>,
 }
 
 impl fmt::Debug for FjallStore {
@@ -47,10 +55,29 @@ impl FjallStore {
             .max_journaling_size(JOURNAL_BYTES)
             .open()
             .map_err(&opening)?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
-        let tree = db.keyspace(TREE, options).map_err(&opening)?;
-        Ok(FjallStore { db, tree })
+        let choice = db.keyspace(CHOICE, KeyspaceCreateOptions::default).map_err(&opening)?;
+        let number = match choice.get(CHOSEN).map_err(&opening)? {
+            Some(value) => value.as_ref().try_into().map(u64::from_le_bytes).map_err(|_| StoreError {
+                doing: "was opened",
+                reason: format!("which state is read is said in {} bytes, not 8", value.len()),
+            })?,
+            None => 0,
+        };
+        let name = format!("{TREE}{number}");
+        for other in db.list_keyspace_names() {
+            // Of a refill that was not finished, or that was just before the crash.
+            if other.starts_with(TREE) && *other != *name {
+                let other = db.keyspace(&other, KeyspaceCreateOptions::default).map_err(&opening)?;
+                db.delete_keyspace(other).map_err(&opening)?;
+            }
+        }
+        let tree = db.keyspace(&name, tree_options).map_err(&opening)?;
+        Ok(FjallStore { db, choice, number, tree, second: None })
     }
+}
+
+fn tree_options() -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES)
 }
 
 impl Store for FjallStore {
@@ -73,9 +100,34 @@ impl Store for FjallStore {
         self.db.persist(PersistMode::SyncAll).map_err(failed("was synced"))
     }
 
-    fn clear(&mut self) -> Result<(), StoreError> {
-        self.tree.clear().map_err(failed("was cleared"))?;
-        self.persist()
+    fn begin_refill(&mut self) -> Result<(), StoreError> {
+        let refilling = failed("was refilled");
+        if let Some(second) = self.second.take() {
+            self.db.delete_keyspace(second).map_err(&refilling)?;
+        }
+        let name = format!("{TREE}{}", self.number + 1);
+        self.second = Some(self.db.keyspace(&name, tree_options).map_err(&refilling)?);
+        Ok(())
+    }
+
+    fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
+        let Some(second) = &self.second else { return Ok(()) };
+        let mut batch = self.db.batch();
+        for (key, value) in items {
+            batch.insert(second, key, value);
+        }
+        batch.commit().map_err(failed("was refilled"))
+    }
+
+    fn finish_refill(&mut self) -> Result<(), StoreError> {
+        let refilling = failed("was refilled");
+        let Some(second) = self.second.take() else { return Ok(()) };
+        // The journal is one: what is chosen is whole if the choice is there.
+        self.choice.insert(CHOSEN, (self.number + 1).to_le_bytes()).map_err(&refilling)?;
+        self.db.persist(PersistMode::SyncAll).map_err(&refilling)?;
+        self.number += 1;
+        let first = std::mem::replace(&mut self.tree, second);
+        self.db.delete_keyspace(first).map_err(&refilling)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -15,6 +15,8 @@ struct Inner {
     version: u64,
     /// What a crash goes back to.
     persisted: Arc<Snapshot>,
+    /// A second state that is filled.
+    second: Option<Vec<(Bytes, Bytes)>>,
 }
 
 /// See the module's words. Clones are one store.
@@ -41,7 +43,7 @@ impl Inner {
             map.put(key, Some(value), 1);
         }
         let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1) });
-        Inner { map, live, version: 1, persisted }
+        Inner { map, live, version: 1, persisted, second: None }
     }
 }
 
@@ -90,8 +92,20 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn clear(&mut self) -> Result<(), StoreError> {
-        *self.inner() = Inner::of(Vec::new());
+    fn begin_refill(&mut self) -> Result<(), StoreError> {
+        self.inner().second = Some(Vec::new());
+        Ok(())
+    }
+
+    fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
+        self.inner().second.get_or_insert_default().extend(items);
+        Ok(())
+    }
+
+    fn finish_refill(&mut self) -> Result<(), StoreError> {
+        let mut inner = self.inner();
+        let items = inner.second.take().unwrap_or_default();
+        *inner = Inner::of(items);
         Ok(())
     }
 

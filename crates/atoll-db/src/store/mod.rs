@@ -49,11 +49,24 @@ pub trait Store: Send + fmt::Debug {
     /// Whether it is durable is unknown.
     fn persist(&mut self) -> Result<(), StoreError>;
 
-    /// Deletes everything, durably; to be filled from a snapshot.
+    /// Begins to fill a second state beside the one that is read, and drops an earlier one that was not finished. After a
+    /// crash a second state that was not finished is gone.
     ///
     /// # Errors
-    /// Some of it may be gone.
-    fn clear(&mut self) -> Result<(), StoreError>;
+    /// The state that is read is as it was.
+    fn begin_refill(&mut self) -> Result<(), StoreError>;
+
+    /// Adds entries to the second state.
+    ///
+    /// # Errors
+    /// The state that is read is as it was.
+    fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError>;
+
+    /// Makes the second state the one that is read, durably and all at once. Snapshots taken before show the other still.
+    ///
+    /// # Errors
+    /// Which of the two is read after a restart is unknown; both are whole.
+    fn finish_refill(&mut self) -> Result<(), StoreError>;
 
     /// Bytes that it takes on disk, or in memory if it has none; about.
     fn size_bytes(&self) -> u64;

@@ -11,6 +11,8 @@ pub type MapEngine = Engine<Map>;
 pub struct Map {
     /// Of all values; a cache. None: to be built anew.
     sum: Option<u64>,
+    /// Not the same on all replicas, in a test of what must not be.
+    salt: u64,
 }
 
 /// Commands: a letter, then `key=value`.
@@ -41,6 +43,11 @@ pub fn two_parts(stays: &str, goes: &str) -> Bytes {
     format!("2{stays}={goes}").into()
 }
 
+/// Writes what differs between replicas.
+pub fn salted(key: &str) -> Bytes {
+    format!("x{key}=").into()
+}
+
 /// The sum, as the cache has it.
 pub fn sum() -> Bytes {
     Bytes::from_static(b"s=")
@@ -64,6 +71,10 @@ pub fn total(view: &View) -> u64 {
 }
 
 impl Map {
+    pub fn salted(salt: u64) -> Self {
+        Map { sum: None, salt }
+    }
+
     fn write(&mut self, tx: &mut Tx<'_, String>, key: &str, value: &str) -> Bytes {
         let old = tx.get(key.as_bytes());
         let had = old.as_ref().map_or(0, |v| number(v));
@@ -108,6 +119,10 @@ impl Application for Map {
                 tx.rollback(&checkpoint);
                 self.sum = None;
                 Ok(Bytes::from_static(b"one part"))
+            }
+            "x" => {
+                tx.put(key.as_bytes(), self.salt.to_string());
+                Ok(Bytes::new())
             }
             "s" => Ok(self.sum.map_or("none".to_owned(), |sum| sum.to_string()).into()),
             _ => panic!("as the test wants it"),

@@ -82,6 +82,7 @@ fn node_config(config: Config) -> NodeConfig {
             patrol_every: ms(t.patrol_every_ms),
         },
         drain_at_most: ms(t.drain_at_most_ms),
+        database: atoll_node::DatabaseState::default(),
         syncs_off: config.syncs_off,
     }
 }

@@ -1,0 +1,158 @@
+//! The way out of the log: entries are read as they come, and handed to the applier. What the log has no more is fetched from a peer.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{NodeId, Ticket};
+use atoll_log::{LogError, LogPos, LogRead, LogReadError, ReadFrom, Why};
+
+use super::Refilling;
+use super::commit::Refill;
+use super::database::Database;
+use crate::store::StoreError;
+use crate::transfer;
+
+/// Wait before the log, or another peer, is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the learner waited for.
+enum Came {
+    Entries(Result<LogRead, LogReadError>),
+    /// Nothing, for a while.
+    Nothing,
+    /// Other replicas say that this one is wrong.
+    Wrong,
+}
+
+impl Database {
+    /// Follows the log for ever.
+    pub(super) async fn learn(self, from: LogPos) {
+        let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
+        let mut committed = true;
+        while self.core.halted().is_none() {
+            let came = {
+                let next = reader.next(self.options.read_bytes);
+                self.wait(next, committed).await
+            };
+            match came {
+                Came::Entries(Ok(read)) => {
+                    committed = false;
+                    let room = self.feed(|feed| feed.entries(read.entries));
+                    if let Some(room) = room {
+                        hit("db.learn.full");
+                        // An error means that the applier is gone, which is seen above.
+                        let _ = room.await;
+                    }
+                }
+                Came::Entries(Err(LogReadError::Trimmed(to))) => {
+                    hit("db.learn.trimmed");
+                    self.refill(to, &mut reader).await;
+                }
+                Came::Entries(Err(error)) => self.trouble(error).await,
+                Came::Nothing => {
+                    self.feed(|feed| feed.commit());
+                    committed = true;
+                }
+                Came::Wrong => {
+                    hit("db.learn.wrong");
+                    self.refill(self.core.published().below, &mut reader).await;
+                }
+            }
+        }
+    }
+
+    async fn wait(&self, next: impl Future<Output = Result<LogRead, LogReadError>>, committed: bool) -> Came {
+        let env = &self.to.env;
+        let mut next = pin!(next);
+        let mut idle = (!committed).then(|| env.sleep(self.options.idle_after));
+        poll_fn(move |cx| {
+            if let Poll::Ready(got) = next.as_mut().poll(cx) {
+                return Poll::Ready(Came::Entries(got));
+            }
+            if self.core.poll_wrong(cx).is_ready() {
+                return Poll::Ready(Came::Wrong);
+            }
+            match &mut idle {
+                Some(idle) => Pin::new(idle).poll(cx).map(|()| Came::Nothing),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    async fn trouble(&self, error: LogReadError) {
+        // A log that is not there yet is being made.
+        if error != LogReadError::Log(LogError::NoSuchLog) {
+            self.note(error.to_string());
+        }
+        self.pause().await;
+    }
+
+    fn note(&self, trouble: String) {
+        self.core.figures(|f| f.trouble = Some(trouble));
+    }
+
+    async fn pause(&self) {
+        self.to.env.sleep(self.to.env.jitter(PAUSE)).await;
+    }
+
+    /// Replaces the state by that of a peer, with entries below `at_least` in it; goes from peer to peer until one gives it.
+    async fn refill(&self, at_least: LogPos, reader: &mut atoll_log::virtual_log::Reader) {
+        let mut turn = self.to.env.random() as usize;
+        loop {
+            let peers = self.peers();
+            if peers.is_empty() {
+                self.note(format!("no replica is up that could give the state below {at_least}"));
+            } else {
+                turn = turn.wrapping_add(1);
+                match self.refill_from(peers[turn % peers.len()], at_least).await {
+                    Ok(below) => {
+                        self.core.figures(|f| f.refilling = None);
+                        reader.seek(below);
+                        return;
+                    }
+                    Err(why) => self.note(why),
+                }
+            }
+            self.core.figures(|f| f.refilling = None);
+            self.pause().await;
+        }
+    }
+
+    /// The other replicas that are believed to be up.
+    fn peers(&self) -> Vec<NodeId> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let me = self.to.env.node();
+        let candidates = cluster.directory.candidates().into_iter();
+        candidates.filter(|c| c.alive && c.node != me).map(|c| c.node).collect()
+    }
+
+    async fn refill_from(&self, peer: NodeId, at_least: LogPos) -> Result<LogPos, String> {
+        let mut fetch = transfer::fetch(&self.to.env, peer, at_least);
+        let mut so_far = Refilling { from: peer, below: at_least, keys: 0, bytes: 0 };
+        let words = |e: StoreError| e.to_string();
+        loop {
+            let piece = fetch.next().await.map_err(|e| e.to_string())?;
+            if so_far.keys == 0 {
+                self.step(Refill::Begin).await.map_err(words)?;
+            }
+            so_far.below = piece.below;
+            so_far.keys += piece.items.len() as u64;
+            so_far.bytes += piece.bytes;
+            self.core.figures(|f| f.refilling = Some(so_far.clone()));
+            self.step(Refill::Items(piece.items)).await.map_err(words)?;
+            if piece.last {
+                return self.step(Refill::Finish).await.map_err(words);
+            }
+        }
+    }
+
+    async fn step(&self, step: Refill) -> Result<LogPos, StoreError> {
+        let wait: Ticket<_> = self.feed(|feed| feed.refill(step));
+        let gone = |_| Err(StoreError { doing: "was refilled", reason: Why::Stopping.to_string() });
+        wait.await.unwrap_or_else(gone)
+    }
+}

@@ -1,0 +1,45 @@
+//! A hash of the whole state that costs a little with every write, and that two replicas can compare where both were (issue: a
+//! difference is
+//! found by itself).
+//!
+//! The sum, modulo 2^128, of one hash for each key and value: the order of writes does not matter, a write takes the old value's
+//! hash away and adds the new one's, and a scan of the store gives the same.
+
+use bytes::Bytes;
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+use atoll_log::LogPos;
+
+/// Positions at which replicas remember their hash are multiples of this.
+pub(crate) const SAMPLE_EVERY: u64 = 256;
+/// So many are remembered.
+pub(crate) const SAMPLES: usize = 64;
+
+/// The hash of a state at a position: of everything in entries below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashAt {
+    /// The first entry that is not in it.
+    pub below: LogPos,
+    /// The hash.
+    pub hash: u128,
+}
+
+/// See the module's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StateHash(pub(crate) u128);
+
+fn of(key: &[u8], value: &[u8]) -> u128 {
+    XxHash3_128::oneshot_with_seed(XxHash3_64::oneshot(key), value)
+}
+
+impl StateHash {
+    pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) {
+        let part = |value: Option<&Bytes>| value.map_or(0, |v| of(key, v));
+        self.0 = self.0.wrapping_sub(part(old)).wrapping_add(part(new));
+    }
+
+    /// With what the engine keeps besides.
+    pub(crate) fn with(self, engine: &[u8]) -> u128 {
+        self.0 ^ XxHash3_128::oneshot(engine)
+    }
+}

@@ -1,0 +1,145 @@
+//! A piece of a snapshot: entries in key order. Bytes, little endian: `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what
+//! follows | zstd frame`; in the frame, for each entry, `key length u32 | value length u32 | key | value`.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+const MAGIC: [u8; 4] = *b"AtSn";
+const FORMAT: u8 = 1;
+const HEADER_BYTES: usize = 13;
+const ENTRY_HEADER_BYTES: usize = 8;
+/// Most bytes of entries in a chunk, before compression. One entry of the longest kind fits.
+pub(super) const MAX_PLAIN_BYTES: usize = 1_010_000;
+/// Fast, and about a third of the size for text.
+const LEVEL: i32 = 1;
+
+/// Why bytes are no chunk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkError {
+    /// Too short, or not of a snapshot at all.
+    #[error("no chunk of a snapshot")]
+    NoChunk,
+    /// Of a later version.
+    #[error("a chunk of format {0}; this program reads {FORMAT}")]
+    Newer(u8),
+    /// Damaged on its way or on disk.
+    #[error("checksum {found:08x}, expected {expected:08x}")]
+    Damaged {
+        /// As it is.
+        found: u32,
+        /// As it says.
+        expected: u32,
+    },
+    /// The frame does not unpack to what the header says, or not to entries.
+    #[error("a chunk that does not unpack: {0}")]
+    Malformed(&'static str),
+}
+
+/// Entries of a chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk(pub Vec<(Bytes, Bytes)>);
+
+/// Bytes that an entry takes in a chunk, before compression.
+pub(super) fn size_of(key: &[u8], value: &[u8]) -> usize {
+    ENTRY_HEADER_BYTES + key.len() + value.len()
+}
+
+impl Chunk {
+    /// Its portable form. At most about a megabyte of entries may be in it.
+    pub fn encode(&self) -> Bytes {
+        let plain_bytes = self.0.iter().map(|(k, v)| size_of(k, v)).sum();
+        let mut plain = BytesMut::with_capacity(plain_bytes);
+        for (key, value) in &self.0 {
+            plain.put_u32_le(key.len() as u32);
+            plain.put_u32_le(value.len() as u32);
+            plain.put_slice(key);
+            plain.put_slice(value);
+        }
+        // Fails only for a level that there is not, or without memory.
+        let packed = zstd::bulk::compress(&plain, LEVEL).unwrap_or_default();
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + packed.len());
+        out.put_slice(&MAGIC);
+        out.put_u8(FORMAT);
+        out.put_u32_le(plain.len() as u32);
+        out.put_u32_le(crc32c::crc32c(&packed));
+        out.put_slice(&packed);
+        out.freeze()
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// See [`ChunkError`]. Nothing is allocated beyond a chunk's limit.
+    pub fn decode(mut bytes: Bytes) -> Result<Chunk, ChunkError> {
+        if bytes.len() < HEADER_BYTES || bytes[..4] != MAGIC {
+            return Err(ChunkError::NoChunk);
+        }
+        bytes.advance(4);
+        let format = bytes.get_u8();
+        if format != FORMAT {
+            return Err(ChunkError::Newer(format));
+        }
+        let (plain_bytes, expected) = (bytes.get_u32_le() as usize, bytes.get_u32_le());
+        let found = crc32c::crc32c(&bytes);
+        if found != expected {
+            return Err(ChunkError::Damaged { found, expected });
+        }
+        if plain_bytes > MAX_PLAIN_BYTES {
+            return Err(ChunkError::Malformed("longer than any chunk"));
+        }
+        let plain = zstd::bulk::decompress(&bytes, plain_bytes)
+            .map_err(|_| ChunkError::Malformed("not a frame of this length"))?;
+        if plain.len() != plain_bytes {
+            return Err(ChunkError::Malformed("shorter than it says"));
+        }
+        let mut plain = Bytes::from(plain);
+        let mut entries: Vec<(Bytes, Bytes)> = Vec::new();
+        while !plain.is_empty() {
+            if plain.len() < ENTRY_HEADER_BYTES {
+                return Err(ChunkError::Malformed("half an entry"));
+            }
+            let (key, value) = (plain.get_u32_le() as usize, plain.get_u32_le() as usize);
+            if key.saturating_add(value) > plain.len() {
+                return Err(ChunkError::Malformed("half an entry"));
+            }
+            let entry = (plain.split_to(key), plain.split_to(value));
+            if entries.last().is_some_and(|(before, _)| *before >= entry.0) {
+                return Err(ChunkError::Malformed("keys out of order"));
+            }
+            entries.push(entry);
+        }
+        Ok(Chunk(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk() -> Chunk {
+        let entry = |n: u8| (Bytes::from(vec![n; 3]), Bytes::from(vec![n; usize::from(n)]));
+        Chunk((0..100).map(entry).collect())
+    }
+
+    #[test]
+    fn a_chunk_reads_back_and_every_damage_is_noticed() {
+        let bytes = chunk().encode();
+        assert_eq!(Chunk::decode(bytes.clone()), Ok(chunk()));
+        for n in 0..bytes.len() {
+            assert!(Chunk::decode(bytes.slice(..n)).is_err(), "cut at {n}");
+            let mut damaged = bytes.to_vec();
+            damaged[n] ^= 0x10;
+            assert!(Chunk::decode(damaged.into()).is_err(), "altered at {n}");
+        }
+        assert_eq!(Chunk::decode(Chunk::default().encode()), Ok(Chunk::default()));
+    }
+
+    #[test]
+    fn keys_out_of_order_and_false_lengths_are_refused() {
+        let mut entries = chunk().0;
+        entries.swap(3, 4);
+        assert_eq!(Chunk::decode(Chunk(entries).encode()), Err(ChunkError::Malformed("keys out of order")));
+        let mut lying = chunk().encode().to_vec();
+        lying[5..9].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Chunk::decode(lying.into()), Err(ChunkError::Malformed("longer than any chunk")));
+    }
+}

@@ -1,0 +1,73 @@
+//! A snapshot fetched from a peer, piece by piece.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_core::testing::hit;
+use atoll_core::{CallError, Env, NodeId};
+use atoll_log::LogPos;
+
+use super::chunk::{Chunk, ChunkError};
+use super::message::FetchChunk;
+
+/// Longest wait for one piece.
+const PIECE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why a snapshot was not fetched. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FetchError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("node {0} did not answer in time")]
+    Late(NodeId),
+    #[error("node {0} sent {1}")]
+    Chunk(NodeId, ChunkError),
+    #[error("node {0} sent keys out of order, or none")]
+    Order(NodeId),
+}
+
+/// A piece, as it came.
+pub(crate) struct Piece {
+    pub(crate) items: Vec<(Bytes, Bytes)>,
+    /// On the wire.
+    pub(crate) bytes: u64,
+    pub(crate) below: LogPos,
+    pub(crate) last: bool,
+}
+
+/// A snapshot that is being fetched from one peer.
+pub(crate) struct Fetch {
+    env: Env,
+    peer: NodeId,
+    snapshot: u64,
+    at_least: LogPos,
+    after: Bytes,
+}
+
+/// Begins; entries below `at_least` must be in the snapshot.
+pub(crate) fn fetch(env: &Env, peer: NodeId, at_least: LogPos) -> Fetch {
+    Fetch { env: env.clone(), peer, snapshot: 0, at_least, after: Bytes::new() }
+}
+
+impl Fetch {
+    /// The next piece.
+    pub(crate) async fn next(&mut self) -> Result<Piece, FetchError> {
+        let ask = FetchChunk { snapshot: self.snapshot, at_least: self.at_least, after: self.after.clone() };
+        let told = self.env.within(PIECE_WITHIN, self.env.call(self.peer, ask)).await;
+        let told = told.map_err(|_| FetchError::Late(self.peer))??;
+        let bytes = told.chunk.len() as u64;
+        let items = Chunk::decode(told.chunk).map_err(|e| FetchError::Chunk(self.peer, e))?.0;
+        let other = self.snapshot != 0 && told.snapshot != self.snapshot;
+        let behind = items.first().is_some_and(|(key, _)| *key <= self.after && !self.after.is_empty());
+        if other || behind || (items.is_empty() && !told.last) || told.below < self.at_least {
+            return Err(FetchError::Order(self.peer));
+        }
+        self.snapshot = told.snapshot;
+        if let Some((key, _)) = items.last() {
+            self.after = key.clone();
+        }
+        hit("db.refill.piece");
+        Ok(Piece { items, bytes, below: told.below, last: told.last })
+    }
+}

@@ -1,0 +1,89 @@
+//! What replicas ask each other. Kinds 500–599.
+
+use atoll_core::{message, record, rpc};
+use atoll_log::LogPos;
+use bytes::Bytes;
+
+use crate::replica::HashAt;
+
+record! {
+    /// A [`HashAt`] on the wire.
+    pub struct HashTold {
+        /// The first entry that is not in it.
+        pub below: LogPos,
+        /// The hash.
+        pub hash: u128,
+    }
+}
+
+impl From<&HashTold> for HashAt {
+    fn from(told: &HashTold) -> HashAt {
+        HashAt { below: told.below, hash: told.hash }
+    }
+}
+
+message! {
+    /// Asks a replica how far it is.
+    pub struct AskReplica = 500 {}
+}
+
+message! {
+    /// How far a replica is.
+    pub struct ReplicaTold = 501 {
+        /// Entries below are applied.
+        pub applied_below: LogPos,
+        /// Entries below survive a loss of power in its store.
+        pub durable_below: LogPos,
+        /// Its hashes at some positions, rising.
+        pub hashes: Vec<HashTold>,
+    }
+}
+
+message! {
+    /// Asks for a piece of a snapshot.
+    pub struct FetchChunk = 502 {
+        /// Which snapshot; 0: a new one.
+        pub snapshot: u64,
+        /// Of a new one: entries below must be in it.
+        pub at_least: LogPos,
+        /// Keys above this one; empty: from the first.
+        pub after: Bytes,
+    }
+}
+
+message! {
+    /// A piece of a snapshot.
+    pub struct ChunkTold = 503 {
+        /// Which snapshot.
+        pub snapshot: u64,
+        /// Entries below are in it.
+        pub below: LogPos,
+        /// There are no more keys.
+        pub last: bool,
+    }
+    + payload
+    /// See `chunk.rs`.
+    chunk
+}
+
+message! {
+    /// To its own node: what was asked for is read.
+    pub struct ChunkReady = 504 {
+        /// The number of the question.
+        pub question: u64,
+        /// Why it could not be read.
+        pub failed: Option<String>,
+        /// Which snapshot.
+        pub snapshot: u64,
+        /// Entries below are in it.
+        pub below: LogPos,
+        /// There are no more keys.
+        pub last: bool,
+    }
+    + payload
+    /// See `chunk.rs`.
+    chunk
+}
+
+rpc!(AskReplica => ReplicaTold, REPLICA, Control);
+rpc!(FetchChunk => ChunkTold, REPLICA, Data);

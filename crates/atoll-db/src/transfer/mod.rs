@@ -1,0 +1,30 @@
+//! State transfer: a replica that lacks what the log has no more fetches a snapshot from a peer; replicas compare their hashes;
+//! the log is
+//! trimmed behind them (Delos §4.1; virtuallog §6).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `chunk.rs` | the portable form of a snapshot: sorted entries, compressed, with checksums |
+//! | `message.rs` | what replicas ask each other |
+//! | `server.rs` | the role that answers |
+//! | `fetch.rs` | a snapshot fetched from a peer |
+//! | `patrol.rs` | hashes compared, the log trimmed |
+//! | `scrub.rs` | the store read again |
+//!
+//! A snapshot is a read snapshot of the local store, which holds whole entries and the position of the last: taking one costs
+//! nothing, and applying goes on. A refilled replica shows its old state until the new one is whole.
+
+mod chunk;
+mod fetch;
+mod message;
+mod patrol;
+mod scrub;
+mod server;
+
+pub use chunk::{Chunk, ChunkError};
+pub(crate) use fetch::fetch;
+pub use message::{AskReplica, ChunkTold, FetchChunk, HashTold, ReplicaTold};
+pub(crate) use patrol::Patrol;
+pub use scrub::{Rot, Scrubbed};
+pub(crate) use server::Source;
+pub use server::{ReplicaRole, Shelf};

@@ -1,0 +1,231 @@
+//! The role that tells peers how far this replica is, and hands out snapshots.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_core::frame::Message;
+use atoll_core::testing::hit;
+use atoll_core::{
+    BoxFuture, Caller, Class, Effects, Env, Frame, Loc, Lsn, Refused, Role, Tick, Ticket, roles, ticket,
+};
+use atoll_log::LogPos;
+
+use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
+use super::message::{AskReplica, ChunkReady, ChunkTold, FetchChunk};
+use crate::engine::Core;
+use crate::key_range::{Direction, KeyRange};
+use crate::replica::StateRecord;
+use crate::store::{StoreError, StoreSnapshot};
+
+/// Snapshots that are handed out at once, at most.
+const MOST_SNAPSHOTS: usize = 4;
+/// One that nobody asked for so long is dropped.
+const IDLE: Duration = Duration::from_secs(30);
+/// Questions that wait for a piece to be read, at most.
+const MOST_QUESTIONS: usize = 8;
+/// Entries that are read from the store at once.
+const PAGE_ENTRIES: usize = 64;
+/// A chunk is full at about this many bytes before compression.
+const FULL_BYTES: usize = 512 * 1024;
+
+/// What the role serves from: a replica, once it is open.
+pub(crate) struct Source {
+    pub(crate) core: Arc<Core>,
+    /// Has the replica commit what it has.
+    pub(crate) commit: Box<dyn Fn() + Send + Sync>,
+    /// Pieces are read in a thread, not in the node's.
+    pub(crate) threads: bool,
+}
+
+/// Where a replica hands itself to its role. Clones are one.
+#[derive(Clone, Default)]
+pub struct Shelf(Arc<OnceLock<Source>>);
+
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shelf, {}", if self.0.get().is_some() { "filled" } else { "empty" })
+    }
+}
+
+impl Shelf {
+    pub(crate) fn fill(&self, source: Source) {
+        // A node has one database; a second one is not served from.
+        let _ = self.0.set(source);
+    }
+}
+
+struct Open {
+    base: Arc<dyn StoreSnapshot>,
+    below: LogPos,
+    used: Tick,
+}
+
+/// See the module's words.
+pub struct ReplicaRole {
+    env: Env,
+    shelf: Shelf,
+    open: BTreeMap<u64, Open>,
+    questions: BTreeMap<u64, Caller>,
+    asked: u64,
+}
+
+fn refuse(from: Caller, reason: impl Into<String>, out: &mut Effects) {
+    out.reply(from, Refused { reason: reason.into() }, Lsn::NONE);
+}
+
+impl ReplicaRole {
+    /// Serves from what is on the shelf.
+    pub fn new(env: Env, shelf: Shelf) -> Self {
+        ReplicaRole { env, shelf, open: BTreeMap::new(), questions: BTreeMap::new(), asked: 0 }
+    }
+
+    fn on_fetch(&mut self, now: Tick, from: Caller, m: &FetchChunk, out: &mut Effects) {
+        let shelf = self.shelf.clone();
+        let Some(source) = shelf.0.get() else {
+            return refuse(from, "no database is open on this node", out);
+        };
+        self.open.retain(|_, open| now.since(open.used) < IDLE);
+        let snapshot = match self.snapshot(now, source, m) {
+            Ok(snapshot) => snapshot,
+            Err(reason) => return refuse(from, reason, out),
+        };
+        let Some(open) = self.open.get_mut(&snapshot) else {
+            return refuse(from, format!("snapshot {snapshot} is not open any more: begin anew"), out);
+        };
+        open.used = now;
+        if self.questions.len() >= MOST_QUESTIONS {
+            return refuse(from, "too many pieces are being read: try again", out);
+        }
+        self.asked += 1;
+        self.questions.insert(self.asked, from);
+        let work = Reading {
+            question: self.asked,
+            snapshot,
+            below: open.below,
+            base: open.base.clone(),
+            after: m.after.clone(),
+        };
+        out.run("db.chunk", answer(self.env.clone(), work, source.threads));
+    }
+
+    /// The snapshot that is meant: an open one, or a new one.
+    fn snapshot(&mut self, now: Tick, source: &Source, m: &FetchChunk) -> Result<u64, String> {
+        if m.snapshot != 0 {
+            return Ok(m.snapshot);
+        }
+        if source.core.halted().is_some() {
+            return Err("this replica has stopped".to_owned());
+        }
+        if self.open.len() >= MOST_SNAPSHOTS {
+            return Err(format!("{MOST_SNAPSHOTS} snapshots are handed out, which is the most: try again"));
+        }
+        let base = source.core.published().layers.base.clone();
+        let below = StateRecord::read(&*base).map_err(|e| e.to_string())?.next;
+        if below < m.at_least {
+            hit("db.snapshot.too_old");
+            (source.commit)();
+            return Err(format!("committed below {below} so far, not {}: try again", m.at_least));
+        }
+        let id = self.env.random().max(1);
+        self.open.insert(id, Open { base, below, used: now });
+        Ok(id)
+    }
+
+    fn on_ready(&mut self, m: ChunkReady, out: &mut Effects) {
+        let Some(from) = self.questions.remove(&m.question) else { return };
+        if let Some(reason) = m.failed {
+            return refuse(from, reason, out);
+        }
+        if m.last {
+            self.open.remove(&m.snapshot);
+        }
+        let told = ChunkTold { snapshot: m.snapshot, below: m.below, last: m.last, chunk: m.chunk };
+        out.reply(from, told, Lsn::NONE);
+    }
+}
+
+impl Role for ReplicaRole {
+    fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        let kind = frame.kind;
+        let decoded = match kind {
+            AskReplica::KIND => {
+                return match self.shelf.0.get() {
+                    Some(source) => out.reply(from, source.core.told(), Lsn::NONE),
+                    None => refuse(from, "no database is open on this node", out),
+                };
+            }
+            FetchChunk::KIND => FetchChunk::from_frame(frame).map(|m| self.on_fetch(now, from, &m, out)),
+            ChunkReady::KIND if from.node == out.node() => {
+                ChunkReady::from_frame(frame).map(|m| self.on_ready(m, out))
+            }
+            _ => return refuse(from, format!("the replica role takes no message of kind {kind}"), out),
+        };
+        if let Err(error) = decoded {
+            refuse(from, error.to_string(), out);
+        }
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+}
+
+struct Reading {
+    question: u64,
+    snapshot: u64,
+    below: LogPos,
+    base: Arc<dyn StoreSnapshot>,
+    after: Bytes,
+}
+
+/// Reads a piece, and hands it to the role.
+fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let (question, snapshot, below) = (work.question, work.snapshot, work.below);
+        let read =
+            if threads { in_thread("snapshot", move || read(&work)) } else { Ticket::ready(read(&work)) };
+        let gone = |_| Err(StoreError { doing: "read", reason: "its reader is gone".to_owned() });
+        let (failed, chunk, last) = match read.await.unwrap_or_else(gone) {
+            Ok((chunk, last)) => (None, chunk, last),
+            Err(error) => (Some(error.to_string()), Bytes::new(), false),
+        };
+        let ready = ChunkReady { question, failed, snapshot, below, last, chunk };
+        env.post(env.node(), Class::Data, roles::REPLICA, ready);
+    })
+}
+
+/// In a thread of its own, which lives for one piece: whoever reads like this is in no hurry.
+pub(super) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
+    let (done, wait) = ticket();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    // Without a thread the ticket is abandoned, which its reader is told.
+    drop(thread.spawn(move || done.complete(f())));
+    wait
+}
+
+fn read(work: &Reading) -> Result<(Bytes, bool), StoreError> {
+    let mut chunk = Chunk::default();
+    let mut bytes = 0;
+    let mut left = KeyRange::all();
+    if !work.after.is_empty() {
+        left = left.above(&work.after);
+    }
+    loop {
+        let page = work.base.page(&left, Direction::Forward, PAGE_ENTRIES)?;
+        let whole = page.len() < PAGE_ENTRIES;
+        for (key, value) in page {
+            let more = size_of(&key, &value);
+            if !chunk.0.is_empty() && (bytes >= FULL_BYTES || bytes + more > MAX_PLAIN_BYTES) {
+                return Ok((chunk.encode(), false));
+            }
+            bytes += more;
+            left = left.above(&key);
+            chunk.0.push((key, value));
+        }
+        if whole {
+            return Ok((chunk.encode(), true));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The database of a node: a named log, a store in the data directory, and the doors that serve its applications.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use atoll_core::{BoxFuture, Completer, Ticket, ticket};
+use atoll_db::{
+    Application, Applications, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError,
+    Options, Shelf, Slot, Store, StoreError, Threads,
+};
+use tokio::sync::watch;
+
+use crate::assembly::NodeParts;
+use crate::config::NodeConfig;
+use crate::start::StartError;
+
+/// The log that the database is on.
+pub const LOG: &str = "db";
+/// Its folder in the data directory.
+const FOLDER: &str = "database";
+/// How long a stopping node waits until what is applied is committed; a later start replays the rest.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where the state is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseState {
+    /// In the data directory; it may be larger than memory.
+    OnDisk {
+        /// Of what was read, so much stays in memory.
+        cache_bytes: u64,
+    },
+    /// In memory: every start replays the log, or fetches the state from a peer.
+    InMemory,
+}
+
+impl Default for DatabaseState {
+    fn default() -> Self {
+        DatabaseState::OnDisk { cache_bytes: 64 << 20 }
+    }
+}
+
+/// A door that serves an application of the database. Made before the node starts, used on the node's thread.
+pub trait DatabaseDoor: Send {
+    /// Adds its applications and keeps their slots.
+    fn add(&mut self, apps: &mut Applications);
+
+    /// The database is open: opens the door. What comes back serves until the door is told to stop.
+    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>>;
+}
+
+/// A door at work.
+pub type Serving = BoxFuture<'static, ()>;
+
+/// What a door gets.
+#[derive(Clone)]
+pub struct DatabaseUp {
+    /// Gives the engines.
+    pub database: Database,
+    /// The rest of the node.
+    pub parts: NodeParts,
+    /// What the node was started with.
+    pub config: Arc<NodeConfig>,
+    /// True once the node is stopping.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// A door without a socket: hands the engine to the program that has the node in its own process.
+pub fn embed<A: Application>(app: A) -> (Box<dyn DatabaseDoor>, Ticket<Engine<A>>) {
+    let (hand, wait) = ticket();
+    (Box::new(Embedded { app: Some(app), slot: None, hand }), wait)
+}
+
+struct Embedded<A: Application> {
+    app: Option<A>,
+    slot: Option<Slot<A>>,
+    hand: Completer<Engine<A>>,
+}
+
+impl<A: Application> DatabaseDoor for Embedded<A> {
+    fn add(&mut self, apps: &mut Applications) {
+        self.slot = self.app.take().map(|app| apps.add(app));
+    }
+
+    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
+        if let Some(slot) = &self.slot {
+            self.hand.complete(up.database.engine(slot));
+        }
+        Box::pin(async { Ok(Box::pin(async {}) as Serving) })
+    }
+}
+
+/// The database of a node, once it is open.
+#[derive(Clone, Debug, Default)]
+pub struct DatabaseCell {
+    open: Arc<OnceLock<Database>>,
+    /// Where the node's role for peers finds the replica.
+    pub shelf: Shelf,
+}
+
+impl DatabaseCell {
+    /// It, if it is open.
+    pub fn get(&self) -> Option<&Database> {
+        self.open.get()
+    }
+
+    /// It is open. The first call counts.
+    pub fn set(&self, database: Database) {
+        // A second one would be a second open of the same store, which the store refuses.
+        let _ = self.open.set(database);
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn open_store(state: &DatabaseState, data: &Path) -> Result<Box<dyn Store>, StoreError> {
+    Ok(match state {
+        DatabaseState::OnDisk { cache_bytes } => {
+            Box::new(FjallStore::open(&data.join(FOLDER), *cache_bytes)?)
+        }
+        DatabaseState::InMemory => Box::new(MemoryStore::new()),
+    })
+}
+
+/// Opens the database with the applications of these doors.
+///
+/// # Errors
+/// The store cannot be opened, or there are no threads.
+pub(crate) fn open(
+    state: &DatabaseState,
+    data: &Path,
+    parts: &NodeParts,
+    doors: &mut [Box<dyn DatabaseDoor>],
+) -> Result<Database, OpenError> {
+    let mut apps = Applications::new();
+    for door in doors {
+        door.add(&mut apps);
+    }
+    let log = parts.logs.open(LOG).expect("a name that logs may have");
+    let ground = Ground {
+        env: parts.env.clone(),
+        log,
+        store: open_store(state, data)?,
+        clock: Arc::new(wall_clock_ms),
+        cluster: Some(Cluster {
+            directory: Arc::new(parts.members.clone()),
+            shelf: parts.database.shelf.clone(),
+        }),
+        threads: Threads::Own,
+        options: Options::default(),
+    };
+    let database = Database::open(apps, ground)?;
+    parts.database.set(database.clone());
+    Ok(database)
+}
+
+/// Commits what is applied, as far as that goes in some seconds.
+pub(crate) async fn close(parts: &NodeParts) {
+    let Some(database) = parts.database.get() else { return };
+    if tokio::time::timeout(CLOSE_WITHIN, database.close()).await.is_err() {
+        tracing::warn!("the database was not committed in time; the next start replays more of its log");
+    }
+}
