@@ -272,9 +272,9 @@ impl NativeOracle {
     }
 
     /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes) {
-        if role == roles::LOG_SERVER && !state.is_empty() {
-            let _ = self.found_facts(who, state);
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
+        if role == roles::LOG_SERVER && !state.is_empty() && self.found_facts(who, state).is_none() {
+            verdict.fail("HARNESS: a LogServer's checkpoint does not decode as the oracle knows it");
         }
     }
 
@@ -288,6 +288,7 @@ impl NativeOracle {
             for _ in 0..3 {
                 Offset::decode(&mut from).ok()?;
             }
+            let _settled = bool::decode(&mut from).ok()?;
             self.learn(loglet, &config);
             let server = self.loglets.entry(loglet).or_default().servers.entry(who.storage).or_default();
             server.sealed_fact |= sealed;
@@ -296,7 +297,7 @@ impl NativeOracle {
             let server = self.loglets.entry(loglet).or_default().servers.entry(who.storage).or_default();
             server.tombstone = true;
         }
-        Some(())
+        from.finish("checkpoint").ok()
     }
 
     fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {

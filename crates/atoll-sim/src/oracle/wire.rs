@@ -76,7 +76,7 @@ impl Observer for WireOracle {
         let news = found.records.partition_point(|(lsn, _)| *lsn <= seen);
         inner.durable(who, &found.records[news..], verdict);
         for (role, state) in &found.checkpoint {
-            inner.native.found(who, *role, state);
+            inner.native.found(who, *role, state, verdict);
             inner.rmw.found(who, *role, state, verdict);
         }
     }
