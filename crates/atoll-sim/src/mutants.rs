@@ -27,6 +27,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::VlogV14
         | M::VlogInstallWithoutSeal
         | M::VlogRevivedLoglet => vec!["vlog-seals", "virtuallog", "crashes", "all"],
+        M::DbBarrierWithoutCheck | M::DbViewBeforeEvents | M::DbCommitAheadOfState => vec!["database"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]
         }

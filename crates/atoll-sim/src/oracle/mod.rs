@@ -8,9 +8,11 @@
 //! | `native.rs` | NativeLoglets as the wire and the disks show them |
 //! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
 //! | `chain.rs` | chains of virtual logs as their registers choose them |
+//! | `database.rs` | the database as its clients and doors see it |
 //! | `wire.rs` | feeds the last three |
 
 pub mod chain;
+pub mod database;
 pub mod log;
 pub mod native;
 pub mod register;

@@ -1,5 +1,6 @@
 //! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
 
+pub mod database;
 mod directed;
 mod marks;
 mod native;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Scenario> {
         directed::LATE,
         directed::SLEEPERS,
         directed::RULE_K,
+        database::SCENARIO,
     ]
 }
 

@@ -1,0 +1,150 @@
+//! The database as its clients and the doors of its nodes see it: every command applied once, at one place, on every replica
+//! alike; answers and
+//! linearizable reads agree with that order, and the order with real time; equal hashes at equal positions.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_db::{HashAt, LogPos};
+
+/// A command's place in the order of all.
+pub type Place = (LogPos, u32);
+
+/// A write as a replica applied it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Which; drawn once by its client.
+    pub id: u64,
+    /// The cell.
+    pub key: u64,
+    /// When, as all replicas must have it.
+    pub time_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    applied: BTreeMap<Place, Write>,
+    places: BTreeMap<u64, Place>,
+    by_key: BTreeMap<u64, BTreeMap<Place, u64>>,
+    acknowledged: BTreeMap<u64, Place>,
+    denied: BTreeMap<u64, String>,
+    highest: Option<Place>,
+    hashes: BTreeMap<LogPos, u128>,
+    compared: u64,
+    operations: u64,
+    failures: Vec<String>,
+}
+
+/// See the module's words. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct DatabaseOracle(Arc<Mutex<State>>);
+
+impl State {
+    fn fail(&mut self, what: String) {
+        self.failures.push(format!("DATABASE: {what}"));
+    }
+
+    fn apply(&mut self, place: Place, write: Write) {
+        match self.applied.get(&place) {
+            Some(first) if *first != write => {
+                return self.fail(format!("two writes at {place:?}: {first:?} and {write:?}"));
+            }
+            Some(_) => return,
+            None => {}
+        }
+        if let Some(first) = self.places.insert(write.id, place) {
+            self.fail(format!("{write:?} was applied at {first:?} and at {place:?}"));
+        }
+        if let Some(why) = self.denied.get(&write.id) {
+            let why = why.clone();
+            self.fail(format!("{write:?} was applied at {place:?} and was said not to happen: {why}"));
+        }
+        let before = self.applied.range(..place).next_back().map(|(_, w)| w.time_ms);
+        if before.is_some_and(|t| t > write.time_ms) {
+            self.fail(format!("time goes back at {place:?}: from {before:?} to {}", write.time_ms));
+        }
+        self.applied.insert(place, write);
+        self.by_key.entry(write.key).or_default().insert(place, write.id);
+    }
+}
+
+impl DatabaseOracle {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A replica told its doors of a write.
+    pub fn applied(&self, place: Place, write: Write) {
+        self.lock().apply(place, write);
+    }
+
+    /// The highest place that was acknowledged to anybody: what is asked for from now on comes after it.
+    pub fn now(&self) -> Option<Place> {
+        self.lock().highest
+    }
+
+    /// A write was answered; it was proposed when `since` was the highest place acknowledged.
+    pub fn acknowledged(&self, id: u64, place: Place, since: Option<Place>) {
+        let mut state = self.lock();
+        state.operations += 1;
+        if since.is_some_and(|s| place <= s) {
+            state.fail(format!("write {id} is at {place:?}, proposed after {since:?} was acknowledged"));
+        }
+        if state.places.get(&id) != Some(&place) {
+            let applied = state.places.get(&id).copied();
+            state.fail(format!("write {id} was answered at {place:?}, applied at {applied:?}"));
+        }
+        state.acknowledged.insert(id, place);
+        state.highest = state.highest.max(Some(place));
+    }
+
+    /// A client was told that its write did not happen.
+    pub fn denied(&self, id: u64, why: String) {
+        let mut state = self.lock();
+        state.operations += 1;
+        if let Some(place) = state.places.get(&id).copied() {
+            state.fail(format!("write {id} is at {place:?}, and was said not to happen: {why}"));
+        }
+        state.denied.insert(id, why);
+    }
+
+    /// A read of a cell behind a barrier, begun when `since` was the highest place acknowledged.
+    pub fn read(&self, key: u64, value: Option<u64>, below: LogPos, since: Option<Place>) {
+        let mut state = self.lock();
+        state.operations += 1;
+        if since.is_some_and(|(at, _)| at >= below) {
+            state
+                .fail(format!("a read showed what is below {below}, begun after {since:?} was acknowledged"));
+        }
+        let cell = state.by_key.get(&key);
+        let expected = cell.and_then(|c| c.range(..(below, 0)).next_back()).map(|(_, id)| *id);
+        if expected != value {
+            state.fail(format!("cell {key} was {value:?} below {below}, where it was {expected:?}"));
+        }
+    }
+
+    /// A replica's hashes.
+    pub fn hashes(&self, who: &str, hashes: &[HashAt]) {
+        let mut state = self.lock();
+        for HashAt { below, hash } in hashes {
+            match state.hashes.insert(*below, *hash) {
+                Some(first) if first != *hash => {
+                    state.fail(format!("{who}: hash {hash:032x} below {below}, another had {first:032x}"));
+                }
+                Some(_) => state.compared += 1,
+                None => {}
+            }
+        }
+    }
+
+    /// Operations answered, and hashes compared.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.operations, state.compared)
+    }
+
+    /// What was found wrong since the last call.
+    pub fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().failures)
+    }
+}

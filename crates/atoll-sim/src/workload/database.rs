@@ -1,0 +1,221 @@
+//! Clients of the database: writers and readers of cells, through any node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_db::{AppId, Application, ApplyAt, Engine, LogPos, Observer, Rejected, StoreError, Tx, View};
+use bytes::Bytes;
+
+use crate::oracle::database::{DatabaseOracle, Place, Write};
+use crate::scenario::database::Engines;
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::Stage;
+use crate::world::clients::Life;
+
+/// Cells that are written.
+const CELLS: u64 = 16;
+
+/// Cells that hold the number of the last write; commands are `cell u64 | number u64`.
+#[derive(Debug)]
+pub struct Cells;
+
+/// A write that was applied, and where.
+pub type Applied = (Place, Write);
+
+fn word(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().map(u64::from_le_bytes).ok()
+}
+
+impl Application for Cells {
+    type Event = Applied;
+    const ID: AppId = AppId(200);
+    const NAME: &'static str = "cells";
+    const VERSION: u8 = 1;
+
+    fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Applied>) -> Result<Bytes, Rejected> {
+        let (Some(key), Some(id)) = (command.get(..8).and_then(word), command.get(8..).and_then(word)) else {
+            return Err(Rejected(Bytes::new()));
+        };
+        let old = tx.get(&command[..8]).unwrap_or_default();
+        tx.put(&command[..8], Bytes::copy_from_slice(&command[8..]));
+        tx.emit(((at.position, at.index), Write { id, key, time_ms: at.time_ms }));
+        // Some fail after they wrote.
+        if id.is_multiple_of(11) { Err(Rejected(old)) } else { Ok(old) }
+    }
+
+    fn opened(&mut self, _view: &View) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// Hands events to the oracle, and sees that they come before the view that shows them (X19).
+#[derive(Debug)]
+pub struct Door {
+    /// Of the node.
+    pub engine: Engine<Cells>,
+    /// Where to.
+    pub oracle: DatabaseOracle,
+    /// Reports what is wrong.
+    pub fail: crate::world::clients::Cluster<NodeHandles>,
+}
+
+impl Observer<Applied> for Door {
+    fn on_events(&self, below: LogPos, events: Vec<Applied>) {
+        let shown = self.engine.view().below();
+        if shown >= below {
+            self.fail.fail(format!("X19: events below {below} came when the view was at {shown}"));
+        }
+        for (place, write) in events {
+            self.oracle.applied(place, write);
+        }
+    }
+}
+
+/// Hears of nothing.
+#[derive(Debug)]
+struct Nobody;
+
+impl Observer<Applied> for Nobody {
+    fn on_events(&self, _below: LogPos, _events: Vec<Applied>) {}
+}
+
+/// Takes a node's door down: the engine and its door hold each other.
+pub fn close_door(engine: &Engine<Cells>) {
+    engine.observe(Arc::new(Nobody));
+}
+
+/// What clients of a node use.
+pub fn engine_of(life: &Life<NodeHandles>, engines: &Engines) -> Option<Engine<Cells>> {
+    engines.get(life.node, life.env.incarnation())
+}
+
+fn report(stage: &Stage<NodeHandles>, oracle: &DatabaseOracle) {
+    oracle.take_failures().into_iter().for_each(|f| stage.cluster.fail(f));
+    stage.report();
+}
+
+/// Writes until the load is over, a few at a time.
+pub async fn writer(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle, think: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let at = stage.below(64) as usize % stage.cluster.hosts();
+        let Some(life) = stage.cluster.any_from(at) else { continue };
+        for _ in 0..1 + stage.below(6) {
+            drop(write(&stage, &engines, &oracle, &life));
+        }
+        report(&stage, &oracle);
+    }
+}
+
+/// Proposes a write; its end is told to the oracle when it comes. False from the ticket: ask again.
+fn write(
+    stage: &Stage<NodeHandles>,
+    engines: &Engines,
+    oracle: &DatabaseOracle,
+    life: &Life<NodeHandles>,
+) -> atoll_core::Ticket<bool> {
+    let (key, id) = (stage.below(CELLS), stage.env.random() >> 1);
+    let command = Bytes::from([key.to_le_bytes(), id.to_le_bytes()].concat());
+    let since = oracle.now();
+    let (stage, oracle, life) = (stage.clone(), oracle.clone(), life.clone());
+    let ticket = engine_of(&life, engines).and_then(|engine| engine.propose(command).ok());
+    stage.env.clone().launch("write", async move {
+        let Some(ticket) = ticket else { return false };
+        let done = match stage.cluster.ask(&life, ticket).await {
+            Some(Ok(Ok(applied))) => {
+                // One that is rejected tells no event.
+                if applied.reply.is_ok() {
+                    oracle.acknowledged(id, (applied.position, applied.index), since);
+                }
+                true
+            }
+            Some(Ok(Err(error))) => {
+                if error.did_not_happen() {
+                    oracle.denied(id, error.to_string());
+                }
+                false
+            }
+            _ => false,
+        };
+        report(&stage, &oracle);
+        done
+    })
+}
+
+/// Reads behind barriers until the load is over, and compares hashes.
+pub async fn reader(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle, think: Duration) {
+    while !stage.over.is_up() {
+        stage.pause(think).await;
+        let at = stage.below(64) as usize % stage.cluster.hosts();
+        let Some(life) = stage.cluster.any_from(at) else { continue };
+        read(&stage, &engines, &oracle, &life).await;
+        report(&stage, &oracle);
+    }
+}
+
+async fn read(
+    stage: &Stage<NodeHandles>,
+    engines: &Engines,
+    oracle: &DatabaseOracle,
+    life: &Life<NodeHandles>,
+) -> bool {
+    let Some(engine) = engine_of(life, engines) else { return false };
+    let since = oracle.now();
+    let Some(Ok(Ok(_))) = stage.cluster.ask(life, engine.barrier()).await else { return false };
+    let view = engine.view();
+    for key in 0..CELLS {
+        let value = view.get(&key.to_le_bytes()).ok().flatten().and_then(|v| word(&v));
+        oracle.read(key, value, view.below(), since);
+    }
+    oracle.hashes(&format!("node {}", life.node), &engine.hashes());
+    true
+}
+
+/// Everybody gets on and shows the same.
+pub async fn demand(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle) {
+    for host in 0..stage.cluster.hosts() {
+        stage.waits_for(format!("a write through host {host}"));
+        loop {
+            if let Some(life) = stage.cluster.host(host)
+                && write(&stage, &engines, &oracle, &life).await == Ok(true)
+            {
+                break;
+            }
+            stage.pause(Duration::from_millis(50)).await;
+        }
+    }
+    for host in 0..stage.cluster.hosts() {
+        stage.waits_for(format!("a read through host {host}"));
+        while let Some(life) = stage.cluster.host(host)
+            && !read(&stage, &engines, &oracle, &life).await
+        {
+            stage.pause(Duration::from_millis(50)).await;
+        }
+        let life = stage.cluster.host(host);
+        if let Some(engine) = life.and_then(|life| engine_of(&life, &engines)) {
+            let health = engine.health();
+            if health.halted.is_some() || health.divergence.is_some() {
+                stage.cluster.fail(format!("DATABASE: host {host} ended as {health:?}"));
+            }
+        }
+    }
+    let (operations, compared) = oracle.counts();
+    if operations < 200 {
+        stage.cluster.fail(format!("SMALL: {operations} operations"));
+    }
+    if compared > 0 {
+        hit("sim.database.hashes_compared");
+    }
+    report(&stage, &oracle);
+}
+
+/// Hangs a node's door up.
+pub fn open_door(
+    engine: Engine<Cells>,
+    oracle: DatabaseOracle,
+    fail: crate::world::clients::Cluster<NodeHandles>,
+) {
+    let door = Door { engine: engine.clone(), oracle, fail };
+    engine.observe(Arc::new(door));
+}
