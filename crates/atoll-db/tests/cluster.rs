@@ -13,7 +13,7 @@ use std::time::Duration;
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{Candidate, Directory, NodeCore, NodeId, Ticket, roles};
 use atoll_db::{
-    Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, ProposeError,
+    Applications, Cluster, Database, Ground, Halt, LogPos, MemoryStore, Observer, Options, ProposeError,
     ReplicaRole, Shelf, Store, Threads,
 };
 use atoll_log::conformance::Driver;
@@ -414,6 +414,33 @@ fn a_replica_that_differs_is_noticed_and_refilled() {
     assert_eq!(world.nodes[0].db.health().refills, 0);
     let bad = |n: usize| world.nodes[n].engine.view().get(b"bad").unwrap();
     assert_eq!(bad(2), bad(0));
+}
+
+#[test]
+fn a_poison_command_stops_all_replicas_at_one_position() {
+    let mut world = World::new(9);
+    for n in 0..30 {
+        world.propose(n % 3, 1);
+        world.driver.run_for(Duration::from_millis(3));
+    }
+    let poison = world.nodes[0].engine.propose(common::panic("p")).unwrap();
+    world.driver.run_for(Duration::from_millis(200));
+    let after = world.nodes[1].engine.propose(add("after", 1)).unwrap();
+    let halts: Vec<_> = world.nodes.iter().map(|node| node.engine.halted().unwrap()).collect();
+    let Halt::Poison { at, app: "map", .. } = &halts[0] else { panic!("{:?}", halts[0]) };
+    assert!(halts.iter().all(|halt| *halt == halts[0]), "{halts:?}");
+    for node in &world.nodes {
+        assert_eq!(node.engine.view().below(), *at, "whole entries, up to the one that is poison");
+        assert!(!items(&node.engine.view()).is_empty(), "reads go on");
+    }
+    let end = |mut ticket: atoll_db::Proposed| ticket.try_take().unwrap().unwrap().unwrap_err();
+    assert!(!end(poison).did_not_happen());
+    assert!(end(after).did_not_happen());
+    // It is still there after a restart, and nothing was lost in front of it.
+    world.kill(2);
+    world.driver.run_for(Duration::from_millis(500));
+    assert_eq!(world.nodes[2].engine.halted().as_ref(), Some(&halts[0]));
+    assert_eq!(items(&world.nodes[2].engine.view()), items(&world.nodes[0].engine.view()));
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | `chain_decoder.rs` | the value of a log's register |
 //! | `batch_decoder.rs` | entries as they travel and are stored |
 //! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and what is stored of them |
+//! | `snapshot_decoder.rs` | chunks of the database's snapshots, and messages between replicas |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
 
 pub mod batch_decoder;
@@ -19,6 +20,7 @@ pub mod frame_decoder;
 pub mod journal_recovery;
 pub mod message_decoder;
 pub mod mutate;
+pub mod snapshot_decoder;
 
 /// A target: what `cargo fuzz run` calls it, its body, and valid inputs to begin with.
 pub struct Target {
@@ -31,10 +33,11 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
     Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
     Target { name: "batch_decoder", run: batch_decoder::run, seeds: batch_decoder::seeds },
     Target { name: "message_decoder", run: message_decoder::run, seeds: message_decoder::seeds },
+    Target { name: "snapshot_decoder", run: snapshot_decoder::run, seeds: snapshot_decoder::seeds },
 ];

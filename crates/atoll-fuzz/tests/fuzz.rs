@@ -83,6 +83,11 @@ fn fuzz_message_decoder() {
     fuzz("message_decoder");
 }
 
+#[test]
+fn fuzz_snapshot_decoder() {
+    fuzz("snapshot_decoder");
+}
+
 /// The seeds reach every decoder there is.
 #[test]
 fn every_message_kind_has_a_seed() {

@@ -19,6 +19,8 @@ use crate::start::StartError;
 pub const LOG: &str = "db";
 /// Its folder in the data directory.
 const FOLDER: &str = "database";
+/// How often it is looked what is to be told of the database.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How long a stopping node waits until what is applied is committed; a later start replays the rest.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -155,6 +157,39 @@ pub(crate) fn open(
     let database = Database::open(apps, ground)?;
     parts.database.set(database.clone());
     Ok(database)
+}
+
+/// Says in the node's log what an operator should know of the database, for ever.
+pub(crate) async fn watch(database: Database) {
+    let mut told = database.health();
+    loop {
+        tokio::time::sleep(WATCH_EVERY).await;
+        let now = database.health();
+        if let Some(halt) = now.halted.as_ref().filter(|_| told.halted.is_none()) {
+            tracing::error!(%halt, "the database applies no more on this node; local reads go on");
+        }
+        if let Some(d) = now.divergence.as_ref().filter(|d| told.divergence.as_ref() != Some(d)) {
+            let (mine, theirs) = (format!("{:032x}", d.mine), format!("{:032x}", d.theirs));
+            tracing::error!(below = %d.below, peer = %d.peer, mine, theirs, "two replicas differ at one position");
+        }
+        if let Some(rot) = now.scrubbed.as_ref().and_then(|s| s.wrong.as_ref()) {
+            if told.scrubbed != now.scrubbed {
+                let from = rot.from.escape_ascii().to_string();
+                tracing::error!(from, reason = rot.reason, "the store does not have what was written to it");
+            }
+        }
+        match (&told.refilling, &now.refilling) {
+            (_, Some(r)) => {
+                tracing::info!(peer = %r.from, keys = r.keys, bytes = r.bytes, "the state is fetched from a peer");
+            }
+            (Some(_), None) => tracing::info!(below = %now.applied_below, "the state was fetched"),
+            (None, None) => {}
+        }
+        if let Some(trouble) = now.trouble.as_ref().filter(|t| told.trouble.as_ref() != Some(t)) {
+            tracing::warn!(trouble, "the database cannot read its log at the moment");
+        }
+        told = now;
+    }
 }
 
 /// Commits what is applied, as far as that goes in some seconds.

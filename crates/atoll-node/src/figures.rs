@@ -67,6 +67,10 @@ impl Figures for NodeFigures {
             add("db_waiting_commands", None, h.waiting_commands as f64);
             add("db_overlay_bytes", None, h.overlay_bytes as f64);
             add("db_store_bytes", None, h.store_bytes as f64);
+            add("db_refills_total", None, h.refills as f64);
+            add("db_diverged", None, f64::from(u8::from(h.divergence.is_some())));
+            let rotten = h.scrubbed.is_some_and(|s| s.wrong.is_some());
+            add("db_scrub_found_rot", None, f64::from(u8::from(rotten)));
             add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
         }
         for log in self.parts.logs.opened() {

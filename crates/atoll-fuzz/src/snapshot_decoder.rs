@@ -1,0 +1,69 @@
+//! Chunks of a database's snapshot, and messages between replicas: what decodes is bounded, in key order, and comes back the same.
+
+use atoll_core::Encode;
+use atoll_core::frame::Message;
+use atoll_db::LogPos;
+use atoll_db::transfer::{AskReplica, Chunk, ChunkTold, FetchChunk, ReplicaTold};
+use bytes::Bytes;
+
+/// Bytes of a chunk in front of its checksum.
+const BEFORE_CHECKSUM: usize = 9;
+/// Most bytes that the entries of a chunk may take.
+const MOST_BYTES: usize = 1_010_000;
+
+/// The first byte chooses: the rest is a chunk, a chunk whose checksum is put right, or a message.
+pub fn run(input: &[u8]) {
+    let Some((choice, rest)) = input.split_first() else { return };
+    match choice % 6 {
+        0 => chunk(rest.to_vec()),
+        1 => {
+            let mut forged = rest.to_vec();
+            if let Some(frame) = rest.get(BEFORE_CHECKSUM + 4..) {
+                let sum = crc32c::crc32c(frame).to_le_bytes();
+                forged[BEFORE_CHECKSUM..BEFORE_CHECKSUM + 4].copy_from_slice(&sum);
+            }
+            chunk(forged);
+        }
+        2 => message::<AskReplica>(rest),
+        3 => message::<ReplicaTold>(rest),
+        4 => message::<FetchChunk>(rest),
+        _ => message::<ChunkTold>(rest),
+    }
+}
+
+fn chunk(bytes: Vec<u8>) {
+    let Ok(chunk) = Chunk::decode(Bytes::from(bytes)) else { return };
+    let total: usize = chunk.0.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(total <= MOST_BYTES, "{total} bytes were unpacked");
+    assert!(chunk.0.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys out of order were let in");
+    assert_eq!(Chunk::decode(chunk.encode()).as_ref(), Ok(&chunk), "packed anew, it is another chunk");
+}
+
+fn message<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    if let Ok(message) = M::from_bytes(bytes.clone()) {
+        assert_eq!(message.to_bytes(), bytes, "{message:?} was decoded from other bytes");
+    }
+}
+
+/// Valid ones of each.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let entry = |n: u8, len: usize| (Bytes::from(vec![n; 1 + usize::from(n % 7)]), Bytes::from(vec![n; len]));
+    let chunks = [
+        Chunk::default(),
+        Chunk((1..20).map(|n| entry(n, 10 * usize::from(n))).collect()),
+        Chunk(vec![entry(3, 50_000)]),
+    ];
+    let mut seeds = Vec::new();
+    for chunk in chunks {
+        for choice in [0, 1] {
+            seeds.push([&[choice][..], &chunk.encode()].concat());
+        }
+    }
+    let told = ReplicaTold { applied_below: LogPos(9), durable_below: LogPos(7), hashes: Vec::new() };
+    let fetch = FetchChunk { snapshot: 5, at_least: LogPos(3), after: Bytes::from_static(b"key") };
+    seeds.push(vec![2]);
+    seeds.push([&[3][..], &told.to_bytes()].concat());
+    seeds.push([&[4][..], &fetch.to_bytes()].concat());
+    seeds
+}
