@@ -172,11 +172,10 @@ pub(crate) async fn watch(database: Database) {
             let (mine, theirs) = (format!("{:032x}", d.mine), format!("{:032x}", d.theirs));
             tracing::error!(below = %d.below, peer = %d.peer, mine, theirs, "two replicas differ at one position");
         }
-        if let Some(rot) = now.scrubbed.as_ref().and_then(|s| s.wrong.as_ref()) {
-            if told.scrubbed != now.scrubbed {
-                let from = rot.from.escape_ascii().to_string();
-                tracing::error!(from, reason = rot.reason, "the store does not have what was written to it");
-            }
+        let rot = now.scrubbed.as_ref().filter(|_| told.scrubbed != now.scrubbed);
+        if let Some(rot) = rot.and_then(|s| s.wrong.as_ref()) {
+            let from = rot.from.escape_ascii().to_string();
+            tracing::error!(from, reason = rot.reason, "the store does not have what was written to it");
         }
         match (&told.refilling, &now.refilling) {
             (_, Some(r)) => {

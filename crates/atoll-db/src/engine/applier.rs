@@ -6,6 +6,7 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_log::{Entry, LogPos};
 
 use super::Applied;
+use super::Options;
 use super::ProposeError;
 use super::commit::{Committer, Refill};
 use super::core::{Core, Waiting};
@@ -18,6 +19,9 @@ pub(crate) struct Applier {
     core: Arc<Core>,
     committer: Box<dyn Committer>,
     commit_above_bytes: usize,
+    sync_above_bytes: usize,
+    /// Given to the store since it was last told to make everything durable.
+    unsynced_bytes: usize,
     committing: bool,
     halted: bool,
     /// Entries below are in the store, or on their way.
@@ -36,7 +40,7 @@ impl Applier {
         replica: Replica,
         core: Arc<Core>,
         committer: Box<dyn Committer>,
-        commit_above_bytes: usize,
+        options: &Options,
     ) -> Self {
         let at = replica.next();
         core.figures(|f| f.committed_below = at);
@@ -44,7 +48,9 @@ impl Applier {
             replica,
             core,
             committer,
-            commit_above_bytes,
+            commit_above_bytes: options.commit_above_bytes,
+            sync_above_bytes: options.sync_above_bytes,
+            unsynced_bytes: 0,
             committing: false,
             halted: false,
             set_aside: at,
@@ -120,7 +126,8 @@ impl Applier {
             self.adopt(true);
         }
         if !self.committing && !self.halted {
-            self.set_aside(false);
+            let unsynced = self.unsynced_bytes + self.replica.active_bytes();
+            self.set_aside(unsynced >= self.sync_above_bytes);
             self.adopt(false);
         }
     }
@@ -128,6 +135,7 @@ impl Applier {
     fn set_aside(&mut self, durable: bool) {
         self.set_aside = self.replica.next();
         self.committing = true;
+        self.unsynced_bytes = if durable { 0 } else { self.unsynced_bytes + self.replica.active_bytes() };
         let job = self.replica.freeze();
         self.committer.start(job, durable);
     }

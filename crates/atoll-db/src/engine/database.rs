@@ -103,7 +103,7 @@ impl Database {
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
         let to = Arc::new(ToLog::new(env, log, clock, options.clone()));
         let core = Core::new(proposer, Box::new(LogPath(to.clone())), published);
-        let applier = |committer| Applier::new(replica, core.clone(), committer, options.commit_above_bytes);
+        let applier = |committer| Applier::new(replica, core.clone(), committer, &options);
         let feed: Box<dyn Feed> = match threads {
             Threads::None => {
                 let here: Box<dyn Committer> = Box::new(Here::new(store));

@@ -19,6 +19,9 @@ pub struct Options {
     /// What is applied is set aside for a commit when it takes more than this. Too small: a key that is written often is written to the
     /// store often. Too large: memory, and a longer replay after a crash.
     pub commit_above_bytes: usize,
+    /// The store is synced after so many bytes of commits, besides at every patrol. Too small: syncs beside those of the log. Too
+    /// large: many bytes at once, for which the log's own writes wait.
+    pub sync_above_bytes: usize,
     /// Bytes of entries that are read at once.
     pub read_bytes: usize,
     /// Bytes of entries that were read and are not applied; beyond it nothing is read.
@@ -45,6 +48,7 @@ impl Default for Options {
             max_waiting_commands: 32 * 1024,
             max_waiting_bytes: 32 * 1024 * 1024,
             commit_above_bytes: 4 * 1024 * 1024,
+            sync_above_bytes: 16 * 1024 * 1024,
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,
             idle_after: Duration::from_secs(1),

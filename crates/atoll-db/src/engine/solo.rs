@@ -9,15 +9,12 @@ use atoll_log::{ClientId, Entry, LogPos, OpId};
 use super::applier::Applier;
 use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
-use super::{BarrierError, Busy, Engine, ProposeError, Proposed, Stopped};
+use super::{BarrierError, Busy, Engine, Options, ProposeError, Proposed, Stopped};
 use crate::application::{Application, Proposer};
 use crate::entry::{EntryBuilder, Header};
 use crate::hosted::{Applications, Slot};
 use crate::replica::Replica;
 use crate::store::{Store, StoreError};
-
-/// What is applied is committed when it takes more than this, in bytes.
-const COMMIT_ABOVE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The wall clock of a [`Solo`], milliseconds since the Unix epoch; set by the test.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +73,7 @@ impl Solo {
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
         let core = Core::new(proposer, Box::new(AlonePath(alone.clone())), published);
         *alone.applier() =
-            Some((Applier::new(replica, core.clone(), Box::new(Here::new(store)), COMMIT_ABOVE_BYTES), 0));
+            Some((Applier::new(replica, core.clone(), Box::new(Here::new(store)), &Options::default()), 0));
         Ok(Solo { core, alone })
     }
 
