@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use atoll_core::{NodeId, StorageId};
+use atoll_db::Options as DatabaseOptions;
 use atoll_net::TlsFiles;
 
 use crate::database::DatabaseState;
@@ -67,6 +68,8 @@ pub struct NodeConfig {
     pub drain_at_most: Duration,
     /// The state of the database, on a node that has doors for it.
     pub database: DatabaseState,
+    /// Settings of the database's engine.
+    pub database_options: DatabaseOptions,
     /// Test switch: leave syncs out, to show that they matter.
     pub syncs_off: bool,
 }
@@ -89,6 +92,7 @@ impl NodeConfig {
             timings: Timings::default(),
             drain_at_most: Duration::from_secs(10),
             database: DatabaseState::default(),
+            database_options: DatabaseOptions::default(),
             syncs_off: false,
         }
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{BoxFuture, Completer, Ticket, ticket};
 use atoll_db::{
-    Application, Applications, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError,
-    Options, Shelf, Slot, Store, StoreError, Threads,
+    Application, Applications, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError, Shelf,
+    Slot, Store, StoreError, Threads,
 };
 use tokio::sync::watch;
 
@@ -132,8 +132,7 @@ fn open_store(state: &DatabaseState, data: &Path) -> Result<Box<dyn Store>, Stor
 /// # Errors
 /// The store cannot be opened, or there are no threads.
 pub(crate) fn open(
-    state: &DatabaseState,
-    data: &Path,
+    config: &NodeConfig,
     parts: &NodeParts,
     doors: &mut [Box<dyn DatabaseDoor>],
 ) -> Result<Database, OpenError> {
@@ -145,14 +144,14 @@ pub(crate) fn open(
     let ground = Ground {
         env: parts.env.clone(),
         log,
-        store: open_store(state, data)?,
+        store: open_store(&config.database, &config.data)?,
         clock: Arc::new(wall_clock_ms),
         cluster: Some(Cluster {
             directory: Arc::new(parts.members.clone()),
             shelf: parts.database.shelf.clone(),
         }),
         threads: Threads::Own,
-        options: Options::default(),
+        options: config.database_options.clone(),
     };
     let database = Database::open(apps, ground)?;
     parts.database.set(database.clone());

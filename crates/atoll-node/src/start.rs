@@ -348,7 +348,7 @@ async fn open_doors(
     mut doors: Vec<Box<dyn DatabaseDoor>>,
     stopping: watch::Receiver<bool>,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, StartError> {
-    let database = database::open(&config.database, &config.data, parts, &mut doors)?;
+    let database = database::open(&config, parts, &mut doors)?;
     tokio::spawn(database::watch(database.clone()));
     let up = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
     let mut tasks = Vec::new();

@@ -35,6 +35,7 @@ fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
         timings: Timings::default(),
         drain_at_most: Duration::from_secs(5),
         database: atoll_node::DatabaseState::default(),
+        database_options: Default::default(),
         syncs_off: false,
     };
     (1..=nodes).map(config).collect()

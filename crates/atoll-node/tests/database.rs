@@ -124,6 +124,70 @@ async fn three_nodes_show_the_same() {
     }
 }
 
+/// Waits until something is so; what it waits for is in the panic of a test that hangs.
+async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let wait = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
+}
+
+#[tokio::test]
+async fn a_node_that_lost_its_state_fetches_it_from_a_peer() {
+    let dir = tempfile::tempdir().unwrap();
+    let configs: Vec<NodeConfig> = cluster(dir.path(), &DatabaseState::default())
+        .into_iter()
+        .map(|config| NodeConfig {
+            database_options: atoll_db::Options {
+                patrol_every: Duration::from_millis(50),
+                keep_entries: 20,
+                commit_above_bytes: 10_000,
+                ..Default::default()
+            },
+            ..config
+        })
+        .collect();
+    let mut starting = Vec::new();
+    for config in &configs {
+        starting.push(tokio::spawn(node(config.clone())));
+    }
+    let mut up = Vec::new();
+    for node in starting {
+        up.push(node.await.unwrap());
+    }
+    for n in 0..100 {
+        put(&up[0].1, &format!("key{n}={n}")).await;
+    }
+    let (third, engine) = up.pop().unwrap();
+    let had = engine.view().below();
+    drop(engine);
+    third.shutdown().await;
+    drop(third);
+    std::fs::remove_dir_all(configs[2].data.join("database")).unwrap();
+    for n in 100..200 {
+        put(&up[0].1, &format!("key{n}={n}")).await;
+    }
+    let log = up[0].0.logs().open(atoll_node::database::LOG).unwrap();
+    until("the log is trimmed above what the third node had", || {
+        log.chain().is_some_and(|chain| chain.chain.trim() > had)
+    })
+    .await;
+
+    let (third, engine) = node(configs[2].clone()).await;
+    engine.barrier().await.unwrap().unwrap();
+    for n in 0..200 {
+        assert_eq!(engine.view().get(format!("key{n}").as_bytes()).unwrap().unwrap(), n.to_string());
+    }
+    assert_eq!(engine.health().refills, 1);
+    put(&engine, "and=on").await;
+    up.push((third, engine));
+    for (node, _) in up {
+        node.shutdown().await;
+    }
+}
+
 /// `cargo test --release -p atoll-node --test database speed -- --ignored --nocapture`: three nodes in one process, closed loops.
 #[tokio::test]
 #[ignore = "a measurement"]

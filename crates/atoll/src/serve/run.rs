@@ -83,6 +83,7 @@ fn node_config(config: Config) -> NodeConfig {
         },
         drain_at_most: ms(t.drain_at_most_ms),
         database: atoll_node::DatabaseState::default(),
+        database_options: Default::default(),
         syncs_off: config.syncs_off,
     }
 }
