@@ -215,7 +215,7 @@ def wrong_identity(drill):
         # As node 2, with ports and data of its own; first with the living node's data.
         file = drill.folder / "twin.toml"
         text = original.config.read_text()
-        text = re.sub(r"(?m)^(grpc|peer|metrics) = \"127\.0\.0\.1:\d+\"$", r'\1 = "127.0.0.1:0"', text.split("[[peer]]")[0]) \
+        text = re.sub(r"(?m)^(grpc|peer|metrics|zookeeper) = \"127\.0\.0\.1:\d+\"$", r'\1 = "127.0.0.1:0"', text.split("[[peer]]")[0]) \
             + "".join("[[peer]]" + p for p in text.split("[[peer]]")[1:])
         file.write_text(text.replace('data = "data"', f'data = "{original.data}"'))
         said.append(refused(drill, "a data folder in use", [str(original.data)], "--config", file))

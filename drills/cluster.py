@@ -125,6 +125,7 @@ class Node:
         self.grpc = row["grpc"]
         self.peer = row["peer"]
         self.metrics = row["metrics"]
+        self.zookeeper = row["zookeeper"]
         self.log = pathlib.Path(row["log"])
         self.config = pathlib.Path(row["config"])
 
@@ -179,6 +180,10 @@ class Cluster:
     def connect(self, *only):
         """The addresses of all nodes, or of some, for `--connect`."""
         return ",".join(n.grpc for n in self.nodes() if not only or n.id in only)
+
+    def zookeeper(self):
+        """The addresses of all nodes for clients of ZooKeeper."""
+        return ",".join(n.zookeeper for n in self.nodes() if n.zookeeper)
 
     def signal(self, numbers, which=signal.SIGKILL):
         """Sends a signal to nodes, as close together as can be; gives back their pids and the time of the first."""

@@ -21,7 +21,9 @@ from kazoo.recipe.partitioner import SetPartitioner
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl, make_digest_acl
 
+import jute
 from cluster import Failed, need, poll
+from jute import Wire
 
 # An answer, an event or a turn comes within this time, in seconds: long enough for the loss of a node in between.
 WITHIN = 60
@@ -337,20 +339,30 @@ def ephemerals(bench):
 
 
 def reattach(bench):
-    """A session goes on with another connection, and its ephemerals with it."""
-    first = bench.client()
-    first.create("/r", b"", ephemeral=True)
-    identity = first.client_id
-    second = bench.client(client_id=identity)
-    equal(second.client_id[0], identity[0], "the session")
-    equal(second.exists("/r").ephemeralOwner, identity[0])
-    second.set("/r", b"still here")
-    forged = KazooClient(bench.hosts + bench.root, client_id=(identity[0], b"x" * 16), timeout=bench.timeout)
-    bench.clients.append(forged)
-    forged.start(timeout=WITHIN)
-    need(forged.client_id[0] != identity[0], "a wrong password gets another session")
-    first.stop()
-    second.stop()
+    """A session goes on at every node, and its ephemerals with it; the one that it left serves it no more."""
+    path = f"{bench.root}/r"
+    hosts = bench.hosts.split(",")
+    first = Wire(hosts[0])
+    equal(first.call(jute.CREATE, jute.create(path, flags=1))[1], 0, "an ephemeral")
+    before = first
+    for host in hosts[1:] + hosts[:1]:
+        again = Wire(host, session=first.session, password=first.password)
+        equal(again.session, first.session, "the session")
+        zxid, error, reply = again.call(jute.EXISTS, jute.watched(path))
+        equal((error, reply.stat()[7]), (0, first.session), "the owner of the ephemeral")
+        equal(again.call(jute.SET, jute.written(path, b"still here"))[1], 0, "a write elsewhere")
+        try:
+            before.call(jute.SET, jute.written(path, b"late"))
+            raise Failed("a connection that the session has left still writes")
+        except ConnectionError:
+            pass
+        before = again
+    equal(bench.plain.get(path)[0], b"still here", "what was written")
+    equal(before.call(jute.CLOSE)[1], 0, "its end")
+    soon("the ephemeral is gone", lambda: bench.plain.exists(path) is None)
+    equal(Wire(hosts[0], session=first.session, password=first.password).session, 0, "a session that has ended")
+    other = Wire(hosts[0])
+    equal(Wire(hosts[0], session=other.session, password=b"x" * 16).session, 0, "with a wrong password")
 
 
 # A client that makes an ephemeral, says so, and never says another word.

@@ -6,37 +6,15 @@ while the log is moved (`atoll chain extend`). `--hosts` runs the checks against
 The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`).
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-import threading
 import time
-import venv
 
-KAZOO = "2.11.0"
+from zookeeper_venv import kazoo_or_again
 
-
-def in_venv():
-    """Goes on in an interpreter that has kazoo."""
-    cache = pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
-    folder = cache / f"kazoo-{KAZOO}"
-    python = folder / "bin" / "python3"
-    done = folder / "installed"
-    if not done.is_file():
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"kazoo=={KAZOO}"], check=True)
-        done.touch()
-    os.execv(python, [str(python), *sys.argv])
-
-
-try:
-    import kazoo  # noqa: F401
-except ImportError:
-    in_venv()
+kazoo_or_again()
 
 from cluster import Cluster, Drill, Failed, say
 from zookeeper_checks import CHECKS, RECIPES, Bench
+from zookeeper_disturb import Disturber
 
 
 def run_checks(hosts, checks, words):
@@ -60,45 +38,6 @@ def run_checks(hosts, checks, words):
     return len(checks)
 
 
-class Disturber:
-    """Kills a node, waits until it is back, moves the log, and again."""
-
-    def __init__(self, cluster, random):
-        self.cluster, self.random = cluster, random
-        self.kills = self.moves = 0
-        self.over = threading.Event()
-        self.failed = None
-        self.thread = threading.Thread(target=self.work, daemon=True)
-
-    def work(self):
-        try:
-            while not self.over.wait(self.random.uniform(1.0, 3.0)):
-                victim = self.random.choice(self.cluster.ids())
-                pids, _ = self.cluster.signal([victim])
-                self.kills += 1
-                self.over.wait(0.5)
-                self.cluster.atoll("chain", "extend", "--log", LOG, check=False)
-                self.moves += 1
-                self.cluster.wait_back(pids)
-                self.over.wait(3.0)
-        except Exception as error:  # Told at the end, on the drill's own thread.
-            self.failed = error
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        self.thread.join()
-        if self.failed:
-            raise self.failed
-
-
-# The log that the database is on.
-LOG = "main"
-
-
 def body(drill):
     if drill.args.hosts:
         drill.result["checks"] = run_checks(drill.args.hosts, CHECKS, drill.args.hosts)
@@ -108,8 +47,11 @@ def body(drill):
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
         drill.result["three_nodes"] = run_checks(cluster.zookeeper(), CHECKS, "three nodes")
         with Disturber(cluster, drill.random) as disturber:
-            for _ in range(drill.args.rounds):
-                drill.result["disturbed"] = run_checks(cluster.zookeeper(), RECIPES, "three nodes, one killed")
+            rounds, until = 0, time.monotonic() + drill.args.seconds
+            while time.monotonic() < until:
+                run_checks(cluster.zookeeper(), RECIPES, "three nodes, one killed")
+                rounds += 1
+        drill.result["rounds_disturbed"] = rounds
         drill.result.update(kills=disturber.kills, moves=disturber.moves)
 
 
@@ -118,5 +60,5 @@ if __name__ == "__main__":
         "zookeeper-kazoo",
         __doc__,
         hosts=("", "", "check this ensemble alone, HOST:PORT,..."),
-        rounds=(10, 1, "how often the recipes run while nodes are killed"),
+        seconds=(300, 30, "how long the recipes run while nodes are killed"),
     ).run(body)

@@ -12,12 +12,14 @@
 //! | `batch_decoder.rs` | entries as they travel and are stored |
 //! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and what is stored of them |
 //! | `snapshot_decoder.rs` | chunks of the database's snapshots, and messages between replicas |
+//! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made of them |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
 
 pub mod batch_decoder;
 pub mod chain_decoder;
 pub mod frame_decoder;
 pub mod journal_recovery;
+pub mod jute_decoder;
 pub mod message_decoder;
 pub mod mutate;
 pub mod snapshot_decoder;
@@ -33,11 +35,12 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
     Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
     Target { name: "batch_decoder", run: batch_decoder::run, seeds: batch_decoder::seeds },
+    Target { name: "jute_decoder", run: jute_decoder::run, seeds: jute_decoder::seeds },
     Target { name: "message_decoder", run: message_decoder::run, seeds: message_decoder::seeds },
     Target { name: "snapshot_decoder", run: snapshot_decoder::run, seeds: snapshot_decoder::seeds },
 ];

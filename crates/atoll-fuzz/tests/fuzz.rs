@@ -79,6 +79,11 @@ fn fuzz_batch_decoder() {
 }
 
 #[test]
+fn fuzz_jute_decoder() {
+    fuzz("jute_decoder");
+}
+
+#[test]
 fn fuzz_message_decoder() {
     fuzz("message_decoder");
 }

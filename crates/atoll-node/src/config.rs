@@ -56,6 +56,8 @@ pub struct NodeConfig {
     pub peer: String,
     /// Where metrics are read, if anywhere.
     pub metrics: Option<String>,
+    /// Where clients of ZooKeeper come in, if anywhere.
+    pub zookeeper: Option<String>,
     /// The members at the cluster's birth, this node among them or not; empty for a node that stands alone.
     pub founders: BTreeMap<NodeId, Founder>,
     /// Mutual TLS between nodes, and TLS for clients.
@@ -86,6 +88,7 @@ impl NodeConfig {
             grpc: "127.0.0.1:0".to_owned(),
             peer: "127.0.0.1:0".to_owned(),
             metrics: None,
+            zookeeper: None,
             founders: BTreeMap::new(),
             tls: None,
             plaintext_beyond_loopback: false,

@@ -11,7 +11,7 @@
 //! | `logs.rs` | the virtual logs that are open |
 //! | `policy/` | when a log is moved without being asked to |
 //! | `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
-//! | `doors/` | gRPC and metrics |
+//! | `doors/` | gRPC, metrics, ZooKeeper |
 
 pub mod assembly;
 pub mod bell;

@@ -66,6 +66,9 @@ pub enum StartError {
     /// The database.
     #[error("the database: {0}")]
     Database(#[from] atoll_db::OpenError),
+    /// What the database holds for ZooKeeper's clients.
+    #[error("the state of ZooKeeper's clients: {0}")]
+    ZooKeeper(#[from] atoll_zookeeper::ReadError),
     /// Threads or runtime.
     #[error("starting threads: {0}")]
     Threads(std::io::Error),
@@ -250,7 +253,11 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     Ok(Opened { assembly, journal, identity })
 }
 
-async fn listen(config: &NodeConfig, door: &'static str, address: &str) -> Result<TcpListener, StartError> {
+pub(crate) async fn listen(
+    config: &NodeConfig,
+    door: &'static str,
+    address: &str,
+) -> Result<TcpListener, StartError> {
     let failed = |error| StartError::Door { door, address: address.to_owned(), error };
     let resolved: Vec<_> = tokio::net::lookup_host(address).await.map_err(failed)?.collect();
     for at in &resolved {
@@ -358,7 +365,7 @@ async fn open_doors(
     Ok(tasks)
 }
 
-async fn stopped(mut stopping: watch::Receiver<bool>) {
+pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
     // An error means that the node is gone: stop as well.
     let _ = stopping.wait_for(|s| *s).await;
 }

@@ -29,6 +29,7 @@ fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
         grpc: free_port(),
         peer: founders[&NodeId(n)].peer.clone(),
         metrics: None,
+        zookeeper: None,
         founders: founders.clone(),
         tls: None,
         plaintext_beyond_loopback: false,

@@ -156,7 +156,6 @@ pub fn is_write(op: OpCode) -> bool {
             | OpCode::SetData
             | OpCode::SetAcl
             | OpCode::Multi
-            | OpCode::Check
     )
 }
 

@@ -39,17 +39,19 @@ pub fn valid(path: &str) -> Result<&str, ErrorCode> {
     if is_valid(path) { Ok(path) } else { Err(ErrorCode::BadArguments) }
 }
 
-/// Whether the path with a number appended may be the name of a node: `/queue/` may.
-pub fn is_valid_before_number(path: &str) -> bool {
-    match path.strip_suffix('/') {
-        Some("") => true,
-        Some(ROOT) => false,
-        Some(parent) => is_valid(parent) && path.len() < MAX_PATH_BYTES,
-        None => is_valid(path),
+/// The parent, of a path that may not be allowed otherwise.
+///
+/// # Errors
+/// It has no parent, or a character that ends keys.
+pub fn parent(path: &str) -> Result<&str, ErrorCode> {
+    match path.rsplit_once('/') {
+        Some(("", _)) if !path.contains('\0') => Ok(ROOT),
+        Some((parent, _)) if !path.contains('\0') => Ok(parent),
+        _ => Err(ErrorCode::BadArguments),
     }
 }
 
-/// Parent and name; None for the root. A name may be empty only in front of a number.
+/// Parent and name; None for the root.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     if path == ROOT {
         return None;
@@ -112,18 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_number_makes_a_name() {
-        for good in ["/", "/a/", "/a/b", "/a/b-"] {
-            assert!(is_valid_before_number(good), "{good}");
-        }
-        for bad in ["", "a/", "//", "/a//", "/./"] {
-            assert!(!is_valid_before_number(bad), "{bad}");
-        }
-    }
-
-    #[test]
     fn parts() {
         assert_eq!(split("/"), None);
+        assert_eq!((parent("/a"), parent("//"), parent("/")), (Ok("/"), Ok("/"), Ok("/")));
+        assert_eq!(
+            (parent("a"), parent("/\0")),
+            (Err(ErrorCode::BadArguments), Err(ErrorCode::BadArguments))
+        );
         assert_eq!(split("/a"), Some(("/", "a")));
         assert_eq!(split("/a/b"), Some(("/a", "b")));
         assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);

@@ -19,6 +19,8 @@ fn serve(data: &Path, port: u16) -> Process {
         "127.0.0.1:0",
         "--metrics",
         "",
+        "--zookeeper",
+        "127.0.0.1:0",
     ]);
     let node = Process::start(command.stderr(Stdio::null()).stdout(Stdio::null()));
     wait_for("the node answers", || verb(&grpc, &["log", "list"]).status.success().then_some(()));
@@ -57,7 +59,8 @@ fn a_data_folder_belongs_to_one_process_and_one_node() {
     let dir = tempfile::tempdir().unwrap();
     let (data, port) = (dir.path().join("data"), free_port());
     let mut node = serve(&data, port);
-    let doors = ["--grpc", "127.0.0.1:0", "--peer", "127.0.0.1:0", "--metrics", ""];
+    let doors =
+        ["--grpc", "127.0.0.1:0", "--peer", "127.0.0.1:0", "--metrics", "", "--zookeeper", "127.0.0.1:0"];
     let second = atoll().arg("serve").arg("--data").arg(&data).args(doors).output().unwrap();
     let words = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && words.contains(&data.display().to_string()), "{words}");

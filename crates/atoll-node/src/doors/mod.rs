@@ -1,4 +1,4 @@
-//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/log.proto`) and the metrics endpoint.
+//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/log.proto`), the metrics endpoint, ZooKeeper's wire.
 //!
 //! They run on the node thread's tokio runtime, over listeners that the caller opened. A door checks limits, hands work in
 //! and awaits the outcome; it never runs a procedure itself, because a handler is dropped when its client goes away, and a
@@ -13,6 +13,7 @@
 //! | `read.rs` | the streaming read |
 //! | `chain_service.rs`, `cluster_service.rs` | reconfiguration, status, membership |
 //! | `metrics.rs` | `GET /metrics` |
+//! | `zookeeper.rs` | the door of ZooKeeper's clients, on the database |
 
 mod append_stream;
 pub mod backend;
@@ -22,6 +23,7 @@ mod log_service;
 pub mod metrics;
 mod read;
 mod virtual_log;
+pub mod zookeeper;
 
 use std::future::Future;
 use std::sync::Arc;

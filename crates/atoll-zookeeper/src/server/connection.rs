@@ -32,6 +32,8 @@ const MAX_WAITING_BYTES: usize = 1024 * 1024;
 const MAX_IN_A_TURN: usize = 512;
 /// What is kept for the next turn of an output buffer that was large.
 const KEPT_BYTES: usize = 64 * 1024;
+/// What was said last is sent within this time, or not at all.
+const LINGER: Duration = Duration::from_secs(5);
 /// How soon a write that found the log's queue full is tried again.
 const BUSY_FOR: Duration = Duration::from_millis(1);
 
@@ -67,6 +69,8 @@ pub(crate) struct Connection<S> {
     closing: bool,
     /// All is said: flush, then end.
     said: Option<Result<(), Ended>>,
+    /// And not longer than this.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 /// What became of a frame.
@@ -96,6 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             busy: None,
             closing: false,
             said: None,
+            linger: None,
         };
         connection.ids_changed();
         connection
@@ -123,6 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if let Err(ended) = self.advance(cx) {
                 self.said.get_or_insert(Err(ended));
             }
+            self.heard.set_waits(!self.pending.is_empty());
             self.figures.outstanding.store(self.pending.len() as u64, Ordering::Relaxed);
             self.drain_events();
             let had = self.out.len();
@@ -139,6 +145,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 // Reading had stopped for what could not be sent: it goes on.
                 if had >= MAX_UNSENT_BYTES {
                     continue;
+                }
+            } else if self.said.is_some() {
+                let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                if linger.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Err(Ended::Here(End::Behind)));
                 }
             }
             return Poll::Pending;
@@ -275,11 +286,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn sync(&mut self, xid: i32, body: &[u8]) {
         match <&str as Jute>::parse(body) {
-            Ok(path) if crate::path::is_valid(path) => {
+            Ok(path) => {
                 let barrier = self.shared.engine.barrier();
                 self.pending.push(Pending::Sync { xid, path: path.to_owned(), barrier });
             }
-            Ok(_) => self.refuse(xid, ErrorCode::BadArguments),
             Err(_) => self.refuse(xid, ErrorCode::MarshallingError),
         }
     }

@@ -1,5 +1,5 @@
 //! What a door does besides its connections: expires the sessions that it holds, takes over those that nobody holds, deletes
-//! what goes by itself.
+//! what goes by itself, and sends its clients away when it has lost the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::session::keeper::{self, JUDGED_EVERY, Silent};
 use crate::session::state::TAKEN_AT_ONCE;
 use crate::tree::read::ReadError;
 use crate::tree::{key, read};
+use crate::watch::outbox::End;
 
 /// How often it is looked for sessions that nobody holds.
 const LOOKED_EVERY: Duration = Duration::from_millis(500);
@@ -21,6 +22,11 @@ const LOOKED_EVERY: Duration = Duration::from_millis(500);
 const LOOKS: usize = 2;
 /// And how much more often for each node that would come first.
 const LOOKS_MORE: usize = 4;
+/// How often the log is asked for its tail.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// A node that has not reached the log for so long sends its clients away: less than the shortest session timeout, because the others take
+/// its sessions over and will expire them, and a client that is served here would not know.
+const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
 /// How many expiries are under way at once.
 const MAX_EXPIRING: usize = 1_000;
 /// Most nodes that one command deletes.
@@ -28,7 +34,7 @@ const REAPED_AT_ONCE: usize = 500;
 
 /// Runs as long as the door.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    tokio::join!(expire(&shared), take_over(&shared), reap(&shared));
+    tokio::join!(expire(&shared), take_over(&shared), reap(&shared), stay_in_touch(&shared));
 }
 
 fn every(period: Duration) -> tokio::time::Interval {
@@ -47,6 +53,21 @@ async fn did(shared: &Shared, command: &Command<'_>) -> bool {
             false
         }
         Err(_) => false,
+    }
+}
+
+async fn stay_in_touch(shared: &Arc<Shared>) {
+    let mut ticks = every(ASKED_EVERY);
+    let mut reached = Instant::now();
+    loop {
+        ticks.tick().await;
+        let began = Instant::now();
+        if matches!(tokio::time::timeout(OUT_OF_TOUCH, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
+            reached = began;
+        } else if reached.elapsed() >= OUT_OF_TOUCH {
+            tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
+            shared.sessions.end_all(End::OutOfTouch);
+        }
     }
 }
 

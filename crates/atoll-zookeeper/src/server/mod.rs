@@ -155,6 +155,9 @@ impl Observer<Event> for Follower {
         if let Ok(counters) = read::counters(view) {
             self.0.zxid.store(counters.zxid, Ordering::Release);
         }
+        if let Err(error) = self.0.sessions.refill(view) {
+            tracing::error!(%error, "the sessions of ZooKeeper's clients cannot be read");
+        }
         self.0.sessions.end_all(End::Closed);
     }
 }

@@ -8,7 +8,6 @@ use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
 use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
-use crate::path;
 use crate::tree::read::{self, ReadError};
 use crate::watch::again::AgainError;
 use crate::watch::table::Kind;
@@ -37,11 +36,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (path, kind) = match request {
             Request::Exists(r) | Request::GetData(r) => (r.path, Kind::Data),
             Request::GetChildren(r) | Request::GetChildren2(r) => (r.path, Kind::Child),
-            other => return self.answer_error(xid, refused(other)),
+            _ => return self.answer_error(xid, ErrorCode::Unimplemented),
         };
-        if !path::is_valid(path) {
-            return self.answer_error(xid, ErrorCode::BadArguments);
-        }
         let Some((view, new)) = self.leave(&[(kind, path)], bytes) else { return Ok(()) };
         let stays = match read::readable(&view, path, &self.client(), perms::READ) {
             Ok(_) => true,
@@ -79,11 +75,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let kind = match r.mode {
                     watch_mode::PERSISTENT => Kind::Persistent,
                     watch_mode::PERSISTENT_RECURSIVE => Kind::Recursive,
-                    _ => return self.answer_error(xid, ErrorCode::BadArguments),
+                    _ => return self.answer_error(xid, ErrorCode::MarshallingError),
                 };
-                if !path::is_valid(r.path) {
-                    return self.answer_error(xid, ErrorCode::BadArguments);
-                }
                 if self.leave(&[(kind, r.path)], bytes).is_none() {
                     return Ok(());
                 }
@@ -106,12 +99,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.set_watches(xid, &all, bytes)
             }
             Request::SetWatches2(r) => self.set_watches(xid, r, bytes),
-            other => self.answer_error(xid, refused(other)),
+            _ => self.answer_error(xid, ErrorCode::Unimplemented),
         }
     }
 
     fn find_watches(&self, asked: WatcherRequest<'_>, remove: bool) -> Result<(), ErrorCode> {
-        let kinds = kinds(asked.kind).ok_or(ErrorCode::BadArguments)?;
+        let kinds = kinds(asked.kind).ok_or(ErrorCode::MarshallingError)?;
         let watches = &self.shared.watches;
         let found = if remove {
             watches.take(self.id, kinds.iter().map(|kind| (*kind, asked.path)))
@@ -136,9 +129,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Err(AgainError::Read(error)) => Err(error.into()),
         }
     }
-}
-
-/// Never asked for here: the caller sorts requests.
-fn refused(_request: &Request<'_>) -> ErrorCode {
-    ErrorCode::Unimplemented
 }

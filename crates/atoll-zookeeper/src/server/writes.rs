@@ -1,7 +1,7 @@
 //! Requests that go into the log, as they came, and who their client is. They are checked first, as far as that goes without the state:
 //! what cannot be done costs the log nothing.
 
-use atoll_db::Proposed;
+use atoll_db::{MAX_COMMAND_BYTES, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
@@ -12,18 +12,23 @@ use crate::command::{CloseSession, Command, WriteHead};
 use crate::jute::codes::{CreateMode, ErrorCode, OpCode, xid};
 use crate::jute::records::{Acl, Id};
 use crate::jute::request::{AuthRequest, Request};
+use crate::jute::transaction::MultiOp;
 use crate::jute::{Jute, Reader};
 use crate::path;
+use crate::tree::create::lifetime;
 
 /// Most authentications of one connection.
 const MAX_IDS: usize = 64;
 
-fn check_create(path: &str, flags: i32, list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
-    let mode = CreateMode::of(flags).ok_or(ErrorCode::BadArguments)?;
-    let fine = if mode.is_sequential() { path::is_valid_before_number(path) } else { path::is_valid(path) };
-    if !fine {
-        return Err(ErrorCode::BadArguments);
-    }
+fn check_create(
+    path: &str,
+    flags: i32,
+    ttl_ms: Option<i64>,
+    list: &[Acl<'_>],
+    client: &[Id<'_>],
+) -> Result<(), ErrorCode> {
+    lifetime(CreateMode::of(flags).ok_or(ErrorCode::BadArguments)?, ttl_ms, 0)?;
+    path::parent(path)?;
     check_list(list, client)
 }
 
@@ -32,17 +37,29 @@ fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     if list == [acl::OPEN] { Ok(()) } else { acl::made_whole(list, client).map(drop) }
 }
 
+fn has_mode(op: &MultiOp<'_>) -> bool {
+    let (flags, with_ttl) = match op {
+        MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => (r.flags, false),
+        MultiOp::CreateTtl(r) => (r.flags, true),
+        _ => return true,
+    };
+    CreateMode::of(flags).is_some_and(|mode| with_ttl || !mode.has_ttl())
+}
+
 /// Checks a request. What is wrong with an operation of a transaction is told among its results, where it is applied.
 fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
     match request.ok_or(ErrorCode::Unimplemented)? {
         Request::Create(r) | Request::Create2(r) | Request::CreateContainer(r) => {
-            check_create(r.path, r.flags, &r.acl, client)
+            check_create(r.path, r.flags, None, &r.acl, client)
         }
-        Request::CreateTtl(r) => check_create(r.path, r.flags, &r.acl, client),
+        Request::CreateTtl(r) => check_create(r.path, r.flags, Some(r.ttl_ms), &r.acl, client),
         Request::SetAcl(r) => path::valid(r.path).and_then(|_| check_list(&r.acl, client)),
-        Request::Delete(r) | Request::Check(r) => path::valid(r.path).map(drop),
+        Request::Delete(r) if path::is_special(r.path) => Err(ErrorCode::BadArguments),
+        Request::Delete(r) => path::parent(r.path).map(drop),
         Request::SetData(r) => path::valid(r.path).map(drop),
+        // Unknown modes are no operations to ZooKeeper, and the whole is refused.
+        Request::Multi(r) if !r.ops.iter().all(has_mode) => Err(ErrorCode::MarshallingError),
         Request::Multi(_) => Ok(()),
         _ => Err(ErrorCode::Unimplemented),
     }
@@ -58,6 +75,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         check(op, body, &ids)?;
         let head = WriteHead { session: self.session, ids, op: op.number() };
         let command = Command::Write(head, body).to_bytes();
+        if command.len() > MAX_COMMAND_BYTES {
+            return Err(ErrorCode::BadArguments);
+        }
         Ok(self.shared.engine.propose(command.into()).ok())
     }
 

@@ -2,7 +2,7 @@
 //! judgement counts only if the session has not moved since (contracts X22).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::event::Event;
 use crate::tree::key;
-use crate::tree::read::ReadError;
+use crate::tree::read::{self, ReadError};
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
@@ -26,11 +26,17 @@ const PAUSED_AFTER: Duration = Duration::from_millis(1000);
 pub struct Heard {
     start: Instant,
     after_ms: AtomicU64,
+    waits: AtomicBool,
 }
 
 impl Heard {
     fn new() -> Arc<Heard> {
-        Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0) })
+        Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0), waits: AtomicBool::new(false) })
+    }
+
+    /// Whether the client waits for answers: then it is this side that is silent, and its pings may lie in the socket.
+    pub fn set_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
     }
 
     /// Now.
@@ -53,6 +59,14 @@ struct Held {
     connection: Option<(ConnectionId, Arc<Outbox>)>,
     /// Its expiry is on its way to the log.
     expiring: bool,
+}
+
+impl Held {
+    /// With a full timeout.
+    fn new(moves: i64, timeout_ms: i32) -> Held {
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        Held { moves, timeout, heard: Heard::new(), connection: None, expiring: false }
+    }
 }
 
 /// A session that is to be expired, and by which move it is held.
@@ -87,10 +101,7 @@ impl Sessions {
         match event {
             Event::Node { .. } => {}
             Event::SessionHeld { session, by, moves, timeout_ms, .. } if *by == self.me => {
-                let timeout = Duration::from_millis(u64::try_from(*timeout_ms).unwrap_or(0));
-                let (moves, heard) = (*moves, Heard::new());
-                let held = Held { moves, timeout, heard, connection: None, expiring: false };
-                let before = lock(&self.held).insert(*session, held);
+                let before = lock(&self.held).insert(*session, Held::new(*moves, *timeout_ms));
                 // Its client came back by another connection.
                 end(before, End::SessionMoved);
             }
@@ -120,6 +131,7 @@ impl Sessions {
             && held.connection.as_ref().is_some_and(|(bound, _)| *bound == id)
         {
             held.connection = None;
+            held.heard.set_waits(false);
         }
     }
 
@@ -132,6 +144,7 @@ impl Sessions {
             held.values().for_each(|h| h.heard.touch());
             return Vec::new();
         }
+        held.values().filter(|h| h.heard.waits.load(Ordering::Relaxed)).for_each(|h| h.heard.touch());
         let silent = |h: &Held| !h.expiring && h.heard.silent_for(now) > h.timeout;
         let due = held.iter_mut().filter(|(_, h)| silent(h));
         due.map(|(session, h)| {
@@ -146,6 +159,26 @@ impl Sessions {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
         }
+    }
+
+    /// The state was replaced as a whole: what is held here is what the view says. Timers of sessions that were held before go on.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn refill(&self, view: &View) -> Result<(), ReadError> {
+        let mut found = BTreeMap::new();
+        for key in view.scan(&key::held_by(self.me), Direction::Forward) {
+            let (key, _) = key?;
+            let Some(id) = key::session_at_end(&key) else { continue };
+            let Some(session) = read::session(view, id)? else { continue };
+            found.insert(id, session);
+        }
+        let mut held = lock(&self.held);
+        held.retain(|id, before| found.get(id).is_some_and(|session| session.moves == before.moves));
+        for (id, session) in found {
+            held.entry(id).or_insert_with(|| Held::new(session.moves, session.timeout_ms));
+        }
+        Ok(())
     }
 
     /// Sessions that are held here.
@@ -189,4 +222,73 @@ pub fn holders(view: &View) -> Result<Vec<Proposer>, ReadError> {
         range.start = end;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const ME: Proposer = Proposer { node: NodeId(1), incarnation: Incarnation(1) };
+    const OTHER: Proposer = Proposer { node: NodeId(2), incarnation: Incarnation(2) };
+
+    fn held(session: i64, by: Proposer, moves: i64) -> Event {
+        Event::SessionHeld { session, by, moves, timeout_ms: 1_000, by_client: true, zxid: 1 }
+    }
+
+    /// Judges every now and then from `from_ms` to `to_ms` after `start`.
+    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Silent> {
+        let times = (from_ms..=to_ms).step_by(200);
+        times.flat_map(|ms| sessions.judge(start + Duration::from_millis(ms))).collect()
+    }
+
+    #[test]
+    fn a_silent_client_is_told_once_and_again_if_it_was_spared() {
+        let (sessions, start) = (Sessions::new(ME), Instant::now());
+        sessions.tell(&held(7, ME, 3));
+        assert_eq!(judge(&sessions, start, 0, 800), []);
+        let silent = Silent { session: 7, moves: 3 };
+        assert_eq!(judge(&sessions, start, 1_000, 3_000), [silent]);
+        sessions.spare(silent);
+        assert_eq!(judge(&sessions, start, 3_200, 3_200), [silent]);
+        sessions.tell(&Event::SessionGone { session: 7, zxid: 2 });
+        assert_eq!(judge(&sessions, start, 3_400, 9_000), []);
+    }
+
+    #[test]
+    fn a_client_that_waits_for_answers_is_not_silent() {
+        let (sessions, start) = (Sessions::new(ME), Instant::now());
+        sessions.tell(&held(7, ME, 0));
+        let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
+        heard.set_waits(true);
+        heard.after_ms.store(0, Ordering::Relaxed);
+        assert_eq!(judge(&sessions, start, 0, 900), []);
+        // Its connection goes: from here on it is silent.
+        sessions.unbind(7, 1);
+        assert_eq!(judge(&sessions, start, 1_100, 3_000), [Silent { session: 7, moves: 0 }]);
+    }
+
+    #[test]
+    fn a_session_that_went_elsewhere_is_not_judged_here() {
+        let (sessions, start) = (Sessions::new(ME), Instant::now());
+        let outbox = Arc::new(Outbox::default());
+        sessions.tell(&held(7, ME, 0));
+        assert!(sessions.bind(7, 1, 5, &outbox).is_none(), "not by another move");
+        assert!(sessions.bind(7, 0, 5, &outbox).is_some());
+        sessions.tell(&held(7, OTHER, 1));
+        assert_eq!(outbox.ended(), Some(End::SessionMoved));
+        assert_eq!(judge(&sessions, start, 0, 5_000), []);
+        assert!(sessions.bind(7, 0, 6, &outbox).is_none());
+    }
+
+    #[test]
+    fn a_node_that_was_away_starts_its_timers_anew() {
+        let (sessions, start) = (Sessions::new(ME), Instant::now());
+        sessions.tell(&held(7, ME, 0));
+        assert_eq!(judge(&sessions, start, 0, 400), []);
+        // Away for a minute: the client could not be heard.
+        assert_eq!(judge(&sessions, start, 60_000, 60_000), []);
+        let heard = sessions.bind(7, 0, 1, &Arc::new(Outbox::default())).unwrap();
+        assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
+    }
 }

@@ -17,12 +17,13 @@ impl<K: Keys> State<'_, K> {
     /// # Errors
     /// As ZooKeeper's, in its order.
     pub fn delete(&mut self, path: &str, version: i32, client: &[Id<'_>]) -> Result<(), ErrorCode> {
-        path::valid(path)?;
-        let (parent_path, _) =
-            path::split(path).filter(|_| !path::is_special(path)).ok_or(ErrorCode::BadArguments)?;
+        if path::is_special(path) {
+            return Err(ErrorCode::BadArguments);
+        }
+        let parent_path = path::parent(path)?;
         let parent = self.need(parent_path)?;
-        let node = self.need(path)?;
         check_access(&parent, client, perms::DELETE)?;
+        let node = self.need(path)?;
         next_version(node.version, version)?;
         if node.children > 0 {
             return Err(ErrorCode::NotEmpty);

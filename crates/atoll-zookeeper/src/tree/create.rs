@@ -30,24 +30,25 @@ pub struct Create<'r> {
     pub client: &'r [Id<'r>],
 }
 
-impl Create<'_> {
-    /// When it goes by itself.
-    fn lifetime(&self) -> Result<Lifetime, ErrorCode> {
-        if self.mode.has_ttl() {
-            return match self.ttl_ms {
-                Some(ms) if (1..=MAX_TTL_MS).contains(&ms) => Ok(Lifetime::Ttl(ms)),
-                _ => Err(ErrorCode::BadArguments),
-            };
-        }
-        if self.ttl_ms.is_some_and(|ms| ms >= 0) {
-            return Err(ErrorCode::BadArguments);
-        }
-        Ok(match self.mode {
-            CreateMode::Container => Lifetime::Container,
-            mode if mode.is_ephemeral() => Lifetime::Ephemeral(self.session),
-            _ => Lifetime::Persistent,
-        })
+/// When a new node goes by itself.
+///
+/// # Errors
+/// The time to live is none, or the mode has none.
+pub fn lifetime(mode: CreateMode, ttl_ms: Option<i64>, session: i64) -> Result<Lifetime, ErrorCode> {
+    if mode.has_ttl() {
+        return match ttl_ms {
+            Some(ms) if (1..=MAX_TTL_MS).contains(&ms) => Ok(Lifetime::Ttl(ms)),
+            _ => Err(ErrorCode::BadArguments),
+        };
     }
+    if ttl_ms.is_some_and(|ms| ms >= 0) {
+        return Err(ErrorCode::BadArguments);
+    }
+    Ok(match mode {
+        CreateMode::Container => Lifetime::Container,
+        mode if mode.is_ephemeral() => Lifetime::Ephemeral(session),
+        _ => Lifetime::Persistent,
+    })
 }
 
 impl<K: Keys> State<'_, K> {
@@ -56,25 +57,14 @@ impl<K: Keys> State<'_, K> {
     /// # Errors
     /// As ZooKeeper's, in its order: what is wrong with the request, no parent, no right, a node that is there, an ephemeral parent.
     pub fn create(&mut self, new: Create<'_>) -> Result<(String, Node), ErrorCode> {
-        let lifetime = new.lifetime()?;
-        let named = if new.mode.is_sequential() {
-            path::is_valid_before_number(new.path)
-        } else {
-            path::is_valid(new.path)
-        };
-        if !named {
-            return Err(ErrorCode::BadArguments);
-        }
+        let lifetime = lifetime(new.mode, new.ttl_ms, new.session)?;
+        let parent_path = path::parent(new.path)?;
         let acl = Bytes::from(acl::stored(&acl::made_whole(new.acl, new.client)?));
-        let Some((parent_path, _)) =
-            path::split(new.path).or((new.mode.is_sequential()).then_some((path::ROOT, "")))
-        else {
-            return Err(ErrorCode::NodeExists);
-        };
         let mut parent = self.need(parent_path)?;
         check_access(&parent, new.client, perms::CREATE)?;
         let path =
             if new.mode.is_sequential() { numbered(new.path, parent.created) } else { new.path.to_owned() };
+        path::valid(&path)?;
         if self.keys.get(&key::node(&path)).is_some() {
             return Err(ErrorCode::NodeExists);
         }

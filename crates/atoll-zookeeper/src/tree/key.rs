@@ -30,10 +30,11 @@ fn parent_part(path: &str) -> &str {
     if path == path::ROOT { "" } else { path }
 }
 
-/// A znode.
+/// A znode. The empty path is the root's, too, as ZooKeeper has it; a path that no node can have gives a key that no node has.
 pub fn node(of: &str) -> Vec<u8> {
     match path::split(of) {
-        None => b"n".to_vec(),
+        None if of.is_empty() || of == path::ROOT => b"n".to_vec(),
+        None => joined(&[b"n", of.as_bytes()]),
         Some((parent, name)) => joined(&[b"n", parent_part(parent).as_bytes(), b"\0", name.as_bytes()]),
     }
 }
@@ -146,6 +147,8 @@ mod tests {
 
     #[test]
     fn paths_come_back() {
+        assert_eq!(node(""), node("/"));
+        assert!(!children("/").contains(&node("a")) && !deeper("/").contains(&node("a")));
         for path in ["/", "/a", "/a/b"] {
             assert_eq!(path_of_node(&node(path)).as_deref(), Some(path));
         }

@@ -12,7 +12,7 @@
 
 pub mod application;
 mod change;
-mod create;
+pub mod create;
 pub mod key;
 mod multi;
 pub mod node;

@@ -66,10 +66,6 @@ impl<K: Keys> State<'_, K> {
                 let node = self.set_acl(r.path, &r.acl, r.version, who.client)?;
                 StatReply { stat: node.stat() }.write(&mut out);
             }
-            Request::Check(r) => {
-                let node = self.check(r.path, r.version, who.client)?;
-                StatReply { stat: node.stat() }.write(&mut out);
-            }
             Request::Multi(r) => self.multi(r, who, &mut out)?,
             _ => return Err(ErrorCode::Unimplemented.into()),
         }
@@ -114,7 +110,10 @@ impl<K: Keys> State<'_, K> {
                 MultiResult::Create2(&path, node.stat()).write(out);
             }
             MultiOp::CreateTtl(r) => {
-                let (path, node) = self.create(with_ttl(r, who)?)?;
+                let create = with_ttl(r, who)?;
+                // In a transaction ZooKeeper does not look at a time to live that the mode does not have.
+                let ttl_ms = create.ttl_ms.filter(|_| create.mode.has_ttl());
+                let (path, node) = self.create(Create { ttl_ms, ..create })?;
                 MultiResult::Create2(&path, node.stat()).write(out);
             }
             MultiOp::Delete(r) => {

@@ -10,7 +10,6 @@ use crate::acl;
 use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, perms};
 use crate::jute::records::Id;
-use crate::path;
 use crate::session::state::Session;
 
 /// Why a read has no result. Nothing was changed.
@@ -58,12 +57,12 @@ pub fn node(view: &View, path: &str) -> Result<Option<Node>, ReadError> {
     Node::of_bytes(&bytes).map(Some).map_err(|_| damaged(path))
 }
 
-/// A node that a client may read.
+/// A node that a client may read. Paths that no node can have are those of nodes that are not there, but for the empty one: the
+/// root, as ZooKeeper has it.
 ///
 /// # Errors
-/// The path is not allowed, there is no such node, or the client may not.
+/// There is no such node, or the client may not.
 pub fn readable(view: &View, path: &str, client: &[Id<'_>], wanted: i32) -> Result<Node, ReadError> {
-    path::valid(path)?;
     let node = node(view, path)?.ok_or(ErrorCode::NoNode)?;
     if !acl::stored_allows(&node.acl, client, wanted) {
         return Err(ErrorCode::NoAuth.into());

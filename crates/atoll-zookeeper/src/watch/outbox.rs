@@ -25,7 +25,9 @@ pub enum End {
     SessionGone,
     /// Its session is served elsewhere.
     SessionMoved,
-    /// The node stops, or somebody asked for it.
+    /// The node has not reached the log for long: its clients are better off elsewhere.
+    OutOfTouch,
+    /// The node stops, or what its clients were promised cannot be kept.
     Closed,
 }
 

@@ -12,6 +12,8 @@ use crate::serve::reader::Faults;
 
 /// Default of `--base-port`.
 pub const BASE_PORT: u16 = 7400;
+/// Below the ports of ZooKeeper's clients, with the default of `--base-port`.
+const ZOOKEEPER_BASE_PORT: u16 = 2180;
 /// Default of `--nodes`.
 pub const NODES: u32 = 3;
 /// Where free ports are looked for: below the ports that systems give to outgoing connections, which could take one
@@ -118,7 +120,7 @@ pub enum PlanError {
     },
     /// The last node's ports lie beyond 65535.
     #[error(
-        "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 3, at most 65535"
+        "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 4, at most 65535"
     )]
     BasePort {
         /// What was given.
@@ -233,7 +235,7 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
     let count = u32::try_from(roles.len()).unwrap_or(u32::MAX);
     let base = match wish.base_port.unwrap_or(BASE_PORT) {
         0 => free_base(count).ok_or(PlanError::NoPorts { nodes: count })?,
-        base if door(base, count, 3).is_some() => base,
+        base if door(base, count, 4).is_some() => base,
         base => return Err(PlanError::BasePort { base, nodes: count }),
     };
     let mut peers = String::new();
@@ -250,6 +252,12 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
             );
         }
     }
+    // Where clients of ZooKeeper look for it, unless the ports are to be elsewhere. A node that only keeps entries has no database.
+    let zookeeper = |id: u32, roles: &Roles| match wish.base_port {
+        _ if *roles == LOG_ONLY => String::new(),
+        None | Some(BASE_PORT) => format!("127.0.0.1:{}", u32::from(ZOOKEEPER_BASE_PORT) + id),
+        Some(_) => at(id, 4),
+    };
     for (id, roles) in (1..).zip(&roles) {
         let folder = data.join(format!("node-{id}"));
         fs::create_dir_all(&folder).map_err(io(&folder))?;
@@ -257,11 +265,12 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
             "# Written by `atoll dev` at its first start, and kept: what you change here counts from the node's next start.\n\
              # `atoll serve --print-config` shows every setting.\n\n\
              [node]\nid = {id}\ncluster = \"dev\"\ndata = \"data\"\nroles = {:?}\n\n\
-             [listen]\ngrpc = \"{}\"\npeer = \"{}\"\nmetrics = \"{}\"\n",
+             [listen]\ngrpc = \"{}\"\npeer = \"{}\"\nmetrics = \"{}\"\nzookeeper = \"{}\"\n",
             roles.names(),
             at(id, 1),
             at(id, 2),
             at(id, 3),
+            zookeeper(id, roles),
         );
         if wish.syncs_off {
             text.push_str("\n[testing]\nsyncs = \"off\"\n");
@@ -283,7 +292,7 @@ fn free_base(nodes: u32) -> Option<u16> {
     let first = u16::try_from(place % u32::from(slots)).ok()?;
     let free = |base: u16| {
         (1..=nodes).all(|id| {
-            (1..=3).all(|which| {
+            (1..=4).all(|which| {
                 door(base, id, which).is_some_and(|p| TcpListener::bind(("127.0.0.1", p)).is_ok())
             })
         })
@@ -293,7 +302,8 @@ fn free_base(nodes: u32) -> Option<u16> {
 
 fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {
     let config = &node.config;
-    for address in [Some(&config.grpc), Some(&config.peer), config.metrics.as_ref()].into_iter().flatten() {
+    let doors = [Some(&config.grpc), Some(&config.peer), config.metrics.as_ref(), config.zookeeper.as_ref()];
+    for address in doors.into_iter().flatten() {
         // std sets SO_REUSEADDR, so connections of an earlier run that linger do not count.
         TcpListener::bind(address.as_str()).map_err(|error| PlanError::Port {
             id: node.id,

@@ -26,7 +26,7 @@ pub fn still_waiting(plan: &Plan, why_not: &str) {
 /// The nodes, and what to do with them.
 pub fn table(plan: &Plan, state: &DevState) {
     let apart = plan.nodes.iter().any(|n| n.config.roles != Roles::ALL);
-    let mut rows = vec![["node", "pid", "roles", "grpc", "metrics", "data"].map(str::to_owned)];
+    let mut rows = vec![["node", "pid", "roles", "grpc", "metrics", "zookeeper", "data"].map(str::to_owned)];
     for n in &plan.nodes {
         let pid = state.pid(n.id).map_or_else(|| "-".to_owned(), |p| p.to_string());
         let metrics = n.config.metrics.clone().unwrap_or_else(|| "-".into());
@@ -37,6 +37,7 @@ pub fn table(plan: &Plan, state: &DevState) {
             roles,
             n.config.grpc.clone(),
             metrics,
+            n.config.zookeeper.clone().unwrap_or_else(|| "-".into()),
             n.config.data.display().to_string(),
         ]);
     }

@@ -29,6 +29,7 @@ impl DevState {
                 "grpc": n.config.grpc,
                 "peer": n.config.peer,
                 "metrics": n.config.metrics,
+                "zookeeper": n.config.zookeeper,
                 "roles": n.config.roles.names(),
                 "config": n.config_file(),
                 "log": n.log(),

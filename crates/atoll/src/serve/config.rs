@@ -90,6 +90,8 @@ pub struct Config {
     pub peer: String,
     /// The door of the metrics, if there is one.
     pub metrics: Option<String>,
+    /// The door of ZooKeeper's clients, if there is one.
+    pub zookeeper: Option<String>,
     /// The operator said that others may come in without TLS.
     pub plaintext_beyond_loopback: bool,
     /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
@@ -113,6 +115,8 @@ pub struct Overrules {
     pub peer: Option<String>,
     /// `--metrics`.
     pub metrics: Option<String>,
+    /// `--zookeeper`.
+    pub zookeeper: Option<String>,
 }
 
 impl Config {
@@ -177,7 +181,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     });
     let (id, peers) = (id?, peers?);
     check_membership(source, tables, id, roles?, &peers);
-    let [grpc, peer, metrics] = doors;
+    let [grpc, peer, metrics, zookeeper] = doors;
     Some(Config {
         id,
         cluster: cluster?,
@@ -186,6 +190,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         grpc: grpc?,
         peer: peer?,
         metrics: metrics.filter(|m| !m.is_empty()),
+        zookeeper: zookeeper.filter(|z| !z.is_empty()),
         plaintext_beyond_loopback: plaintext?,
         peers,
         tls,
@@ -243,18 +248,24 @@ fn address(value: &DeValue<'_>) -> Option<String> {
     text(value).filter(|a| good_address(a, 1))
 }
 
-/// The three doors. With neither TLS nor the words that allow it, none may be reached from other machines; the metrics
-/// have no TLS at all.
+/// The doors. With neither TLS nor the words that allow it, none may be reached from other machines; those of metrics and
+/// of ZooKeeper have no TLS at all.
 fn read_doors(
     source: &mut Source<'_>,
     listen: &Table<'_>,
     over: &Overrules,
     tls: bool,
     plaintext: bool,
-) -> [Option<String>; 3] {
-    let rows = [("grpc", &over.grpc, tls), ("peer", &over.peer, tls), ("metrics", &over.metrics, false)];
+) -> [Option<String>; 4] {
+    let rows = [
+        ("grpc", &over.grpc, tls),
+        ("peer", &over.peer, tls),
+        ("metrics", &over.metrics, false),
+        ("zookeeper", &over.zookeeper, false),
+    ];
+    let may_lack = |key| matches!(key, "metrics" | "zookeeper");
     rows.map(|(key, over, tls)| {
-        let allowed = |a: &String| good_address(a, 0) || (key == "metrics" && a.is_empty());
+        let allowed = |a: &String| good_address(a, 0) || (may_lack(key) && a.is_empty());
         let door = match over {
             Some(given) if allowed(given) => Some(given.clone()),
             Some(given) => {
@@ -270,7 +281,7 @@ fn read_doors(
                 format!(
                     "`listen.{key}` is {door:?}, which is {beyond}: other machines could reach it without TLS; allowed: \
                      a loopback address{}, or `listen_beyond_loopback_without_tls = true` in [listen]",
-                    if key == "metrics" { "" } else { ", the files of [tls]" },
+                    if may_lack(key) { "" } else { ", the files of [tls]" },
                 ),
             );
         }

@@ -121,7 +121,7 @@ fn doors_beyond_loopback_need_tls_or_the_words() {
         ("[::]:7411", true),
         ("192.0.2.1:7411", true),
     ] {
-        for key in ["grpc", "peer", "metrics"] {
+        for key in ["grpc", "peer", "metrics", "zookeeper"] {
             let text = format!("[listen]\n{key} = \"{door}\"\n");
             let without = parse(&text);
             assert_eq!(without.is_err(), beyond, "{key} {door}");

@@ -40,6 +40,9 @@ pub struct ServeArgs {
     /// Serve metrics here, whatever the file says; "" for nowhere [default: 127.0.0.1:7413]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
+    /// Serve ZooKeeper's clients here, whatever the file says; "" for nowhere [default: 127.0.0.1:2181]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub zookeeper: Option<String>,
     /// Print a whole configuration file with every setting explained, and do nothing else
     #[arg(long)]
     pub print_config: bool,
@@ -65,6 +68,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         grpc: args.grpc.clone(),
         peer: args.peer.clone(),
         metrics: args.metrics.clone(),
+        zookeeper: args.zookeeper.clone(),
     };
     let config = match &args.config {
         Some(file) => Config::load(file, &over),

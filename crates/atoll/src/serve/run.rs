@@ -7,6 +7,8 @@ use std::time::Duration;
 use atoll_core::NodeId;
 use atoll_net::TlsFiles;
 use atoll_node::config::{Founder, NodeConfig};
+use atoll_node::database::DatabaseDoor;
+use atoll_node::doors::zookeeper::ZooKeeperDoor;
 use atoll_node::settings::Timings;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
@@ -70,6 +72,7 @@ fn node_config(config: Config) -> NodeConfig {
         grpc: config.grpc,
         peer: config.peer,
         metrics: config.metrics,
+        zookeeper: config.zookeeper,
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
         tls: config.tls.as_ref().map(tls_files),
         plaintext_beyond_loopback: config.plaintext_beyond_loopback,
@@ -85,6 +88,15 @@ fn node_config(config: Config) -> NodeConfig {
         database: atoll_node::DatabaseState::default(),
         database_options: Default::default(),
         syncs_off: config.syncs_off,
+    }
+}
+
+/// The doors of the database; none on a node that only keeps entries.
+fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
+    if config.roles.sequencer || config.roles.meta {
+        vec![Box::new(ZooKeeperDoor::default())]
+    } else {
+        Vec::new()
     }
 }
 
@@ -110,7 +122,8 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
         }
     };
 
-    let node = match atoll_node::start(node_config(config)) {
+    let doors = database_doors(&config);
+    let node = match atoll_node::start_with(node_config(config), doors) {
         Ok(node) => node,
         Err(error) => {
             error!("{error}");

@@ -115,6 +115,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "listen",
+        "zookeeper",
+        "\"127.0.0.1:2181\"",
+        "\"HOST:PORT\" as above, or \"\" for none",
+        "Clients of Apache ZooKeeper. Never with TLS.",
+    ),
+    with_default(
+        "listen",
         "listen_beyond_loopback_without_tls",
         "false",
         "true or false",

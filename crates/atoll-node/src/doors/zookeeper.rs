@@ -1,0 +1,64 @@
+//! The door of ZooKeeper's clients (`atoll-zookeeper`), as a door of the node's database.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_core::{BoxFuture, NodeId};
+use atoll_db::{Applications, Slot};
+use atoll_zookeeper::{Cluster, Door, Options, ZooKeeper};
+
+use crate::database::{DatabaseDoor, DatabaseUp, Serving};
+use crate::members::Members;
+use crate::start::{StartError, listen, stopped};
+
+/// A node that nothing was heard of yet counts as alive for so long after the start: it may have had no time to say so.
+const UNHEARD_FOR: Duration = Duration::from_secs(10);
+
+/// Listens where the configuration says, if it does. Without an address the node keeps the state of ZooKeeper's clients all the
+/// same: all replicas of a database have the same applications.
+#[derive(Debug, Default)]
+pub struct ZooKeeperDoor {
+    slot: Option<Slot<ZooKeeper>>,
+}
+
+impl DatabaseDoor for ZooKeeperDoor {
+    fn add(&mut self, apps: &mut Applications) {
+        self.slot = Some(apps.add(ZooKeeper));
+    }
+
+    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
+        Box::pin(async move {
+            let (Some(slot), Some(address)) = (&self.slot, &up.config.zookeeper) else {
+                return Ok(Box::pin(async {}) as Serving);
+            };
+            let listener = listen(&up.config, "ZooKeeper", address).await?;
+            let cluster = Arc::new(Living::new(up.parts.members.clone()));
+            let door = Door::open(up.database.engine(slot), cluster, Options::default())?;
+            Ok(Box::pin(door.serve(listener, stopped(up.stopping))) as Serving)
+        })
+    }
+}
+
+/// Who seems to be alive.
+struct Living {
+    members: Members,
+    started: Instant,
+}
+
+impl Living {
+    fn new(members: Members) -> Living {
+        Living { members, started: Instant::now() }
+    }
+}
+
+impl Cluster for Living {
+    fn living(&self) -> Vec<NodeId> {
+        let unheard = self.started.elapsed() < UNHEARD_FOR;
+        let alive = |node: &NodeId| match self.members.liveness(*node) {
+            None => unheard,
+            Some(_) => self.members.is_alive(*node),
+        };
+        let others = self.members.peers().into_iter().filter(alive);
+        others.chain([self.members.identity().node]).collect()
+    }
+}

@@ -1,0 +1,129 @@
+//! Sessions in the replicated state: who may expire them, and what goes with them (contracts X22).
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use atoll_zookeeper::command::{
+    AttachSession, CloseSession, Command, ExpireSession, SessionAnswer, TakeOver,
+};
+use atoll_zookeeper::event::{Change, Event};
+use atoll_zookeeper::jute::Jute;
+use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
+use atoll_zookeeper::jute::records::{Acl, Id};
+use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest};
+use support::{Replica, proposer};
+
+fn ephemeral(path: &str) -> Request<'_> {
+    let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
+    Request::Create(CreateRequest { path, data: None, acl, flags: CreateMode::Ephemeral.number() })
+}
+
+fn attach(session: i64) -> Command<'static> {
+    Command::Attach(AttachSession { session, password: Some(&[7; 16]), timeout_ms: 20_000 })
+}
+
+#[test]
+fn only_the_holder_expires_a_session_and_only_by_the_move_that_it_judged() {
+    let (a, b) = (proposer(1, 10), proposer(2, 20));
+    let mut replica = Replica::default();
+    let session = replica.open(a);
+    replica.write(a, session, &ephemeral("/e")).unwrap();
+    let expire = |moves| Command::Expire(ExpireSession { session, moves });
+    assert_eq!(replica.apply(b, &expire(0)), Err(ErrorCode::SessionMoved), "not the holder");
+    assert_eq!(
+        replica.apply(proposer(1, 11), &expire(0)),
+        Err(ErrorCode::SessionMoved),
+        "a later life of it"
+    );
+
+    // The client goes to b and back: a judgement from before does not count.
+    replica.apply(b, &attach(session)).unwrap();
+    let (_, body) = replica.apply(a, &attach(session)).unwrap();
+    assert_eq!(SessionAnswer::parse(&body), Ok(SessionAnswer { session, moves: 2, timeout_ms: 20_000 }));
+    assert_eq!(replica.apply(a, &expire(0)), Err(ErrorCode::SessionMoved), "judged before it moved");
+    assert!(replica.node("/e").is_some());
+    replica.audit();
+
+    replica.events();
+    replica.apply(a, &expire(2)).unwrap();
+    assert!(replica.node("/e").is_none());
+    let events = replica.events();
+    assert!(matches!(&events[0], Event::Node { change: Change::Deleted, path, .. } if path == "/e"));
+    assert!(matches!(events[1], Event::SessionGone { session: gone, .. } if gone == session));
+    assert_eq!(replica.apply(a, &expire(2)), Err(ErrorCode::SessionExpired));
+    assert_eq!(replica.apply(b, &attach(session)), Err(ErrorCode::SessionExpired));
+    replica.audit();
+}
+
+#[test]
+fn writes_of_a_session_that_went_elsewhere_do_not_happen() {
+    let (a, b) = (proposer(1, 10), proposer(2, 20));
+    let mut replica = Replica::default();
+    let session = replica.open(a);
+    replica.apply(b, &attach(session)).unwrap();
+    assert_eq!(replica.write(a, session, &ephemeral("/late")), Err(ErrorCode::SessionMoved));
+    assert_eq!(replica.apply(a, &Command::Close(CloseSession { session })), Err(ErrorCode::SessionMoved));
+    replica.write(b, session, &ephemeral("/here")).unwrap();
+    replica.apply(b, &Command::Close(CloseSession { session })).unwrap();
+    assert!(replica.node("/here").is_none());
+    assert_eq!(replica.write(b, session, &ephemeral("/more")), Err(ErrorCode::SessionExpired));
+    replica.audit();
+}
+
+#[test]
+fn a_wrong_password_gets_what_a_session_that_is_gone_gets() {
+    let mut replica = Replica::default();
+    let session = replica.open(proposer(1, 1));
+    for password in [Some(&[8; 16][..]), Some(&[7; 15][..]), None] {
+        let asked = AttachSession { session, password, timeout_ms: 20_000 };
+        assert_eq!(replica.apply(proposer(2, 2), &Command::Attach(asked)), Err(ErrorCode::SessionExpired));
+    }
+    assert_eq!(replica.write(proposer(1, 1), session, &ephemeral("/e")).map(|_| ()), Ok(()));
+}
+
+#[test]
+fn sessions_of_a_node_that_is_gone_are_taken_over_and_only_those() {
+    let (gone, other, taker) = (proposer(1, 10), proposer(2, 20), proposer(3, 30));
+    let mut replica = Replica::default();
+    let theirs: Vec<i64> = (0..3).map(|_| replica.open(gone)).collect();
+    let kept = replica.open(other);
+    replica.apply(other, &attach(theirs[2])).unwrap();
+    replica.events();
+    let take = Command::TakeOver(TakeOver { node: 1, incarnation: 10 });
+    replica.apply(taker, &take).unwrap();
+    let taken: Vec<i64> =
+        replica
+            .events()
+            .into_iter()
+            .map(|event| match event {
+                Event::SessionHeld {
+                    session, by, moves: 1, timeout_ms: 10_000, by_client: false, ..
+                } if by == taker => session,
+                event => panic!("{event:?}"),
+            })
+            .collect();
+    assert_eq!(taken, theirs[..2]);
+    // A second one finds nothing, and does not count as a change.
+    assert_eq!(replica.apply(other, &take), Err(ErrorCode::UnknownSession));
+    assert_eq!(replica.write(taker, kept, &ephemeral("/e")), Err(ErrorCode::SessionMoved));
+    replica.write(taker, theirs[0], &ephemeral("/e")).unwrap();
+    let expire = Command::Expire(ExpireSession { session: theirs[0], moves: 0 });
+    assert_eq!(replica.apply(gone, &expire), Err(ErrorCode::SessionMoved), "the old holder wakes up");
+    replica.audit();
+}
+
+#[test]
+fn numbers_and_changes_rise_and_a_new_epoch_is_above_all_before() {
+    let a = proposer(1, 1);
+    let mut replica = Replica::default();
+    let (first, second) = (replica.open(a), replica.open(a));
+    assert!(first > 0 && second > first);
+    let (before, _) = replica.write(a, first, &ephemeral("/e")).unwrap();
+    let set = Request::SetData(SetDataRequest { path: "/none", data: None, version: -1 });
+    assert_eq!(replica.write(a, first, &set), Err(ErrorCode::NoNode));
+    let (raised, _) = replica.apply(a, &Command::RaiseEpoch).unwrap();
+    assert_eq!(raised, ((before >> 32) + 1) << 32);
+    let (after, _) = replica.write(a, first, &ephemeral("/f")).unwrap();
+    assert_eq!(after, raised + 1);
+    assert!(replica.open(a) > (second | 0xff_ffff_ffff), "sessions of another epoch have other numbers");
+}

@@ -1,0 +1,133 @@
+//! A bare client of the wire, over a real socket.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use atoll_zookeeper::jute::codes::{CreateMode, OpCode};
+use atoll_zookeeper::jute::records::{Acl, ConnectRequest, ConnectResponse, Id, ReplyHeader, RequestHeader};
+use atoll_zookeeper::jute::reply::WatcherEvent;
+use atoll_zookeeper::jute::request::{CreateRequest, Request};
+use atoll_zookeeper::jute::{Jute, Reader};
+
+/// A client. Events are kept with the number of replies that came before them.
+pub struct Client {
+    stream: TcpStream,
+    xid: i32,
+    pub session: i64,
+    pub password: Vec<u8>,
+    pub events: Vec<(i32, String)>,
+}
+
+impl Client {
+    /// A socket, before the handshake.
+    pub fn socket(door: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(door).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// A new session.
+    pub fn connect(door: SocketAddr) -> Client {
+        Client::attach(door, 0, &[0; 16])
+    }
+
+    /// A session that is there; a new number 0 means that it is not.
+    pub fn attach(door: SocketAddr, session: i64, password: &[u8]) -> Client {
+        let mut stream = Client::socket(door);
+        let first = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms: 10_000,
+            session,
+            password: Some(password),
+            read_only: Some(false),
+        };
+        send(&mut stream, &first.to_vec());
+        let answer = receive(&mut stream).unwrap();
+        let answer = ConnectResponse::parse(&answer).unwrap();
+        let (session, password) = (answer.session, answer.password.unwrap().to_vec());
+        Client { stream, xid: 0, session, password, events: Vec::new() }
+    }
+
+    /// Sends a request without waiting; its xid.
+    pub fn ask(&mut self, request: &Request<'_>) -> i32 {
+        self.xid += 1;
+        let mut frame = RequestHeader { xid: self.xid, op: request.op().number() }.to_vec();
+        request.write(&mut frame);
+        send(&mut self.stream, &frame);
+        self.xid
+    }
+
+    /// The next reply, which must be to this request: error and body. Events before it are kept.
+    pub fn answer(&mut self, xid: i32) -> (i32, Vec<u8>) {
+        loop {
+            let frame = receive(&mut self.stream).unwrap();
+            let mut from = Reader::new(&frame);
+            let header = ReplyHeader::read(&mut from).unwrap();
+            if header.xid == -1 {
+                let event = WatcherEvent::read(&mut from).unwrap();
+                self.events.push((event.kind, event.path.to_owned()));
+                continue;
+            }
+            assert_eq!(header.xid, xid, "replies come in the order of their requests");
+            return (header.err, from.rest().to_vec());
+        }
+    }
+
+    /// A request and its reply.
+    pub fn call(&mut self, request: &Request<'_>) -> (i32, Vec<u8>) {
+        let xid = self.ask(request);
+        self.answer(xid)
+    }
+
+    /// Makes a node.
+    pub fn create(&mut self, path: &str, data: &[u8]) -> i32 {
+        self.call(&create(path, data)).0
+    }
+
+    /// What was told up to now, once the server has answered a ping.
+    pub fn told(&mut self) -> Vec<(i32, String)> {
+        let frame = RequestHeader { xid: -2, op: OpCode::Ping.number() }.to_vec();
+        send(&mut self.stream, &frame);
+        self.answer(-2);
+        std::mem::take(&mut self.events)
+    }
+
+    /// Whether the server has ended the connection.
+    pub fn is_ended(&mut self) -> bool {
+        receive(&mut self.stream).is_none()
+    }
+}
+
+/// A create that everybody may everything with.
+pub fn create<'a>(path: &'a str, data: &'a [u8]) -> Request<'a> {
+    let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
+    Request::Create(CreateRequest { path, data: Some(data), acl, flags: CreateMode::Persistent.number() })
+}
+
+/// Sends a frame.
+pub fn send(stream: &mut TcpStream, frame: &[u8]) {
+    let length = i32::try_from(frame.len()).unwrap().to_be_bytes();
+    stream.write_all(&[&length[..], frame].concat()).unwrap();
+}
+
+/// Receives a frame; None at the end of the connection.
+pub fn receive(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut length = [0; 4];
+    fill(stream, &mut length)?;
+    let mut frame = vec![0; usize::try_from(i32::from_be_bytes(length)).unwrap()];
+    fill(stream, &mut frame)?;
+    Some(frame)
+}
+
+/// None if the server has ended the connection; a server that says nothing is a failure.
+fn fill(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<()> {
+    match stream.read_exact(buffer) {
+        Ok(()) => Some(()),
+        Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => None,
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,163 @@
+//! The replicated state without an engine: an ordered map, and commands applied to it as every replica does.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::collections::BTreeMap;
+
+use atoll_core::{Incarnation, NodeId};
+use atoll_db::{ApplyAt, KeyRange, LogPos, Proposer, Rejected};
+use atoll_zookeeper::command::{AnswerHead, Command, OpenSession, SessionAnswer, WriteHead};
+use atoll_zookeeper::event::Event;
+use atoll_zookeeper::jute::codes::ErrorCode;
+use atoll_zookeeper::jute::records::Id;
+use atoll_zookeeper::jute::request::Request;
+use atoll_zookeeper::jute::{Jute, Reader};
+use atoll_zookeeper::tree::application::apply;
+use atoll_zookeeper::tree::key;
+use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
+use atoll_zookeeper::tree::state::{Counters, Keys};
+use bytes::Bytes;
+
+/// The store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Map {
+    keys: BTreeMap<Vec<u8>, Bytes>,
+    events: Vec<Event>,
+}
+
+impl Keys for Map {
+    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        self.keys.get(key).cloned()
+    }
+
+    fn put(&mut self, key: &[u8], value: Vec<u8>) {
+        self.keys.insert(key.to_vec(), value.into());
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+
+    fn first(&mut self, range: &KeyRange, limit: usize) -> Vec<(Bytes, Bytes)> {
+        let all = self.keys.range(range.start.to_vec()..).take_while(|(key, _)| range.contains(key));
+        all.take(limit).map(|(key, value)| (Bytes::from(key.clone()), value.clone())).collect()
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+/// A node in one of its lives.
+pub fn proposer(node: u32, incarnation: u64) -> Proposer {
+    Proposer { node: NodeId(node), incarnation: Incarnation(incarnation) }
+}
+
+/// What a command came to: its zxid and body, or its error.
+pub type Outcome = Result<(i64, Vec<u8>), ErrorCode>;
+
+/// A replica.
+#[derive(Clone, Debug, Default)]
+pub struct Replica {
+    pub map: Map,
+    pub time_ms: u64,
+    position: u64,
+}
+
+impl Replica {
+    /// Applies a command of a node.
+    pub fn apply(&mut self, by: Proposer, command: &Command<'_>) -> Outcome {
+        self.position += 1;
+        let at = ApplyAt { position: LogPos(self.position), index: 0, proposer: by, time_ms: self.time_ms };
+        let before = self.map.clone();
+        let answer = match apply(&at, &command.to_bytes(), &mut self.map) {
+            Ok(answer) => answer,
+            Err(Rejected(answer)) => {
+                self.map = before;
+                answer
+            }
+        };
+        let mut from = Reader::new(&answer);
+        let head = AnswerHead::read(&mut from).unwrap();
+        match ErrorCode::of(head.err) {
+            Some(code) => Err(code),
+            None => Ok((head.zxid, from.rest().to_vec())),
+        }
+    }
+
+    /// Opens a session that a node holds.
+    pub fn open(&mut self, by: Proposer) -> i64 {
+        let new = OpenSession { password: Some(&[7; 16]), timeout_ms: 10_000 };
+        let (_, body) = self.apply(by, &Command::Open(new)).unwrap();
+        SessionAnswer::parse(&body).unwrap().session
+    }
+
+    /// A write of a session through a node, by a client with an address.
+    pub fn write(&mut self, by: Proposer, session: i64, request: &Request<'_>) -> Outcome {
+        let mut body = Vec::new();
+        request.write(&mut body);
+        let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
+        let head = WriteHead { session, ids, op: request.op().number() };
+        self.apply(by, &Command::Write(head, &body))
+    }
+
+    /// A node.
+    pub fn node(&mut self, path: &str) -> Option<Node> {
+        self.map.get(&key::node(path)).map(|bytes| Node::of_bytes(&bytes).unwrap())
+    }
+
+    /// What was told since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.map.events)
+    }
+
+    /// All that must hold between the keys.
+    pub fn audit(&mut self) {
+        let keys = self.map.keys.clone();
+        let (mut nodes, mut ephemerals, mut bytes) = (0, 0, 0);
+        let mut expected: BTreeMap<Vec<u8>, ()> = BTreeMap::new();
+        for (key, value) in keys.iter().filter(|(key, _)| key.first() == Some(&b'n')) {
+            let path = key::path_of_node(key).unwrap();
+            let node = Node::of_bytes(value).unwrap();
+            let children = keys.keys().filter(|k| key::children(&path).contains(k)).count();
+            assert_eq!(i32::try_from(children).unwrap(), node.children, "children of {path}");
+            assert!(
+                node.created >= 0 && node.pzxid >= node.czxid && node.mzxid >= node.czxid,
+                "{path}: {node:?}"
+            );
+            match node.lifetime {
+                Lifetime::Persistent => {}
+                Lifetime::Ephemeral(session) => {
+                    ephemerals += 1;
+                    assert!(keys.contains_key(&key::session(session)), "the session of {path}");
+                    expected.insert(key::ephemeral(session, &path), ());
+                }
+                Lifetime::Container | Lifetime::Ttl(_) => {
+                    expected.insert(key::transient(&path), ());
+                }
+            }
+            if let Data::Apart(length) = node.data {
+                assert_eq!(keys[&key::data(&path)].len(), length as usize, "data of {path}");
+                expected.insert(key::data(&path), ());
+            }
+            nodes += 1;
+            bytes += i64::try_from(path.len() + node.data.length()).unwrap();
+        }
+        let indexed = |key: &&Vec<u8>| matches!(key.first(), Some(b'd' | b'e' | b't'));
+        let found: Vec<&Vec<u8>> = keys.keys().filter(indexed).collect();
+        assert_eq!(found, expected.keys().collect::<Vec<_>>(), "what points to nodes, and what does not");
+        if let Some(found) = keys.get(key::COUNTERS) {
+            let counters = Counters::of_bytes(found);
+            assert_eq!(
+                (counters.nodes, counters.ephemerals, counters.bytes),
+                (nodes, ephemerals, bytes),
+                "counters"
+            );
+        }
+        let sessions = keys.keys().filter(|k| k.first() == Some(&b's')).count();
+        assert_eq!(
+            sessions,
+            keys.keys().filter(|k| k.first() == Some(&b'h')).count(),
+            "each session has one holder"
+        );
+    }
+}
