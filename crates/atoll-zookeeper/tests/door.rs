@@ -56,6 +56,28 @@ fn set<'a>(path: &'a str, data: &'a [u8]) -> Request<'a> {
 }
 
 #[test]
+fn pipelined_requests_are_answered_in_order_and_reads_see_the_writes_before_them() {
+    let mut c = Client::connect(door(Options::default()));
+    assert_eq!(c.create("/a", b"0"), 0);
+    let asked: Vec<(i32, Option<String>)> = (0..500)
+        .map(|n| {
+            if n % 3 == 0 {
+                (c.ask(&get("/a", false)), Some(format!("{}", n / 3 * 3)))
+            } else {
+                (c.ask(&set("/a", format!("{}", n / 3 * 3 + 3).as_bytes())), None)
+            }
+        })
+        .collect();
+    for (xid, data) in asked {
+        let (err, body) = c.answer(xid);
+        assert_eq!(err, 0);
+        if let Some(data) = data {
+            assert_eq!(GetDataReply::parse(&body).unwrap().data, Some(data.as_bytes()));
+        }
+    }
+}
+
+#[test]
 fn watches_fire_once_in_front_of_the_reply_that_shows_the_change() {
     let door = door(Options::default());
     let (mut c, mut other) = (Client::connect(door), Client::connect(door));

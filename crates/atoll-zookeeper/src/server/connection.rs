@@ -264,24 +264,64 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Taken::Done);
         };
         match op {
-            OpCode::CloseSession => {
-                let Some(proposed) = self.propose_close() else { return Ok(Taken::Busy) };
-                self.closing = true;
-                self.pending.push(Pending::Close { xid: header.xid, proposed });
-            }
             OpCode::Auth => self.authenticate(from.rest())?,
-            op if is_write(op) => match self.propose_write(op, from.rest()) {
-                Ok(Some(proposed)) => {
-                    self.pending.push(Pending::Write { xid: header.xid, at: Instant::now(), proposed });
-                }
-                Ok(None) => return Ok(Taken::Busy),
-                Err(code) => self.refuse(header.xid, code),
-            },
+            op if is_write(op) || op == OpCode::CloseSession => {
+                return Ok(self.take_write(op, header.xid, from.rest(), bytes));
+            }
             OpCode::Sync => self.sync(header.xid, from.rest()),
             _ if self.pending.is_empty() => self.serve(bytes)?,
             _ => self.pending.push(Pending::Behind(Bytes::copy_from_slice(bytes))),
         }
         Ok(Taken::Done)
+    }
+
+    /// Hands a write to the log, or holds it back (see `order.rs`).
+    fn take_write(&mut self, op: OpCode, xid: i32, body: &[u8], bytes: &[u8]) -> Taken {
+        let pending = if self.pending.holds_back(op, body) {
+            Pending::Held(Bytes::copy_from_slice(bytes))
+        } else {
+            match self.propose(op, xid, body) {
+                Some(pending) => pending,
+                None => return Taken::Busy,
+            }
+        };
+        self.pending.push(pending);
+        self.closing |= op == OpCode::CloseSession;
+        Taken::Done
+    }
+
+    /// Hands a write to the log; None if its queue is full.
+    fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
+        if op == OpCode::CloseSession {
+            return Some(Pending::Close { xid, proposed: self.propose_close()? });
+        }
+        match self.propose_write(op, body) {
+            Ok(proposed) => Some(Pending::Write { xid, at: Instant::now(), proposed: proposed? }),
+            Err(code) => {
+                self.shared.figures.refused_requests.add(1);
+                let mut reply = Vec::new();
+                frame::error(&mut reply, xid, self.shared.zxid(), code);
+                Some(Pending::Reply(reply))
+            }
+        }
+    }
+
+    /// Hands writes to the log that need not be held back any more.
+    fn release_held(&mut self) {
+        while let Some((place, bytes)) = self.pending.next_held() {
+            let mut from = Reader::new(&bytes);
+            // It was read once already.
+            let Ok(header) = RequestHeader::read(&mut from) else { return };
+            let Some(op) = OpCode::of(header.op) else { return };
+            match self.propose(op, header.xid, from.rest()) {
+                Some(pending) => self.pending.release(place, pending),
+                None => {
+                    self.shared.figures.throttled.add(1);
+                    self.busy = Some(Box::pin(tokio::time::sleep(BUSY_FOR)));
+                    return;
+                }
+            }
+        }
     }
 
     fn sync(&mut self, xid: i32, body: &[u8]) {
@@ -321,6 +361,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Answers requests from the first on, as far as they are ready.
     fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while self.out.len() < MAX_UNSENT_BYTES {
+            self.release_held();
             let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
             match ready? {
                 Ready::Answer { xid, answer, at } => {

@@ -9,7 +9,7 @@
 //! | `mod.rs` | the door: listener, options, what its connections share |
 //! | `handshake.rs` | a new connection: four letters, or a session |
 //! | `connection.rs` | the turn of an established connection |
-//! | `pending.rs` | requests that are not answered yet, in order |
+//! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
 //! | `writes.rs` | requests that go into the log: checked, made whole |
 //! | `frame.rs` | frames of replies |
@@ -22,6 +22,7 @@ pub mod figures;
 mod frame;
 mod handshake;
 mod housekeeping;
+mod order;
 mod pending;
 mod reads;
 mod watching;

@@ -11,9 +11,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::handshake::Ended;
+use super::order::{Touched, shows, touched};
+use crate::jute::codes::OpCode;
+use crate::jute::records::RequestHeader;
+use crate::jute::{Jute, Reader};
 
 /// A request that waits for something.
 pub(crate) enum Pending {
+    /// A write that a read before it must not show, until that is answered: its frame.
+    Held(Bytes),
     /// A write, until it is applied.
     Write { xid: i32, at: Instant, proposed: Proposed },
     /// The end of the session, until it is applied.
@@ -44,18 +50,26 @@ pub(crate) enum Ready {
     Reply(Vec<u8>),
 }
 
+/// The operation and the body of a frame.
+fn parts(frame: &[u8]) -> (Option<OpCode>, &[u8]) {
+    let mut from = Reader::new(frame);
+    let header = RequestHeader::read(&mut from);
+    (header.ok().and_then(|h| OpCode::of(h.op)), from.rest())
+}
+
 /// A queue of them; its owner bounds it.
 #[derive(Default)]
 pub(crate) struct Queue {
     queue: VecDeque<Pending>,
     bytes: usize,
+    held: usize,
 }
 
 impl Pending {
     /// Memory that it holds besides itself.
     fn bytes(&self) -> usize {
         match self {
-            Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
+            Pending::Held(frame) | Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
             Pending::Reply(reply) => reply.len(),
             _ => 0,
         }
@@ -63,6 +77,8 @@ impl Pending {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ready, Ended>> {
         Poll::Ready(Ok(match self {
+            // Its owner lets it go.
+            Pending::Held(_) => return Poll::Pending,
             Pending::Write { xid, at, proposed } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
                 let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
@@ -94,7 +110,46 @@ impl Queue {
     /// Behind all others.
     pub(crate) fn push(&mut self, pending: Pending) {
         self.bytes += pending.bytes();
+        self.held += usize::from(matches!(pending, Pending::Held(_)));
         self.queue.push_back(pending);
+    }
+
+    /// Whether a write must be held back: for a read that it must not be shown by, or for a write that is held back.
+    pub(crate) fn holds_back(&self, op: OpCode, body: &[u8]) -> bool {
+        self.held > 0 || self.is_shown(touched(op, body), self.queue.len())
+    }
+
+    /// Whether one of the first `before` requests is a read that would show the write.
+    fn is_shown(&self, write: Touched<'_>, before: usize) -> bool {
+        self.queue.iter().take(before).any(|pending| match pending {
+            Pending::Behind(frame) | Pending::View { frame, .. } => {
+                let (op, body) = parts(frame);
+                shows(op.map_or(Touched::Nothing, |op| touched(op, body)), write)
+            }
+            _ => false,
+        })
+    }
+
+    /// The first write that is held back, with its place, if it need not be any more.
+    pub(crate) fn next_held(&self) -> Option<(usize, Bytes)> {
+        if self.held == 0 {
+            return None;
+        }
+        let is_held = |pending: &Pending| matches!(pending, Pending::Held(_));
+        let place = self.queue.iter().position(is_held)?;
+        let Some(Pending::Held(frame)) = self.queue.get(place) else { return None };
+        let (op, body) = parts(frame);
+        let write = op.map_or(Touched::Everything, |op| touched(op, body));
+        (!self.is_shown(write, place)).then(|| (place, frame.clone()))
+    }
+
+    /// It goes its way.
+    pub(crate) fn release(&mut self, place: usize, pending: Pending) {
+        if let Some(held) = self.queue.get_mut(place) {
+            self.bytes = self.bytes + pending.bytes() - held.bytes();
+            self.held -= 1;
+            *held = pending;
+        }
     }
 
     /// In front of all others: the one that was taken last, and is not done.
