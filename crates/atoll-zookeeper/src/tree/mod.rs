@@ -1,5 +1,5 @@
 //! The replicated state: znodes, sessions, counters, and what each command does to them. The same on every node: no clock, no
-//! randomness, nothing but the command, the state and [`ApplyAt`].
+//! randomness, nothing but the command, the state and [`atoll_db::ApplyAt`].
 //!
 //! | file | what it is |
 //! | --- | --- |
