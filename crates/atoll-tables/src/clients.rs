@@ -1,0 +1,106 @@
+//! Exactly once by the client's (id, sequence), kept in the state: the same write, proposed again through any node, is done once and
+//! answered alike. Only what was done is remembered: a rejected command changed nothing, and may be tried again.
+//!
+//! Bounded: [`CLIENT_WINDOW`] outcomes of each of [`MAX_CLIENTS`] clients, of each at most [`MAX_KEPT_BYTES`].
+
+use atoll_core::codec::{Decode, Encode};
+use atoll_core::record;
+use atoll_db::Direction;
+use bytes::Bytes;
+
+use crate::application::{Refused, State};
+use crate::command::{Done, RejectKind, Rejection};
+use crate::{CLIENT_WINDOW, MAX_CLIENTS, layout};
+
+/// Longest answer that is kept as a whole; of a longer one, what was read is left out.
+const MAX_KEPT_BYTES: usize = 256;
+
+record! {
+    /// What is known of a client.
+    pub struct Client {
+        /// The highest sequence that was done.
+        pub newest: u64,
+        /// The version of its last write: its place in the order of forgetting.
+        pub last: u64,
+    }
+}
+
+fn load(state: &mut State<'_, '_>, id: u64) -> Option<Client> {
+    let bytes = state.tx.get(&layout::client(id))?;
+    Some(Client::from_bytes(bytes).expect("damaged state: a client"))
+}
+
+/// What became of a write before; None if it is to be done now.
+pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
+    if seq == 0 {
+        return Err(Rejection::new(RejectKind::Invalid, "sequences of a client start at 1"));
+    }
+    if let Some(bytes) = state.tx.get(&layout::outcome(id, seq)) {
+        return Ok(Some(Done::from_bytes(bytes).expect("damaged state: an outcome")));
+    }
+    // A client that is not known and far in its sequence was forgotten, and its earlier writes with it.
+    let newest = load(state, id).map(|client| client.newest);
+    let forgotten = match newest {
+        Some(newest) => seq.saturating_add(CLIENT_WINDOW) <= newest,
+        None => seq > CLIENT_WINDOW,
+    };
+    if forgotten {
+        let words = format!(
+            "write {seq} of this client is too old, or the client was forgotten: whether it was done before is not known"
+        );
+        return Err(Rejection::new(RejectKind::Forgotten, words));
+    }
+    Ok(None)
+}
+
+/// Remembers what was done.
+pub(crate) fn note(state: &mut State<'_, '_>, id: u64, seq: u64, done: &Done) {
+    let version = state.counters.version;
+    let newest = match load(state, id) {
+        Some(client) => {
+            state.tx.delete(&layout::quiet(client.last));
+            let newest = client.newest.max(seq);
+            for old in client.newest.saturating_sub(CLIENT_WINDOW - 1)..=newest.saturating_sub(CLIENT_WINDOW)
+            {
+                if old > client.newest {
+                    break;
+                }
+                state.tx.delete(&layout::outcome(id, old));
+            }
+            newest
+        }
+        None => {
+            make_room(state);
+            state.counters.clients += 1;
+            seq
+        }
+    };
+    state.tx.put(&layout::client(id), Client { newest, last: version }.to_bytes());
+    state.tx.put(&layout::quiet(version), id.to_bytes());
+    let mut kept = done.to_bytes();
+    if kept.len() > MAX_KEPT_BYTES {
+        kept = Done { read: None, ..done.clone() }.to_bytes();
+    }
+    state.tx.put(&layout::outcome(id, seq), kept);
+}
+
+/// Forgets the client that was quiet for longest, if there are as many as may be.
+fn make_room(state: &mut State<'_, '_>) {
+    if state.counters.clients < MAX_CLIENTS {
+        return;
+    }
+    let oldest = state.tx.range(&layout::all_quiet(), Direction::Forward, 1);
+    let Some((place, id)) = oldest.into_iter().next() else { return };
+    let id = u64::from_bytes(id).expect("damaged state: the id of a client");
+    state.tx.delete(&place);
+    state.tx.delete(&layout::client(id));
+    let window = usize::try_from(CLIENT_WINDOW).unwrap_or(usize::MAX);
+    let outcomes: Vec<Bytes> = state
+        .tx
+        .range(&layout::outcomes(id), Direction::Forward, window)
+        .into_iter()
+        .map(|(k, _)| k)
+        .collect();
+    outcomes.iter().for_each(|key| state.tx.delete(key));
+    state.counters.clients -= 1;
+}

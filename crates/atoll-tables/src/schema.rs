@@ -1,0 +1,528 @@
+//! Tables, their columns and indices, and the changes that may be made to them.
+
+use atoll_core::codec::{Decode, DecodeError, Encode, Reader};
+use atoll_core::{choice, record};
+use bytes::{Bytes, BytesMut};
+
+use crate::key;
+use crate::row::Values;
+use crate::value::Value;
+use crate::{MAX_COLUMNS, MAX_INDICES, MAX_KEY_BYTES, MAX_KEY_COLUMNS, MAX_NAME_BYTES};
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ColumnType {
+    /// True or false.
+    Bool,
+    /// Signed 64-bit integers.
+    Int64,
+    /// 64-bit floating point, without NaN.
+    Float64,
+    /// UTF-8.
+    Text,
+    /// Any bytes.
+    Bytes,
+    /// Microseconds since the Unix epoch.
+    Timestamp,
+}
+
+/// All types with the names that users write.
+pub const TYPES: [(ColumnType, &str); 6] = [
+    (ColumnType::Bool, "bool"),
+    (ColumnType::Int64, "int64"),
+    (ColumnType::Float64, "float64"),
+    (ColumnType::Text, "text"),
+    (ColumnType::Bytes, "bytes"),
+    (ColumnType::Timestamp, "timestamp"),
+];
+
+impl ColumnType {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        TYPES[usize::from(self.tag()) - 1].1
+    }
+
+    /// Its number in keys, rows and schemas. Fixed for ever.
+    pub(crate) fn tag(self) -> u8 {
+        match self {
+            ColumnType::Bool => 1,
+            ColumnType::Int64 => 2,
+            ColumnType::Float64 => 3,
+            ColumnType::Text => 4,
+            ColumnType::Bytes => 5,
+            ColumnType::Timestamp => 6,
+        }
+    }
+
+    pub(crate) fn of_tag(tag: u8) -> Result<Self, DecodeError> {
+        let at = usize::from(tag).checked_sub(1).and_then(|at| TYPES.get(at));
+        at.map(|(kind, _)| *kind).ok_or(DecodeError::Invalid {
+            what: "column type",
+            value: tag.into(),
+            allowed: "1 to 6",
+        })
+    }
+}
+
+impl Encode for ColumnType {
+    fn encode(&self, out: &mut BytesMut) {
+        self.tag().encode(out);
+    }
+}
+
+impl Decode for ColumnType {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        ColumnType::of_tag(u8::decode(from)?)
+    }
+}
+
+record! {
+    /// A column as a user asks for it.
+    pub struct ColumnDefinition {
+        /// Unique in the table.
+        pub name: String,
+        /// What it holds.
+        pub kind: ColumnType,
+        /// Whether it may hold null.
+        pub nullable: bool,
+    }
+}
+
+record! {
+    /// An index as a user asks for it.
+    pub struct IndexDefinition {
+        /// Unique in the table.
+        pub name: String,
+        /// The columns that it orders rows by, the first one first.
+        pub columns: Vec<String>,
+        /// No two rows have the same values in these columns, unless one of them is null.
+        pub unique: bool,
+    }
+}
+
+record! {
+    /// A table as a user asks for it.
+    pub struct TableDefinition {
+        /// Unique among tables.
+        pub name: String,
+        /// One at least.
+        pub columns: Vec<ColumnDefinition>,
+        /// The primary key: columns that are not nullable.
+        pub key: Vec<String>,
+        /// Secondary indices.
+        pub indices: Vec<IndexDefinition>,
+    }
+}
+
+choice! {
+    /// A change of a table.
+    pub enum Change {
+        /// Rows that are there hold null in it.
+        0 = AddColumn { column: ColumnDefinition },
+        /// Its values go; their space is free when a row is written next.
+        1 = DropColumn { name: String },
+        /// It is built in the background, and can be queried once it is ready.
+        2 = AddIndex { index: IndexDefinition },
+        /// It cannot be queried from now on; its entries go in the background.
+        3 = DropIndex { name: String },
+    }
+}
+
+record! {
+    /// A column.
+    pub struct Column {
+        /// Never used again for another column of the table.
+        pub id: u16,
+        /// Its name.
+        pub name: String,
+        /// What it holds.
+        pub kind: ColumnType,
+        /// Whether it may hold null.
+        pub nullable: bool,
+    }
+}
+
+choice! {
+    /// How far an index is.
+    pub enum IndexState {
+        /// It has an entry for each row.
+        0 = Ready {},
+        /// Rows whose encoded keys are below `next` are in it, and all that were written since.
+        1 = Building { next: Bytes },
+        /// It could not be built, and is not kept up: drop it.
+        2 = Failed { reason: String },
+        /// Its entries are being deleted.
+        3 = Dropping {},
+    }
+}
+
+record! {
+    /// A secondary index.
+    pub struct Index {
+        /// Never used again for another index of the table.
+        pub id: u16,
+        /// Its name.
+        pub name: String,
+        /// Ids of its columns, in order.
+        pub columns: Vec<u16>,
+        /// See [`IndexDefinition::unique`].
+        pub unique: bool,
+        /// How far it is.
+        pub state: IndexState,
+    }
+}
+
+record! {
+    /// A table.
+    pub struct Schema {
+        /// Never used again for another table.
+        pub table: u32,
+        /// Its name.
+        pub name: String,
+        /// Grows with every change.
+        pub version: u32,
+        /// In the order in which they were added.
+        pub columns: Vec<Column>,
+        /// Ids of the columns of the primary key, in order.
+        pub key: Vec<u16>,
+        /// Secondary indices.
+        pub indices: Vec<Index>,
+        /// The next column's id.
+        pub next_column: u16,
+        /// The next index's id.
+        pub next_index: u16,
+    }
+}
+
+/// A table, a change or a value that is not allowed. The words name what was wrong and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// A name.
+    #[error(
+        "{what} cannot be named {name:?}: 1 to {MAX_NAME_BYTES} letters, digits, '_', '-' and '.' are allowed, a letter or '_' first"
+    )]
+    Name {
+        /// Table, column or index.
+        what: &'static str,
+        /// As it was given.
+        name: String,
+    },
+    /// Too few or too many of something.
+    #[error("{got} {what}; {least} to {most} are allowed")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        got: usize,
+        /// The least allowed.
+        least: usize,
+        /// The most allowed.
+        most: usize,
+    },
+    /// A name that is taken.
+    #[error("there are two {what} named {name:?}")]
+    Twice {
+        /// Columns or indices.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A column that is not there.
+    #[error("table {table:?} has no column {column:?}; it has {known}")]
+    NoColumn {
+        /// The table.
+        table: String,
+        /// The column asked for.
+        column: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// An index that is not there.
+    #[error("table {table:?} has no index {index:?}; it has {known}")]
+    NoIndex {
+        /// The table.
+        table: String,
+        /// The index asked for.
+        index: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// A column of the key that may be null.
+    #[error("column {0:?} is in the primary key and cannot be nullable")]
+    NullableKey(String),
+    /// A new column that may not be null.
+    #[error("a column that is added later must be nullable: rows that are there hold null in {0:?}")]
+    AddedNotNullable(String),
+    /// A column that something needs.
+    #[error("column {column:?} is in {by}")]
+    Needed {
+        /// Which.
+        column: String,
+        /// What needs it.
+        by: String,
+    },
+    /// Ids of columns or indices have run out.
+    #[error("table {0:?} has had 65,535 columns or indices, which is the most over its life")]
+    Ids(String),
+    /// Null where it is not allowed.
+    #[error("column {0:?} cannot be null")]
+    Null(String),
+    /// A value of another type.
+    #[error("column {column:?} holds {wanted}, not {got}")]
+    Type {
+        /// Which.
+        column: String,
+        /// Its type.
+        wanted: &'static str,
+        /// What was given.
+        got: &'static str,
+    },
+    /// Not a number.
+    #[error("column {0:?}: NaN is not allowed")]
+    NotANumber(String),
+    /// A key with too few or too many values.
+    #[error("the primary key of {table:?} is ({key}); {got} values were given")]
+    KeyLength {
+        /// The table.
+        table: String,
+        /// Its key.
+        key: String,
+        /// How many values.
+        got: usize,
+    },
+    /// A key that is too long.
+    #[error("{what} has {bytes} bytes encoded; at most {MAX_KEY_BYTES} are allowed")]
+    KeyTooLong {
+        /// Key, or index.
+        what: String,
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), SchemaError> {
+    let head = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    let fits =
+        name.len() <= MAX_NAME_BYTES && name.bytes().next().is_some_and(head) && name.bytes().all(allowed);
+    match fits {
+        true => Ok(()),
+        false => Err(SchemaError::Name { what, name: name.chars().take(MAX_NAME_BYTES + 1).collect() }),
+    }
+}
+
+fn count(what: &'static str, got: usize, least: usize, most: usize) -> Result<(), SchemaError> {
+    match (least..=most).contains(&got) {
+        true => Ok(()),
+        false => Err(SchemaError::Count { what, got, least, most }),
+    }
+}
+
+impl Schema {
+    /// A new table.
+    ///
+    /// # Errors
+    /// The definition is not allowed.
+    pub fn new(table: u32, definition: &TableDefinition) -> Result<Schema, SchemaError> {
+        check_name("a table", &definition.name)?;
+        count("columns", definition.columns.len(), 1, MAX_COLUMNS)?;
+        let mut schema = Schema {
+            table,
+            name: definition.name.clone(),
+            version: 1,
+            columns: Vec::new(),
+            key: Vec::new(),
+            indices: Vec::new(),
+            next_column: 1,
+            next_index: 1,
+        };
+        for column in &definition.columns {
+            schema.add_column(column)?;
+        }
+        schema.key = schema.ids("columns in the primary key", &definition.key)?;
+        for id in &schema.key {
+            let column = schema.column_of(*id);
+            if column.nullable {
+                return Err(SchemaError::NullableKey(column.name.clone()));
+            }
+        }
+        for index in &definition.indices {
+            schema.add_index(index, IndexState::Ready {})?;
+        }
+        Ok(schema)
+    }
+
+    /// The table after a change. Where the change takes work in the background, that work begins with it.
+    ///
+    /// # Errors
+    /// The change is not allowed.
+    pub fn changed(&self, change: &Change) -> Result<Schema, SchemaError> {
+        let mut new = self.clone();
+        new.version = self.version.saturating_add(1);
+        match change {
+            Change::AddColumn { column } if !column.nullable => {
+                return Err(SchemaError::AddedNotNullable(column.name.clone()));
+            }
+            Change::AddColumn { column } => new.add_column(column)?,
+            Change::DropColumn { name } => {
+                let id = self.column(name)?.id;
+                if let Some(by) = self.needs(id) {
+                    return Err(SchemaError::Needed { column: name.clone(), by });
+                }
+                new.columns.retain(|c| c.id != id);
+            }
+            Change::AddIndex { index } => {
+                new.add_index(index, IndexState::Building { next: Bytes::new() })?
+            }
+            Change::DropIndex { name } => {
+                let id = self.index(name)?.id;
+                for index in new.indices.iter_mut().filter(|i| i.id == id) {
+                    index.state = IndexState::Dropping {};
+                }
+            }
+        }
+        Ok(new)
+    }
+
+    fn add_column(&mut self, column: &ColumnDefinition) -> Result<(), SchemaError> {
+        check_name("a column", &column.name)?;
+        count("columns", self.columns.len() + 1, 1, MAX_COLUMNS)?;
+        if self.columns.iter().any(|c| c.name == column.name) {
+            return Err(SchemaError::Twice { what: "columns", name: column.name.clone() });
+        }
+        let id = self.next_column;
+        self.next_column = id.checked_add(1).ok_or_else(|| SchemaError::Ids(self.name.clone()))?;
+        let ColumnDefinition { name, kind, nullable } = column.clone();
+        self.columns.push(Column { id, name, kind, nullable });
+        Ok(())
+    }
+
+    fn add_index(&mut self, index: &IndexDefinition, state: IndexState) -> Result<(), SchemaError> {
+        check_name("an index", &index.name)?;
+        count("indices", self.indices.len() + 1, 0, MAX_INDICES)?;
+        if self.indices.iter().any(|i| i.name == index.name) {
+            return Err(SchemaError::Twice { what: "indices", name: index.name.clone() });
+        }
+        let columns = self.ids("columns in an index", &index.columns)?;
+        let id = self.next_index;
+        self.next_index = id.checked_add(1).ok_or_else(|| SchemaError::Ids(self.name.clone()))?;
+        self.indices.push(Index { id, name: index.name.clone(), columns, unique: index.unique, state });
+        Ok(())
+    }
+
+    fn ids(&self, what: &'static str, names: &[String]) -> Result<Vec<u16>, SchemaError> {
+        count(what, names.len(), 1, MAX_KEY_COLUMNS)?;
+        let mut ids = Vec::new();
+        for name in names {
+            let id = self.column(name)?.id;
+            if ids.contains(&id) {
+                return Err(SchemaError::Twice { what, name: name.clone() });
+            }
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// What needs a column, in words.
+    fn needs(&self, id: u16) -> Option<String> {
+        if self.key.contains(&id) {
+            return Some("the primary key".to_owned());
+        }
+        let index = self.indices.iter().find(|i| i.columns.contains(&id))?;
+        Some(match index.state {
+            IndexState::Dropping {} => format!("index {:?}, which is being dropped", index.name),
+            _ => format!("index {:?}; drop that first", index.name),
+        })
+    }
+
+    /// A column by its name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn column(&self, name: &str) -> Result<&Column, SchemaError> {
+        self.columns.iter().find(|c| c.name == name).ok_or_else(|| SchemaError::NoColumn {
+            table: self.name.clone(),
+            column: name.to_owned(),
+            known: self.columns.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// An index by its name; one that is being dropped is none.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn index(&self, name: &str) -> Result<&Index, SchemaError> {
+        let mut there = self.indices.iter().filter(|i| i.state != IndexState::Dropping {});
+        there.clone().find(|i| i.name == name).ok_or_else(|| SchemaError::NoIndex {
+            table: self.name.clone(),
+            index: name.to_owned(),
+            known: match there.next() {
+                None => "none".to_owned(),
+                Some(first) => there.fold(first.name.clone(), |all, i| format!("{all}, {}", i.name)),
+            },
+        })
+    }
+
+    /// A column of the key or of an index: such columns are never dropped.
+    pub(crate) fn column_of(&self, id: u16) -> &Column {
+        self.columns.iter().find(|c| c.id == id).expect("a column that is needed is not dropped")
+    }
+
+    /// Whether a column is in the primary key.
+    pub fn is_key(&self, id: u16) -> bool {
+        self.key.contains(&id)
+    }
+
+    /// A value as the column takes it.
+    ///
+    /// # Errors
+    /// It does not take it.
+    pub fn fit(column: &Column, value: Value) -> Result<Value, SchemaError> {
+        match value.kind() {
+            None if column.nullable => Ok(Value::Null),
+            None => Err(SchemaError::Null(column.name.clone())),
+            Some(kind) if kind != column.kind => Err(SchemaError::Type {
+                column: column.name.clone(),
+                wanted: column.kind.name(),
+                got: kind.name(),
+            }),
+            Some(_) => value.canonical().ok_or_else(|| SchemaError::NotANumber(column.name.clone())),
+        }
+    }
+
+    /// The encoded primary key of these values, one per column of the key.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn key_bytes(&self, values: &[Value]) -> Result<Bytes, SchemaError> {
+        if values.len() != self.key.len() {
+            let key = self.key.iter().map(|id| self.column_of(*id).name.as_str()).collect::<Vec<_>>();
+            return Err(SchemaError::KeyLength {
+                table: self.name.clone(),
+                key: key.join(", "),
+                got: values.len(),
+            });
+        }
+        let fitted = self.key.iter().zip(values).map(|(id, v)| Schema::fit(self.column_of(*id), v.clone()));
+        let key = key::encoded(&fitted.collect::<Result<Vec<_>, _>>()?);
+        if key.len() > MAX_KEY_BYTES {
+            let what = format!("the primary key of a row of {:?}", self.name);
+            return Err(SchemaError::KeyTooLong { what, bytes: key.len() });
+        }
+        Ok(key)
+    }
+
+    /// The encoded columns of an index entry of a row, and whether one of them is null. `values` has the whole row, without nulls.
+    ///
+    /// # Errors
+    /// They are too long.
+    pub(crate) fn index_bytes(&self, index: &Index, values: &Values) -> Result<(Bytes, bool), SchemaError> {
+        let of = |id: &u16| values.get(id).unwrap_or(&Value::Null);
+        let bytes = key::encoded(index.columns.iter().map(of));
+        if bytes.len() > MAX_KEY_BYTES {
+            let what = format!("an entry of index {:?}", index.name);
+            return Err(SchemaError::KeyTooLong { what, bytes: bytes.len() });
+        }
+        Ok((bytes, index.columns.iter().any(|id| of(id).is_null())))
+    }
+}

@@ -1,0 +1,147 @@
+//! Work in the background: indices are built, indices and tables that were dropped are emptied, each by logged commands that do a
+//! bounded step. While an index is built, every write keeps it up, for rows that it has and for those that it has not yet; so no write
+//! waits, and a step only adds what is missing. Which node proposes the steps does not matter: one that comes too late finds another
+//! place, and does nothing.
+
+use atoll_core::codec::Decode;
+use atoll_db::{Direction, KeyRange, StoreError, View};
+use bytes::Bytes;
+
+use crate::application::{Refused, State};
+use crate::command::Done;
+use crate::row::Values;
+use crate::schema::{Index, IndexState, Schema};
+use crate::{key, layout, transaction};
+
+/// Most rows or entries of one step.
+pub const MAX_STEP_ROWS: u32 = 256;
+
+/// Work that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Of which table.
+    pub table: u32,
+    /// Of which index; 0 for a table that was dropped.
+    pub index: u16,
+    /// How far it is: to be named by the next step.
+    pub from: Bytes,
+}
+
+/// The work that waits in a state, in no order that matters.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn pending(view: &View) -> Result<Vec<Pending>, StoreError> {
+    let mut all = Vec::new();
+    for item in view.scan(&layout::all_pending(), Direction::Forward) {
+        let (key, _) = item?;
+        let number = |at: std::ops::Range<usize>| key.get(at).map(<[u8]>::to_vec).unwrap_or_default();
+        let (Ok(table), Ok(index)) = (<[u8; 4]>::try_from(number(1..5)), <[u8; 2]>::try_from(number(5..7)))
+        else {
+            continue;
+        };
+        let (table, index) = (u32::from_be_bytes(table), u16::from_be_bytes(index));
+        let schema = view.get(&layout::schema(table))?.and_then(|bytes| Schema::from_bytes(bytes).ok());
+        let state = schema.and_then(|s| s.indices.into_iter().find(|i| i.id == index)).map(|i| i.state);
+        let from = match state {
+            Some(IndexState::Building { next }) => next,
+            _ => Bytes::new(),
+        };
+        all.push(Pending { table, index, from });
+    }
+    Ok(all)
+}
+
+/// One step.
+pub(crate) fn step(
+    state: &mut State<'_, '_>,
+    table: u32,
+    index: u16,
+    from: &Bytes,
+    rows: u32,
+) -> Result<Done, Refused> {
+    let rows = rows.clamp(1, MAX_STEP_ROWS) as usize;
+    let version = state.counters.version;
+    let done = |more| Ok(Done { version, read: Some(Vec::new()), more });
+    let work = layout::pending(table, index);
+    if state.tx.get(&work).is_none() {
+        return done(false);
+    }
+    if index == 0 {
+        let more = empty(state, &layout::entries_prefix(table), rows)
+            || empty(state, &layout::row_prefix(table), rows);
+        if !more {
+            state.tx.delete(&work);
+        }
+        return done(more);
+    }
+    let schema = state.schema(table).expect("work on an index goes with its table");
+    let Some(at) = schema.indices.iter().position(|i| i.id == index) else { return done(false) };
+    let mut schema = (*schema).clone();
+    let next = match &schema.indices[at].state {
+        IndexState::Building { next } if next == from => {
+            fill(state, &schema, &schema.indices[at].clone(), next, rows)
+        }
+        IndexState::Building { .. } => return done(true),
+        IndexState::Dropping {} => {
+            let more = empty(state, &layout::entry_prefix(table, index), rows);
+            if !more {
+                schema.indices.remove(at);
+                state.set_schema(schema);
+                state.tx.delete(&work);
+            }
+            return done(more);
+        }
+        IndexState::Ready {} | IndexState::Failed { .. } => {
+            state.tx.delete(&work);
+            return done(false);
+        }
+    };
+    let more = matches!(next, IndexState::Building { .. });
+    schema.indices[at].state = next;
+    state.set_schema(schema);
+    if !more {
+        state.tx.delete(&work);
+    }
+    done(more)
+}
+
+/// Deletes some keys with a prefix; true if there were as many as may be, so that there may be more.
+fn empty(state: &mut State<'_, '_>, prefix: &[u8], rows: usize) -> bool {
+    let found = state.tx.range(&KeyRange::prefix(prefix), Direction::Forward, rows);
+    for (key, _) in &found {
+        state.tx.delete(key);
+    }
+    found.len() == rows
+}
+
+/// Puts the entries of some rows; the state of the index then.
+fn fill(state: &mut State<'_, '_>, schema: &Schema, index: &Index, next: &Bytes, rows: usize) -> IndexState {
+    let prefix = layout::row_prefix(schema.table);
+    let mut range = KeyRange::prefix(&prefix);
+    range.start = layout::joined(&prefix, next);
+    let found = state.tx.range(&range, Direction::Forward, rows);
+    for (row_key, stored) in &found {
+        let row_key = row_key.slice(prefix.len()..);
+        let put = whole(schema, &row_key, stored)
+            .and_then(|values| transaction::entry_key(schema, index, &values, &row_key))
+            .and_then(|entry| transaction::put_entry(state, schema, index, &entry, &row_key));
+        if let Err(refused) = put {
+            return IndexState::Failed { reason: refused.message };
+        }
+    }
+    match found.last() {
+        Some((last, _)) if found.len() == rows => {
+            IndexState::Building { next: layout::joined(&last[prefix.len()..], &[0]) }
+        }
+        _ => IndexState::Ready {},
+    }
+}
+
+fn whole(schema: &Schema, row_key: &[u8], stored: &Bytes) -> Result<Values, Refused> {
+    let row = transaction::decode(Some(stored)).expect("there is one");
+    let key = key::decode_all(row_key, schema.key.len()).expect("damaged state: the key of a row");
+    let mut values = row.values;
+    values.extend(schema.key.iter().copied().zip(key));
+    Ok(values)
+}
