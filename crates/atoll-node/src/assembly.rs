@@ -170,6 +170,8 @@ impl NodeParts {
             env: self.env.clone(),
             members: self.members.clone(),
             registers: self.registers.clone(),
+            known: self.known.clone(),
+            storage: self.parts.identity.storage,
             changes: self.changes.clone(),
             every,
         };

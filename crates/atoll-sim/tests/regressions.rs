@@ -2,10 +2,19 @@
 //! one breaks. Traces are compared between processes.
 
 use std::process::Command;
+use std::time::Duration;
 
+use atoll_core::NodeId;
 use atoll_core::testing::Mutant;
+use atoll_node::assembly::Options;
+use atoll_registers::rmwpaxos::GroupConfig;
 use atoll_sim::runner::{catch_panics, run_one};
 use atoll_sim::scenario;
+use atoll_sim::scenario::node::{NodeHandles, Nodes};
+use atoll_sim::scenario::phases::{Flag, Stage, stage};
+use atoll_sim::world::clients::Life;
+use atoll_sim::world::fault::{Death, Fault};
+use atoll_sim::world::{Weather, World};
 
 /// Scenario, seed, what it once found. A seed shows its bug only as long as nothing before it draws chance otherwise, so each bug has a
 /// test of its own where it was mended, too; what stays here must pass for ever.
@@ -62,4 +71,111 @@ fn a_seed_is_one_trace_in_every_process() {
         assert!(there.contains(&format!("trace {:016x} over {} events", here.0, here.1)), "{there}");
     }
     assert_ne!(replay("all", 7), replay("all", 8));
+}
+
+/// The node that is removed.
+const FOUR: NodeId = NodeId(4);
+
+async fn up(stage: &Stage<NodeHandles>, host: usize) -> Life<NodeHandles> {
+    loop {
+        if let Some(life) = stage.cluster.host(host) {
+            return life;
+        }
+        stage.pause(Duration::from_millis(10)).await;
+    }
+}
+
+async fn until(stage: &Stage<NodeHandles>, what: &str, holds: impl Fn() -> bool) {
+    stage.waits_for(what.to_owned());
+    while !holds() {
+        stage.pause(Duration::from_millis(10)).await;
+    }
+}
+
+/// The group that serves, if all of its data directories are in use.
+fn whole_group(stage: &Stage<NodeHandles>) -> Option<GroupConfig> {
+    let wire = stage.oracles.wire.lock();
+    let group = wire.rmw.newest_group()?.clone();
+    let there = |n: NodeId, storage| stage.cluster.storage(n.0 as usize - 1) == Some(storage);
+    group.members.iter().all(|m| there(m.node, m.storage)).then_some(group)
+}
+
+/// The epoch that the registers of a host work with.
+fn epoch_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
+    Some(stage.cluster.host(host)?.handles.0.registers.get()?.group().epoch)
+}
+
+/// The epoch that the acceptor of a host keeps.
+async fn kept_at(stage: &Stage<NodeHandles>, host: usize) -> Option<u64> {
+    let life = stage.cluster.host(host)?;
+    let asked = life.handles.0.registers.get()?.ask_group(life.node);
+    let answer = life.env.launch("asks.itself", asked);
+    Some(stage.cluster.ask(&life, answer).await?.ok()??.epoch)
+}
+
+/// Removes node 4 and stops it, then replaces the disk of every acceptor that it knows, and starts it again.
+async fn removed_and_back(stage: Stage<NodeHandles>) {
+    let table = |host: usize| stage.cluster.host(host).map(|l| l.handles.0.members.table());
+    until(&stage, "all to join", || {
+        (0..4).all(|host| table(host).is_some_and(|t| t.nodes.values().all(|row| row.has_joined())))
+    })
+    .await;
+    for step in ["drain", "remove"] {
+        let life = up(&stage, 0).await;
+        let changes = life.handles.0.changes.clone();
+        let done = life.env.launch("operator", async move {
+            match step {
+                "drain" => changes.drain(FOUR).await.is_ok(),
+                _ => changes.remove(FOUR, None).await.is_ok(),
+            }
+        });
+        if stage.cluster.ask(&life, done).await != Some(Ok(true)) {
+            return until(&stage, &format!("{step}, which was refused"), || false).await;
+        }
+    }
+    stage.cluster.inject(Fault::Crash { host: 3, death: Death::Kill, back_after: None });
+    for host in 0..3 {
+        let lost = up(&stage, host).await.handles.0.identity().storage;
+        stage.cluster.inject(Fault::Wipe { host, back_after: 10_000_000 });
+        until(&stage, "the group without the lost disk", || {
+            whole_group(&stage).is_some_and(|g| g.members.iter().all(|m| m.storage != lost))
+        })
+        .await;
+    }
+    let Some(newest) = whole_group(&stage).map(|g| g.epoch) else { return };
+    stage.cluster.inject(Fault::Boot { host: 3 });
+    until(&stage, "node 4 to hear of the group", || epoch_at(&stage, 3) == Some(newest)).await;
+
+    stage.waits_for("node 4 to keep the group".to_owned());
+    while kept_at(&stage, 3).await != Some(newest) {
+        stage.pause(Duration::from_millis(10)).await;
+    }
+    for host in 0..4 {
+        stage.cluster.inject(Fault::Crash { host, death: Death::PowerCut, back_after: None });
+    }
+    stage.cluster.inject(Fault::Boot { host: 3 });
+    until(&stage, "node 4 to remember that group, all alone", || epoch_at(&stage, 3) == Some(newest)).await;
+}
+
+/// A node that was removed is told by no member that it lives, and all acceptors that it knows have other disks since: it asked those
+/// for ever (`all`, seeds 1317, 1901, 3325 and 6307 at the time).
+#[test]
+fn a_removed_node_finds_the_group_though_all_acceptors_that_it_knew_lost_their_disks() {
+    catch_panics();
+    for seed in 0..4 {
+        let nodes = Nodes { members: 4, founders: 3, options: Options::default(), starts: 0 };
+        let mut world = World::new(seed, 4, Weather::default(), nodes, None);
+        let stage = stage(&mut world);
+        let done = Flag::default();
+        let (people, over) = (stage.clone(), done.clone());
+        stage.spawn("people", async move {
+            removed_and_back(people).await;
+            over.raise();
+        });
+        let in_time = world.run(120_000_000_000, &mut || done.is_up());
+        let waiting_for = stage.waiting_for.lock().expect("a lock").clone();
+        assert!(in_time, "seed {seed}: still waiting for {waiting_for}; {}", world.stuck());
+        world.finish();
+        assert_eq!(world.verdict.failures, Vec::<String>::new(), "seed {seed}");
+    }
 }

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use atoll_core::{Directory, Env, NodeId};
-use atoll_registers::rmwpaxos::{GroupConfig, Member, RmwRegisters};
+use atoll_core::{Directory, Env, NodeId, StorageId};
+use atoll_registers::rmwpaxos::message::Open;
+use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
 
 use super::Members;
 use super::change::Changes;
@@ -52,6 +53,10 @@ pub struct MetaGroup {
     pub members: Members,
     /// The registers of this node.
     pub registers: LateRegisters,
+    /// What the acceptor on this node knows, and keeps.
+    pub known: KnownGroup,
+    /// This node's data directory.
+    pub storage: StorageId,
     /// Reads the table anew before anything is done.
     pub changes: Changes,
     /// How often it looks without being told to.
@@ -84,12 +89,11 @@ impl MetaGroup {
 
     /// Runs until the node ends.
     pub async fn run(self) {
-        let (mut seen, mut turn) = (0, 0);
+        let follower = self.clone();
+        self.env.spawn("meta_group.follow", Box::pin(async move { follower.follow().await }));
+        let mut seen = 0;
         let mut next_finish = self.env.now();
         loop {
-            if let Some(registers) = self.registers.get() {
-                self.hear_from_one(&registers, &mut turn).await;
-            }
             if self.wanted().is_some() {
                 // Again with a fresh table, and, by reading it, the newest group: an old table may name a lost disk.
                 let fresh = self.changes.refresh().await.is_ok();
@@ -120,20 +124,50 @@ impl MetaGroup {
         }
     }
 
-    /// Asks the peer whose turn it is which group serves. A node that slept over several hand-overs may know only acceptors
-    /// that have lost their disks or are gone since: those cannot tell it where the registers went.
-    async fn hear_from_one(&self, registers: &RmwRegisters, turn: &mut usize) {
-        let peers: Vec<NodeId> =
-            self.members.peers().into_iter().filter(|p| self.members.is_alive(*p)).collect();
-        if peers.is_empty() {
+    /// Keeps up with the group, by itself: nobody tells a node that slept over hand-overs, or was removed meanwhile.
+    async fn follow(self) {
+        let mut turn = 0;
+        loop {
+            if let Some(registers) = self.registers.get() {
+                self.hear_from_one(&registers, turn).await;
+                self.remember(&registers).await;
+            }
+            turn = turn.wrapping_add(1);
+            self.env.sleep(self.env.jitter(self.every)).await;
+        }
+    }
+
+    /// Asks one node which group serves. A node that slept over several hand-overs may know only acceptors that have lost their
+    /// disks or are gone since: those do not tell it by themselves where the registers went. Every other turn anybody is asked
+    /// who may know: who was removed is told by no peer that it lives, and who is alive may know no more than this node.
+    async fn hear_from_one(&self, registers: &RmwRegisters, turn: usize) {
+        let members = self.members.peers();
+        let acceptors = registers.group().members.into_iter().map(|m| m.node);
+        let mut nodes: Vec<NodeId> =
+            members.into_iter().chain(acceptors).filter(|n| *n != self.env.node()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let alive: Vec<NodeId> = nodes.iter().copied().filter(|n| self.members.is_alive(*n)).collect();
+        let asked = if turn.is_multiple_of(2) && !alive.is_empty() { &alive } else { &nodes };
+        if asked.is_empty() {
             return;
         }
-        *turn = turn.wrapping_add(1);
-        let asked = registers.ask_group(peers[*turn % peers.len()]);
+        let asked = registers.ask_group(asked[turn / 2 % asked.len()]);
         if let Ok(Some(group)) = self.env.within(self.every, asked).await
             && registers.adopt(&group)
         {
             atoll_core::testing::hit("members.heard_of_group");
+        }
+    }
+
+    /// Has the acceptor of this node keep a newer group, whether it belongs to it or not: after a restart this node begins with
+    /// that one, and it can tell others.
+    async fn remember(&self, registers: &RmwRegisters) {
+        let group = registers.group();
+        if self.known.get().is_none_or(|known| known.epoch < group.epoch) {
+            // Not kept now: at the next turn.
+            let open = self.env.call(self.env.node(), Open { storage: self.storage, group });
+            drop(self.env.within(self.every, open).await);
         }
     }
 }

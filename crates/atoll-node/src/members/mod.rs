@@ -229,9 +229,12 @@ impl Directory for Members {
     fn candidates(&self) -> Vec<Candidate> {
         let inner = self.lock();
         let mut table = inner.table.nodes.clone();
-        table
-            .entry(inner.me.node)
-            .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
+        // Before the table was ever read. A node that was removed since, and still runs, must not lay segments on itself.
+        if inner.table.version == 0 {
+            table
+                .entry(inner.me.node)
+                .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
+        }
         table
             .iter()
             .map(|(node, m)| {

@@ -15,11 +15,11 @@ pub enum Reason {
     SequencerGone(NodeId),
     /// The sequencer's node lives another life and has forgotten its positions (native T6).
     SequencerRestarted(NodeId),
-    /// The sequencer's node is about to stop, or is drained.
+    /// The sequencer's node is about to stop, is drained, or was removed.
     SequencerLeaving(NodeId),
     /// A server has another data directory than the segment names (native T8).
     StorageReplaced(NodeId),
-    /// A server is drained for good.
+    /// A server is drained for good, or was removed.
     ServerDrained(NodeId),
     /// A server was gone for long, and another can take its place.
     ServerGone(NodeId),
@@ -80,24 +80,30 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
+    /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
+    fn is_removed(&self, node: NodeId) -> bool {
+        let table = self.members.table();
+        table.version > 0 && !table.nodes.contains_key(&node)
+    }
+
     fn sequencer(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
         let (node, incarnation) = active.sequencer?;
         if node == self.me.node {
             return if incarnation != self.me.incarnation {
                 Some(Reason::SequencerRestarted(node))
-            } else if self.me.draining || self.me.failed {
+            } else if self.me.draining || self.me.failed || self.is_removed(node) {
                 Some(Reason::SequencerLeaving(node))
             } else {
                 None
             };
         }
-        let draining = candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
+        let leaving = candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
         match self.members.liveness(node) {
             Some(life) if !life.alive => Some(Reason::SequencerGone(node)),
             Some(life) if life.incarnation.is_some_and(|i| i != incarnation) => {
                 Some(Reason::SequencerRestarted(node))
             }
-            _ if draining => Some(Reason::SequencerLeaving(node)),
+            _ if leaving || self.is_removed(node) => Some(Reason::SequencerLeaving(node)),
             _ => None,
         }
     }
@@ -114,7 +120,7 @@ impl View<'_> {
             if known.is_some_and(|s| s.0 != 0 && s != *storage) {
                 return Some(Reason::StorageReplaced(*node));
             }
-            if can_leave && row.is_some_and(|r| r.draining) {
+            if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(*node)) {
                 return Some(Reason::ServerDrained(*node));
             }
             let gone = self.members.liveness(*node).filter(|l| !l.alive);
@@ -164,5 +170,67 @@ impl View<'_> {
             })
             .count();
         self.timings.rank_delay * u32::try_from(rank).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::members::table::{Member, MemberTable};
+    use atoll_core::{Incarnation, StorageId};
+
+    fn identity(node: u32) -> Identity {
+        Identity {
+            node: NodeId(node),
+            incarnation: Incarnation(u64::from(node)),
+            storage: StorageId(u128::from(node)),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            failed: false,
+        }
+    }
+
+    /// What node 1 says of a segment on nodes 1, 2 and 4 with the sequencer on `sequencer`; the table names `members`.
+    fn assess(members: &[u32], sequencer: u32) -> Option<Reason> {
+        let row = |n: u32| {
+            let host = format!("host{n}:1");
+            (NodeId(n), Member::of(&identity(n), host.clone(), host, String::new()))
+        };
+        let table = MemberTable {
+            version: 9,
+            nodes: members.iter().map(|n| row(*n)).collect(),
+            ..MemberTable::default()
+        };
+        let me = identity(1);
+        let view = Members::new(me.clone(), table);
+        for node in 2..=4 {
+            let told = crate::members::Told { incarnation: Incarnation(node), leaving: false, full: false };
+            view.note(Tick(0), NodeId(node as u32), true, Some(told));
+        }
+        let active = LogletMembers {
+            servers: [1, 2, 4].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
+            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
+        };
+        let timings = Timings::default();
+        View { members: &view, me: &me, now: Tick(0), timings: &timings }.assess(&active)
+    }
+
+    #[test]
+    fn a_segment_leaves_a_node_that_was_removed() {
+        assert_eq!(assess(&[1, 2, 3, 4], 2), None);
+        assert_eq!(assess(&[1, 2, 3], 2), Some(Reason::ServerDrained(NodeId(4))));
+        assert_eq!(assess(&[1, 2, 3], 4), Some(Reason::SequencerLeaving(NodeId(4))));
+        assert_eq!(assess(&[1, 2], 2), None, "nobody can take its place");
+        assert_eq!(assess(&[2, 3, 4], 1), Some(Reason::SequencerLeaving(NodeId(1))), "this node was removed");
+    }
+
+    #[test]
+    fn a_removed_node_is_no_candidate_of_its_own() {
+        let table = MemberTable { version: 9, ..MemberTable::default() };
+        assert!(Members::new(identity(1), table).candidates().is_empty());
+        assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
     }
 }

@@ -10,6 +10,8 @@ use crate::world::fault::{Death, Fault};
 use crate::world::network::Mood;
 
 const MS: u64 = 1_000_000;
+/// How far apart disks are lost at least. Longer than an operation takes: what somebody had planned with the last one is over.
+pub const LOSSES_APART: Duration = Duration::from_secs(3);
 
 /// How often each kind of fault is drawn, in proportion; 0 is never.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_node::assembly::Options;
 
 use crate::rng::Rng;
-use crate::scenario::nemesis::Menu;
+use crate::scenario::nemesis::{LOSSES_APART, Menu};
 use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::phases::{Faults, SAFETY, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut, marks};
@@ -156,6 +156,7 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
         };
         let members = load::members(&stage);
         members.contains(&host)
+            && !stage.cluster.lost_within(stage.env.now(), LOSSES_APART)
             && members.iter().filter(|h| **h != host).all(|h| well(*h))
             && load::is_repaired(&stage)
             && load::acceptors_left(&stage) >= 3

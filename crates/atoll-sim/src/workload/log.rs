@@ -7,6 +7,7 @@ use atoll_core::{Decode, NodeId};
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
 use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_loglets::native::NativeConfig;
+use atoll_node::members::table::{Member, MemberTable};
 use bytes::Bytes;
 
 use crate::scenario::node::NodeHandles;
@@ -262,20 +263,22 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     }
 }
 
-/// What an operator may want: nothing in particular, other servers, another sequencer.
+/// What an operator may want: nothing in particular, other servers, another sequencer. The door refuses nodes that are no members,
+/// have not joined, or are being drained, and so does this.
 fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
-    let hosts = stage.cluster.hosts();
     let mut spec = LogletSpec::default();
-    if stage.below(2) == 0 {
+    let table = newest_table(stage).unwrap_or_default();
+    let fit = |row: &&Member| row.has_joined() && !row.draining;
+    let nodes: Vec<NodeId> = table.nodes.iter().filter(|(_, row)| fit(row)).map(|(n, _)| *n).collect();
+    if stage.below(2) == 0 || nodes.len() < least.max(1) {
         return spec;
     }
-    let size = [1, 3, 3, 5][stage.below(4) as usize].max(least).min(hosts);
+    let size = [1, 3, 3, 5][stage.below(4) as usize].max(least).min(nodes.len());
     let size = size - usize::from(size.is_multiple_of(2));
-    let first = stage.below(hosts as u64) as usize;
-    let servers = (0..size.max(1)).map(|i| NodeId(((first + i) % hosts) as u32 + 1)).collect();
-    spec.servers = Some(servers);
+    let first = stage.below(nodes.len() as u64) as usize;
+    spec.servers = Some((0..size).map(|i| nodes[(first + i) % nodes.len()]).collect());
     if stage.below(2) == 0 {
-        spec.sequencer = Some(NodeId(stage.below(hosts as u64) as u32 + 1));
+        spec.sequencer = Some(nodes[stage.below(nodes.len() as u64) as usize]);
     }
     spec
 }
@@ -293,15 +296,16 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
     }
 }
 
+/// The newest table of members that any node knows that is up.
+fn newest_table(stage: &Stage<NodeHandles>) -> Option<MemberTable> {
+    let up = (0..stage.cluster.hosts()).filter_map(|h| stage.cluster.host(h));
+    up.map(|l| l.handles.0.members.table()).max_by_key(|t| t.version)
+}
+
 /// Hosts that are members, as any node that is up sees it.
 pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
     let hosts = 0..stage.cluster.hosts();
-    let newest = hosts
-        .clone()
-        .filter_map(|h| stage.cluster.host(h))
-        .map(|l| l.handles.0.members.table())
-        .max_by_key(|t| t.version);
-    match newest {
+    match newest_table(stage) {
         Some(table) => table.nodes.keys().map(|n| n.0 as usize - 1).filter(|h| hosts.contains(h)).collect(),
         None => hosts.collect(),
     }
@@ -310,14 +314,23 @@ pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
 /// How many members may be acceptors, as any node that is up sees it. A group shrinks to those that are left: with two of them
 /// the next lost disk would be the end.
 pub fn acceptors_left(stage: &Stage<NodeHandles>) -> usize {
-    let tables = (0..stage.cluster.hosts()).filter_map(|h| stage.cluster.host(h));
-    let newest = tables.map(|l| l.handles.0.members.table()).max_by_key(|t| t.version);
-    newest.map_or(0, |t| t.nodes.values().filter(|r| r.meta && !r.draining).count())
+    newest_table(stage).map_or(0, |t| t.nodes.values().filter(|r| r.meta && !r.draining).count())
 }
 
 /// Whether every data directory that a chain or the group of acceptors names is in use: no disk is lost and not replaced.
 pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
     lost_disk(stage).is_none()
+}
+
+/// Whether nothing names a host, and no disk was lost `within` so long: nobody has a plan under way that counts on one that is gone.
+pub fn is_spare(stage: &Stage<NodeHandles>, host: usize, within: Duration) -> bool {
+    let wire = stage.oracles.wire.lock();
+    let node = NodeId(host as u32 + 1);
+    let group = wire.rmw.newest_group();
+    !stage.cluster.lost_within(stage.env.now(), within)
+        && !wire.chain.names(node)
+        && !wire.rmw.may_be_handing_over()
+        && group.is_some_and(|g| g.members.iter().all(|m| m.node != node))
 }
 
 /// Whether everything that a host keeps is on two others, too.
@@ -445,7 +458,10 @@ async fn append_at(stage: &Stage<NodeHandles>, name: &str, host: usize) {
     let client = ClientId(stage.env.random() | 1);
     let mut pending = vec![record(stage, client, 1)];
     let mut at = host;
-    while !round(stage, name, &mut at, &mut pending).await {
+    // Through this very one, as long as it is a member: another that is up may have been removed, and so may this one be, still.
+    while members(stage).contains(&host)
+        && (stage.cluster.host(host).is_none() || !round(stage, name, &mut at, &mut pending).await)
+    {
         stage.pause(Duration::from_millis(20)).await;
         stage.report();
     }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use atoll_core::NodeId;
 
+use crate::scenario::nemesis::LOSSES_APART;
 use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::Stage;
-use crate::workload::log::{is_repaired, members};
-use crate::world::fault::Fault;
+use crate::workload::log::{is_repaired, is_spare, members};
+use crate::world::fault::{Death, Fault};
 
 /// Most time that a drained node gets to become empty.
 const DRAIN_WITHIN: Duration = Duration::from_secs(20);
@@ -19,7 +20,11 @@ pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
         let now = members(&stage);
         let outside: Vec<usize> = (0..stage.cluster.hosts()).filter(|h| !now.contains(h)).collect();
         if !outside.is_empty() && stage.below(2) == 0 {
-            add(&stage, outside[stage.below(outside.len() as u64) as usize]).await;
+            let host = outside[stage.below(outside.len() as u64) as usize];
+            // What it kept before it was removed may be wanted still, by a segment that somebody made with an old table.
+            if is_spare(&stage, host, LOSSES_APART) {
+                add(&stage, host).await;
+            }
         } else if now.len() > 3 && is_repaired(&stage) {
             remove(&stage, now[stage.below(now.len() as u64) as usize]).await;
         }
@@ -31,7 +36,7 @@ fn node(host: usize) -> NodeId {
     NodeId(host as u32 + 1)
 }
 
-/// Adds a host with an empty disk.
+/// Adds a host, with an empty disk unless that may be a copy too many.
 async fn add(stage: &Stage<NodeHandles>, host: usize) {
     let Some(life) = stage.cluster.any_from(stage.below(64) as usize % stage.cluster.hosts()) else { return };
     let changes = life.handles.0.changes.clone();
@@ -39,7 +44,11 @@ async fn add(stage: &Stage<NodeHandles>, host: usize) {
         changes.add(node(host), &format!("host{host}:1"), None).await.is_ok()
     });
     if stage.cluster.ask(&life, added).await == Some(Ok(true)) {
-        stage.cluster.inject(Fault::Wipe { host, back_after: 10_000_000 });
+        let back_after = 10_000_000;
+        stage.cluster.inject(match is_spare(stage, host, LOSSES_APART) {
+            true => Fault::Wipe { host, back_after },
+            false => Fault::Crash { host, death: Death::Kill, back_after: Some(back_after) },
+        });
     }
 }
 
@@ -64,7 +73,6 @@ async fn remove(stage: &Stage<NodeHandles>, host: usize) {
         let remove =
             life.env.launch("operator.remove", async move { changes.remove(node(host), None).await.is_ok() });
         if stage.cluster.ask(&life, remove).await == Some(Ok(true)) {
-            use crate::world::fault::Death;
             stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: None });
             return;
         }

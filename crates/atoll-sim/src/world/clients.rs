@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId, StorageId};
+use atoll_core::{Env, NodeId, StorageId, Tick};
 
 use crate::world::fault::Fault;
 
@@ -36,6 +36,8 @@ pub(crate) struct State<H> {
     pub(crate) lives: Vec<Option<Life<H>>>,
     pub(crate) faults: VecDeque<Fault>,
     pub(crate) faults_done: u64,
+    /// When a disk was lost last, virtual time.
+    pub(crate) lost_at: Option<Tick>,
     pub(crate) failures: Vec<String>,
     pub(crate) health: Vec<Health>,
     /// Who is to be woken when a host dies.
@@ -75,6 +77,7 @@ impl<H: Clone> Cluster<H> {
             lives: (0..hosts).map(|_| None).collect(),
             faults: VecDeque::new(),
             faults_done: 0,
+            lost_at: None,
             failures: Vec::new(),
             health: vec![Health::default(); hosts],
             mourners: vec![Vec::new(); hosts],
@@ -156,6 +159,11 @@ impl<H: Clone> Cluster<H> {
     /// Faults that have happened so far.
     pub fn faults(&self) -> u64 {
         self.state().faults_done
+    }
+
+    /// Whether any disk was lost in the last `within` before `now`, or rotted.
+    pub fn lost_within(&self, now: Tick, within: Duration) -> bool {
+        self.state().lost_at.is_some_and(|at| now.since(at) < within)
     }
 
     /// Reports a violation: the run has failed.

@@ -1,5 +1,6 @@
 //! Doing what [`Fault`] asks for.
 
+use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::fault::{Death, Fault};
@@ -96,6 +97,7 @@ impl<A: Assembly> World<A> {
             Fault::Rot { host, back_after } => {
                 // Rot in a batch of which nothing on the disk says that it was synced looks like a torn write to anybody: the
                 // journal says so itself, and makes that time short. Rot strikes outside of it.
+                self.cluster.state().lost_at = Some(Tick(now));
                 let h = &mut self.hosts[host];
                 let quiet = h.process.is_some() && h.writing.is_none() && h.disk.mark();
                 self.crash(host, Death::PowerCut, None);
@@ -107,6 +109,7 @@ impl<A: Assembly> World<A> {
             }
             Fault::Wipe { host, back_after } => {
                 self.crash(host, Death::PowerCut, None);
+                self.cluster.state().lost_at = Some(Tick(now));
                 self.hosts[host].disk.wipe();
                 self.hosts[host].wipes += 1;
                 self.hosts[host].refused = None;
