@@ -13,6 +13,7 @@ use crate::proto::chain_service_client::ChainServiceClient;
 use crate::proto::cluster_service_client::ClusterServiceClient;
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{self, Chain, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
+use crate::tables::Tables;
 use crate::{is_log_name, log_name_hint};
 
 /// A reconfiguration may wait out a dead server.
@@ -124,6 +125,12 @@ impl Client {
                 async move { ChainServiceClient::new(channel).modify(request).await }
             })
             .await
+    }
+
+    /// The tables of the cluster. Nobody is asked. Take one handle and clone it: each new one is another client to the cluster, and
+    /// what is remembered of clients is bounded.
+    pub fn tables(&self) -> Tables {
+        Tables::new(self.connections.clone())
     }
 
     /// Health, tails and lag as the node that answers sees them.

@@ -144,6 +144,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         Reason::Invalid
         | Reason::TooLarge
         | Reason::NoSuchLog
+        | Reason::NoSuchTable
         | Reason::Trimmed
         | Reason::BeyondTail
         | Reason::DiskFull
@@ -156,7 +157,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
 fn code(reason: Reason) -> Code {
     match reason {
         Reason::Invalid | Reason::TooLarge => Code::InvalidArgument,
-        Reason::NoSuchLog => Code::NotFound,
+        Reason::NoSuchLog | Reason::NoSuchTable => Code::NotFound,
         Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
         Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
@@ -167,7 +168,7 @@ fn code(reason: Reason) -> Code {
     }
 }
 
-const REASONS: [(Reason, &str); 15] = [
+const REASONS: [(Reason, &str); 16] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -183,6 +184,7 @@ const REASONS: [(Reason, &str); 15] = [
     (Reason::Conflict, "conflict"),
     (Reason::Damaged, "damaged"),
     (Reason::Abandoned, "abandoned"),
+    (Reason::NoSuchTable, "no-such-table"),
 ];
 
 /// The reason as trailers and `--json` spell it.
@@ -224,7 +226,7 @@ mod tests {
                 reason.as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', "-");
             assert_eq!(reason_word(reason), expected);
         }
-        assert!(Reason::try_from(15).is_err(), "a new reason needs a word");
+        assert!(Reason::try_from(16).is_err(), "a new reason needs a word");
     }
 
     #[test]

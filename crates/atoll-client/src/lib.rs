@@ -1,4 +1,4 @@
-//! The Rust client of Atoll, and the protobuf definitions of its public API (`proto/atoll/v1/log.proto`).
+//! The Rust client of Atoll, and the protobuf definitions of its public API (`proto/atoll/v1/`).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), atoll_client::Error> {
@@ -23,6 +23,7 @@
 //! | --- | --- |
 //! | `client.rs` | addresses, chains, cluster |
 //! | `log.rs`, `read.rs` | one log: append, read, tail, trim |
+//! | `tables.rs` | tables: rows, transactions, ranges |
 //! | `lane/` | all appends of this client to one log over one stream, in order, across failures |
 //! | `connections.rs` | the addresses and which of them is in use; calls with failover |
 //! | `error.rs` | did it happen, why not, what next; the same as gRPC status |
@@ -35,8 +36,9 @@ mod lane;
 mod log;
 mod options;
 mod read;
+mod tables;
 
-/// The public API as generated from `proto/atoll/v1/log.proto`; its comments are the reference.
+/// The public API as generated from `proto/atoll/v1/`; its comments are the reference.
 #[allow(missing_docs)]
 pub mod proto {
     tonic::include_proto!("atoll.v1");
@@ -51,6 +53,7 @@ pub use log::{Appending, Log};
 pub use options::{Options, Tls};
 pub use proto::Reason;
 pub use read::{ReadBatch, ReadOptions, Reader};
+pub use tables::{Rows, Tables};
 
 /// Longest record, in bytes.
 pub const MAX_RECORD_BYTES: usize = 1_000_000;

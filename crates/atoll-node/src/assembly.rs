@@ -15,6 +15,7 @@ use atoll_registers::rmwpaxos::KnownGroup;
 use atoll_registers::rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
 use crate::database::DatabaseCell;
+use crate::doors::tables::TablesCell;
 use crate::logs::Logs;
 use crate::members::bootstrap::Bootstrap;
 use crate::members::change::{ChangeError, Changes};
@@ -89,6 +90,8 @@ pub struct NodeParts {
     pub logs: Logs,
     /// The database, once it is open.
     pub database: DatabaseCell,
+    /// The tables, once the database is open.
+    pub tables: TablesCell,
     /// The policy.
     pub guardian: Guardian,
     /// Changes of members.
@@ -138,7 +141,8 @@ pub fn assemble(parts: Parts) -> Assembly {
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let table_register = atoll_log::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
-    let node = NodeParts { env, members, registers, logs, database, guardian, changes, known, parts };
+    let tables = TablesCell::default();
+    let node = NodeParts { env, members, registers, logs, database, tables, guardian, changes, known, parts };
     Assembly { core, node }
 }
 

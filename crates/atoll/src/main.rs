@@ -38,6 +38,8 @@ enum Verb {
     Status(cli::status::StatusArgs),
     /// List and change the members of the cluster
     Node(cli::node::NodeArgs),
+    /// Define tables, read and write their rows
+    Table(cli::tables::TableArgs),
     /// Measure
     Bench(cli::bench::BenchArgs),
     /// Print completions for a shell
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
+        Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::Bench(args) => cli::run(&args.common, cli::bench::run(&args)),
         Verb::Completions(args) => {
             cli::completions::run(&args, &mut <Atoll as clap::CommandFactory>::command())

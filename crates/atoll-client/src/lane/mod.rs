@@ -119,7 +119,7 @@ impl Drop for Lane {
 }
 
 /// A client id nobody else has: drawn from the randomness that the standard library seeds its hash maps with.
-fn random_client() -> u64 {
+pub(crate) fn random_client() -> u64 {
     let salt = (std::process::id(), std::time::SystemTime::now());
     RandomState::new().hash_one(salt).max(1)
 }

@@ -163,4 +163,9 @@ pub trait Backend: Send + Sync {
 
     /// Status and membership.
     fn operations(&self) -> Arc<dyn Operations>;
+
+    /// The tables, if the database is open on this node.
+    fn tables(&self) -> Option<super::tables::TablesHandle> {
+        None
+    }
 }

@@ -1,4 +1,4 @@
-//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/log.proto`), the metrics endpoint, ZooKeeper's wire.
+//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/`), the metrics endpoint, ZooKeeper's wire.
 //!
 //! They run on the node thread's tokio runtime, over listeners that the caller opened. A door checks limits, hands work in
 //! and awaits the outcome; it never runs a procedure itself, because a handler is dropped when its client goes away, and a
@@ -12,6 +12,7 @@
 //! | `append_stream.rs` | the streaming append: the hot path |
 //! | `read.rs` | the streaming read |
 //! | `chain_service.rs`, `cluster_service.rs` | reconfiguration, status, membership |
+//! | `tables/` | tables, on the database |
 //! | `metrics.rs` | `GET /metrics` |
 //! | `zookeeper.rs` | the door of ZooKeeper's clients, on the database |
 
@@ -22,6 +23,7 @@ mod cluster_service;
 mod log_service;
 pub mod metrics;
 mod read;
+pub mod tables;
 mod virtual_log;
 pub mod zookeeper;
 
@@ -33,6 +35,7 @@ use atoll_client::proto;
 use atoll_client::proto::chain_service_server::ChainServiceServer;
 use atoll_client::proto::cluster_service_server::ClusterServiceServer;
 use atoll_client::proto::log_service_server::LogServiceServer;
+use atoll_client::proto::table_service_server::TableServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::transport::server::TcpIncoming;
@@ -105,7 +108,10 @@ pub async fn serve_grpc(
                 .max_decoding_message_size(MAX_REQUEST_BYTES),
         )
         .add_service(ChainServiceServer::new(chain_service::Door::new(shared.clone())))
-        .add_service(ClusterServiceServer::new(cluster_service::Door::new(shared)))
+        .add_service(ClusterServiceServer::new(cluster_service::Door::new(shared.clone())))
+        .add_service(
+            TableServiceServer::new(tables::Door::new(shared)).max_decoding_message_size(MAX_REQUEST_BYTES),
+        )
         .add_service(reflection);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let mut stopped = stop_now.subscribe();

@@ -14,6 +14,7 @@ use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFro
 use tokio::time::timeout;
 
 use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
+use super::tables::{TablesCell, TablesHandle};
 use crate::logs::{Logs, OpenError};
 use crate::members::change::Changes;
 use crate::members::table::MemberTable;
@@ -28,6 +29,7 @@ pub struct NodeBackend {
     logs: Logs,
     named: Named,
     operations: Arc<dyn Operations>,
+    tables: TablesCell,
 }
 
 impl NodeBackend {
@@ -35,7 +37,20 @@ impl NodeBackend {
     pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
         // 0 is the log's own.
         let client = ClientId(env.random().max(1));
-        NodeBackend { node: env.node(), client, logs, named: Named { env, changes }, operations }
+        NodeBackend {
+            node: env.node(),
+            client,
+            logs,
+            named: Named { env, changes },
+            operations,
+            tables: TablesCell::default(),
+        }
+    }
+
+    /// And these tables, once they are open.
+    #[must_use]
+    pub fn with_tables(self, tables: TablesCell) -> Self {
+        NodeBackend { tables, ..self }
     }
 }
 
@@ -163,6 +178,10 @@ impl Backend for NodeBackend {
 
     fn operations(&self) -> Arc<dyn Operations> {
         self.operations.clone()
+    }
+
+    fn tables(&self) -> Option<TablesHandle> {
+        self.tables.get().cloned()
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `chain.rs`, `status.rs`, `node.rs` | operating |
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
+//! | `tables/` | `atoll table` |
 //! | `table.rs` | aligned columns |
 //! | `timeline.rs` | a file with the moment of each acknowledgement |
 
@@ -19,6 +20,7 @@ pub mod node;
 pub mod read;
 pub mod status;
 mod table;
+pub mod tables;
 mod timeline;
 
 use std::future::Future;

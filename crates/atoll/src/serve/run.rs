@@ -8,6 +8,7 @@ use atoll_core::NodeId;
 use atoll_net::TlsFiles;
 use atoll_node::config::{Founder, NodeConfig};
 use atoll_node::database::DatabaseDoor;
+use atoll_node::doors::tables::TablesDoor;
 use atoll_node::doors::zookeeper::ZooKeeperDoor;
 use atoll_node::settings::Timings;
 use tokio::signal::unix::{SignalKind, signal};
@@ -94,7 +95,7 @@ fn node_config(config: Config) -> NodeConfig {
 /// The doors of the database; none on a node that only keeps entries.
 fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
     if config.roles.sequencer || config.roles.meta {
-        vec![Box::new(ZooKeeperDoor::default())]
+        vec![Box::new(ZooKeeperDoor::default()), Box::new(TablesDoor::default())]
     } else {
         Vec::new()
     }

@@ -1,0 +1,214 @@
+//! Tables: definitions, rows, transactions, ranges.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tonic::{Streaming, transport::Channel};
+
+use crate::connections::{Connections, Repeat};
+use crate::error::{Error, Failure, parse};
+use crate::lane::random_client;
+use crate::proto::table_service_client::TableServiceClient;
+use crate::proto::{self, Reason, ScanReply, WriteName};
+
+/// Writes whose outcomes the cluster remembers of one client (`atoll_tables::CLIENT_WINDOW`): a write that is sent again must not be
+/// further behind the newest than this.
+const WINDOW: u64 = 32;
+/// Longest message that a node sends.
+const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    last: u64,
+    seqs: BTreeSet<u64>,
+}
+
+/// Names writes, and keeps those that are under way close enough together.
+#[derive(Debug)]
+struct Names {
+    client: u64,
+    under_way: Mutex<UnderWay>,
+    done: Notify,
+}
+
+/// A write under way; it counts until this is dropped.
+struct Named<'a> {
+    names: &'a Names,
+    seq: u64,
+}
+
+impl Names {
+    fn try_next(&self) -> Option<Named<'_>> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = under_way.last + 1;
+        if under_way.seqs.first().is_some_and(|oldest| next >= oldest + WINDOW) {
+            return None;
+        }
+        under_way.last = next;
+        under_way.seqs.insert(next);
+        Some(Named { names: self, seq: next })
+    }
+
+    async fn next(&self) -> Named<'_> {
+        loop {
+            // Before the look, so that a write which ends in between is not missed.
+            let done = self.done.notified();
+            if let Some(named) = self.try_next() {
+                // There may be room for the next waiter, too; one that finds none waits again.
+                self.done.notify_one();
+                return named;
+            }
+            done.await;
+        }
+    }
+}
+
+impl Named<'_> {
+    fn write(&self) -> Option<WriteName> {
+        Some(WriteName { client: self.names.client, seq: self.seq })
+    }
+}
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        self.names.under_way.lock().unwrap_or_else(PoisonError::into_inner).seqs.remove(&self.seq);
+        // The permit is kept for a waiter that has looked and does not wait yet.
+        self.names.done.notify_one();
+    }
+}
+
+/// The tables of a cluster: cheap to clone; clones are one client. Every write is done once, however often it had to be sent, unless the
+/// outcome is an error that says otherwise. At most 32 writes of one client are under way; more wait.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    connections: Arc<Connections>,
+    names: Arc<Names>,
+}
+
+fn client(channel: Channel) -> TableServiceClient<Channel> {
+    TableServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES)
+}
+
+/// One call that may be made again: it is a read, or has a name.
+macro_rules! call {
+    ($self:ident, $method:ident, $request:expr) => {{
+        let request = $request;
+        $self
+            .connections
+            .call(Repeat::Idempotent, $self.connections.options.attempt_timeout, |channel| {
+                let request = request.clone();
+                async move { client(channel).$method(request).await }
+            })
+            .await
+    }};
+}
+
+impl Tables {
+    pub(crate) fn new(connections: Arc<Connections>) -> Self {
+        let names = Names { client: random_client(), under_way: Mutex::default(), done: Notify::new() };
+        Tables { connections, names: Arc::new(names) }
+    }
+
+    fn table(reply: proto::TableReply) -> Result<proto::Table, Error> {
+        reply.table.ok_or_else(|| {
+            let next = "do client and server have versions that go together?";
+            Error::Unknown(Failure::new(Reason::Damaged, "the answer has no table", next))
+        })
+    }
+
+    /// Creates a table.
+    pub async fn create(&self, table: proto::Table) -> Result<proto::Table, Error> {
+        let name = self.names.next().await;
+        let request = proto::CreateTableRequest { write: name.write(), table: Some(table) };
+        Self::table(call!(self, create_table, request)?)
+    }
+
+    /// Drops a table.
+    pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
+        let name = self.names.next().await;
+        let request = proto::DropTableRequest { write: name.write(), table: table.to_owned() };
+        call!(self, drop_table, request).map(drop)
+    }
+
+    /// Adds or drops a column or an index.
+    pub async fn change(
+        &self,
+        table: &str,
+        change: proto::change_table_request::Change,
+    ) -> Result<proto::Table, Error> {
+        let name = self.names.next().await;
+        let request =
+            proto::ChangeTableRequest { write: name.write(), table: table.to_owned(), change: Some(change) };
+        Self::table(call!(self, change_table, request)?)
+    }
+
+    /// A table.
+    pub async fn describe(&self, table: &str) -> Result<proto::Table, Error> {
+        let request = proto::DescribeTableRequest { table: table.to_owned() };
+        Self::table(call!(self, describe_table, request)?)
+    }
+
+    /// All tables, in the order of their names.
+    pub async fn list(&self) -> Result<Vec<proto::Table>, Error> {
+        Ok(call!(self, list_tables, proto::ListTablesRequest {})?.tables)
+    }
+
+    /// Rows by their keys, all of one state.
+    pub async fn get(&self, request: proto::GetRequest) -> Result<proto::GetReply, Error> {
+        call!(self, get, request)
+    }
+
+    /// Operations in order, all or none.
+    pub async fn transact(&self, operations: Vec<proto::Operation>) -> Result<proto::TransactReply, Error> {
+        let name = self.names.next().await;
+        let request = proto::TransactRequest { write: name.write(), operations };
+        call!(self, transact, request)
+    }
+
+    /// Rows of a range, all of one state. If the node fails before the first of them, another one is asked.
+    pub async fn scan(&self, request: proto::ScanRequest) -> Result<Rows, Error> {
+        let stream = call!(self, scan, request)?;
+        Ok(Rows { stream, attempt_timeout: self.connections.options.operation_timeout })
+    }
+}
+
+/// The rows of a range as they come.
+#[derive(Debug)]
+pub struct Rows {
+    stream: Streaming<ScanReply>,
+    attempt_timeout: Duration,
+}
+
+impl Rows {
+    /// The next ones; None at the end. After an error the state that was read is gone: begin again behind the last row, or from the start.
+    pub async fn next(&mut self) -> Result<Option<ScanReply>, Error> {
+        match timeout(self.attempt_timeout, self.stream.message()).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(status)) => Err(Error::DidNotHappen(parse(&status).1)),
+            Err(_) => {
+                let words = "the node sends no more rows";
+                Err(Error::DidNotHappen(Failure::new(Reason::Unavailable, words, "begin again")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_stay_within_the_window() {
+        let names = Names { client: 7, under_way: Mutex::default(), done: Notify::new() };
+        let mut held: Vec<Named<'_>> = (0..WINDOW).filter_map(|_| names.try_next()).collect();
+        assert_eq!(held.len() as u64, WINDOW);
+        assert!(names.try_next().is_none(), "the oldest would be forgotten");
+        held.remove(1);
+        assert!(names.try_next().is_none(), "the oldest is still under way");
+        held.remove(0);
+        assert_eq!(names.try_next().map(|n| n.seq), Some(WINDOW + 1));
+    }
+}

@@ -1,0 +1,117 @@
+//! The door of tables (`atoll-client/proto/atoll/v1/table.proto`) on the database of the node.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | the application's place in the database; the work in the background |
+//! | `service.rs` | the gRPC service |
+//! | `scan.rs` | ranges, streamed |
+//! | `convert.rs` | messages to commands and back |
+
+mod convert;
+mod scan;
+mod service;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use atoll_core::BoxFuture;
+use atoll_core::codec::Encode;
+use atoll_db::{Applications, Engine, Slot};
+use atoll_tables::{Body, Command, Pending, Tables, pending};
+use tokio::sync::{Notify, Semaphore};
+
+pub(super) use service::Door;
+
+use crate::database::{DatabaseDoor, DatabaseUp, Serving};
+use crate::start::StartError;
+
+/// How often a node looks whether work in the background stands still. Whoever was asked for it does it at once; so this is only waited out
+/// when that node is gone.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Rows of one step: between two of them, other commands are applied.
+const STEP_ROWS: u32 = 128;
+/// Ranges that are read at once; each keeps the state that it shows.
+const MAX_SCANS: usize = 64;
+
+/// The tables of a node, for its doors. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TablesHandle {
+    /// Proposes and reads.
+    pub engine: Engine<Tables>,
+    kick: Arc<Notify>,
+    scans: Arc<Semaphore>,
+}
+
+/// The tables of a node, once the database is open.
+#[derive(Clone, Debug, Default)]
+pub struct TablesCell(Arc<OnceLock<TablesHandle>>);
+
+impl TablesCell {
+    /// They, if they are open.
+    pub fn get(&self) -> Option<&TablesHandle> {
+        self.0.get()
+    }
+}
+
+/// Puts tables on the database; they are served at the gRPC door, which is there already.
+#[derive(Debug, Default)]
+pub struct TablesDoor {
+    slot: Option<Slot<Tables>>,
+}
+
+impl DatabaseDoor for TablesDoor {
+    fn add(&mut self, apps: &mut Applications) {
+        self.slot = Some(apps.add(Tables::default()));
+    }
+
+    fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
+        Box::pin(async move {
+            let Some(slot) = &self.slot else { return Ok(Box::pin(async {}) as Serving) };
+            let handle = TablesHandle::new(up.database.engine(slot));
+            // A node opens its database once.
+            let _ = up.parts.tables.0.set(handle.clone());
+            let mut stopping = up.stopping;
+            Ok(Box::pin(async move {
+                tokio::select! {
+                    () = handle.keep_up() => {}
+                    // An error means that the node is gone.
+                    _ = stopping.wait_for(|stop| *stop) => {}
+                }
+            }) as Serving)
+        })
+    }
+}
+
+impl TablesHandle {
+    fn new(engine: Engine<Tables>) -> Self {
+        TablesHandle { engine, kick: Arc::default(), scans: Arc::new(Semaphore::new(MAX_SCANS)) }
+    }
+
+    /// Does work in the background that was asked for here, or that nobody else gets on with.
+    async fn keep_up(&self) {
+        let mut last: Vec<Pending> = Vec::new();
+        loop {
+            let asked = tokio::time::timeout(LOOK_EVERY, self.kick.notified()).await.is_ok();
+            let Ok(waiting) = pending(&self.engine.view()) else { continue };
+            if waiting.is_empty() || !(asked || waiting.iter().any(|one| last.contains(one))) {
+                last = waiting;
+                continue;
+            }
+            if let Err(error) = self.work().await {
+                tracing::warn!(error = %error.failure, "tables: work in the background waits");
+            }
+            last.clear();
+        }
+    }
+
+    /// Steps until nothing waits.
+    async fn work(&self) -> Result<(), super::Refusal> {
+        loop {
+            let waiting = pending(&self.engine.view()).map_err(|e| convert::store_refusal(&e))?;
+            let Some(Pending { table, index, from }) = waiting.into_iter().next() else { return Ok(()) };
+            let body = Body::Step { table, index, from, rows: STEP_ROWS };
+            let command = Command { client: 0, seq: 0, body };
+            service::propose(&self.engine, command.to_bytes()).await?;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Ranges, streamed page by page; all pages show one state, which is kept as long as the stream lives.
+
+use std::time::Duration;
+
+use atoll_client::Reason;
+use atoll_client::proto::{ScanReply, ScanRequest};
+use atoll_db::View;
+use atoll_tables::{Page, Scan, read};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::super::backend::Refusal;
+use super::service::aside;
+use super::{TablesHandle, convert};
+
+/// Rows and bytes of one message, but for a longer single row.
+const PAGE_ROWS: usize = 512;
+const PAGE_BYTES: usize = 256 * 1024;
+/// Messages read ahead of the client.
+const PAGES_AHEAD: usize = 2;
+/// A client that takes no message for so long is given up: what it reads is kept in memory or on disk meanwhile.
+const IDLE_AT_MOST: Duration = Duration::from_secs(60);
+/// And after so long in any case.
+const TAKES_AT_MOST: Duration = Duration::from_secs(600);
+
+/// Rows as asked for. The reading is a task that ends when the stream is dropped.
+pub(super) async fn stream(
+    tables: &TablesHandle,
+    view: View,
+    request: ScanRequest,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<impl Stream<Item = Result<ScanReply, Status>> + Send + use<>, Refusal> {
+    let too_many =
+        |_| Refusal::no(Reason::Busy, "too many ranges are being read from this node", "try again later");
+    let permit = tables.scans.clone().try_acquire_owned().map_err(too_many)?;
+    let (scan, version) = {
+        let (table, query) = (request.table.clone(), convert::query(&request));
+        aside(move || {
+            let refused = |e| convert::read_refusal(&e);
+            let schema = read::schema(&view, &table).map_err(refused)?;
+            let version = read::version(&view).map_err(refused)?;
+            Ok((Scan::new(&view, schema, &query).map_err(refused)?, version))
+        })
+        .await?
+    };
+    let (to_client, replies) = mpsc::channel(PAGES_AHEAD);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let outcome = tokio::select! {
+            outcome = tokio::time::timeout(TAKES_AT_MOST, run(scan, version, &request, &to_client)) => {
+                outcome.unwrap_or_else(|_| Err(too_slow("the range took longer than ten minutes")))
+            }
+            () = to_client.closed() => return,
+            _ = stopping.wait_for(|stop| *stop) => Err(Refusal::stopping()),
+        };
+        if let Err(refusal) = outcome {
+            // A client that went away, or reads nothing, does not hear of it.
+            let _ = to_client.try_send(Err(refusal.into()));
+        }
+    });
+    Ok(ReceiverStream::new(replies))
+}
+
+fn too_slow(words: &str) -> Refusal {
+    Refusal::no(Reason::Refused, words, "begin again behind the last row that came, with limits")
+}
+
+async fn run(
+    mut scan: Scan,
+    version: u64,
+    request: &ScanRequest,
+    to_client: &mpsc::Sender<Result<ScanReply, Status>>,
+) -> Result<(), Refusal> {
+    let unlimited = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+    let (mut rows_left, mut bytes_left) = (unlimited(request.limit_rows), unlimited(request.limit_bytes));
+    let mut table = Some(convert::table(scan.schema()));
+    loop {
+        let rows = usize::try_from(rows_left).unwrap_or(usize::MAX).min(PAGE_ROWS);
+        let bytes = usize::try_from(bytes_left).unwrap_or(usize::MAX).min(PAGE_BYTES);
+        let (back, page) = aside(move || {
+            let page = scan.page(rows, bytes).map_err(|e| convert::read_refusal(&e))?;
+            Ok((scan, page))
+        })
+        .await?;
+        scan = back;
+        let Page { rows, bytes, ended } = page;
+        rows_left = rows_left.saturating_sub(rows.len() as u64);
+        bytes_left = bytes_left.saturating_sub(bytes as u64);
+        let last = ended || rows_left == 0 || bytes_left == 0;
+        let rows = rows.into_iter().map(convert::row).collect();
+        let reply = ScanReply { table: table.take(), version, rows, ended };
+        match tokio::time::timeout(IDLE_AT_MOST, to_client.send(Ok(reply))).await {
+            Ok(Ok(())) if last => return Ok(()),
+            Ok(Ok(())) => {}
+            // The client went away.
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => return Err(too_slow("the client took no rows for a minute")),
+        }
+    }
+}

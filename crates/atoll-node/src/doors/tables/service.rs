@@ -1,0 +1,301 @@
+//! The table service.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use atoll_client::proto::table_service_server::TableService;
+use atoll_client::{Reason, proto};
+use atoll_core::codec::{Decode, Encode};
+use atoll_db::{BarrierError, Engine, ProposeError, View};
+use atoll_tables::{Body, Command, Done, MAX_OPERATIONS, Rejection, Row, Schema, Tables, read};
+use bytes::Bytes;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::super::Shared;
+use super::super::backend::Refusal;
+use super::{TablesHandle, convert, scan};
+
+/// How long a proposal waits for room.
+const BUSY_WAIT: Duration = Duration::from_millis(2);
+const BUSY_WAITS: u32 = 500;
+/// Longest command: one entry of the log holds it.
+const MAX_COMMAND_BYTES: usize = 900_000;
+/// Bytes of the rows of one answer.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+/// The table service of this node.
+pub(in super::super) struct Door {
+    shared: Shared,
+}
+
+/// Proposes a command and waits until it is applied here.
+pub(super) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<Done, Refusal> {
+    let words = |e: ProposeError| {
+        let next = "`atoll status` shows whether enough servers are up";
+        let text = e.to_string();
+        match e {
+            ProposeError::TooLarge { .. } => {
+                Refusal::no(Reason::TooLarge, text, "do it in several transactions")
+            }
+            e if e.did_not_happen() => Refusal::no(Reason::Unavailable, text, next),
+            _ => Refusal::unknown(Reason::Unavailable, text, next),
+        }
+    };
+    if command.len() > MAX_COMMAND_BYTES {
+        let text = format!("a command of {} bytes; at most {MAX_COMMAND_BYTES} are allowed", command.len());
+        return Err(Refusal::no(Reason::TooLarge, text, "do it in several transactions"));
+    }
+    for _ in 0..BUSY_WAITS {
+        match engine.propose(command.clone()) {
+            Ok(proposed) => {
+                let gone =
+                    || Refusal::unknown(Reason::Stopping, "this node is stopping", "go on at another node");
+                return match proposed.await.map_err(|_| gone())?.map_err(words)?.reply {
+                    Ok(reply) => Done::from_bytes(reply).map_err(|e| unreadable(&e.to_string())),
+                    Err(rejected) => Err(match Rejection::from_bytes(rejected.0) {
+                        Ok(rejection) => convert::rejection_refusal(rejection),
+                        Err(error) => unreadable(&error.to_string()),
+                    }),
+                };
+            }
+            Err(_) => tokio::time::sleep(BUSY_WAIT).await,
+        }
+    }
+    Err(Refusal::no(Reason::Busy, "too many commands are under way on this node", "try again later"))
+}
+
+fn unreadable(what: &str) -> Refusal {
+    Refusal::unknown(Reason::Damaged, format!("the answer of the replica is unreadable: {what}"), "")
+}
+
+/// Runs what may read the disk on a thread for that (X20).
+pub(super) async fn aside<T: Send + 'static>(
+    f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|_| Err(Refusal::stopping()))
+}
+
+impl Door {
+    pub(in super::super) fn new(shared: Shared) -> Self {
+        Door { shared }
+    }
+
+    fn tables(&self) -> Result<TablesHandle, Refusal> {
+        let next = "ask a node that runs the database, or wait until this one has opened it";
+        let missing = || Refusal::no(Reason::Unavailable, "this node has no tables", next);
+        self.shared.backend.tables().ok_or_else(missing)
+    }
+
+    /// A state: the newest, or what this node has.
+    async fn view(&self, tables: &TablesHandle, stale: bool) -> Result<View, Refusal> {
+        if !stale {
+            let failed = |e: BarrierError| {
+                Refusal::no(
+                    Reason::Unavailable,
+                    e.to_string(),
+                    "`atoll status` shows whether enough servers are up",
+                )
+            };
+            tables.engine.barrier().await.map_err(|_| Refusal::stopping())?.map_err(failed)?;
+        }
+        Ok(tables.engine.view())
+    }
+
+    async fn schema(&self, tables: &TablesHandle, name: String) -> Result<proto::TableReply, Refusal> {
+        let view = self.view(tables, false).await?;
+        let schema = aside(move || read::schema(&view, &name).map_err(|e| convert::read_refusal(&e))).await?;
+        Ok(proto::TableReply { table: Some(convert::table(&schema)) })
+    }
+
+    /// Changes the schema; the table's own work in the background begins at once.
+    async fn change(&self, write: Option<proto::WriteName>, body: Body) -> Result<TablesHandle, Refusal> {
+        let tables = self.tables()?;
+        propose(&tables.engine, command(write, body)?).await?;
+        tables.kick.notify_one();
+        Ok(tables)
+    }
+
+    async fn get_rows(&self, request: proto::GetRequest) -> Result<proto::GetReply, Refusal> {
+        if request.keys.len() > MAX_OPERATIONS {
+            let words = format!("{} keys; at most {MAX_OPERATIONS} are allowed", request.keys.len());
+            return Err(Refusal::no(Reason::TooLarge, words, "ask for them in several calls"));
+        }
+        let tables = self.tables()?;
+        let view = self.view(&tables, request.stale).await?;
+        aside(move || {
+            let refused = |e| convert::read_refusal(&e);
+            let schema = read::schema(&view, &request.table).map_err(refused)?;
+            let mut found = Vec::with_capacity(request.keys.len());
+            let mut bytes = 0;
+            for key in request.keys {
+                let key = convert::key(&schema, Some(key))?;
+                let row = read::get(&view, &schema, &key).map_err(refused)?.map(convert::row);
+                bytes += row.as_ref().map_or(0, size_of_row);
+                if bytes > MAX_ANSWER_BYTES {
+                    let words = format!("the rows have more than {MAX_ANSWER_BYTES} bytes together");
+                    return Err(Refusal::no(Reason::TooLarge, words, "ask for them in several calls"));
+                }
+                found.push(proto::get_reply::Found { row });
+            }
+            Ok(proto::GetReply { columns: schema.columns.into_iter().map(|c| c.name).collect(), found })
+        })
+        .await
+    }
+
+    async fn run(&self, request: proto::TransactRequest) -> Result<proto::TransactReply, Refusal> {
+        let count = request.operations.len();
+        if count == 0 || count > MAX_OPERATIONS {
+            let words = format!("{count} operations; 1 to {MAX_OPERATIONS} are allowed");
+            return Err(Refusal::no(if count == 0 { Reason::Invalid } else { Reason::TooLarge }, words, ""));
+        }
+        let tables = self.tables()?;
+        let view = tables.engine.view();
+        let converted = {
+            let operations = request.operations.clone();
+            aside(move || operations_of(&view, operations)).await
+        };
+        let (ops, of, schemas) = match converted {
+            // This node may be behind the others: the table may be new, or changed.
+            Err(_) => {
+                let view = self.view(&tables, false).await?;
+                aside(move || operations_of(&view, request.operations)).await?
+            }
+            Ok(converted) => converted,
+        };
+        let keys: Vec<_> = ops.iter().map(|op| op.key.clone()).collect();
+        let done = propose(&tables.engine, command(request.write, Body::Transaction { ops })?).await?;
+        let Some(read) = done.read else {
+            let words = "it was done by an earlier attempt, whose reads are not kept";
+            return Err(Refusal {
+                happened: atoll_client::Outcome::Yes,
+                ..Refusal::no(Reason::Refused, words, "read again")
+            });
+        };
+        let row = |((stored, key), at): ((Option<Bytes>, Vec<_>), usize)| {
+            let schema = &schemas[at];
+            let key = schema.key_bytes(&key).map_err(|e| convert::schema_refusal(&e))?;
+            let row = stored.map(|bytes| Row::decode(schema, &key, bytes)).transpose();
+            Ok::<_, Refusal>(proto::get_reply::Found {
+                row: row.map_err(|e| unreadable(&e.to_string()))?.map(convert::row),
+            })
+        };
+        let read = read.into_iter().zip(keys).zip(of).map(row).collect::<Result<_, _>>()?;
+        Ok(proto::TransactReply { version: done.version, read })
+    }
+}
+
+type Converted = (Vec<atoll_tables::Op>, Vec<usize>, Vec<Schema>);
+
+fn operations_of(view: &View, operations: Vec<proto::Operation>) -> Result<Converted, Refusal> {
+    let (mut ops, mut of, mut schemas) = (Vec::new(), Vec::new(), Vec::new());
+    for (n, operation) in operations.into_iter().enumerate() {
+        let named = |mut refusal: Refusal| {
+            refusal.failure.message = format!("operation {}: {}", n + 1, refusal.failure.message);
+            refusal
+        };
+        let (op, at) = convert::operation(view, operation, &mut schemas).map_err(named)?;
+        ops.push(op);
+        of.push(at);
+    }
+    Ok((ops, of, schemas))
+}
+
+fn size_of_row(row: &proto::TableRow) -> usize {
+    let cell = |c: &proto::Cell| match &c.value {
+        Some(proto::cell::Value::TextValue(text)) => text.len() + 8,
+        Some(proto::cell::Value::BytesValue(bytes)) => bytes.len() + 8,
+        _ => 12,
+    };
+    row.cells.iter().map(cell).sum()
+}
+
+fn command(write: Option<proto::WriteName>, body: Body) -> Result<Bytes, Refusal> {
+    let (client, seq) = match write {
+        None => (0, 0),
+        Some(name) if name.client != 0 && name.seq != 0 => (name.client, name.seq),
+        Some(_) => {
+            let next = "set both, or leave the name out";
+            return Err(Refusal::no(
+                Reason::Invalid,
+                "the name of a write has no client, or no sequence",
+                next,
+            ));
+        }
+    };
+    Ok(Command { client, seq, body }.to_bytes())
+}
+
+#[tonic::async_trait]
+impl TableService for Door {
+    async fn create_table(
+        &self,
+        request: Request<proto::CreateTableRequest>,
+    ) -> Result<Response<proto::TableReply>, Status> {
+        let request = request.into_inner();
+        let table = convert::definition(request.table.unwrap_or_default())?;
+        let name = table.name.clone();
+        let tables = self.change(request.write, Body::CreateTable { table }).await?;
+        Ok(Response::new(self.schema(&tables, name).await?))
+    }
+
+    async fn drop_table(
+        &self,
+        request: Request<proto::DropTableRequest>,
+    ) -> Result<Response<proto::DropTableReply>, Status> {
+        let request = request.into_inner();
+        self.change(request.write, Body::DropTable { name: request.table }).await?;
+        Ok(Response::new(proto::DropTableReply {}))
+    }
+
+    async fn change_table(
+        &self,
+        request: Request<proto::ChangeTableRequest>,
+    ) -> Result<Response<proto::TableReply>, Status> {
+        let request = request.into_inner();
+        let next = "set add_column, drop_column, add_index or drop_index";
+        let nothing = || Refusal::no(Reason::Invalid, "no change", next);
+        let change = convert::change(request.change.ok_or_else(nothing)?)?;
+        let body = Body::ChangeTable { name: request.table.clone(), change };
+        let tables = self.change(request.write, body).await?;
+        Ok(Response::new(self.schema(&tables, request.table).await?))
+    }
+
+    async fn describe_table(
+        &self,
+        request: Request<proto::DescribeTableRequest>,
+    ) -> Result<Response<proto::TableReply>, Status> {
+        let tables = self.tables()?;
+        Ok(Response::new(self.schema(&tables, request.into_inner().table).await?))
+    }
+
+    async fn list_tables(
+        &self,
+        _request: Request<proto::ListTablesRequest>,
+    ) -> Result<Response<proto::ListTablesReply>, Status> {
+        let view = self.view(&self.tables()?, false).await?;
+        let tables = aside(move || read::schemas(&view).map_err(|e| convert::read_refusal(&e))).await?;
+        Ok(Response::new(proto::ListTablesReply { tables: tables.iter().map(convert::table).collect() }))
+    }
+
+    async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
+        Ok(Response::new(self.get_rows(request.into_inner()).await?))
+    }
+
+    async fn transact(
+        &self,
+        request: Request<proto::TransactRequest>,
+    ) -> Result<Response<proto::TransactReply>, Status> {
+        Ok(Response::new(self.run(request.into_inner()).await?))
+    }
+
+    type ScanStream = Pin<Box<dyn Stream<Item = Result<proto::ScanReply, Status>> + Send>>;
+
+    async fn scan(&self, request: Request<proto::ScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let request = request.into_inner();
+        let tables = self.tables()?;
+        let view = self.view(&tables, request.stale).await?;
+        let stream = scan::stream(&tables, view, request, self.shared.stopping.clone()).await?;
+        Ok(Response::new(Box::pin(stream)))
+    }
+}
