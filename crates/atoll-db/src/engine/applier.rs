@@ -184,12 +184,13 @@ impl Applier {
         let published = self.replica.reopen(base)?;
         self.replica.tell_restored(&published);
         let below = published.below;
+        // Whoever waits for the state finds it counted.
+        self.core.figures(|f| f.refills += 1);
         self.core.publish(published);
         self.set_aside = below;
         self.core.figures(|f| {
             (f.committed_below, f.durable_below) = (below, below);
             f.samples.clear();
-            f.refills += 1;
             f.divergence = None;
         });
         self.core.forget_wrong();
