@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_core::{Fetch, FetchError};
 use atoll_storage::{JournalReader, PrepareJob};
@@ -17,6 +17,8 @@ use super::wake::Incoming;
 
 /// How much longer the pause is while the journal syncs.
 const BUSY_FACTOR: u32 = 5;
+/// How soon the thread that makes segments sees that the host stops.
+const STOP_WITHIN: Duration = Duration::from_millis(10);
 /// Syncs between two pieces that make a journal busy.
 const BUSY_SYNCS: u64 = 4;
 
@@ -111,10 +113,15 @@ pub(crate) fn preparing(
                 () if syncs - before > BUSY_SYNCS => remove_pause * BUSY_FACTOR,
                 () => remove_pause,
             };
-            let pause = |time| {
-                // A stop does not wait for the zeros.
-                if !shared.journal.is_stopping() {
-                    thread::sleep(time);
+            // A stop does not wait for the zeros, nor for what is given back.
+            let pause = |time: Duration| {
+                let until = Instant::now() + time;
+                while !shared.journal.is_stopping() {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    thread::sleep(left.min(STOP_WITHIN));
                 }
             };
             pause(rest);
