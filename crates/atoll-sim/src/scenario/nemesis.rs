@@ -160,6 +160,7 @@ pub async fn run<H: Clone>(
     let mut last = Pace::Usual;
     loop {
         let now = pace(env.now());
+        let is_rare = now == Pace::Rare;
         let every = match now {
             Pace::Usual => every,
             Pace::Rare => every * RARE,
@@ -217,6 +218,11 @@ pub async fn run<H: Clone>(
             quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
             cluster.inject(Fault::HealNetwork);
             restart_closed(&cluster, &mut rng);
+            // A run that goes on because it is too small must get somewhere: where one acceptor serves alone, each of its syncs may
+            // take longer than anybody waits.
+            if is_rare {
+                (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
+            }
             if menu.full_disk > 0 {
                 cluster.inject(Fault::FullDisk { host: rng.below(hosts) as usize, full: false });
             }
