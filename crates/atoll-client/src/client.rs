@@ -11,6 +11,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::proto::chain_service_client::ChainServiceClient;
 use crate::proto::cluster_service_client::ClusterServiceClient;
+use crate::proto::database_service_client::DatabaseServiceClient;
 use crate::proto::log_service_client::LogServiceClient;
 use crate::proto::{self, Chain, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
 use crate::tables::Tables;
@@ -139,6 +140,22 @@ impl Client {
             ClusterServiceClient::new(channel).status(proto::StatusRequest {}).await
         })
         .await
+    }
+
+    /// The replica of the database at the node that answers: see [`Client::at_node`].
+    pub async fn database_status(&self) -> Result<proto::DatabaseStatusReply, Error> {
+        self.short(|channel| async move {
+            DatabaseServiceClient::new(channel).status(proto::DatabaseStatusRequest {}).await
+        })
+        .await
+    }
+
+    /// Has the node that answers read its store again, soon. Idempotent.
+    pub async fn scrub_database(&self) -> Result<(), Error> {
+        let reply = self.short(|channel| async move {
+            DatabaseServiceClient::new(channel).scrub(proto::ScrubRequest {}).await
+        });
+        reply.await.map(drop)
     }
 
     /// The members.

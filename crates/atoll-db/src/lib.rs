@@ -32,14 +32,14 @@ pub use atoll_log::LogPos;
 
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
-    Applied, BarrierError, Busy, Clock, Cluster, Database, Divergence, Engine, Ground, Health, OpenError,
-    Options, ProposeError, Proposed, Refilling, Solo, SoloClock, Stopped, Threads,
+    Applied, BarrierError, Busy, Clock, Cluster, Database, Divergence, Engine, Finding, Ground, Health,
+    OpenError, Options, ProposeError, Proposed, Refilling, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
 pub use replica::{Halt, HashAt};
 pub use store::{FjallStore, MemoryStore, Store, StoreError, StoreSnapshot};
-pub use transfer::{ReplicaRole, Shelf};
+pub use transfer::{Fault, ReplicaRole, Rot, Shelf};
 pub use tx::{Checkpoint, Tx};
 pub use view::{Scan, View};

@@ -33,6 +33,8 @@ pub(crate) struct Published {
 pub struct View {
     published: Arc<Published>,
     app: AppId,
+    /// The replica was found to be wrong.
+    withheld: bool,
 }
 
 /// A key of an application as the store has it.
@@ -45,7 +47,17 @@ pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
 
 impl View {
     pub(crate) fn new(published: Arc<Published>, app: AppId) -> Self {
-        View { published, app }
+        View { published, app, withheld: false }
+    }
+
+    /// A state that is not to be shown.
+    pub(crate) fn withheld(published: Arc<Published>, app: AppId) -> Self {
+        View { published, app, withheld: true }
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        let reason = || "this replica was found to be wrong and fetches the state from a peer".to_owned();
+        if self.withheld { Err(StoreError { doing: "read", reason: reason() }) } else { Ok(()) }
     }
 
     /// All log entries below this position are in it, and none from there on.
@@ -63,6 +75,7 @@ impl View {
     /// # Errors
     /// The store cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.check()?;
         self.published.layers.get(&full_key(self.app, key), self.published.hold.version)
     }
 
@@ -101,7 +114,9 @@ impl Iterator for Scan {
             }
             let range = self.rest.take()?;
             let published = &self.view.published;
-            match published.layers.page(&range, self.direction, published.hold.version, PAGE_ENTRIES) {
+            let (layers, at) = (&published.layers, published.hold.version);
+            let page = self.view.check();
+            match page.and_then(|()| layers.page(&range, self.direction, at, PAGE_ENTRIES)) {
                 Ok(page) => {
                     self.page = page.items.into_iter();
                     self.rest = page.rest;

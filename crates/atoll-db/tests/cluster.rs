@@ -7,14 +7,15 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{Candidate, Directory, NodeCore, NodeId, Ticket, roles};
 use atoll_db::{
-    Applications, Cluster, Database, Ground, Halt, LogPos, MemoryStore, Observer, Options, ProposeError,
-    ReplicaRole, Shelf, Store, Threads,
+    Applications, BarrierError, Cluster, Database, Direction, Fault, Finding, Ground, Halt, KeyRange, LogPos,
+    MemoryStore, Observer, Options, ProposeError, ReplicaRole, Shelf, Store, Threads,
 };
 use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
@@ -69,8 +70,10 @@ impl Observer<String> for EventsFirst {
     }
 }
 
-/// Every node believes that all are up.
-struct Everybody;
+/// Every node believes that all are up, or, if this is set, that none is.
+struct Everybody {
+    down: Arc<AtomicBool>,
+}
 
 impl Directory for Everybody {
     fn candidates(&self) -> Vec<Candidate> {
@@ -81,7 +84,7 @@ impl Directory for Everybody {
             meta: true,
             draining: false,
             leaving: false,
-            alive: true,
+            alive: !self.down.load(Ordering::Relaxed),
         };
         (1..=NODES).map(up).collect()
     }
@@ -105,6 +108,8 @@ struct World {
     stores: Vec<MemoryStore>,
     shelves: Vec<Shelf>,
     wiped: u64,
+    /// Nobody finds anybody.
+    down: Arc<AtomicBool>,
     /// What makes a replica differ from the others.
     salts: [u64; NODES as usize],
     nodes: Vec<Node>,
@@ -133,6 +138,7 @@ impl World {
             stores,
             shelves,
             wiped: 0,
+            down: Arc::default(),
             salts: [0; NODES as usize],
             nodes: Vec::new(),
             orders: Vec::new(),
@@ -160,7 +166,7 @@ impl World {
             store: Box::new(self.stores[n as usize].clone()),
             clock: Arc::new(move || clock_env.now().0 / 1_000_000),
             cluster: Some(Cluster {
-                directory: Arc::new(Everybody),
+                directory: Arc::new(Everybody { down: self.down.clone() }),
                 shelf: self.shelves[n as usize].clone(),
             }),
             threads: Threads::None,
@@ -170,6 +176,7 @@ impl World {
                 idle_after: Duration::from_millis(20),
                 patrol_every: Duration::from_millis(60),
                 keep_entries: 20,
+                range_keys: 16,
                 scrub_every: Duration::from_millis(700),
                 ..Options::default()
             },
@@ -351,6 +358,9 @@ impl World {
         assert!(book.barriers > 5, "seed {seed}: only {} barriers", book.barriers);
         let health = self.nodes[0].db.health();
         assert_eq!((health.waiting_commands, health.halted), (0, None), "seed {seed}");
+        for node in &self.nodes {
+            assert_eq!(node.db.health().found, [], "seed {seed}: found wrong, and nobody altered anything");
+        }
     }
 }
 
@@ -407,13 +417,44 @@ fn a_replica_that_differs_is_noticed_and_refilled() {
         world.propose(n % 3, 1);
         world.driver.run_for(Duration::from_millis(3));
     }
-    let wrong = world.nodes[0].db.health().divergence.expect("found by those that are right");
-    assert_eq!(wrong.peer, NodeId(3));
+    let found = |n: usize| world.nodes[n].db.health().found;
+    let [Finding::Differs(wrong)] = &found(0)[..] else { panic!("{:?}", found(0)) };
+    assert_eq!(wrong.peer, NodeId(3), "found by those that are right");
     assert_ne!(wrong.mine, wrong.theirs);
+    let [Finding::Differs(told)] = &found(2)[..] else { panic!("{:?}", found(2)) };
+    assert_eq!(told.mine, wrong.theirs, "and by the one that is wrong, with both hashes and where that is");
+    assert_eq!(world.nodes[0].db.health().divergence, None, "all agree again");
     assert_eq!(world.nodes[2].db.health().refills, 1);
     assert_eq!(world.nodes[0].db.health().refills, 0);
     let bad = |n: usize| world.nodes[n].engine.view().get(b"bad").unwrap();
     assert_eq!(bad(2), bad(0));
+}
+
+/// From the moment that it is found, nobody reads or writes at a replica that is wrong, until it has the state of a peer.
+#[test]
+fn a_replica_that_is_wrong_serves_nobody() {
+    let mut world = altered(World::new(11));
+    // Its peers cannot be reached: the refill waits, and so does everybody.
+    world.down.store(true, Ordering::Relaxed);
+    world.driver.run_for(Duration::from_secs(2));
+    let node = &world.nodes[1];
+    let health = node.db.health();
+    assert!(matches!(health.withheld, Some(Finding::Rot(_))), "{health:?}");
+    assert!(node.engine.is_withheld());
+    assert!(node.engine.view().get(b"u00001").is_err(), "a read at a replica that is wrong");
+    let mut scan = node.engine.view().scan(&KeyRange::all(), Direction::Forward);
+    assert!(scan.next().is_some_and(|item| item.is_err()));
+    let mut refused = node.engine.propose(add("more", 1)).unwrap();
+    assert!(matches!(refused.try_take(), Some(Ok(Err(ProposeError::Withheld)))));
+    let mut refused = node.engine.barrier();
+    assert!(matches!(refused.try_take(), Some(Ok(Err(BarrierError::Withheld)))));
+    world.down.store(false, Ordering::Relaxed);
+    world.driver.run_for(Duration::from_secs(4));
+    let node = &world.nodes[1];
+    let health = node.db.health();
+    assert_eq!((health.refills, &health.withheld, health.found_total), (1, &None, 1), "{health:?}");
+    assert_eq!(node.engine.view().get(b"u00001").unwrap().unwrap(), "1");
+    assert_eq!(items(&node.engine.view()), items(&world.nodes[0].engine.view()));
 }
 
 #[test]
@@ -443,9 +484,8 @@ fn a_poison_command_stops_all_replicas_at_one_position() {
     assert_eq!(items(&world.nodes[2].engine.view()), items(&world.nodes[0].engine.view()));
 }
 
-#[test]
-fn a_store_that_was_altered_is_found_and_refilled() {
-    let mut world = World::new(8);
+/// Node 2 was restarted with a value that somebody altered on its disk.
+fn altered(mut world: World) -> World {
     for n in 0..100 {
         world.propose(n % 3, 1);
         world.driver.run_for(Duration::from_millis(3));
@@ -456,9 +496,18 @@ fn a_store_that_was_altered_is_found_and_refilled() {
     world.stores[1].commit(vec![(key, Some(Bytes::from_static(b"7")))]).unwrap();
     world.kill_keeping(1);
     assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "7");
+    world
+}
+
+#[test]
+fn a_store_that_was_altered_is_found_and_refilled() {
+    let mut world = altered(World::new(8));
     world.driver.run_for(Duration::from_secs(4));
     let health = world.nodes[1].db.health();
-    assert_eq!(health.refills, 1, "{health:?}");
+    let [Finding::Rot(rot)] = &health.found[..] else { panic!("{health:?}") };
+    assert!(rot.keys.contains(b"\x01u00001") && !rot.keys.contains(b"\x01u00060"), "{rot}");
+    assert!(matches!(rot.fault, Fault::Differs { written, read } if written != read), "{rot}");
+    assert_eq!((health.refills, health.withheld), (1, None));
     assert_eq!(health.scrubbed.unwrap().wrong, None, "after the refill it is well");
     assert_eq!(world.nodes[1].engine.view().get(b"u00001").unwrap().unwrap(), "1");
     assert_eq!(world.nodes[0].db.health().refills, 0);

@@ -167,14 +167,12 @@ pub(crate) async fn watch(database: Database) {
         if let Some(halt) = now.halted.as_ref().filter(|_| told.halted.is_none()) {
             tracing::error!(%halt, "the database applies no more on this node; local reads go on");
         }
-        if let Some(d) = now.divergence.as_ref().filter(|d| told.divergence.as_ref() != Some(d)) {
-            let (mine, theirs) = (format!("{:032x}", d.mine), format!("{:032x}", d.theirs));
-            tracing::error!(below = %d.below, peer = %d.peer, mine, theirs, "two replicas differ at one position");
+        let new = usize::try_from(now.found_total - told.found_total).unwrap_or(usize::MAX);
+        for finding in now.found.iter().skip(now.found.len().saturating_sub(new)) {
+            tracing::error!(%finding, "the database of this node, or of another one, is not what it must be");
         }
-        let rot = now.scrubbed.as_ref().filter(|_| told.scrubbed != now.scrubbed);
-        if let Some(rot) = rot.and_then(|s| s.wrong.as_ref()) {
-            let from = rot.from.escape_ascii().to_string();
-            tracing::error!(from, reason = rot.reason, "the store does not have what was written to it");
+        if now.withheld.is_some() && told.withheld.is_none() {
+            tracing::error!("this replica is wrong: it serves nobody until it has the state of a peer");
         }
         match (&told.refilling, &now.refilling) {
             (_, Some(r)) => {

@@ -71,6 +71,8 @@ impl Figures for NodeFigures {
             add("db_diverged", None, f64::from(u8::from(h.divergence.is_some())));
             let rotten = h.scrubbed.is_some_and(|s| s.wrong.is_some());
             add("db_scrub_found_rot", None, f64::from(u8::from(rotten)));
+            add("db_found_wrong_total", None, h.found_total as f64);
+            add("db_withheld", None, f64::from(u8::from(h.withheld.is_some())));
             add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
         }
         for log in self.parts.logs.opened() {

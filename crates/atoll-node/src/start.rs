@@ -330,8 +330,11 @@ async fn bring_up(
     let figures = NodeFigures::start(handle.clone(), parts.clone());
     let operations = Arc::new(NodeOperations::new(parts.clone()));
     let (env, logs, changes) = (parts.env.clone(), parts.logs.clone(), parts.changes.clone());
-    let backend =
-        Arc::new(doors::NodeBackend::new(env, logs, changes, operations).with_tables(parts.tables.clone()));
+    let backend = Arc::new(
+        doors::NodeBackend::new(env, logs, changes, operations)
+            .with_tables(parts.tables.clone())
+            .with_database(parts.database.clone()),
+    );
     let mut tasks = Vec::new();
     let stop = stopped(stopping.clone());
     tasks.push(tokio::spawn(async move {

@@ -90,7 +90,8 @@ impl Applier {
             }
         }
         let late = mutant(Mutant::DbViewBeforeEvents);
-        if !late {
+        let withheld = self.core.is_withheld();
+        if !late && !withheld {
             self.replica.tell();
         }
         self.core.publish(self.replica.publish());
@@ -98,7 +99,7 @@ impl Applier {
             self.replica.tell();
         }
         for answer in answers {
-            answer.give(&self.core);
+            answer.give(&self.core, withheld);
         }
         self.core.figures(|f| {
             f.commands += commands;
@@ -191,7 +192,7 @@ impl Applier {
         self.core.figures(|f| {
             (f.committed_below, f.durable_below) = (below, below);
             f.samples.clear();
-            f.divergence = None;
+            (f.divergence, f.scrubbed) = (None, None);
         });
         self.core.forget_wrong();
         self.core.skip(below, |op| self.replica.is_behind(op));
@@ -211,11 +212,17 @@ impl Applier {
 }
 
 impl Answer {
-    fn give(self, core: &Core) {
+    /// `withheld`: what this replica answers is not to be relied on.
+    fn give(self, core: &Core, withheld: bool) {
         let (position, time_ms) = (self.position, self.time_ms);
         let op = self.waiting.op;
         let callers = self.waiting.callers;
         match self.outcome {
+            Outcome::Applied(_) if withheld => {
+                for caller in callers {
+                    caller.complete(Err(ProposeError::Doubtful));
+                }
+            }
             Outcome::Applied(replies) => {
                 for ((index, caller), reply) in (0..).zip(callers).zip(replies) {
                     caller.complete(Ok(Applied { position, index, time_ms, reply }));

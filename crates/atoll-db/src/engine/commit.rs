@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use atoll_log::LogPos;
 use bytes::Bytes;
 
-use crate::replica::CommitJob;
+use super::{OpenError, Options};
+use crate::replica::{CommitJob, Ranges};
 use crate::store::{Store, StoreError, StoreSnapshot};
 
 /// A commit that was done.
@@ -39,39 +40,66 @@ pub(crate) trait Committer: Send {
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError>;
 }
 
-fn run(store: &mut dyn Store, job: &CommitJob, durable: bool) -> Result<Committed, StoreError> {
-    store.commit(job.changes())?;
-    if durable {
-        store.persist()?;
-    }
-    let (base, below, store_bytes) = (store.snapshot(), job.below(), store.size_bytes());
-    Ok(Committed { base, below, durable, store_bytes })
+/// A store, and the hashes of its ranges, which change with every commit.
+struct Kept {
+    store: Box<dyn Store>,
+    ranges: Ranges,
+    range_keys: u64,
 }
 
-fn refill(store: &mut dyn Store, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
-    match step {
-        Refill::Begin => store.begin_refill()?,
-        Refill::Items(items) => store.refill(items)?,
-        Refill::Finish => store.finish_refill()?,
+impl Kept {
+    fn new(store: Box<dyn Store>, range_keys: u64) -> Result<Self, StoreError> {
+        let ranges = Ranges::read(&*store.snapshot(), range_keys)?;
+        Ok(Kept { store, ranges, range_keys })
     }
-    Ok(store.snapshot())
+
+    fn run(&mut self, job: &mut CommitJob, durable: bool) -> Result<Committed, StoreError> {
+        let store = &mut *self.store;
+        store.commit(job.take_changes(&mut self.ranges))?;
+        self.ranges.divide(&*store.snapshot())?;
+        let divided = self.ranges.take_changes();
+        if !divided.is_empty() {
+            store.commit(divided)?;
+        }
+        if durable {
+            store.persist()?;
+        }
+        let (base, below, store_bytes) = (store.snapshot(), job.below(), store.size_bytes());
+        Ok(Committed { base, below, durable, store_bytes })
+    }
+
+    fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
+        match step {
+            Refill::Begin => self.store.begin_refill()?,
+            Refill::Items(items) => self.store.refill(items)?,
+            Refill::Finish => {
+                self.store.finish_refill()?;
+                self.ranges = Ranges::read(&*self.store.snapshot(), self.range_keys)?;
+            }
+        }
+        Ok(self.store.snapshot())
+    }
 }
 
 /// Commits in the caller's thread.
 pub(crate) struct Here {
-    store: Box<dyn Store>,
+    kept: Kept,
     outcome: Option<Result<Committed, StoreError>>,
 }
 
 impl Here {
-    pub(crate) fn new(store: Box<dyn Store>) -> Self {
-        Here { store, outcome: None }
+    /// Over a store.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn new(store: Box<dyn Store>, options: &Options) -> Result<Self, StoreError> {
+        Ok(Here { kept: Kept::new(store, options.range_keys)?, outcome: None })
     }
 }
 
 impl Committer for Here {
-    fn start(&mut self, job: CommitJob, durable: bool) {
-        self.outcome = Some(run(&mut *self.store, &job, durable));
+    fn start(&mut self, mut job: CommitJob, durable: bool) {
+        self.outcome = Some(self.kept.run(&mut job, durable));
     }
 
     fn outcome(&mut self, _wait: bool) -> Option<Result<Committed, StoreError>> {
@@ -79,7 +107,7 @@ impl Committer for Here {
     }
 
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
-        refill(&mut *self.store, step)
+        self.kept.refill(step)
     }
 }
 
@@ -105,18 +133,20 @@ impl Aside {
     /// Starts the thread; `kick` is called when a job is done.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system gives no thread, or the store cannot be read.
     pub(crate) fn start(
-        mut store: Box<dyn Store>,
+        store: Box<dyn Store>,
+        options: &Options,
         kick: impl Fn() + Send + 'static,
-    ) -> std::io::Result<Self> {
+    ) -> Result<Self, OpenError> {
+        let mut kept = Kept::new(store, options.range_keys)?;
         let (jobs, orders) = sync_channel::<Job>(1);
         let (done, outcomes) = sync_channel(1);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
             while let Ok(job) = orders.recv() {
                 match job {
-                    Job::Commit(job, durable) => {
-                        let outcome = run(&mut *store, &job, durable);
+                    Job::Commit(mut job, durable) => {
+                        let outcome = kept.run(&mut job, durable);
                         drop(job);
                         if done.send(outcome).is_err() {
                             return;
@@ -124,7 +154,7 @@ impl Aside {
                         kick();
                     }
                     // Nobody who waits has gone: the applier waits for each step.
-                    Job::Refill(step, answer) => drop(answer.send(refill(&mut *store, step))),
+                    Job::Refill(step, answer) => drop(answer.send(kept.refill(step))),
                 }
             }
         })?;

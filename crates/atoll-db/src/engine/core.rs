@@ -1,6 +1,8 @@
 //! What all engines of a replica share: the published state, who waits for it, and the way to the log.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -12,7 +14,7 @@ use atoll_log::{LogError, LogPos, OpId};
 use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
 use crate::replica::{Halt, HashAt};
-use crate::transfer::{HashTold, ReplicaTold, Scrubbed};
+use crate::transfer::{HashTold, ReplicaTold, Rot, Scrubbed};
 use crate::view::Published;
 
 /// A command on its way to the log.
@@ -75,6 +77,12 @@ pub struct Health {
     pub divergence: Option<Divergence>,
     /// The last time that the store was read again as a whole.
     pub scrubbed: Option<Scrubbed>,
+    /// Why nothing is read or proposed at this replica until it has the state of a peer; None: all is well.
+    pub withheld: Option<Finding>,
+    /// What was found wrong in this life, the last ones; they stay when all is well again.
+    pub found: Vec<Finding>,
+    /// How many in all.
+    pub found_total: u64,
     /// What keeps it from reading the log, the last time that something did.
     pub trouble: Option<String>,
     /// Why it applies no more.
@@ -107,6 +115,30 @@ pub struct Divergence {
     pub theirs: u128,
 }
 
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Two replicas differ.
+    Differs(Divergence),
+    /// The store of this one does not have what was written to it.
+    Rot(Rot),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Differs(Divergence { below, mine, peer, theirs }) => write!(
+                f,
+                "the hash of entries below {below} is {mine:032x} at this replica, {theirs:032x} at that of node {peer}"
+            ),
+            Finding::Rot(rot) => write!(f, "the store does not have what was written to it: {rot}"),
+        }
+    }
+}
+
+/// Findings that are remembered.
+const FOUND_AT_MOST: usize = 8;
+
 /// Figures that the applier keeps up to date.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
@@ -122,6 +154,9 @@ pub(crate) struct Figures {
     pub(crate) refilling: Option<Refilling>,
     pub(crate) divergence: Option<Divergence>,
     pub(crate) scrubbed: Option<Scrubbed>,
+    pub(crate) withheld: Option<Finding>,
+    pub(crate) found: VecDeque<Finding>,
+    pub(crate) found_total: u64,
     pub(crate) samples: Vec<HashAt>,
 }
 
@@ -138,6 +173,8 @@ struct State {
     applied: BTreeMap<LogPos, Vec<Reached>>,
     /// This replica is the one that is wrong: the learner is to refill it.
     wrong: bool,
+    /// Somebody wants the store to be read again.
+    scrub: bool,
     learner: Option<Waker>,
 }
 
@@ -176,6 +213,8 @@ pub(crate) struct Core {
     pub(crate) proposer: Proposer,
     path: Box<dyn Path>,
     published: Mutex<Arc<Published>>,
+    /// This replica was found to be wrong, and is not refilled yet.
+    withheld: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -186,14 +225,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Core {
     pub(crate) fn new(proposer: Proposer, path: Box<dyn Path>, published: Arc<Published>) -> Arc<Core> {
         let published = Mutex::new(published);
-        Arc::new(Core { proposer, path, published, state: Mutex::default() })
+        let withheld = AtomicBool::new(false);
+        Arc::new(Core { proposer, path, published, withheld, state: Mutex::default() })
     }
 
     pub(crate) fn propose(self: &Arc<Self>, proposal: Proposal) -> Result<Proposed, Busy> {
+        if self.is_withheld() {
+            return Ok(Ticket::ready(Err(ProposeError::Withheld)));
+        }
         self.path.propose(self, proposal)
     }
 
     pub(crate) fn barrier(self: &Arc<Self>) -> Ticket<Result<LogPos, BarrierError>> {
+        if self.is_withheld() {
+            return Ticket::ready(Err(BarrierError::Withheld));
+        }
         self.path.barrier(self)
     }
 
@@ -224,13 +270,20 @@ impl Core {
             refilling: figures.refilling,
             divergence: figures.divergence,
             scrubbed: figures.scrubbed,
+            withheld: figures.withheld,
+            found: figures.found.into(),
+            found_total: figures.found_total,
             trouble: figures.trouble,
             halted: state.halted.clone(),
         }
     }
 
     pub(crate) fn figures(&self, change: impl FnOnce(&mut Figures)) {
-        change(&mut lock(&self.state).figures);
+        self.figures_of(change);
+    }
+
+    fn figures_of<T>(&self, change: impl FnOnce(&mut Figures) -> T) -> T {
+        change(&mut lock(&self.state).figures)
     }
 
     pub(crate) fn durable_below(&self) -> LogPos {
@@ -253,22 +306,60 @@ impl Core {
         }
     }
 
+    /// True while this replica is known to be wrong: nothing of it may be shown.
+    pub(crate) fn is_withheld(&self) -> bool {
+        self.withheld.load(Ordering::Acquire)
+    }
+
     /// Another replica differs; `wrong`: it is this one that must be refilled.
     pub(crate) fn diverged(&self, found: Divergence, wrong: bool) {
-        self.judged(wrong, |figures| figures.divergence = Some(found));
+        let known = self.figures_of(|f| f.divergence.replace(found.clone()).is_some());
+        if !known || wrong {
+            self.judged(Finding::Differs(found), wrong);
+        }
+    }
+
+    /// All replicas agree where they can be compared.
+    pub(crate) fn agreed(&self) {
+        self.figures(|f| f.divergence = None);
     }
 
     /// The store was read again; `refill`: if something is wrong, this replica is to be refilled.
-    pub(crate) fn scrubbed(&self, found: Scrubbed, refill: bool) {
-        self.judged(refill && found.wrong.is_some(), |figures| figures.scrubbed = Some(found));
+    pub(crate) fn scrubbed(&self, scrubbed: Scrubbed, refill: bool) {
+        let wrong = scrubbed.wrong.clone();
+        self.figures(|f| f.scrubbed = Some(scrubbed));
+        if let Some(rot) = wrong {
+            self.judged(Finding::Rot(rot), refill);
+        }
     }
 
-    fn judged(&self, wrong: bool, note: impl FnOnce(&mut Figures)) {
+    /// The store is to be read again soon.
+    pub(crate) fn ask_for_scrub(&self) {
+        lock(&self.state).scrub = true;
+    }
+
+    /// Whether somebody asked for that since the last time.
+    pub(crate) fn take_scrub(&self) -> bool {
+        std::mem::take(&mut lock(&self.state).scrub)
+    }
+
+    /// Something must not be. `wrong`: from here on nothing of this replica is shown, until it is refilled.
+    fn judged(&self, found: Finding, wrong: bool) {
         let learner = {
             let mut state = lock(&self.state);
-            note(&mut state.figures);
-            state.wrong |= wrong;
-            if wrong { state.learner.take() } else { None }
+            let figures = &mut state.figures;
+            if figures.found.len() == FOUND_AT_MOST {
+                figures.found.pop_front();
+            }
+            figures.found.push_back(found.clone());
+            figures.found_total += 1;
+            if !wrong {
+                return;
+            }
+            figures.withheld = Some(found);
+            state.wrong = true;
+            self.withheld.store(true, Ordering::Release);
+            state.learner.take()
         };
         if let Some(learner) = learner {
             learner.wake();
@@ -287,7 +378,10 @@ impl Core {
 
     /// The state was replaced: what was found wrong with it is past.
     pub(crate) fn forget_wrong(&self) {
-        lock(&self.state).wrong = false;
+        let mut state = lock(&self.state);
+        state.wrong = false;
+        state.figures.withheld = None;
+        self.withheld.store(false, Ordering::Release);
     }
 
     /// Entries of this node that `is_behind` were applied by others, and their answers are lost.

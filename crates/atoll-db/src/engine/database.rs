@@ -14,7 +14,7 @@ use super::propose::{LogPath, ToLog};
 use super::{Engine, Health, Options};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
-use crate::replica::{Halt, Replica};
+use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{Store, StoreError};
 use crate::transfer::{Patrol, Shelf, Source};
 
@@ -106,13 +106,13 @@ impl Database {
         let applier = |committer| Applier::new(replica, core.clone(), committer, &options);
         let feed: Box<dyn Feed> = match threads {
             Threads::None => {
-                let here: Box<dyn Committer> = Box::new(Here::new(store));
+                let here: Box<dyn Committer> = Box::new(Here::new(store, &options)?);
                 Box::new(Direct(applier(here)))
             }
             Threads::Own => {
                 let inlet = Arc::new(Inlet::default());
                 let kicks = inlet.clone();
-                let aside = Aside::start(store, move || kicks.kick())?;
+                let aside = Aside::start(store, &options, move || kicks.kick())?;
                 Box::new(Queued::start(inlet, applier(Box::new(aside)), options.max_unapplied_bytes)?)
             }
         };
@@ -136,6 +136,17 @@ impl Database {
     /// How far this replica is.
     pub fn health(&self) -> Health {
         self.core.health()
+    }
+
+    /// Hashes of the state of this replica, see [`Engine::hashes`].
+    pub fn hashes(&self) -> Vec<HashAt> {
+        self.core.samples()
+    }
+
+    /// Has the store read again as a whole at the next patrol, and not only when it is due. [`Health::scrubbed`] tells what came of it.
+    /// Of a replica that was opened without a cluster nothing comes of it.
+    pub fn scrub(&self) {
+        self.core.ask_for_scrub();
     }
 
     /// Why this replica applies no more, if so.

@@ -33,6 +33,11 @@ pub enum ProposeError {
     /// It did not happen, and will not: this replica applies no more.
     #[error("not proposed: this replica stopped: {0}")]
     Stopped(Halt),
+    /// It did not happen, and will not: this replica was found to be wrong.
+    #[error(
+        "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
+    )]
+    Withheld,
     /// It may have happened, or may yet.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
@@ -42,6 +47,9 @@ pub enum ProposeError {
     /// It may be in the log; this replica has skipped over it by a snapshot, and the answer is lost.
     #[error("unknown outcome: this replica was refilled from a snapshot at log position {0}")]
     Skipped(LogPos),
+    /// It was applied here, after this replica was found to be wrong: the answer is not to be relied on.
+    #[error("unknown outcome: this replica was found to be wrong and fetches the state from a peer")]
+    Doubtful,
 }
 
 impl ProposeError {
@@ -51,8 +59,12 @@ impl ProposeError {
             ProposeError::TooLarge { .. }
             | ProposeError::NotProposed(_)
             | ProposeError::Refused
+            | ProposeError::Withheld
             | ProposeError::Stopped(_) => true,
-            ProposeError::Unknown(_) | ProposeError::Halted(_) | ProposeError::Skipped(_) => false,
+            ProposeError::Unknown(_)
+            | ProposeError::Halted(_)
+            | ProposeError::Skipped(_)
+            | ProposeError::Doubtful => false,
         }
     }
 }
@@ -66,6 +78,9 @@ pub enum BarrierError {
     /// The replica does not get there.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+    /// This replica was found to be wrong.
+    #[error("this replica was found to be wrong and fetches the state from a peer; go on at another node")]
+    Withheld,
 }
 
 /// The replica applies no more.

@@ -35,7 +35,7 @@ use crate::replica::{Halt, HashAt};
 use crate::view::View;
 
 pub(crate) use self::core::Proposal;
-pub use self::core::{Divergence, Health, Refilling};
+pub use self::core::{Divergence, Finding, Health, Refilling};
 pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;
@@ -106,9 +106,21 @@ impl<A: Application> Engine<A> {
         self.core.barrier()
     }
 
-    /// The newest published state of this node. Never goes back, but may lag behind other nodes.
+    /// The newest published state of this node. Never goes back, but may lag behind other nodes. While this replica is known to be
+    /// wrong ([`Health::withheld`]) every read of it is an error.
     pub fn view(&self) -> View {
-        View::new(self.core.published(), A::ID)
+        // First the state: of one that was found wrong meanwhile nothing is shown.
+        let published = self.core.published();
+        match self.core.is_withheld() {
+            true => View::withheld(published, A::ID),
+            false => View::new(published, A::ID),
+        }
+    }
+
+    /// Whether this replica was found to be wrong and is not refilled yet: reads fail, proposals and barriers are refused. Clients
+    /// are served at another node.
+    pub fn is_withheld(&self) -> bool {
+        self.core.is_withheld()
     }
 
     /// Completed when all entries below `below` (not at it) are in the view; with how far it got. For a caller that has seen a later

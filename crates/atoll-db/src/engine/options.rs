@@ -34,6 +34,9 @@ pub struct Options {
     pub patrol_every: Duration,
     /// How often the store is read again as a whole. Too small: the disk is busy with it. Too large: rot is found late.
     pub scrub_every: Duration,
+    /// A scrub names what is wrong by ranges of about so many keys, where there are few in all; with many keys they are larger. Too
+    /// small: every commit writes many hashes of ranges. Too large: little is said by a range.
+    pub range_keys: u64,
     /// Entries of the log that are kept behind what all replicas have. Too small: a node that was away for a short time fetches
     /// the whole state. Too large: disk.
     pub keep_entries: u64,
@@ -54,6 +57,7 @@ impl Default for Options {
             idle_after: Duration::from_secs(1),
             patrol_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
+            range_keys: 4096,
             keep_entries: 20_000,
         }
     }

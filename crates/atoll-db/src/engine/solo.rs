@@ -72,8 +72,9 @@ impl Solo {
         let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
         let core = Core::new(proposer, Box::new(AlonePath(alone.clone())), published);
-        *alone.applier() =
-            Some((Applier::new(replica, core.clone(), Box::new(Here::new(store)), &Options::default()), 0));
+        let options = Options::default();
+        let here = Here::new(store, &options)?;
+        *alone.applier() = Some((Applier::new(replica, core.clone(), Box::new(here), &options), 0));
         Ok(Solo { core, alone })
     }
 

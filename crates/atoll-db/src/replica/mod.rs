@@ -6,11 +6,13 @@
 //! | `working.rs` | the state under a command, and how writes are taken back |
 //! | `proposers.rs` | exactly once |
 //! | `state_hash.rs` | a hash of the state, to be compared between replicas |
+//! | `ranges.rs` | the same by ranges of keys, to be compared with the store |
 //! | `record.rs` | what the engine itself keeps in the store |
 //!
 //! No thread, no clock, no log here: [`crate::engine`] drives it.
 
 mod proposers;
+mod ranges;
 mod record;
 mod state_hash;
 mod working;
@@ -33,10 +35,11 @@ use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use crate::view::Published;
 
 use proposers::{Judged, Proposers};
+pub(crate) use ranges::{FIRST, Ranges};
 pub(crate) use record::StateRecord;
 pub use state_hash::HashAt;
-pub(crate) use state_hash::StateHash;
-use state_hash::{SAMPLE_EVERY, SAMPLES};
+pub(crate) use state_hash::of as hash_of;
+use state_hash::{Before, SAMPLE_EVERY, SAMPLES, StateHash};
 pub(crate) use working::{Mark, Working};
 
 /// Why a replica applies no more. Local reads go on, of the state before the entry at `at`.
@@ -95,6 +98,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct CommitJob {
     layer: Arc<VersionedMap>,
+    befores: Vec<Before>,
     record: StateRecord,
 }
 
@@ -104,9 +108,11 @@ impl CommitJob {
         self.record.next
     }
 
-    /// Everything that changed, as one batch.
-    pub(crate) fn changes(&self) -> Vec<Change> {
+    /// Everything that changed, as one batch; the ranges take note of it.
+    pub(crate) fn take_changes(&mut self, ranges: &mut Ranges) -> Vec<Change> {
         let mut changes = self.layer.newest();
+        ranges.note(&changes, std::mem::take(&mut self.befores));
+        changes.extend(ranges.take_changes());
         changes.push(self.record.change());
         changes
     }
@@ -333,7 +339,7 @@ impl Replica {
         invariant!(layers.frozen.is_none(), "one commit at a time");
         let full = std::mem::replace(&mut layers.active, Arc::new(VersionedMap::new(self.live.clone())));
         layers.frozen = Some(full.clone());
-        CommitJob { layer: full, record: self.record() }
+        CommitJob { layer: full, befores: self.working.take_befores(), record: self.record() }
     }
 
     /// What was set aside is in the store. What is published must be published anew to show it.

@@ -28,14 +28,35 @@ pub struct HashAt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateHash(pub(crate) u128);
 
-fn of(key: &[u8], value: &[u8]) -> u128 {
+/// What a key with its value adds to the sum.
+pub(crate) fn of(key: &[u8], value: &[u8]) -> u128 {
     XxHash3_128::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
+/// What a key had before the writes that are not committed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub(crate) key: Bytes,
+    /// What it added to the sum.
+    pub(crate) part: u128,
+    /// Whether it was there.
+    pub(crate) present: bool,
+}
+
+#[cfg(test)]
+impl Before {
+    pub(crate) fn of(key: Bytes, value: Option<&Bytes>) -> Self {
+        Before { part: value.map_or(0, |value| of(&key, value)), present: value.is_some(), key }
+    }
+}
+
 impl StateHash {
-    pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) {
+    /// A key has another value; what the old one had added.
+    pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) -> u128 {
         let part = |value: Option<&Bytes>| value.map_or(0, |v| of(key, v));
-        self.0 = self.0.wrapping_sub(part(old)).wrapping_add(part(new));
+        let gone = part(old);
+        self.0 = self.0.wrapping_sub(gone).wrapping_add(part(new));
+        gone
     }
 
     /// With what the engine keeps besides.

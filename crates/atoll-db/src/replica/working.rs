@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::state_hash::StateHash;
+use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
 use crate::store::{Prior, StoreError};
@@ -19,6 +19,8 @@ pub(crate) struct Working {
     pub(crate) version: u64,
     pub(crate) hash: StateHash,
     undo: Vec<(Bytes, Prior)>,
+    /// What keys had below the layer that takes the writes; of a key that is there more than once, the first one counts.
+    befores: Vec<Before>,
     seen: Vec<(Bytes, Option<Bytes>)>,
     /// The first failure of the store since the last [`Working::take_failure`].
     failed: Option<StoreError>,
@@ -33,7 +35,15 @@ pub(crate) struct Mark {
 
 impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
-        Working { layers, version, hash, undo: Vec::new(), seen: Vec::new(), failed: None }
+        Working {
+            layers,
+            version,
+            hash,
+            undo: Vec::new(),
+            befores: Vec::new(),
+            seen: Vec::new(),
+            failed: None,
+        }
     }
 
     pub(crate) fn get(&mut self, key: Bytes) -> Option<Bytes> {
@@ -69,8 +79,11 @@ impl Working {
 
     pub(crate) fn write(&mut self, key: Bytes, value: Option<Bytes>) {
         let old = self.get(key.clone());
-        self.hash.replace(&key, old.as_ref(), value.as_ref());
+        let part = self.hash.replace(&key, old.as_ref(), value.as_ref());
         let prior = self.layers.active.put(key.clone(), value, self.version);
+        if matches!(prior, Prior::None) {
+            self.befores.push(Before { key: key.clone(), part, present: old.is_some() });
+        }
         self.undo.push((key, prior));
     }
 
@@ -84,6 +97,9 @@ impl Working {
         while self.undo.len() > to.undo
             && let Some((key, prior)) = self.undo.pop()
         {
+            if matches!(prior, Prior::None) {
+                self.befores.pop();
+            }
             self.layers.active.undo(&key, prior, self.version);
         }
         self.hash = to.hash;
@@ -98,6 +114,11 @@ impl Working {
     /// The entry is done: what it wrote stays.
     pub(crate) fn keep(&mut self) {
         self.undo.clear();
+    }
+
+    /// The layer that takes the writes is another one from here on.
+    pub(crate) fn take_befores(&mut self) -> Vec<Before> {
+        std::mem::take(&mut self.befores)
     }
 
     pub(crate) fn take_failure(&mut self) -> Option<StoreError> {

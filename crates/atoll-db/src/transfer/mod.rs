@@ -25,6 +25,6 @@ pub use chunk::{Chunk, ChunkError};
 pub(crate) use fetch::fetch;
 pub use message::{AskReplica, ChunkTold, FetchChunk, HashTold, ReplicaTold};
 pub(crate) use patrol::Patrol;
-pub use scrub::{Rot, Scrubbed};
+pub use scrub::{Fault, Rot, Scrubbed};
 pub(crate) use server::Source;
 pub use server::{ReplicaRole, Shelf};

@@ -45,7 +45,7 @@ impl Patrol {
             let told = self.ask().await;
             self.compare(&told);
             self.trim(&told).await;
-            if self.env.now() >= next_scrub {
+            if self.core.take_scrub() || self.env.now() >= next_scrub {
                 self.scrub().await;
                 next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
             }
@@ -66,6 +66,10 @@ impl Patrol {
     }
 
     fn compare(&self, told: &BTreeMap<NodeId, Option<ReplicaTold>>) {
+        if self.core.is_withheld() {
+            return;
+        }
+        let mut compared = false;
         let mine = self.core.samples();
         let hash_at = |hashes: &[HashAt], below| hashes.iter().find(|h| h.below == below).map(|h| h.hash);
         for sample in mine.iter().rev() {
@@ -76,6 +80,7 @@ impl Patrol {
                     Some((*node, hash_at(&hashes, sample.below)?))
                 })
                 .collect();
+            compared |= !theirs.is_empty();
             let Some((node, hash)) = theirs.iter().find(|(_, hash)| *hash != sample.hash) else { continue };
             hit("db.patrol.differ");
             let against = theirs.iter().filter(|(_, h)| h == hash).count();
@@ -85,9 +90,15 @@ impl Patrol {
             self.core.diverged(found, against > with);
             return;
         }
+        if compared {
+            self.core.agreed();
+        }
     }
 
     async fn scrub(&self) {
+        if self.core.is_withheld() {
+            return;
+        }
         let base = self.core.published().layers.base.clone();
         let found = scrub(&self.env, base, self.threads).await;
         let me = self.env.node();

@@ -1,8 +1,9 @@
 //! The store is read again, as a whole and slowly: what it has must be what was written to it.
 //!
-//! The hash of everything that a read snapshot shows must be the one in its own state record. What cannot be read is named by its
-//! keys; of what reads well but is not what was written, only the sum is known to be wrong.
+//! The hash of every range of keys that a read snapshot shows must be the one that its commits kept (`replica/ranges.rs`). So both what
+//! cannot be read and what reads well but is not what was written are named by their keys.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use atoll_log::LogPos;
 
 use super::server::in_thread;
 use crate::key_range::{Direction, KeyRange};
-use crate::replica::{StateHash, StateRecord};
+use crate::replica::{FIRST, Ranges, StateRecord, hash_of};
 use crate::store::{StoreError, StoreSnapshot};
 
 /// Entries that are read at once.
@@ -36,57 +37,124 @@ pub struct Scrubbed {
 /// A part of the store that is not what was written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rot {
-    /// The first key that may be in it, as the store has it: with the application's number in front.
-    pub from: Bytes,
-    /// What the store said, or which hashes differ.
-    pub reason: String,
+    /// The keys that it is among, as the store has them: with the application's number in front.
+    pub keys: KeyRange,
+    /// Of entries below.
+    pub below: LogPos,
+    /// How it was noticed.
+    pub fault: Fault,
+    /// So many more ranges are wrong.
+    pub more: u64,
+}
+
+/// How it was noticed that the store does not have what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It cannot be read.
+    Unreadable(StoreError),
+    /// It reads well, and is something else.
+    Differs {
+        /// The hash of what was written.
+        written: u128,
+        /// The hash of what was read.
+        read: u128,
+    },
+}
+
+impl fmt::Display for Rot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "keys from \"{}\" ", self.keys.start.escape_ascii())?;
+        match &self.keys.end {
+            Some(end) => write!(f, "to \"{}\" (not in it)", end.escape_ascii())?,
+            None => write!(f, "on")?,
+        }
+        write!(f, ", entries below {}: ", self.below)?;
+        match &self.fault {
+            Fault::Unreadable(error) => write!(f, "{error}")?,
+            Fault::Differs { written, read } => {
+                write!(f, "the hash of what was written is {written:032x}, of what is read {read:032x}")?;
+            }
+        }
+        if self.more > 0 {
+            write!(f, "; and {} more such ranges", self.more)?;
+        }
+        Ok(())
+    }
 }
 
 type Read = Result<Vec<(Bytes, Bytes)>, StoreError>;
 
-/// Reads everything. The pause between pages is the caller's only cost beside the reads.
-pub(super) async fn scrub(env: &Env, base: Arc<dyn StoreSnapshot>, threads: bool) -> Scrubbed {
-    let record = match StateRecord::read(&*base) {
-        Ok(record) => record,
-        Err(error) => {
-            let wrong = Some(Rot { from: Bytes::new(), reason: error.to_string() });
-            return Scrubbed { below: LogPos::ZERO, keys: 0, wrong };
-        }
-    };
-    let mut done = Scrubbed { below: record.next, keys: 0, wrong: None };
-    let mut hash = StateHash::default();
-    // The engine's own keys come first and are not in the hash.
-    let mut left = KeyRange { start: Bytes::from_static(&[1]), end: None };
-    loop {
-        let page = match read(base.clone(), left.clone(), threads).await {
-            Ok(page) => page,
-            Err(error) => {
-                hit("db.scrub.unreadable");
-                done.wrong = Some(Rot { from: left.start, reason: error.to_string() });
-                return done;
-            }
-        };
-        for (key, value) in &page {
-            hash.replace(key, None, Some(value));
-        }
-        done.keys += page.len() as u64;
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
-            _ => break,
-        }
-        env.sleep(PAUSE).await;
-    }
-    if hash.0 != record.hash {
-        hit("db.scrub.differs");
-        let reason = format!("the hash of all keys is {:032x}, of all writes {:032x}", hash.0, record.hash);
-        done.wrong = Some(Rot { from: Bytes::from_static(&[1]), reason });
-    }
-    done
+struct Scrub<'a> {
+    env: &'a Env,
+    base: Arc<dyn StoreSnapshot>,
+    threads: bool,
+    done: Scrubbed,
 }
 
-async fn read(base: Arc<dyn StoreSnapshot>, range: KeyRange, threads: bool) -> Read {
-    let page = move || base.page(&range, Direction::Forward, PAGE_ENTRIES);
-    let wait: Ticket<Read> = if threads { in_thread("scrub", page) } else { Ticket::ready(page()) };
-    let gone = |_| Err(StoreError { doing: "read", reason: "its reader is gone".to_owned() });
-    wait.await.unwrap_or_else(gone)
+/// Reads everything. The pause between pages is the caller's only cost beside the reads.
+pub(super) async fn scrub(env: &Env, base: Arc<dyn StoreSnapshot>, threads: bool) -> Scrubbed {
+    let done = Scrubbed { below: LogPos::ZERO, keys: 0, wrong: None };
+    let mut scrub = Scrub { env, base, threads, done };
+    let engine = KeyRange::new(Bytes::new(), Bytes::from_static(FIRST));
+    match StateRecord::read(&*scrub.base)
+        .and_then(|record| Ok((record, Ranges::read(&*scrub.base, u64::MAX)?)))
+    {
+        Err(error) => scrub.found(engine, Fault::Unreadable(error)),
+        Ok((record, ranges)) => {
+            scrub.done.below = record.next;
+            for (index, row) in ranges.rows.iter().enumerate() {
+                scrub.range(ranges.range(index), row.sum).await;
+            }
+            // Both are the engine's own words: they can only differ if one of them was altered.
+            if ranges.total() != record.hash && scrub.done.wrong.is_none() {
+                scrub.found(engine, Fault::Differs { written: record.hash, read: ranges.total() });
+            }
+        }
+    }
+    scrub.done
+}
+
+impl Scrub<'_> {
+    fn found(&mut self, keys: KeyRange, fault: Fault) {
+        let below = self.done.below;
+        match &mut self.done.wrong {
+            Some(first) => first.more += 1,
+            None => self.done.wrong = Some(Rot { keys, below, fault, more: 0 }),
+        }
+    }
+
+    async fn range(&mut self, range: KeyRange, written: u128) {
+        let mut left = range.clone();
+        let mut read = 0u128;
+        loop {
+            let page = match self.read(left.clone()).await {
+                Ok(page) => page,
+                Err(error) => {
+                    hit("db.scrub.unreadable");
+                    return self.found(range, Fault::Unreadable(error));
+                }
+            };
+            for (key, value) in &page {
+                read = read.wrapping_add(hash_of(key, value));
+            }
+            self.done.keys += page.len() as u64;
+            self.env.sleep(PAUSE).await;
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+                _ => break,
+            }
+        }
+        if read != written {
+            hit("db.scrub.differs");
+            self.found(range, Fault::Differs { written, read });
+        }
+    }
+
+    async fn read(&self, range: KeyRange) -> Read {
+        let base = self.base.clone();
+        let page = move || base.page(&range, Direction::Forward, PAGE_ENTRIES);
+        let wait: Ticket<Read> = if self.threads { in_thread("scrub", page) } else { Ticket::ready(page()) };
+        let gone = |_| Err(StoreError { doing: "read", reason: "its reader is gone".to_owned() });
+        wait.await.unwrap_or_else(gone)
+    }
 }

@@ -120,6 +120,9 @@ impl ReplicaRole {
         if source.core.halted().is_some() {
             return Err("this replica has stopped".to_owned());
         }
+        if source.core.is_withheld() {
+            return Err("this replica was found to be wrong".to_owned());
+        }
         if self.open.len() >= MOST_SNAPSHOTS {
             return Err(format!("{MOST_SNAPSHOTS} snapshots are handed out, which is the most: try again"));
         }

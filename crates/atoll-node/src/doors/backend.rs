@@ -164,6 +164,11 @@ pub trait Backend: Send + Sync {
     /// Status and membership.
     fn operations(&self) -> Arc<dyn Operations>;
 
+    /// The database, if it is open on this node.
+    fn database(&self) -> Option<atoll_db::Database> {
+        None
+    }
+
     /// The tables, if the database is open on this node.
     fn tables(&self) -> Option<super::tables::TablesHandle> {
         None

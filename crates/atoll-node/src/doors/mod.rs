@@ -12,6 +12,7 @@
 //! | `append_stream.rs` | the streaming append: the hot path |
 //! | `read.rs` | the streaming read |
 //! | `chain_service.rs`, `cluster_service.rs` | reconfiguration, status, membership |
+//! | `database_service.rs` | the replica of this node |
 //! | `tables/` | tables, on the database |
 //! | `metrics.rs` | `GET /metrics` |
 //! | `zookeeper.rs` | the door of ZooKeeper's clients, on the database |
@@ -20,6 +21,7 @@ mod append_stream;
 pub mod backend;
 mod chain_service;
 mod cluster_service;
+mod database_service;
 mod log_service;
 pub mod metrics;
 mod read;
@@ -34,6 +36,7 @@ use std::time::Duration;
 use atoll_client::proto;
 use atoll_client::proto::chain_service_server::ChainServiceServer;
 use atoll_client::proto::cluster_service_server::ClusterServiceServer;
+use atoll_client::proto::database_service_server::DatabaseServiceServer;
 use atoll_client::proto::log_service_server::LogServiceServer;
 use atoll_client::proto::table_service_server::TableServiceServer;
 use tokio::net::TcpListener;
@@ -109,6 +112,7 @@ pub async fn serve_grpc(
         )
         .add_service(ChainServiceServer::new(chain_service::Door::new(shared.clone())))
         .add_service(ClusterServiceServer::new(cluster_service::Door::new(shared.clone())))
+        .add_service(DatabaseServiceServer::new(database_service::Door::new(shared.clone())))
         .add_service(
             TableServiceServer::new(tables::Door::new(shared)).max_decoding_message_size(MAX_REQUEST_BYTES),
         )

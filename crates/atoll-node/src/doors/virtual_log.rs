@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
 use super::tables::{TablesCell, TablesHandle};
+use crate::database::DatabaseCell;
 use crate::logs::{Logs, OpenError};
 use crate::members::change::Changes;
 use crate::members::table::MemberTable;
@@ -30,6 +31,7 @@ pub struct NodeBackend {
     named: Named,
     operations: Arc<dyn Operations>,
     tables: TablesCell,
+    database: DatabaseCell,
 }
 
 impl NodeBackend {
@@ -44,6 +46,7 @@ impl NodeBackend {
             named: Named { env, changes },
             operations,
             tables: TablesCell::default(),
+            database: DatabaseCell::default(),
         }
     }
 
@@ -51,6 +54,12 @@ impl NodeBackend {
     #[must_use]
     pub fn with_tables(self, tables: TablesCell) -> Self {
         NodeBackend { tables, ..self }
+    }
+
+    /// And this database, once it is open.
+    #[must_use]
+    pub fn with_database(self, database: DatabaseCell) -> Self {
+        NodeBackend { database, ..self }
     }
 }
 
@@ -178,6 +187,10 @@ impl Backend for NodeBackend {
 
     fn operations(&self) -> Arc<dyn Operations> {
         self.operations.clone()
+    }
+
+    fn database(&self) -> Option<atoll_db::Database> {
+        self.database.get().cloned()
     }
 
     fn tables(&self) -> Option<TablesHandle> {

@@ -61,6 +61,11 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     let mut reached = Instant::now();
     loop {
         ticks.tick().await;
+        if shared.engine.is_withheld() {
+            tracing::warn!("this replica was found to be wrong: ZooKeeper's clients are sent elsewhere");
+            shared.sessions.end_all(End::OutOfTouch);
+            continue;
+        }
         let began = Instant::now();
         if matches!(tokio::time::timeout(OUT_OF_TOUCH, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
             reached = began;

@@ -41,11 +41,10 @@ fn replied(
             frame::error(out, xid, zxid, code);
             Ok(())
         }
+        // Another node can be read: the client goes there when this connection ends.
         Err(error) => {
-            tracing::error!(%error, "a read of a ZooKeeper client failed");
             out.truncate(at);
-            frame::error(out, xid, zxid, ErrorCode::SystemError);
-            Ok(())
+            Err(Ended::Read(error))
         }
     }
 }

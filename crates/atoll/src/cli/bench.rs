@@ -1,4 +1,6 @@
-//! `atoll bench`: a load with a known number of records outstanding, and what it met.
+//! `atoll bench log`: a load with a known number of records outstanding, and what it met.
+
+mod db;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,6 +34,8 @@ pub struct BenchArgs {
 enum BenchVerb {
     /// Append records: DEPTH workers with one record outstanding each, over one stream, without linger
     Log(BenchLogArgs),
+    /// Put and get rows of a table, at a fixed rate
+    Db(db::BenchDbArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -64,7 +68,10 @@ struct BenchLogArgs {
 
 /// Runs `atoll bench`.
 pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
-    let BenchVerb::Log(bench) = &args.verb;
+    let bench = match &args.verb {
+        BenchVerb::Log(bench) => bench,
+        BenchVerb::Db(bench) => return db::run(&args.common, bench).await,
+    };
     let client = args.common.client().await?;
     let log = client.log(&bench.log)?;
     // Makes the log and the connection, before the clock runs.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `mod.rs` | what all verbs share: addresses, output, errors and exit status |
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
-//! | `chain.rs`, `status.rs`, `node.rs` | operating |
+//! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
@@ -15,6 +15,7 @@ pub mod append;
 pub mod bench;
 pub mod chain;
 pub mod completions;
+pub mod database;
 pub mod log;
 pub mod node;
 pub mod read;

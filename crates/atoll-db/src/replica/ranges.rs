@@ -1,0 +1,314 @@
+//! The hash of the state by ranges of keys, so that a scrub can name where the store does not have what was written to it.
+//!
+//! Kept by whoever commits, in the same batch as the changes, under keys of the engine. The ranges cover all keys of the applications
+//! without gaps; their sums add up to the hash of the state. A range with many keys is divided, which reads it once; neighbours with few
+//! keys are joined. Replicas need not have the same ranges: they depend on when each one commits.
+
+use std::collections::BTreeMap;
+
+use atoll_core::testing::hit;
+use atoll_core::{Decode, Encode, record};
+use bytes::Bytes;
+
+use super::record::StateRecord;
+use super::state_hash::{self, Before};
+use crate::application::AppId;
+use crate::key_range::{Direction, KeyRange};
+use crate::store::{Change, StoreError, StoreSnapshot};
+use crate::view::full_key;
+
+const ENGINE: AppId = AppId(0);
+const PREFIX: &[u8] = b"range/";
+/// The first key that an application can have: those of the engine come before and are not in the hash.
+pub(crate) const FIRST: &[u8] = &[1];
+/// A range is divided above this share of all keys, if that is more than the setting.
+const DIVIDE_ABOVE_SHARE: u64 = 512;
+/// Into so many parts. More: smaller ranges. Fewer: every key is read more often.
+const PARTS: u64 = 4;
+/// Neighbours are joined below this share of that bound.
+const JOIN_BELOW_SHARE: u64 = 8;
+/// Ranges at most; memory, and keys of the engine in every snapshot.
+const MOST_RANGES: usize = 4096;
+/// Ranges that one commit divides: others wait for the next one.
+const DIVIDED_AT_ONCE: usize = 2;
+/// Entries that are read from the store at once.
+const PAGE_ENTRIES: usize = 256;
+
+record! {
+    /// What is stored of a range, under its first key.
+    pub struct RangeRecord {
+        /// How many keys are in it.
+        pub keys: u64,
+        /// The sum of their hashes, see `state_hash.rs`.
+        pub sum: u128,
+    }
+}
+
+/// A range from `start` to the start of the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) start: Bytes,
+    pub(crate) keys: u64,
+    pub(crate) sum: u128,
+}
+
+/// See the module's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ranges {
+    /// In order; the first one begins at [`FIRST`].
+    pub(crate) rows: Vec<Row>,
+    /// See [`crate::Options::range_keys`].
+    most_keys: u64,
+    /// Changed since they were last given to the store: None of a range that is gone.
+    changed: BTreeMap<Bytes, Option<RangeRecord>>,
+}
+
+impl Ranges {
+    /// The ranges of a store; one with everything if there are none. They are divided above so many keys.
+    pub(crate) fn read(from: &dyn StoreSnapshot, most_keys: u64) -> Result<Ranges, StoreError> {
+        let prefix = full_key(ENGINE, PREFIX);
+        let mut rows = Vec::new();
+        let mut left = KeyRange::prefix(&prefix);
+        loop {
+            let page = from.page(&left, Direction::Forward, PAGE_ENTRIES)?;
+            for (key, value) in &page {
+                let RangeRecord { keys, sum } = RangeRecord::from_bytes(value.clone()).map_err(|e| {
+                    StoreError { doing: "read the hashes of its ranges", reason: e.to_string() }
+                })?;
+                rows.push(Row { start: Bytes::copy_from_slice(&key[prefix.len()..]), keys, sum });
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+                _ => break,
+            }
+        }
+        if rows.first().is_none_or(|row| row.start != FIRST) {
+            // Of a store that never had any, all is in one range. Of one that lost some, a scrub will find what is missing.
+            let sum = if rows.is_empty() { StateRecord::read(from)?.hash } else { 0 };
+            rows.insert(0, Row { start: Bytes::from_static(FIRST), keys: 0, sum });
+        }
+        Ok(Ranges { rows, most_keys: most_keys.max(PARTS), changed: BTreeMap::new() })
+    }
+
+    /// The keys of a range.
+    pub(crate) fn range(&self, index: usize) -> KeyRange {
+        let start = self.rows[index].start.clone();
+        KeyRange { start, end: self.rows.get(index + 1).map(|next| next.start.clone()) }
+    }
+
+    /// The sum of all: the hash of the state.
+    pub(crate) fn total(&self) -> u128 {
+        self.rows.iter().fold(0, |sum, row| sum.wrapping_add(row.sum))
+    }
+
+    /// Takes note of a commit: of each key the value that it gets, in the order of the keys, and what it had before.
+    pub(crate) fn note(&mut self, newest: &[Change], mut befores: Vec<Before>) {
+        befores.sort_by(|a, b| a.key.cmp(&b.key));
+        // Of several notes of a key the first one tells what it had before all.
+        befores.dedup_by(|later, first| later.key == first.key);
+        let mut befores = befores.into_iter().peekable();
+        let mut touched = Vec::new();
+        for (key, value) in newest {
+            while befores.peek().is_some_and(|before| before.key < *key) {
+                befores.next();
+            }
+            let Some(before) = befores.next_if(|before| before.key == *key) else { continue };
+            let index = self.rows.partition_point(|row| row.start <= *key).saturating_sub(1);
+            let row = &mut self.rows[index];
+            let now = value.as_ref().map_or(0, |value| state_hash::of(key, value));
+            row.sum = row.sum.wrapping_sub(before.part).wrapping_add(now);
+            let more = i64::from(value.is_some()) - i64::from(before.present);
+            row.keys = row.keys.saturating_add_signed(more);
+            if touched.last() != Some(&index) {
+                touched.push(index);
+            }
+        }
+        let join_below = self.divide_above() / JOIN_BELOW_SHARE;
+        for index in touched.into_iter().rev() {
+            self.changed(index);
+            if index > 0 && self.rows[index - 1].keys + self.rows[index].keys < join_below {
+                let gone = self.rows.remove(index);
+                self.changed.insert(gone.start, None);
+                let before = &mut self.rows[index - 1];
+                before.sum = before.sum.wrapping_add(gone.sum);
+                before.keys += gone.keys;
+                self.changed(index - 1);
+            }
+        }
+    }
+
+    fn changed(&mut self, index: usize) {
+        let Row { start, keys, sum } = &self.rows[index];
+        self.changed.insert(start.clone(), Some(RangeRecord { keys: *keys, sum: *sum }));
+    }
+
+    fn divide_above(&self) -> u64 {
+        let keys: u64 = self.rows.iter().map(|row| row.keys).sum();
+        self.most_keys.max(keys / DIVIDE_ABOVE_SHARE)
+    }
+
+    /// What the store has to be told of the ranges, each once.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        let prefix = [&[ENGINE.0], PREFIX].concat();
+        let change = |(start, record): (Bytes, Option<RangeRecord>)| {
+            (Bytes::from([&prefix[..], &start].concat()), record.map(|record| record.to_bytes()))
+        };
+        std::mem::take(&mut self.changed).into_iter().map(change).collect()
+    }
+
+    /// Divides ranges that have become large, some of them; `base` is the state with everything that was noted.
+    pub(crate) fn divide(&mut self, base: &dyn StoreSnapshot) -> Result<(), StoreError> {
+        let above = self.divide_above();
+        for _ in 0..DIVIDED_AT_ONCE {
+            let large = (0..self.rows.len()).find(|index| self.rows[*index].keys > above);
+            let Some(index) = large.filter(|_| self.rows.len() < MOST_RANGES) else { return Ok(()) };
+            let parts = read_parts(base, &self.range(index), above / PARTS, MOST_RANGES - self.rows.len())?;
+            let sum = parts.iter().fold(0u128, |sum, row| sum.wrapping_add(row.sum));
+            if sum != self.rows[index].sum {
+                // A part would get the fault of another. It is left as it is, for the scrub to find.
+                hit("db.ranges.differ");
+                self.rows[index].keys = 0;
+                continue;
+            }
+            hit("db.ranges.divided");
+            let last = index + parts.len();
+            self.rows.splice(index..=index, parts);
+            (index..last).for_each(|index| self.changed(index));
+        }
+        Ok(())
+    }
+}
+
+/// Reads a range: parts of about so many keys, at most so many of them, at least one.
+fn read_parts(
+    base: &dyn StoreSnapshot,
+    range: &KeyRange,
+    keys: u64,
+    most: usize,
+) -> Result<Vec<Row>, StoreError> {
+    let mut parts = vec![Row { start: range.start.clone(), keys: 0, sum: 0 }];
+    let mut left = range.clone();
+    loop {
+        let page = base.page(&left, Direction::Forward, PAGE_ENTRIES)?;
+        for (key, value) in &page {
+            let room = parts.len() < most;
+            let mut last = parts.len() - 1;
+            if parts[last].keys >= keys && room {
+                parts.push(Row { start: Bytes::copy_from_slice(key), keys: 0, sum: 0 });
+                last += 1;
+            }
+            parts[last].keys += 1;
+            parts[last].sum = parts[last].sum.wrapping_add(state_hash::of(key, value));
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE_ENTRIES => left = left.above(last),
+            _ => return Ok(parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::store::{MemoryStore, Store};
+
+    struct Kept {
+        store: MemoryStore,
+        ranges: Ranges,
+        state: BTreeMap<Bytes, Bytes>,
+    }
+
+    impl Kept {
+        fn new() -> Self {
+            let store = MemoryStore::new();
+            let ranges = Ranges::read(&*store.snapshot(), 4096).unwrap();
+            Kept { store, ranges, state: BTreeMap::new() }
+        }
+
+        fn commit(&mut self, changes: BTreeMap<Bytes, Option<Bytes>>) {
+            let before = |key: &Bytes| Before::of(key.clone(), self.state.get(key));
+            let befores = changes.keys().map(before).collect();
+            for (key, value) in &changes {
+                match value {
+                    Some(value) => drop(self.state.insert(key.clone(), value.clone())),
+                    None => drop(self.state.remove(key)),
+                }
+            }
+            let mut changes: Vec<Change> = changes.into_iter().collect();
+            self.ranges.note(&changes, befores);
+            changes.extend(self.ranges.take_changes());
+            self.store.commit(changes).unwrap();
+            let base = self.store.snapshot();
+            self.ranges.divide(&*base).unwrap();
+            self.store.commit(self.ranges.take_changes()).unwrap();
+        }
+
+        /// What is kept is what a scan gives, in the store, too.
+        fn judge(&self) {
+            let base = self.store.snapshot();
+            let stored = Ranges::read(&*base, 4096).unwrap();
+            assert_eq!(stored.rows, self.ranges.rows);
+            for (index, row) in stored.rows.iter().enumerate() {
+                let range = stored.range(index);
+                let inside = self.state.range(range.start.clone()..).take_while(|(k, _)| range.contains(k));
+                let sum = inside.clone().fold(0u128, |sum, (k, v)| sum.wrapping_add(state_hash::of(k, v)));
+                assert_eq!((row.keys, row.sum), (inside.count() as u64, sum), "{range:?}");
+            }
+        }
+    }
+
+    fn key(n: u64) -> Bytes {
+        Bytes::from([&[1][..], &n.to_be_bytes()].concat())
+    }
+
+    #[test]
+    fn ranges_follow_the_state_as_it_grows_and_shrinks() {
+        let mut kept = Kept::new();
+        let value = |n: u64| Some(Bytes::from(n.to_le_bytes().to_vec()));
+        for round in 0..30u64 {
+            let at = |i: u64| key((round * 1_000 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            kept.commit((0..1_000).map(|i| (at(i), value(i))).collect());
+            kept.judge();
+        }
+        assert!(kept.ranges.rows.len() > 8, "{} ranges", kept.ranges.rows.len());
+        let keys: Vec<Bytes> = kept.state.keys().cloned().collect();
+        for some in keys.chunks(1_000) {
+            kept.commit(some.iter().map(|key| (key.clone(), None)).collect());
+            kept.judge();
+        }
+        assert_eq!(kept.ranges.rows, [Row { start: Bytes::from_static(FIRST), keys: 0, sum: 0 }]);
+    }
+
+    #[test]
+    fn a_store_without_ranges_has_one_with_everything() {
+        let mut kept = Kept::new();
+        kept.commit((0..10_000).map(|n| (key(n), Some(Bytes::from_static(b"v")))).collect());
+        let base = kept.store.snapshot();
+        let gone = Ranges::read(&*base, 4096).unwrap().rows.into_iter();
+        let gone = gone.map(|row| (full_key(ENGINE, &[PREFIX, &row.start].concat()), None)).collect();
+        kept.store.commit(gone).unwrap();
+        kept.ranges = Ranges::read(&*kept.store.snapshot(), 4096).unwrap();
+        assert_eq!(kept.ranges.rows.len(), 1);
+        // No state record was written here, which would have the sum.
+        kept.ranges.rows[0] = Row { start: Bytes::from_static(FIRST), keys: 9_999, sum: sum(&kept.state) };
+        kept.commit([(key(7), Some(Bytes::from_static(b"w")))].into());
+        kept.commit([(key(8), None)].into());
+        kept.judge();
+        assert!(kept.ranges.rows.len() > 4);
+    }
+
+    fn sum(state: &BTreeMap<Bytes, Bytes>) -> u128 {
+        state.iter().fold(0, |sum, (k, v)| sum.wrapping_add(state_hash::of(k, v)))
+    }
+
+    /// What does not add up is not divided: the fault would go to another range.
+    #[test]
+    fn a_range_with_a_fault_stays_whole() {
+        let mut kept = Kept::new();
+        kept.commit((0..4_000).map(|n| (key(n), Some(Bytes::from_static(b"v")))).collect());
+        kept.store.commit(vec![(key(3), Some(Bytes::from_static(b"altered")))]).unwrap();
+        kept.commit((4_000..6_000).map(|n| (key(n), Some(Bytes::from_static(b"v")))).collect());
+        assert_eq!(kept.ranges.rows.len(), 1);
+    }
+}

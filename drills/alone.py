@@ -1,0 +1,127 @@
+"""One node, `atoll serve --data DIR`, without a supervisor: what the drills of a single node share. Standard library only."""
+
+import atexit
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+
+from cluster import START_WITHIN, Failed, end, poll
+
+
+def free_ports(count):
+    """Ports that nobody has at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def memory(pid):
+    """Resident memory of a process in bytes, without the pages that belong to files: (now, at most so far, both with files)."""
+    words = pathlib.Path(f"/proc/{pid}/status").read_text()
+    kilobytes = {name: int(value) for name, value in re.findall(r"(?m)^(\w+):\s+(\d+) kB$", words)}
+    return kilobytes["RssAnon"] * 1024, kilobytes["VmHWM"] * 1024
+
+
+def folder_bytes(path):
+    """What a folder takes on disk; files that go meanwhile count nothing."""
+    total = 0
+    for root, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(root, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+class Alone:
+    """A node with a data folder. Use as a context."""
+
+    def __init__(self, binary, data):
+        self.binary = binary
+        self.data = pathlib.Path(data)
+        self.output = self.data.parent / f"{self.data.name}.out"
+        self.process = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def spawn(self):
+        """Starts it, and waits for nothing."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        self.grpc, peer, metrics, self.client_port = (f"127.0.0.1:{port}" for port in free_ports(4))
+        command = [self.binary, "serve", "--data", self.data, "--grpc", self.grpc, "--peer", peer, "--metrics", metrics]
+        with open(self.output, "ab") as out:
+            self.process = subprocess.Popen([*command, "--zookeeper", self.client_port], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        atexit.register(end, self.process)
+
+    def start(self):
+        """Starts it, and waits until it serves tables."""
+        self.spawn()
+
+        def up():
+            if self.process.poll() is not None:
+                raise Failed(f"`atoll serve` ended: {self.output.read_text()[-2000:]}")
+            return self.atoll("table", "list", check=False, timeout=20).returncode == 0
+
+        poll("the node answers", START_WITHIN, up, every=0.1)
+
+    @property
+    def pid(self):
+        """Of the process that runs."""
+        return self.process.pid
+
+    def zookeeper(self):
+        """Its address for clients of ZooKeeper."""
+        return self.client_port
+
+    def atoll(self, *args, timeout=60, check=True, **kwargs):
+        """Runs a verb of the command line at this node."""
+        command = [str(self.binary), *[str(a) for a in args]]
+        env = dict(os.environ, ATOLL_CONNECT=self.grpc)
+        try:
+            done = subprocess.run(command, env=env, timeout=timeout, capture_output=True, **kwargs)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"`atoll {' '.join(command[1:])}` has not ended after {timeout} s") from None
+        if check and done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise Failed(f"`atoll {' '.join(command[1:])}` ended with {done.returncode}: {words}")
+        return done
+
+    def json(self, *args, **kwargs):
+        """Runs a verb with --json and reads its answer."""
+        return json.loads(self.atoll(*args, "--json", **kwargs).stdout)
+
+    def kill(self):
+        """`kill -9`."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        """Ends it in good order, if it runs."""
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                end(self.process)
+                raise Failed("`atoll serve` did not end within 30 s of SIGTERM") from None
+
+    def remove(self):
+        """Stops it and frees its disk."""
+        self.stop()
+        shutil.rmtree(self.data, ignore_errors=True)
