@@ -24,20 +24,12 @@ fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
     let config = |n: u32| NodeConfig {
         node: NodeId(n),
         cluster: "test".into(),
-        data: dir.join(n.to_string()),
-        roles: Roles::ALL,
         grpc: free_port(),
         peer: founders[&NodeId(n)].peer.clone(),
-        metrics: None,
-        zookeeper: None,
         founders: founders.clone(),
-        tls: None,
-        plaintext_beyond_loopback: false,
         timings: Timings::default(),
         drain_at_most: Duration::from_secs(5),
-        database: atoll_node::DatabaseState::default(),
-        database_options: Default::default(),
-        syncs_off: false,
+        ..NodeConfig::alone(dir.join(n.to_string()))
     };
     (1..=nodes).map(config).collect()
 }

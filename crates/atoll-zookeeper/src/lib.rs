@@ -20,6 +20,7 @@ pub mod session;
 pub mod tree;
 pub mod watch;
 
-pub use server::{Cluster, Door, Options};
+pub use server::options::{ConnectionThrottle, Options};
+pub use server::{Cluster, Door, KNOWN_WORDS};
 pub use tree::ZooKeeper;
 pub use tree::read::ReadError;

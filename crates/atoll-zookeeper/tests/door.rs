@@ -3,13 +3,12 @@
 
 #[path = "support/client.rs"]
 mod client;
+#[path = "support/served.rs"]
+mod served;
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
-use std::sync::Arc;
 
-use atoll_core::NodeId;
-use atoll_db::{Applications, MemoryStore, Solo};
+use atoll_zookeeper::Options;
 use atoll_zookeeper::jute::codes::{ErrorCode, EventType, OpCode};
 use atoll_zookeeper::jute::records::RequestHeader;
 use atoll_zookeeper::jute::reply::GetDataReply;
@@ -18,34 +17,8 @@ use atoll_zookeeper::jute::request::{
     WatchedRequest,
 };
 use atoll_zookeeper::jute::{Jute, JuteError};
-use atoll_zookeeper::{Cluster, Door, Options, ZooKeeper};
 use client::{Client, create, receive, send};
-
-struct Alone;
-
-impl Cluster for Alone {
-    fn living(&self) -> Vec<NodeId> {
-        vec![NodeId(1)]
-    }
-}
-
-/// Serves until the process ends.
-fn door(options: Options) -> SocketAddr {
-    let mut applications = Applications::new();
-    let slot = applications.add(ZooKeeper);
-    let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
-    let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
-    let (told, tell) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            told.send(listener.local_addr().unwrap()).unwrap();
-            door.serve(listener, std::future::pending()).await;
-        });
-    });
-    tell.recv().unwrap()
-}
+use served::door;
 
 fn get(path: &str, watch: bool) -> Request<'_> {
     Request::GetData(WatchedRequest { path, watch })

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use atoll_core::{BoxFuture, NodeId};
 use atoll_db::{Applications, Slot};
-use atoll_zookeeper::{Cluster, Door, Options, ZooKeeper};
+use atoll_zookeeper::{Cluster, Door, ZooKeeper};
+
+pub use atoll_zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
 
 use crate::database::{DatabaseDoor, DatabaseUp, Serving};
 use crate::members::Members;
@@ -33,7 +35,7 @@ impl DatabaseDoor for ZooKeeperDoor {
             };
             let listener = listen(&up.config, "ZooKeeper", address).await?;
             let cluster = Arc::new(Living::new(up.parts.members.clone()));
-            let door = Door::open(up.database.engine(slot), cluster, Options::default())?;
+            let door = Door::open(up.database.engine(slot), cluster, up.config.zookeeper_options.clone())?;
             Ok(Box::pin(door.serve(listener, stopped(up.stopping))) as Serving)
         })
     }

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::figures::ConnectionFigures;
+use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
 use super::pending::{Pending, Queue, Ready};
 use super::{Shared, frame};
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.said.get_or_insert(Err(ended));
             }
             self.heard.set_waits(!self.pending.is_empty());
-            self.figures.outstanding.store(self.pending.len() as u64, Ordering::Relaxed);
+            self.count_outstanding();
             self.drain_events();
             let had = self.out.len();
             if let Err(error) = self.flush(cx) {
@@ -164,6 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(());
             }
             let frames = self.take_frames(cx)?;
+            self.count_outstanding();
             taken += frames;
             if taken > MAX_IN_A_TURN {
                 cx.waker().wake_by_ref();
@@ -174,6 +175,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 continue;
             }
             if !self.may_take() || self.busy.is_some() || !self.read(cx)? {
+                if self.is_held_back() {
+                    self.shared.figures.held_back.add(1);
+                }
                 return Ok(());
             }
         }
@@ -185,6 +189,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             && self.pending.len() < self.shared.options.max_outstanding
             && self.pending.bytes() < MAX_WAITING_BYTES
             && self.out.len() < MAX_UNSENT_BYTES
+            && !self.is_held_back()
+    }
+
+    /// Too many requests of all connections have no answer. A connection without any may always take one, so that each goes on; one that
+    /// has some is woken by their answers.
+    fn is_held_back(&self) -> bool {
+        let most = self.shared.options.max_outstanding_of_all as u64;
+        let all = || self.shared.figures.outstanding.load(Ordering::Relaxed);
+        most > 0 && !self.pending.is_empty() && all() >= most
+    }
+
+    fn count_outstanding(&self) {
+        self.shared.figures.count_outstanding(&self.figures, self.pending.len() as u64);
     }
 
     /// Reads what the socket has; false if it has nothing.
@@ -298,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match self.propose_write(op, body) {
             Ok(proposed) => Some(Pending::Write { xid, at: Instant::now(), proposed: proposed? }),
             Err(code) => {
-                self.shared.figures.refused_requests.add(1);
+                self.shared.figures.refuse(Refusal::Request);
                 let mut reply = Vec::new();
                 frame::error(&mut reply, xid, self.shared.zxid(), code);
                 Some(Pending::Reply(reply))
@@ -336,7 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// A request that is refused here, in its turn.
     pub(crate) fn refuse(&mut self, xid: i32, code: ErrorCode) {
-        self.shared.figures.refused_requests.add(1);
+        self.shared.figures.refuse(Refusal::Request);
         self.reply_in_turn(|out, zxid| frame::error(out, xid, zxid, code));
     }
 

@@ -26,6 +26,63 @@ impl Count {
     }
 }
 
+/// Why something that a client wanted was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its address has as many connections as one may have.
+    ConnectionsOfAddress,
+    /// There are as many connections as there may be.
+    Connections,
+    /// Connections come too fast.
+    ConnectionRate,
+    /// It said nothing for too long before it had a session.
+    Silent,
+    /// A frame was too long or made no sense.
+    Frame,
+    /// It had seen more than there is here.
+    Ahead,
+    /// A request that cannot be done, before it got into the log.
+    Request,
+    /// It read too slowly.
+    Slow,
+    /// A four-letter word that is not allowed, or that there is not.
+    Word,
+    /// It did not prove who it is.
+    Authentication,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 10] = [
+        Refusal::ConnectionsOfAddress,
+        Refusal::Connections,
+        Refusal::ConnectionRate,
+        Refusal::Silent,
+        Refusal::Frame,
+        Refusal::Ahead,
+        Refusal::Request,
+        Refusal::Slow,
+        Refusal::Word,
+        Refusal::Authentication,
+    ];
+
+    /// As metrics and the node's log have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::ConnectionsOfAddress => "connections of its address",
+            Refusal::Connections => "connections of all",
+            Refusal::ConnectionRate => "rate of connections",
+            Refusal::Silent => "silent before a session",
+            Refusal::Frame => "frame",
+            Refusal::Ahead => "ahead",
+            Refusal::Request => "request",
+            Refusal::Slow => "slow reader",
+            Refusal::Word => "word",
+            Refusal::Authentication => "authentication",
+        }
+    }
+}
+
 /// Of the whole door.
 #[derive(Debug)]
 pub struct Figures {
@@ -35,16 +92,12 @@ pub struct Figures {
     pub received: Count,
     /// Replies and events.
     pub sent: Count,
-    /// Connections that were too many.
-    pub refused_connections: Count,
-    /// Frames that were too long or made no sense.
-    pub refused_frames: Count,
-    /// Clients that had seen more than there is here.
-    pub refused_ahead: Count,
-    /// Requests that were refused before they got into the log.
-    pub refused_requests: Count,
-    /// Clients that read too slowly.
-    pub cut_off: Count,
+    /// What was refused, by [`Refusal`].
+    refused: [Count; Refusal::ALL.len()],
+    /// Requests of all connections without an answer yet.
+    pub outstanding: AtomicU64,
+    /// Turns of connections that took no request because too many of all connections had no answer.
+    pub held_back: Count,
     /// Sessions that this node has expired.
     pub expired: Count,
     /// Writes that found the log's queue full and waited.
@@ -59,15 +112,39 @@ impl Default for Figures {
             started: Instant::now(),
             received: Count::default(),
             sent: Count::default(),
-            refused_connections: Count::default(),
-            refused_frames: Count::default(),
-            refused_ahead: Count::default(),
-            refused_requests: Count::default(),
-            cut_off: Count::default(),
+            refused: Default::default(),
+            outstanding: AtomicU64::new(0),
+            held_back: Count::default(),
             expired: Count::default(),
             throttled: Count::default(),
             write_us: Latency::default(),
         }
+    }
+}
+
+impl Figures {
+    /// One more that was refused.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.refused[refusal as usize].add(1);
+    }
+
+    /// How many were refused for a reason.
+    pub fn refused(&self, refusal: Refusal) -> u64 {
+        self.refused[refusal as usize].get()
+    }
+
+    /// A connection has so many requests without an answer.
+    pub fn count_outstanding(&self, of: &ConnectionFigures, now: u64) {
+        let before = of.outstanding.swap(now, Ordering::Relaxed);
+        if now != before {
+            self.outstanding.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// Connections that were not let in, whatever the reason.
+    pub fn refused_connections(&self) -> u64 {
+        let all = [Refusal::ConnectionsOfAddress, Refusal::Connections, Refusal::ConnectionRate];
+        all.into_iter().map(|r| self.refused(r)).sum()
     }
 }
 

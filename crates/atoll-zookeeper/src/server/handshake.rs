@@ -11,7 +11,7 @@ use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connection::{Connection, Parts};
-use super::figures::ConnectionFigures;
+use super::figures::{ConnectionFigures, Refusal};
 use super::{Shared, frame, words};
 use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, SessionAnswer};
 use crate::jute::Jute;
@@ -43,6 +43,9 @@ pub(crate) enum Ended {
     /// What it sent makes no sense.
     #[error("refused: {0}")]
     Malformed(String),
+    /// It did not prove who it is.
+    #[error("refused: {0}")]
+    NotAuthenticated(String),
     /// It has seen changes that are not here: another cluster's, or those of before a restore.
     #[error("refused: the client has seen zxid {seen:#x}, and the newest here is {newest:#x}")]
     Ahead {
@@ -60,6 +63,19 @@ pub(crate) enum Ended {
     /// The store cannot be read.
     #[error("closed: {0}")]
     Read(#[from] read::ReadError),
+}
+
+impl Ended {
+    /// What is counted for it.
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Ended::Malformed(_) => Some(Refusal::Frame),
+            Ended::NotAuthenticated(_) => Some(Refusal::Authentication),
+            Ended::Ahead { .. } => Some(Refusal::Ahead),
+            Ended::Silent => Some(Refusal::Silent),
+            _ => None,
+        }
+    }
 }
 
 impl From<ProposeError> for Ended {
@@ -86,17 +102,18 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let ended = converse(&shared, stream, id, &figures, &outbox).await;
     shared.watches.part(id);
     shared.sessions.unbind(figures.session.load(Ordering::Relaxed), id);
+    shared.figures.count_outstanding(&figures, 0);
     shared.connections().remove(&id);
     match ended {
         Ok(()) | Err(Ended::ByClient | Ended::Io(_) | Ended::Here(_)) => {
+            if matches!(ended, Err(Ended::Here(End::Behind))) {
+                shared.figures.refuse(Refusal::Slow);
+            }
             tracing::debug!(%peer, ?ended, "a ZooKeeper client's connection ended");
         }
         Err(error) => {
-            match &error {
-                Ended::Malformed(_) => shared.figures.refused_frames.add(1),
-                Ended::Ahead { .. } => shared.figures.refused_ahead.add(1),
-                _ => {}
-            }
+            let refusal = error.refusal();
+            refusal.into_iter().for_each(|refusal| shared.figures.refuse(refusal));
             tracing::info!(%peer, "a ZooKeeper client's connection: {error}");
         }
     }

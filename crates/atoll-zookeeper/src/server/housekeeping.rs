@@ -24,8 +24,8 @@ const LOOKS: usize = 2;
 const LOOKS_MORE: usize = 4;
 /// How often the log is asked for its tail.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// A node that has not reached the log for so long sends its clients away: less than the shortest session timeout, because the others take
-/// its sessions over and will expire them, and a client that is served here would not know.
+/// A node that has not reached the log for so long sends its clients away, or for seven eighths of the shortest session timeout, if that
+/// is less: the others take its sessions over and will expire them, and a client that is served here would not know.
 const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
 /// How many expiries are under way at once.
 const MAX_EXPIRING: usize = 1_000;
@@ -57,7 +57,9 @@ async fn did(shared: &Shared, command: &Command<'_>) -> bool {
 }
 
 async fn stay_in_touch(shared: &Arc<Shared>) {
-    let mut ticks = every(ASKED_EVERY);
+    let shortest = u64::try_from(shared.options.min_session_timeout_ms).unwrap_or(0);
+    let out_of_touch = OUT_OF_TOUCH.min(Duration::from_millis(shortest / 8 * 7));
+    let mut ticks = every(ASKED_EVERY.min(out_of_touch / 2));
     let mut reached = Instant::now();
     loop {
         ticks.tick().await;
@@ -67,9 +69,9 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
             continue;
         }
         let began = Instant::now();
-        if matches!(tokio::time::timeout(OUT_OF_TOUCH, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
+        if matches!(tokio::time::timeout(out_of_touch, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
             reached = began;
-        } else if reached.elapsed() >= OUT_OF_TOUCH {
+        } else if reached.elapsed() >= out_of_touch {
             tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
             shared.sessions.end_all(End::OutOfTouch);
         }

@@ -6,7 +6,9 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | the door: listener, options, what its connections share |
+//! | `mod.rs` | the door: listener, what its connections share |
+//! | `options.rs` | how it behaves |
+//! | `admission.rs` | which connections come in |
 //! | `handshake.rs` | a new connection: four letters, or a session |
 //! | `connection.rs` | the turn of an established connection |
 //! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
@@ -17,11 +19,13 @@
 //! | `words.rs` | the four-letter words |
 //! | `figures.rs` | counts |
 
+mod admission;
 mod connection;
 pub mod figures;
 mod frame;
 mod handshake;
 mod housekeeping;
+pub mod options;
 mod order;
 mod pending;
 mod reads;
@@ -31,8 +35,7 @@ mod writes;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,51 +50,9 @@ use crate::tree::read::{self, ReadError};
 use crate::watch::outbox::End;
 use crate::watch::{ConnectionId, Watches};
 use figures::{ConnectionFigures, Figures};
+use options::Options;
 
-/// How a door behaves. The names in the comments are ZooKeeper's.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// `tickTime`, milliseconds; the bounds of session timeouts come from it.
-    pub tick_ms: i32,
-    /// `minSessionTimeout`, milliseconds.
-    pub min_session_timeout_ms: i32,
-    /// `maxSessionTimeout`, milliseconds.
-    pub max_session_timeout_ms: i32,
-    /// `jute.maxbuffer`: longest frame that is taken, bytes.
-    pub max_buffer_bytes: usize,
-    /// `maxClientCnxns`: connections of one address; 0 for no limit.
-    pub max_connections_of_address: usize,
-    /// `maxCnxns`: connections of everybody; 0 for no limit.
-    pub max_connections: usize,
-    /// Requests of one connection that may wait for their answers; more are left in the socket.
-    pub max_outstanding: usize,
-    /// `zookeeper.DigestAuthenticationProvider.superDigest`: who may everything, as `user:hash`.
-    pub super_digest: Option<String>,
-    /// `4lw.commands.whitelist`; `*` stands for all.
-    pub words: Vec<String>,
-    /// `znode.container.checkIntervalMs`.
-    pub reap_every: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let words =
-            ["conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr"];
-        let more = ["stat", "wchs"];
-        Options {
-            tick_ms: 2_000,
-            min_session_timeout_ms: 4_000,
-            max_session_timeout_ms: 40_000,
-            max_buffer_bytes: 0xf_ffff,
-            max_connections_of_address: 60,
-            max_connections: 0,
-            max_outstanding: 1_000,
-            super_digest: None,
-            words: words.into_iter().chain(more).map(str::to_owned).collect(),
-            reap_every: Duration::from_secs(10),
-        }
-    }
-}
+pub use words::KNOWN as KNOWN_WORDS;
 
 /// What a door needs to know of the cluster.
 pub trait Cluster: Send + Sync {
@@ -109,7 +70,7 @@ pub(crate) struct Shared {
     cluster: Arc<dyn Cluster>,
     /// The newest change whose events were handed out: never older than any published view.
     zxid: AtomicI64,
-    next_connection: AtomicU64,
+    admission: admission::Admission,
     connections: Mutex<BTreeMap<ConnectionId, Arc<ConnectionFigures>>>,
 }
 
@@ -121,22 +82,6 @@ impl Shared {
 
     pub(crate) fn connections(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<ConnectionFigures>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a new connection into the lists, unless there are too many.
-    fn admit(&self, peer: SocketAddr) -> Option<(ConnectionId, Arc<ConnectionFigures>)> {
-        let mut connections = self.connections();
-        let of = |ip: IpAddr| connections.values().filter(|c| c.peer.ip() == ip).count();
-        let over = |limit: usize, count: usize| limit > 0 && count >= limit;
-        if over(self.options.max_connections, connections.len())
-            || over(self.options.max_connections_of_address, of(peer.ip()))
-        {
-            return None;
-        }
-        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        let figures = Arc::new(ConnectionFigures::new(peer));
-        connections.insert(id, figures.clone());
-        Some((id, figures))
     }
 }
 
@@ -189,7 +134,7 @@ impl Door {
             figures: Figures::default(),
             cluster,
             zxid: AtomicI64::new(0),
-            next_connection: AtomicU64::new(1),
+            admission: admission::Admission::new(&options),
             connections: Mutex::default(),
             options,
             engine,
@@ -212,11 +157,7 @@ impl Door {
                 () = &mut keeping => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
-                        let Some((id, figures)) = shared.admit(peer) else {
-                            shared.figures.refused_connections.add(1);
-                            tracing::warn!(%peer, "a ZooKeeper client was refused: too many connections");
-                            continue;
-                        };
+                        let Some((id, figures)) = shared.admit(peer) else { continue };
                         // Small replies must not wait for one another; a failure here shows in the connection.
                         let _ = stream.set_nodelay(true);
                         tokio::spawn(handshake::serve(shared.clone(), stream, id, figures));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
+use super::figures::Refusal;
 use crate::tree::read;
 use crate::tree::state::Counters;
 use crate::watch::table::Kind;
@@ -14,6 +15,9 @@ pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
 /// The answer to a word.
 pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     let allowed = shared.options.words.iter().any(|w| w == word || w == "*");
+    if !KNOWN.contains(&word) || !allowed {
+        shared.figures.refuse(Refusal::Word);
+    }
     if !KNOWN.contains(&word) {
         return format!("{word} is not a known command.\n");
     }
@@ -53,7 +57,8 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     }
 }
 
-const KNOWN: [&str; 17] = [
+/// All words.
+pub const KNOWN: [&str; 17] = [
     "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
     "stmk", "wchc", "wchp", "wchs",
 ];
@@ -126,6 +131,7 @@ fn configuration(shared: &Shared) -> String {
         "maxCnxns={}", options.max_connections;
         "minSessionTimeout={}", options.min_session_timeout_ms;
         "maxSessionTimeout={}", options.max_session_timeout_ms;
+        "globalOutstandingLimit={}", options.max_outstanding_of_all;
         "jute.maxbuffer={}", options.max_buffer_bytes;
         "serverId={}", shared.engine.proposer().node.0;
     );
@@ -169,10 +175,15 @@ fn monitor(shared: &Shared) -> String {
         "zk_last_processed_zxid\t{}", counters.zxid;
         "zk_global_sessions\t{}", shared.sessions.ids().len();
         "zk_stale_sessions_expired\t{}", figures.expired.get();
-        "zk_connection_rejected\t{}", figures.refused_connections.get();
-        "zk_large_requests_rejected\t{}", figures.refused_frames.get();
-        "zk_requests_refused\t{}", figures.refused_requests.get();
-        "zk_clients_ahead_refused\t{}", figures.refused_ahead.get();
+        "zk_connection_rejected\t{}", figures.refused_connections();
+        "zk_large_requests_rejected\t{}", figures.refused(Refusal::Frame);
+        "zk_requests_refused\t{}", figures.refused(Refusal::Request);
+        "zk_clients_ahead_refused\t{}", figures.refused(Refusal::Ahead);
+        "zk_connection_token_deficit\t{}", figures.refused(Refusal::ConnectionRate);
+        "zk_auth_failed_count\t{}", figures.refused(Refusal::Authentication);
+        "zk_commands_refused\t{}", figures.refused(Refusal::Word);
+        "zk_slow_clients_cut_off\t{}", figures.refused(Refusal::Slow);
+        "zk_requests_held_back\t{}", figures.held_back.get();
         "zk_request_throttle_wait_count\t{}", figures.throttled.get();
         "zk_applied_below\t{}", health.applied_below.0;
         "zk_known_tail\t{}", health.known_tail.0;

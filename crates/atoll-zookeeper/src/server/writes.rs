@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             "ip" => {}
             scheme => {
                 frame::error(&mut self.out, xid::AUTH, self.shared.zxid(), ErrorCode::AuthFailed);
-                return Err(Ended::Malformed(format!("authentication by {scheme:?} failed")));
+                return Err(Ended::NotAuthenticated(format!("authentication by {scheme:?} failed")));
             }
         }
         self.reply_in_turn(|out, zxid| frame::reply(out, xid::AUTH, zxid, |_| {}));

@@ -55,10 +55,15 @@ impl Client {
     /// Sends a request without waiting; its xid.
     pub fn ask(&mut self, request: &Request<'_>) -> i32 {
         self.xid += 1;
-        let mut frame = RequestHeader { xid: self.xid, op: request.op().number() }.to_vec();
+        self.send_as(self.xid, request);
+        self.xid
+    }
+
+    /// Sends a request with this xid, without waiting.
+    pub fn send_as(&mut self, xid: i32, request: &Request<'_>) {
+        let mut frame = RequestHeader { xid, op: request.op().number() }.to_vec();
         request.write(&mut frame);
         send(&mut self.stream, &frame);
-        self.xid
     }
 
     /// The next reply, which must be to this request: error and body. Events before it are kept.

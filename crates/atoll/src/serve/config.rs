@@ -92,6 +92,8 @@ pub struct Config {
     pub metrics: Option<String>,
     /// The door of ZooKeeper's clients, if there is one.
     pub zookeeper: Option<String>,
+    /// How that door behaves.
+    pub zookeeper_options: atoll_node::doors::zookeeper::Options,
     /// The operator said that others may come in without TLS.
     pub plaintext_beyond_loopback: bool,
     /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
@@ -173,6 +175,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let tls = read_tls(source, file, &tables.get("tls"));
     let doors = read_doors(source, &tables.get("listen"), over, tls.is_some(), plaintext == Some(true));
     let peers = read_peers(source, tables);
+    let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
     let timings = read_timings(source, &tables.get("timings"));
     let syncs = tables.get("testing").read(source, "syncs", |v| match v.as_str() {
         Some("real") => Some(false),
@@ -191,6 +194,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         peer: peer?,
         metrics: metrics.filter(|m| !m.is_empty()),
         zookeeper: zookeeper.filter(|z| !z.is_empty()),
+        zookeeper_options: zookeeper_options?,
         plaintext_beyond_loopback: plaintext?,
         peers,
         tls,

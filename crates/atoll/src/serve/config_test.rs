@@ -78,6 +78,39 @@ fn bounds_are_in() {
 }
 
 #[test]
+fn session_timeouts_come_from_the_tick_unless_they_are_given() {
+    let timeouts = |text: &str| {
+        let o = parse(text).unwrap().zookeeper_options;
+        (o.min_session_timeout_ms, o.max_session_timeout_ms)
+    };
+    assert_eq!(timeouts(""), (4_000, 40_000));
+    assert_eq!(timeouts("[zookeeper]\ntick_ms = 3000"), (6_000, 60_000));
+    assert_eq!(timeouts("[zookeeper]\ntick_ms = 100"), (1_000, 2_000));
+    assert_eq!(timeouts("[zookeeper]\nmin_session_timeout_ms = 1000"), (1_000, 40_000));
+    let f = fault_of("[zookeeper]\nmin_session_timeout_ms = 50000");
+    assert!(f.contains(":2: ") && f.contains("comes to 50000") && f.contains("to 40000"), "{f}");
+    let f = fault_of("[zookeeper]\nmin_session_timeout_ms = 999");
+    assert!(f.contains("allowed: 0 for two ticks, or an integer, 1000 to 3600000"), "{f}");
+}
+
+#[test]
+fn options_of_the_zookeeper_door_are_checked() {
+    let defaults = parse("").unwrap().zookeeper_options;
+    assert_eq!(defaults, atoll_node::doors::zookeeper::Options::default());
+    let given = parse("[zookeeper]\nconnection_tokens = 7\nwords = [\"*\"]\nmax_connections = 9").unwrap();
+    assert_eq!(given.zookeeper_options.connection_throttle.unwrap().tokens, 7);
+    assert_eq!((given.zookeeper_options.words.len(), given.zookeeper_options.max_connections), (1, 9));
+    for wrong in
+        ["super", "super:", ":xQJmxLMiHGwaqBvst5y6rkB6HQs=", "super:xQJmxLMiHGwaqBvst5y6rkB6HQ==", "super:x"]
+    {
+        let f = fault_of(&format!("[zookeeper]\nsuper_digest = \"{wrong}\""));
+        assert!(f.contains(":2: `zookeeper.super_digest` is "), "{f}");
+    }
+    let f = fault_of("[zookeeper]\nwords = [\"ruok\", \"kill\"]");
+    assert!(f.contains("`zookeeper.words` is"), "{f}");
+}
+
+#[test]
 fn what_is_unknown_is_refused_with_what_is_known() {
     let f = fault_of("[node]\nident = 3");
     assert!(f.contains(":2: unknown setting `node.ident`; known are cluster, data, id, roles"), "{f}");

@@ -5,6 +5,7 @@
 //! | `settings.rs` | the table of all settings; `--print-config` |
 //! | `reader.rs` | reads a file by that table; faults with file and line |
 //! | `config.rs` | the configuration as the program uses it |
+//! | `zookeeper.rs` | the options of the door of ZooKeeper's clients |
 //! | `run.rs` | starts the node, waits for signals, drains, stops |
 
 pub mod config;
@@ -13,6 +14,7 @@ mod config_test;
 pub mod reader;
 mod run;
 pub mod settings;
+mod zookeeper;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 6] = [
+pub const SECTIONS: [(&str, &str); 7] = [
     ("node", "Who this node is, and what it does."),
     ("listen", "Its doors."),
     (
@@ -56,6 +56,10 @@ pub const SECTIONS: [(&str, &str); 6] = [
         "One table for each member of the cluster at its birth, the same in every node's file; none for a node\nthat stands alone. A node that is added later needs a table for any one living member, and none for itself.\nLater changes go through `atoll node add|drain|remove`.",
     ),
     ("tls", "Mutual TLS between nodes, and TLS of the gRPC door. All of the three files, or none."),
+    (
+        "zookeeper",
+        "The door of ZooKeeper's clients. ZooKeeper's own name of each setting is told. Nodes may differ, but for\nthe session timeouts: a session keeps its timeout when its client changes nodes.",
+    ),
     (
         "timings",
         "When a node counts as gone, and what follows. They may differ between nodes and change at a restart.",
@@ -170,6 +174,104 @@ pub const SETTINGS: &[Setting] = &[
         "\"atoll.example\"",
         "a DNS name or an IP address",
         "The name that every peer's certificate must carry. Not set: the host of the peer's address.",
+    ),
+    with_default(
+        "zookeeper",
+        "tick_ms",
+        "2000",
+        "an integer, 100 to 60000",
+        "`tickTime`. The bounds of session timeouts come from it where they are 0 below.\nToo small: sessions expire while a client collects its garbage. Too large: what dead clients held is held for longer.",
+    ),
+    with_default(
+        "zookeeper",
+        "min_session_timeout_ms",
+        "0",
+        "0 for two ticks, or an integer, 1000 to 3600000, and not above the longest",
+        "`minSessionTimeout`: a client that asks for less gets this.\nToo small: a short pause of a client costs its ephemerals, and a node that loses the log must send its clients away\nsooner. Too large: dead clients are noticed late.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_session_timeout_ms",
+        "0",
+        "0 for 20 ticks, or an integer, 1000 to 86400000",
+        "`maxSessionTimeout`: a client that asks for more gets this.\nToo small: clients that know that they pause cannot say so. Too large: dead clients may hold their locks that long.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_frame_bytes",
+        "1048575",
+        "an integer, 1024 to 16777216",
+        "`jute.maxbuffer`: a client that sends a longer frame is cut off. What is written is 999,900 bytes at most all the same.\nToo small: setWatches of a client that comes back may not fit. Too large: so much memory for one connection.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_connections_of_address",
+        "60",
+        "0 for no limit, or an integer to 1000000",
+        "`maxClientCnxns`: connections of one address; more are closed at once.\nToo small: clients behind one address lock each other out. Too large: one of them may take all file descriptors.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_connections",
+        "0",
+        "0 for no limit, or an integer to 1000000",
+        "`maxCnxns`: connections of everybody; more are closed at once.\nToo small: clients that come over from another node find no room. Too large: memory and file descriptors run out first.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_outstanding_of_connection",
+        "1000",
+        "an integer, 1 to 100000",
+        "Requests of one connection without an answer; more wait in the socket. ZooKeeper has no name for it.\nToo small: a client that does not wait for its answers is slowed down. Too large: memory of one connection.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_outstanding",
+        "20000",
+        "0 for no limit, or an integer to 10000000",
+        "`globalOutstandingLimit`: requests of all connections without an answer. Beyond it a connection that has one leaves the\nnext in the socket. Too small: throughput. Too large: latency and memory when the log is slow.",
+    ),
+    with_default(
+        "zookeeper",
+        "connection_tokens",
+        "0",
+        "0 for no limit, or an integer to 1000000",
+        "`connection_throttle_tokens`: each new connection takes a token, and is closed at once if there is none.\nToo small: clients come back slowly after a node was lost. Too large: a flood of connections costs a log entry each.",
+    ),
+    with_default(
+        "zookeeper",
+        "connection_fill_every_ms",
+        "1",
+        "an integer, 1 to 60000",
+        "`connection_throttle_fill_time`: how often tokens come back.",
+    ),
+    with_default(
+        "zookeeper",
+        "connection_fill_count",
+        "1",
+        "an integer, 1 to 1000000",
+        "`connection_throttle_fill_count`: how many come back then.",
+    ),
+    with_default(
+        "zookeeper",
+        "words",
+        "[\"conf\", \"cons\", \"crst\", \"dirs\", \"dump\", \"envi\", \"gtmk\", \"isro\", \"mntr\", \"ruok\", \"srst\", \"srvr\", \"stat\", \"wchs\"]",
+        "a list of four-letter words as docs/zookeeper.md has them, or \"*\" for all",
+        "`4lw.commands.whitelist`: the words that are answered. wchc and wchp show every client's paths and cost a walk over\nall watches.",
+    ),
+    without_default(
+        "zookeeper",
+        "super_digest",
+        "\"super:xQJmxLMiHGwaqBvst5y6rkB6HQs=\"",
+        "\"USER:HASH\", HASH the base64 of the SHA-1 of \"USER:PASSWORD\"",
+        "`DigestAuthenticationProvider.superDigest`: who adds this digest may everything. Not set: nobody.",
+    ),
+    with_default(
+        "zookeeper",
+        "container_check_every_ms",
+        "10000",
+        "an integer, 100 to 3600000",
+        "`znode.container.checkIntervalMs`: how often it is looked for empty containers and nodes whose time to live is over.\nToo small: work for nothing. Too large: they stay for longer.",
     ),
     with_default(
         "timings",

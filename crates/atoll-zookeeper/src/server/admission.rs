@@ -1,0 +1,126 @@
+//! Which connections come in: limits of their number and of their rate. One that is refused costs a socket for a moment, and no task.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Shared;
+use super::figures::{ConnectionFigures, Refusal};
+use super::options::{ConnectionThrottle, Options};
+use crate::watch::ConnectionId;
+
+/// A flood of connections is told in the node's log once in so long.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// Tokens that are left, and since when.
+#[derive(Debug)]
+struct Bucket {
+    throttle: ConnectionThrottle,
+    left: u64,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn full(throttle: ConnectionThrottle, now: Instant) -> Bucket {
+        Bucket { throttle, left: throttle.tokens, filled: now }
+    }
+
+    /// Takes a token; false if there is none.
+    fn take(&mut self, now: Instant) -> bool {
+        let ConnectionThrottle { tokens, fill_every, fill_count } = self.throttle;
+        let passed = now.saturating_duration_since(self.filled).as_nanos();
+        let fills = u64::try_from(passed / fill_every.as_nanos().max(1)).unwrap_or(u64::MAX);
+        if fills > 0 {
+            self.left = self.left.saturating_add(fills.saturating_mul(fill_count)).min(tokens);
+            // What is left of the last period counts for the next fill.
+            let whole = fill_every.saturating_mul(u32::try_from(fills).unwrap_or(u32::MAX));
+            self.filled = self.filled.checked_add(whole).filter(|at| *at <= now).unwrap_or(now);
+        }
+        let there = self.left > 0;
+        self.left -= u64::from(there);
+        there
+    }
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    next: AtomicU64,
+    bucket: Option<Mutex<Bucket>>,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Admission {
+    /// Nobody came in yet.
+    pub(crate) fn new(options: &Options) -> Admission {
+        let bucket = options.connection_throttle.map(|t| Mutex::new(Bucket::full(t, Instant::now())));
+        Admission { next: AtomicU64::new(1), bucket, told: Mutex::default() }
+    }
+}
+
+impl Shared {
+    /// Takes a new connection into the lists, unless there are too many or they come too fast.
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<(ConnectionId, Arc<ConnectionFigures>)> {
+        match self.try_admit(peer) {
+            Ok(admitted) => Some(admitted),
+            Err(refusal) => {
+                self.figures.refuse(refusal);
+                let now = Instant::now();
+                let mut told = self.admission.told.lock().unwrap_or_else(PoisonError::into_inner);
+                if told.is_none_or(|at| now.saturating_duration_since(at) >= TOLD_EVERY) {
+                    *told = Some(now);
+                    let so_far = self.figures.refused(refusal);
+                    let reason = refusal.name();
+                    tracing::warn!(%peer, reason, so_far, "a ZooKeeper client was refused");
+                }
+                None
+            }
+        }
+    }
+
+    fn try_admit(&self, peer: SocketAddr) -> Result<(ConnectionId, Arc<ConnectionFigures>), Refusal> {
+        let mut connections = self.connections();
+        let over = |limit: usize, count: usize| limit > 0 && count >= limit;
+        if over(self.options.max_connections, connections.len()) {
+            return Err(Refusal::Connections);
+        }
+        let of_address = || connections.values().filter(|c| c.peer.ip() == peer.ip()).count();
+        let limit = self.options.max_connections_of_address;
+        if limit > 0 && over(limit, of_address()) {
+            return Err(Refusal::ConnectionsOfAddress);
+        }
+        if let Some(bucket) = &self.admission.bucket
+            && !bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
+        {
+            return Err(Refusal::ConnectionRate);
+        }
+        let id = self.admission.next.fetch_add(1, Ordering::Relaxed);
+        let figures = Arc::new(ConnectionFigures::new(peer));
+        connections.insert(id, figures.clone());
+        Ok((id, figures))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_taken_and_come_back_up_to_their_number() {
+        let throttle = ConnectionThrottle { tokens: 3, fill_every: Duration::from_millis(10), fill_count: 2 };
+        let start = Instant::now();
+        let mut bucket = Bucket::full(throttle, start);
+        let mut take = |ms| bucket.take(start + Duration::from_millis(ms));
+        assert_eq!([0, 1, 2, 3].map(&mut take), [true, true, true, false]);
+        assert_eq!([9, 10, 11, 12].map(&mut take), [false, true, true, false], "two at 10 ms");
+        assert_eq!(
+            [19, 20, 20, 20].map(&mut take),
+            [false, true, true, false],
+            "the rest of a period counts"
+        );
+        assert_eq!([9_999, 9_999, 9_999, 9_999].map(&mut take), [true, true, true, false], "three at most");
+    }
+}

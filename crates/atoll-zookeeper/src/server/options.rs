@@ -1,0 +1,69 @@
+//! How a door behaves.
+
+use std::time::Duration;
+
+/// How a door behaves. The names in the comments are ZooKeeper's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `tickTime`, milliseconds; the bounds of session timeouts come from it where they are not given.
+    pub tick_ms: i32,
+    /// `minSessionTimeout`, milliseconds.
+    pub min_session_timeout_ms: i32,
+    /// `maxSessionTimeout`, milliseconds.
+    pub max_session_timeout_ms: i32,
+    /// `jute.maxbuffer`: longest frame that is taken, bytes.
+    pub max_buffer_bytes: usize,
+    /// `maxClientCnxns`: connections of one address; 0 for no limit.
+    pub max_connections_of_address: usize,
+    /// `maxCnxns`: connections of everybody; 0 for no limit.
+    pub max_connections: usize,
+    /// Requests of one connection that may wait for their answers; more are left in the socket.
+    pub max_outstanding: usize,
+    /// `globalOutstandingLimit`: requests of all connections that may wait for their answers. Beyond it a connection that has one leaves
+    /// the next in the socket; 0 for no limit.
+    pub max_outstanding_of_all: usize,
+    /// `zookeeper.connection_throttle_*`: how fast new connections may come; None for no limit.
+    pub connection_throttle: Option<ConnectionThrottle>,
+    /// `zookeeper.DigestAuthenticationProvider.superDigest`: who may everything, as `user:hash`.
+    pub super_digest: Option<String>,
+    /// `4lw.commands.whitelist`; `*` stands for all.
+    pub words: Vec<String>,
+    /// `znode.container.checkIntervalMs`.
+    pub reap_every: Duration,
+}
+
+/// A bucket of tokens: each new connection takes one, and none comes in while there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionThrottle {
+    /// `connection_throttle_tokens`: how many there may be.
+    pub tokens: u64,
+    /// `connection_throttle_fill_time`: how often some come back.
+    pub fill_every: Duration,
+    /// `connection_throttle_fill_count`: and how many.
+    pub fill_count: u64,
+}
+
+/// Words that are answered unless the configuration says otherwise: those that cost little and show no paths of clients.
+pub const DEFAULT_WORDS: [&str; 14] = [
+    "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "isro", "mntr", "ruok", "srst", "srvr", "stat",
+    "wchs",
+];
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            tick_ms: 2_000,
+            min_session_timeout_ms: 4_000,
+            max_session_timeout_ms: 40_000,
+            max_buffer_bytes: 0xf_ffff,
+            max_connections_of_address: 60,
+            max_connections: 0,
+            max_outstanding: 1_000,
+            max_outstanding_of_all: 20_000,
+            connection_throttle: None,
+            super_digest: None,
+            words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
+            reap_every: Duration::from_secs(10),
+        }
+    }
+}

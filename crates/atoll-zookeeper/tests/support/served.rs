@@ -1,0 +1,54 @@
+//! A door over an engine that stands alone.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use atoll_core::NodeId;
+use atoll_db::{Applications, MemoryStore, Solo};
+use atoll_zookeeper::{Cluster, Door, Options, ZooKeeper};
+
+use crate::client::Client;
+
+struct Alone;
+
+impl Cluster for Alone {
+    fn living(&self) -> Vec<NodeId> {
+        vec![NodeId(1)]
+    }
+}
+
+/// Serves until the process ends.
+pub fn door(options: Options) -> SocketAddr {
+    let mut applications = Applications::new();
+    let slot = applications.add(ZooKeeper);
+    let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
+    let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
+    let (told, tell) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send(listener.local_addr().unwrap()).unwrap();
+            door.serve(listener, std::future::pending()).await;
+        });
+    });
+    tell.recv().unwrap()
+}
+
+/// The answer to a four-letter word.
+pub fn ask(door: SocketAddr, word: &str) -> String {
+    let mut stream = Client::socket(door);
+    stream.write_all(word.as_bytes()).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    told
+}
+
+/// A figure of `mntr`.
+pub fn figure(door: SocketAddr, name: &str) -> f64 {
+    let told = ask(door, "mntr");
+    let line = told.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('\t'));
+    line.unwrap_or_else(|| panic!("{name} in {told}")).parse().unwrap()
+}

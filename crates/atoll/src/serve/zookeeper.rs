@@ -1,0 +1,91 @@
+//! The table `[zookeeper]`: options of the door of ZooKeeper's clients.
+
+use std::time::Duration;
+
+use atoll_node::doors::zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
+use toml::de::DeValue;
+
+use super::reader::{Source, Table, text, texts, within};
+
+/// Session timeouts in ticks, where they are not given: as ZooKeeper has it.
+const LEAST_TICKS: u64 = 2;
+const MOST_TICKS: u64 = 20;
+
+/// Reads the table. None after a fault.
+pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
+    // Every setting is read before the first `?`, so that all faults are found.
+    let mut count = |key, least, most| table.read(source, key, within(least, most));
+    let of_address = count("max_connections_of_address", 0, 1_000_000);
+    let connections = count("max_connections", 0, 1_000_000);
+    let frame = count("max_frame_bytes", 1_024, 16 << 20);
+    let of_connection = count("max_outstanding_of_connection", 1, 100_000);
+    let outstanding = count("max_outstanding", 0, 10_000_000);
+    let tokens = count("connection_tokens", 0, 1_000_000);
+    let fill_every = count("connection_fill_every_ms", 1, 60_000);
+    let fill_count = count("connection_fill_count", 1, 1_000_000);
+    let reap_every = count("container_check_every_ms", 100, 3_600_000);
+    let words = table.read(source, "words", words);
+    let super_digest = match table.place("super_digest") {
+        Some(_) => table.read(source, "super_digest", digest).map(Some),
+        None => Some(None),
+    };
+    let timeouts = read_timeouts(source, table);
+    let (tick_ms, min_session_timeout_ms, max_session_timeout_ms) = timeouts?;
+    let tokens = tokens?;
+    let fill_every = Duration::from_millis(fill_every?);
+    let throttle = ConnectionThrottle { tokens, fill_every, fill_count: fill_count? };
+    let count = |n: u64| usize::try_from(n).ok();
+    Some(Options {
+        tick_ms,
+        min_session_timeout_ms,
+        max_session_timeout_ms,
+        max_buffer_bytes: count(frame?)?,
+        max_connections_of_address: count(of_address?)?,
+        max_connections: count(connections?)?,
+        max_outstanding: count(of_connection?)?,
+        max_outstanding_of_all: count(outstanding?)?,
+        connection_throttle: (tokens > 0).then_some(throttle),
+        super_digest: super_digest?,
+        words: words?,
+        reap_every: Duration::from_millis(reap_every?),
+    })
+}
+
+/// Tick, shortest and longest session timeout, in milliseconds.
+fn read_timeouts(source: &mut Source<'_>, table: &Table<'_>) -> Option<(i32, i32, i32)> {
+    let or_none = |most| move |v: &DeValue<'_>| within(1_000, most)(v).or_else(|| within(0, 0)(v));
+    let tick = table.read(source, "tick_ms", within(100, 60_000));
+    let least = table.read(source, "min_session_timeout_ms", or_none(3_600_000));
+    let most = table.read(source, "max_session_timeout_ms", or_none(86_400_000));
+    let tick = tick?;
+    let given = |ms: u64, ticks: u64| if ms == 0 { tick * ticks } else { ms };
+    // What two short ticks give is not below what may be given.
+    let (least, most) = (given(least?, LEAST_TICKS).max(1_000), given(most?, MOST_TICKS));
+    if least > most {
+        let place = table.place("max_session_timeout_ms").or(table.place("min_session_timeout_ms"));
+        source.fault(
+            place,
+            format!(
+                "`zookeeper.min_session_timeout_ms` comes to {least} and `zookeeper.max_session_timeout_ms` to {most}; \
+                 allowed: the first is not above the second"
+            ),
+        );
+        return None;
+    }
+    let ms = |n: u64| i32::try_from(n).ok();
+    Some((ms(tick)?, ms(least)?, ms(most)?))
+}
+
+fn words(value: &DeValue<'_>) -> Option<Vec<String>> {
+    texts(value).filter(|words| words.iter().all(|w| w == "*" || KNOWN_WORDS.contains(&w.as_str())))
+}
+
+/// `USER:` and the base64 of 20 bytes.
+fn digest(value: &DeValue<'_>) -> Option<String> {
+    let given = text(value)?;
+    let (user, hash) = given.split_once(':')?;
+    let letters = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let (hash, padded) = (hash.strip_suffix('=')?, hash.len() == 28);
+    (!user.is_empty() && !user.contains(char::is_control) && padded && hash.bytes().all(letters))
+        .then(|| given.clone())
+}
