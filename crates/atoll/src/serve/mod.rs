@@ -6,6 +6,7 @@
 //! | `reader.rs` | reads a file by that table; faults with file and line |
 //! | `config.rs` | the configuration as the program uses it |
 //! | `zookeeper.rs` | the options of the door of ZooKeeper's clients |
+//! | `zoo_cfg.rs` | a configuration of ZooKeeper's as one of our own |
 //! | `run.rs` | starts the node, waits for signals, drains, stops |
 
 pub mod config;
@@ -14,6 +15,9 @@ mod config_test;
 pub mod reader;
 mod run;
 pub mod settings;
+mod zoo_cfg;
+#[cfg(test)]
+mod zoo_cfg_test;
 mod zookeeper;
 
 use std::path::PathBuf;
@@ -30,8 +34,11 @@ pub struct ServeArgs {
     /// Configuration file; see --print-config
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Configuration file of a ZooKeeper server, read as far as it means something here; ignored lines are named on stderr
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub zoo_cfg: Option<PathBuf>,
     /// Data folder; alone, it makes a useful log on one node, at the default ports on loopback
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["config", "print_config"])]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["config", "zoo_cfg", "print_config"])]
     pub data: Option<PathBuf>,
     /// Listen for gRPC here, whatever the file says [default: 127.0.0.1:7411]
     #[arg(long, value_name = "HOST:PORT")]
@@ -72,9 +79,13 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         metrics: args.metrics.clone(),
         zookeeper: args.zookeeper.clone(),
     };
-    let config = match &args.config {
-        Some(file) => Config::load(file, &over),
-        None => Config::without_file(&over),
+    let config = match (&args.config, &args.zoo_cfg) {
+        (Some(file), _) => Config::load(file, &over),
+        (None, Some(file)) => zoo_cfg::load(file, &over).map(|translated| {
+            translated.notes.iter().for_each(|note| eprintln!("{note}"));
+            translated.config
+        }),
+        (None, None) => Config::without_file(&over),
     };
     let config = match config {
         Ok(config) => config,
@@ -93,7 +104,10 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     if args.check {
         println!(
             "{}: in order",
-            args.config.as_ref().map_or("command line".into(), |f| f.display().to_string())
+            args.config
+                .as_ref()
+                .or(args.zoo_cfg.as_ref())
+                .map_or("command line".into(), |f| f.display().to_string())
         );
         return ExitCode::SUCCESS;
     }

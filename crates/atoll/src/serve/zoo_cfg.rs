@@ -1,0 +1,505 @@
+//! `--zoo-cfg FILE`: the configuration of a ZooKeeper server, read as far as it means something here. It becomes the text of a
+//! configuration of our own, line by line, so that every check and every bound is the same; faults are told with the line and the name
+//! of the original. Lines without a meaning are named and ignored; a line that is malformed is a fault.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::config::{Config, MAX_FILE_BYTES, Overrules, good_address};
+use super::reader::{Fault, Faults, shown};
+
+/// What is below `dataDir`: ZooKeeper's own files there stay as they are.
+const FOLDER: &str = "atoll";
+/// The prefix of settings that only our own configuration has.
+const OURS: &str = "atoll.";
+/// Our word for listeners that other machines may reach without TLS.
+const BEYOND: &str = "atoll.listen.listen_beyond_loopback_without_tls";
+
+/// How a value is written in our own file.
+#[derive(Clone, Copy)]
+enum Kind {
+    Number,
+    /// A number of which -1 stands for the default.
+    NumberOrDefault,
+    Text,
+    /// Texts between commas.
+    List,
+}
+
+/// ZooKeeper's name, without the prefix `zookeeper.` that system properties have; our table and name.
+const KNOWN: &[(&str, &str, &str, Kind)] = &[
+    ("tickTime", "zookeeper", "tick_ms", Kind::Number),
+    ("minSessionTimeout", "zookeeper", "min_session_timeout_ms", Kind::NumberOrDefault),
+    ("maxSessionTimeout", "zookeeper", "max_session_timeout_ms", Kind::NumberOrDefault),
+    ("jute.maxbuffer", "zookeeper", "max_frame_bytes", Kind::Number),
+    ("maxClientCnxns", "zookeeper", "max_connections_of_address", Kind::Number),
+    ("maxCnxns", "zookeeper", "max_connections", Kind::Number),
+    ("globalOutstandingLimit", "zookeeper", "max_outstanding", Kind::Number),
+    ("connection_throttle_tokens", "zookeeper", "connection_tokens", Kind::Number),
+    ("connection_throttle_fill_time", "zookeeper", "connection_fill_every_ms", Kind::Number),
+    ("connection_throttle_fill_count", "zookeeper", "connection_fill_count", Kind::Number),
+    ("4lw.commands.whitelist", "zookeeper", "words", Kind::List),
+    ("DigestAuthenticationProvider.superDigest", "zookeeper", "super_digest", Kind::Text),
+    ("znode.container.checkIntervalMs", "zookeeper", "container_check_every_ms", Kind::Number),
+];
+
+/// Read elsewhere than by [`KNOWN`].
+const BY_HAND: [&str; 7] = [
+    "dataDir",
+    "clientPort",
+    "clientPortAddress",
+    "metricsProvider.httpPort",
+    "metricsProvider.httpHost",
+    "metricsProvider.className",
+    BEYOND,
+];
+
+/// What is known and has no meaning here, with the reason.
+const WITHOUT_MEANING: [(&str, &str); 12] = [
+    ("dataLogDir", "there is one folder, below dataDir"),
+    ("initLimit", "a node that comes late fetches the state for as long as it takes"),
+    ("syncLimit", "see the table [timings]"),
+    ("electionAlg", "there is no election"),
+    ("electionPortBindRetry", "there is no election"),
+    ("leaderServes", "every node serves"),
+    ("cnxTimeout", "see the table [timings]"),
+    ("standaloneEnabled", "a file without servers is one node"),
+    ("snapCount", "the log is trimmed by itself"),
+    ("preAllocSize", "the journal has segments of a fixed size"),
+    ("autopurge.snapRetainCount", "the log is trimmed by itself"),
+    ("autopurge.purgeInterval", "the log is trimmed by itself"),
+];
+
+/// One property.
+#[derive(Debug)]
+struct Line {
+    /// From 1.
+    number: usize,
+    key: String,
+    value: String,
+}
+
+/// A file as our own configuration.
+#[derive(Debug)]
+pub struct Translated {
+    /// It.
+    pub config: Config,
+    /// What the operator should know, each with the file and the line.
+    pub notes: Vec<String>,
+}
+
+/// Reads and checks a file.
+///
+/// # Errors
+/// Everything that is wrong with it. Nothing was started.
+pub fn load(file: &Path, over: &Overrules) -> Result<Translated, Faults> {
+    let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
+    let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(fault(format!("has {size} bytes; a configuration has {MAX_FILE_BYTES} at most")));
+    }
+    let text = std::fs::read_to_string(file).map_err(|e| fault(format!("cannot be read: {e}")))?;
+    translate(file, &text, over)
+}
+
+/// Translates the text of a file. Relative paths in it start at the file's folder.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated, Faults> {
+    let mut writer = Writer::default();
+    let lines = properties(text, &mut writer.faults);
+    let mut seen = BTreeMap::new();
+    for line in &lines {
+        if let Some(before) = seen.insert(line.key.as_str(), line) {
+            let (key, before) = (shown(&line.key), before.number);
+            writer.fault(line.number, format!("`{key}` is given a second time, first in line {before}"));
+        }
+    }
+    let get = |key: &str| lines.iter().find(|l| l.key == key);
+    let members = servers(&lines, &mut writer);
+    write_node(file, over, &get, &members, &mut writer);
+    write_doors(&get, &members, &mut writer);
+    for line in &lines {
+        write_other(line, &mut writer);
+    }
+    writer.finish(file, over)
+}
+
+/// The configuration while it is written.
+#[derive(Debug, Default)]
+struct Writer {
+    /// Tables and what they hold: each value as our file has it, and its line and name in the original.
+    tables: BTreeMap<String, Vec<(String, String, usize, String)>>,
+    peers: Vec<(usize, String, String)>,
+    notes: Vec<(usize, String)>,
+    faults: Vec<Fault>,
+}
+
+impl Writer {
+    fn fault(&mut self, line: usize, what: String) {
+        self.faults.push(Fault { line: Some(line), what });
+    }
+
+    fn note(&mut self, line: usize, what: String) {
+        self.notes.push((line, what));
+    }
+
+    fn set(&mut self, table: &str, key: &str, value: String, line: usize, original: &str) {
+        let rows = self.tables.entry(table.to_owned()).or_default();
+        rows.push((key.to_owned(), value, line, original.to_owned()));
+    }
+
+    fn set_text(&mut self, table: &str, key: &str, value: &str, line: usize, original: &str) {
+        self.set(table, key, quoted(value), line, original);
+    }
+
+    fn finish(self, file: &Path, over: &Overrules) -> Result<Translated, Faults> {
+        let Writer { tables, peers, mut notes, mut faults } = self;
+        // Of each line that is written here, the line and the name in the original.
+        let (mut text, mut origins) = (String::new(), Vec::new());
+        let mut write = |line: String, origin: Option<(usize, String)>| {
+            let _ = writeln!(text, "{line}");
+            origins.push(origin);
+        };
+        for (table, rows) in tables {
+            write(format!("[{table}]"), None);
+            for (key, value, line, original) in rows {
+                write(format!("{key} = {value}"), Some((line, original)));
+            }
+        }
+        for (line, id, address) in peers {
+            let origin = || Some((line, format!("server.{id}")));
+            write("[[peer]]".to_owned(), origin());
+            write(format!("id = {id}"), origin());
+            write(format!("address = {}", quoted(&address)), origin());
+        }
+        let parsed = Config::parse(file, &text, over);
+        let parsed = match parsed {
+            Ok(config) if faults.is_empty() => Ok(config),
+            Ok(_) => Err(Vec::new()),
+            Err(wrong) => Err(wrong.faults),
+        };
+        match parsed {
+            Ok(config) => {
+                notes.sort();
+                let told = |(line, note): (usize, String)| format!("{}:{line}: {note}", file.display());
+                Ok(Translated { config, notes: notes.into_iter().map(told).collect() })
+            }
+            Err(more) => {
+                faults.extend(more.into_iter().map(|fault| {
+                    let origin = fault.line.and_then(|l| origins.get(l - 1)?.clone());
+                    match origin {
+                        Some((line, name)) => {
+                            Fault { line: Some(line), what: format!("`{name}`: {}", fault.what) }
+                        }
+                        None => Fault { line: None, what: fault.what },
+                    }
+                }));
+                faults.sort_by_key(|f| f.line.unwrap_or(usize::MAX));
+                Err(Faults { file: file.to_owned(), faults })
+            }
+        }
+    }
+}
+
+/// A basic string of TOML.
+fn quoted(value: &str) -> String {
+    let mut out = String::from("\"");
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// The lines of a file of Java properties.
+fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
+    let mut out = Vec::new();
+    let mut lines = (1..).zip(text.lines());
+    while let Some((number, line)) = lines.next() {
+        let line = line.trim_start();
+        if line.trim_end().is_empty() || line.starts_with(['#', '!']) {
+            continue;
+        }
+        let mut whole = line.to_owned();
+        // An odd number of backslashes at the end: the next line belongs to it.
+        while whole.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
+            whole.pop();
+            let Some((_, next)) = lines.next() else { break };
+            whole.push_str(next.trim_start());
+        }
+        match property(&whole) {
+            Ok((key, value)) => out.push(Line { number, key, value: value.trim_end().to_owned() }),
+            Err(what) => {
+                faults.push(Fault { line: Some(number), what: format!("{}: {what}", shown(&whole)) })
+            }
+        }
+    }
+    out
+}
+
+/// Key and value of a line.
+fn property(line: &str) -> Result<(String, String), &'static str> {
+    let (mut key, mut rest) = (String::new(), line);
+    while let Some(c) = rest.chars().next() {
+        if c == '=' || c == ':' || c.is_whitespace() {
+            break;
+        }
+        let (plain, more) = unescaped(rest)?;
+        key.push(plain);
+        rest = more;
+    }
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start();
+    if key.is_empty() {
+        return Err("this line has no name; allowed: NAME=VALUE");
+    }
+    let (mut value, mut rest) = (String::new(), rest);
+    while !rest.is_empty() {
+        let (plain, more) = unescaped(rest)?;
+        value.push(plain);
+        rest = more;
+    }
+    if value.trim().is_empty() {
+        return Err("this line has no value; allowed: NAME=VALUE");
+    }
+    Ok((key, value))
+}
+
+/// The first character, and what follows.
+fn unescaped(text: &str) -> Result<(char, &str), &'static str> {
+    const BAD: &str = "a backslash has four digits behind its u, or another character";
+    let mut chars = text.chars();
+    let first = chars.next().ok_or(BAD)?;
+    if first != '\\' {
+        return Ok((first, chars.as_str()));
+    }
+    let plain = match chars.next().ok_or(BAD)? {
+        't' => '\t',
+        'n' => '\n',
+        'r' => '\r',
+        'f' => '\u{c}',
+        'u' => {
+            let digits = chars.as_str().get(..4).ok_or(BAD)?;
+            let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).ok_or(BAD)?;
+            chars = chars.as_str()[4..].chars();
+            code
+        }
+        other => other,
+    };
+    Ok((plain, chars.as_str()))
+}
+
+/// A line `server.N=HOST:PEER:ELECTION[:ROLE][;[HOST:]CLIENT]`.
+#[derive(Debug)]
+struct Server {
+    line: usize,
+    id: String,
+    /// Where nodes reach it.
+    address: String,
+    /// Where its clients come in, if it was said.
+    client: Option<String>,
+}
+
+fn servers(lines: &[Line], writer: &mut Writer) -> Vec<Server> {
+    const ALLOWED: &str =
+        "allowed: HOST:PORT:PORT, then `:participant` or nothing, then `;PORT`, `;HOST:PORT` or nothing";
+    let mut out = Vec::new();
+    for line in lines {
+        let Some(id) = line.key.strip_prefix("server.") else { continue };
+        match server(&line.value) {
+            Ok((address, client)) => {
+                out.push(Server { line: line.number, id: id.to_owned(), address, client });
+            }
+            Err(what) => {
+                let (key, value) = (shown(&line.key), shown(&line.value));
+                writer.fault(line.number, format!("`{key}` is {value:?}{what}; {ALLOWED}"));
+            }
+        }
+    }
+    out
+}
+
+fn server(value: &str) -> Result<(String, Option<String>), &'static str> {
+    if value.contains('|') {
+        return Err(", which has several addresses");
+    }
+    let (nodes, client) = match value.split_once(';') {
+        Some((nodes, client)) => (nodes.trim(), Some(client.trim())),
+        None => (value.trim(), None),
+    };
+    let nodes = match nodes.rsplit_once(':') {
+        Some((nodes, "participant")) => nodes,
+        Some((_, "observer")) => return Err(", which is an observer"),
+        _ => nodes,
+    };
+    let (address, election) = nodes.rsplit_once(':').ok_or("")?;
+    if election.parse::<u16>().is_err() || !good_address(address, 1) {
+        return Err("");
+    }
+    let client = match client {
+        None => None,
+        Some(port) if port.parse::<u16>().is_ok() => Some(port.to_owned()),
+        Some(at) if good_address(at, 1) => Some(at.to_owned()),
+        Some(_) => return Err(""),
+    };
+    Ok((address.to_owned(), client))
+}
+
+type Get<'a> = dyn Fn(&str) -> Option<&'a Line> + 'a;
+
+/// Who the node is: `myid` says it where there are servers.
+fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], writer: &mut Writer) {
+    let Some(data) = get("dataDir") else {
+        if over.data.is_none() {
+            let what = "`dataDir` is missing; allowed: the path of a folder, or `--data DIR`".to_owned();
+            writer.faults.push(Fault { line: None, what });
+        }
+        if let Some(first) = members.first() {
+            writer.fault(
+                first.line,
+                "servers need a `dataDir` with the file `myid`, which says which of them this is".into(),
+            );
+        }
+        return;
+    };
+    let folder = Path::new(&data.value);
+    writer.set_text("node", "data", &folder.join(FOLDER).to_string_lossy(), data.number, "dataDir");
+    let folder = file.parent().unwrap_or(Path::new("")).join(folder);
+    if folder.join("version-2").is_dir() {
+        writer.note(
+            data.number,
+            format!("ZooKeeper's own data below {} is left alone and not read", folder.display()),
+        );
+    }
+    if members.is_empty() {
+        return;
+    }
+    let myid = folder.join("myid");
+    let id = std::fs::read_to_string(&myid).map_err(|e| e.to_string());
+    let id = id.map(|id| id.trim().to_owned());
+    match id {
+        Ok(id) if members.iter().any(|m| m.id == id) => {
+            writer.set("node", "id", id, data.number, "dataDir");
+        }
+        Ok(id) => {
+            let (myid, id) = (myid.display(), shown(&id));
+            writer.fault(data.number, format!("{myid} says {id:?}, and there is no line `server.{id}`"));
+        }
+        Err(error) => {
+            let myid = myid.display();
+            writer
+                .fault(data.number, format!("{myid} says which server this is, and cannot be read: {error}"));
+        }
+    }
+    for m in members {
+        writer.peers.push((m.line, m.id.clone(), m.address.clone()));
+    }
+}
+
+/// Where it listens. Without an address, ZooKeeper takes all; here that needs the operator's word.
+fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
+    let id =
+        writer.tables.get("node").and_then(|rows| rows.iter().find(|r| r.0 == "id").map(|r| r.1.clone()));
+    let me = members.iter().find(|m| Some(&m.id) == id.as_ref());
+    if let Some(me) = me {
+        writer.set_text("listen", "peer", &me.address, me.line, &format!("server.{}", me.id));
+    }
+    let beyond = get(BEYOND).is_some_and(|l| l.value == "true");
+    let mut door = |key: &str, port: &Line, host: Option<&Line>| {
+        let any = if beyond { "0.0.0.0" } else { "127.0.0.1" };
+        if host.is_none() && !beyond {
+            writer.note(
+                port.number,
+                format!(
+                    "`{}` listens on loopback only, unless there is an address, or `{BEYOND}=true`",
+                    port.key
+                ),
+            );
+        }
+        let host = host.map_or(any, |h| h.value.as_str());
+        let host =
+            if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
+        writer.set_text("listen", key, &format!("{host}:{}", port.value), port.number, &port.key);
+    };
+    let mut no_door = false;
+    if let Some(port) = get("clientPort") {
+        door("zookeeper", port, get("clientPortAddress"));
+    } else if let Some((me, client)) = me.and_then(|me| Some((me, me.client.as_ref()?))) {
+        let port = Line { number: me.line, key: format!("server.{}", me.id), value: client.clone() };
+        match client.rsplit_once(':') {
+            None => door("zookeeper", &port, None),
+            Some((host, client)) => {
+                let host = Line { number: me.line, key: port.key.clone(), value: host.to_owned() };
+                door("zookeeper", &Line { value: client.to_owned(), ..port }, Some(&host));
+            }
+        }
+    } else {
+        no_door = true;
+    }
+    if let Some(port) = get("metricsProvider.httpPort") {
+        door("metrics", port, get("metricsProvider.httpHost"));
+    }
+    if no_door {
+        writer.set_text("listen", "zookeeper", "", 0, "clientPort");
+    }
+}
+
+/// Everything else: by the table, or named and ignored.
+fn write_other(line: &Line, writer: &mut Writer) {
+    let Line { number, key, value } = line;
+    let plain = key.strip_prefix("zookeeper.").unwrap_or(key);
+    if BY_HAND.contains(&key.as_str()) && key != BEYOND || key.starts_with("server.") {
+        return;
+    }
+    if let Some(ours) = key.strip_prefix(OURS) {
+        match ours.rsplit_once('.') {
+            Some((table, name)) if !ours.contains(char::is_whitespace) => {
+                writer.set(table, name, value.clone(), *number, key);
+            }
+            _ => writer.fault(*number, format!("`{}` is no setting; allowed: atoll.TABLE.NAME", shown(key))),
+        }
+        return;
+    }
+    if key == "dynamicConfigFile" {
+        writer.fault(*number, "`dynamicConfigFile`: the lines `server.N` must be in this file".to_owned());
+        return;
+    }
+    let Some((_, table, name, kind)) = KNOWN.iter().find(|(theirs, ..)| *theirs == plain) else {
+        let reason = WITHOUT_MEANING.iter().find(|(name, _)| *name == plain).map(|(_, reason)| *reason);
+        let reason = reason.unwrap_or("it has no meaning here, or is not known");
+        writer.note(*number, format!("`{}` is ignored: {reason}", shown(key)));
+        return;
+    };
+    match kind {
+        Kind::Text => writer.set_text(table, name, value, *number, key),
+        Kind::List => {
+            let items: Vec<String> = value.split(',').map(|w| quoted(w.trim())).collect();
+            writer.set(table, name, format!("[{}]", items.join(", ")), *number, key);
+        }
+        Kind::NumberOrDefault if value == "-1" => {}
+        Kind::Number | Kind::NumberOrDefault => match number_of(value) {
+            Some(n) => writer.set(table, name, n.to_string(), *number, key),
+            None => {
+                let (key, value) = (shown(key), shown(value));
+                writer.fault(*number, format!("`{key}` is {value:?}; allowed: an integer"));
+            }
+        },
+    }
+}
+
+/// Decimal, or hexadecimal as system properties may be.
+fn number_of(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

@@ -1,0 +1,117 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use super::config::Overrules;
+use super::zoo_cfg::{Translated, load, translate};
+
+fn read(text: &str) -> Result<Translated, String> {
+    translate(Path::new("conf/zoo.cfg"), text, &Overrules::default()).map_err(|f| f.to_string())
+}
+
+fn fault_of(text: &str) -> String {
+    read(text).expect_err(text)
+}
+
+#[test]
+fn the_sample_that_zookeeper_ships_is_read_and_what_is_ignored_is_named() {
+    let sample = "# The number of milliseconds of each tick\ntickTime=3000\n\ninitLimit=10\nsyncLimit=5\n\
+                  dataDir=/tmp/zookeeper\n# the port at which the clients will connect\nclientPort=2281\n\
+                  autopurge.snapRetainCount=3\nflux.compensation = 7\n";
+    let Translated { config, notes } = read(sample).unwrap();
+    assert_eq!(config.data, Path::new("/tmp/zookeeper/atoll"));
+    assert_eq!(config.zookeeper.as_deref(), Some("127.0.0.1:2281"));
+    assert_eq!(config.zookeeper_options.min_session_timeout_ms, 6_000);
+    assert_eq!((config.id, config.peers.len()), (1, 0));
+    let lines: Vec<&str> = notes.iter().map(String::as_str).collect();
+    assert_eq!(lines.len(), 5, "{notes:?}");
+    for (note, start) in lines.iter().zip([
+        "conf/zoo.cfg:4: `initLimit` is ignored",
+        "conf/zoo.cfg:5: `syncLimit` is ignored",
+        "conf/zoo.cfg:8: `clientPort` listens on loopback only",
+        "conf/zoo.cfg:9: `autopurge.snapRetainCount` is ignored",
+        "conf/zoo.cfg:10: `flux.compensation` is ignored: it has no meaning here, or is not known",
+    ]) {
+        assert!(note.starts_with(start), "{note}");
+    }
+}
+
+#[test]
+fn settings_keep_their_meaning() {
+    let text = "dataDir=d\nclientPort:2182\nclientPortAddress 127.0.0.2\nmaxClientCnxns=0\nmaxCnxns = 500\n\
+                minSessionTimeout=-1\nmaxSessionTimeout=60000\n4lw.commands.whitelist=ruok, \\\n   mntr\n\
+                zookeeper.jute.maxbuffer=0x1fffff\nglobalOutstandingLimit=1000\n\
+                metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider\n\
+                metricsProvider.httpHost=127.0.0.1\nmetricsProvider.httpPort=7000\n\
+                DigestAuthenticationProvider.superDigest=super:xQJmxLMiHGwaqBvst5y6rkB6HQs=\n\
+                atoll.listen.grpc=\"127.0.0.1:7999\"\n";
+    let config = read(text).unwrap().config;
+    let o = &config.zookeeper_options;
+    assert_eq!(config.zookeeper.as_deref(), Some("127.0.0.2:2182"));
+    assert_eq!(config.metrics.as_deref(), Some("127.0.0.1:7000"));
+    assert_eq!(config.grpc, "127.0.0.1:7999");
+    assert_eq!(config.data, Path::new("conf/d/atoll"));
+    assert_eq!((o.max_connections_of_address, o.max_connections), (0, 500));
+    assert_eq!((o.min_session_timeout_ms, o.max_session_timeout_ms), (4_000, 60_000));
+    assert_eq!((o.max_buffer_bytes, o.max_outstanding_of_all), (0x1f_ffff, 1_000));
+    assert_eq!(o.words, ["ruok", "mntr"]);
+    assert_eq!(o.super_digest.as_deref(), Some("super:xQJmxLMiHGwaqBvst5y6rkB6HQs="));
+}
+
+#[test]
+fn servers_are_members_and_myid_says_which_this_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));
+    std::fs::create_dir(&data).unwrap();
+    let text = "dataDir=data\nserver.1=127.0.0.1:2888:3888;2181\nserver.2=[::1]:2888:3888:participant;[::1]:2182\n\
+                server.3=127.0.0.3:2888:3888\n";
+    std::fs::write(&file, text).unwrap();
+    let no_id = load(&file, &Overrules::default()).unwrap_err().to_string();
+    assert!(no_id.contains("zoo.cfg:1: ") && no_id.contains("myid"), "{no_id}");
+    std::fs::write(data.join("myid"), "4\n").unwrap();
+    let other = load(&file, &Overrules::default()).unwrap_err().to_string();
+    assert!(other.contains("there is no line `server.4`"), "{other}");
+    std::fs::write(data.join("myid"), "2\n").unwrap();
+    let config = load(&file, &Overrules::default()).unwrap().config;
+    assert_eq!((config.id, config.peer.as_str()), (2, "[::1]:2888"));
+    assert_eq!(config.zookeeper.as_deref(), Some("[::1]:2182"));
+    let peers: Vec<&str> = config.peers.values().map(|p| p.address.as_str()).collect();
+    assert_eq!(peers, ["127.0.0.1:2888", "[::1]:2888", "127.0.0.3:2888"]);
+}
+
+#[test]
+fn a_line_that_is_malformed_is_told_with_its_number() {
+    for (line, words) in [
+        ("tickTime", "this line has no value"),
+        ("= 7", "this line has no name"),
+        ("tickTime=soon", "`tickTime` is \"soon\"; allowed: an integer"),
+        ("tickTime=99", "`tickTime`: `zookeeper.tick_ms` is 99; allowed: an integer, 100 to 60000"),
+        ("clientPort=65536", "`clientPort`: `listen.zookeeper` is"),
+        ("clientPort=2181\\u00", "four digits"),
+        ("4lw.commands.whitelist=ruok,kill", "`4lw.commands.whitelist`: `zookeeper.words` is"),
+        ("server.1=here", "`server.1` is \"here\"; allowed: HOST:PORT:PORT"),
+        ("server.1=a:1:2:observer", "which is an observer"),
+        ("dynamicConfigFile=zoo.cfg.dynamic", "must be in this file"),
+        ("atoll.listen=1", "`atoll.listen` is no setting"),
+        ("atoll.node.ident=1", "unknown setting `node.ident`"),
+    ] {
+        let f = fault_of(&format!("dataDir=d\n\n{line}\n"));
+        let told = f.lines().find(|l| l.starts_with("conf/zoo.cfg:3: ") && l.contains(words));
+        assert!(told.is_some(), "{line}: {f}");
+    }
+    let twice = fault_of("dataDir=d\ndataDir=e\n");
+    assert!(twice.contains(":2: `dataDir` is given a second time, first in line 1"), "{twice}");
+    assert!(fault_of("clientPort=2181\n").contains("`dataDir` is missing"));
+}
+
+#[test]
+fn doors_beyond_loopback_need_the_word() {
+    let named = "dataDir=d\nclientPort=2181\nclientPortAddress=0.0.0.0\n";
+    let f = fault_of(named);
+    assert!(f.contains("conf/zoo.cfg:2: `clientPort`: `listen.zookeeper`"), "{f}");
+    let word = "atoll.listen.listen_beyond_loopback_without_tls=true\n";
+    assert!(read(&format!("{named}{word}")).is_ok());
+    let any = read(&format!("dataDir=d\nclientPort=2181\n{word}")).unwrap();
+    assert_eq!(any.config.zookeeper.as_deref(), Some("0.0.0.0:2181"));
+    assert!(any.notes.is_empty(), "{:?}", any.notes);
+}
