@@ -14,6 +14,8 @@ pub(crate) struct Layers {
     pub(crate) active: Arc<VersionedMap>,
     /// Written no more: being committed.
     pub(crate) frozen: Option<Arc<VersionedMap>>,
+    /// What was committed last. It is in the store, too, whose point reads cost more.
+    pub(crate) settled: Option<Arc<VersionedMap>>,
     /// What is committed.
     pub(crate) base: Arc<dyn StoreSnapshot>,
 }
@@ -32,7 +34,13 @@ impl Layers {
     /// The value of a key as the overlay has it: None if only the store knows.
     #[allow(clippy::option_option)] // As in the map below.
     pub(crate) fn get_overlay(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
-        self.active.get(key, at).or_else(|| self.frozen.as_ref()?.get(key, at))
+        self.active.get(key, at).or_else(|| self.get_below(key, at))
+    }
+
+    /// The same without what takes the writes.
+    #[allow(clippy::option_option)]
+    pub(crate) fn get_below(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
+        self.frozen.iter().chain(&self.settled).find_map(|layer| layer.get(key, at))
     }
 
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Result<Option<Bytes>, StoreError> {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::application::AppId;
 use crate::key_range::{Direction, KeyRange};
 use crate::replica::{Mark, Working};
-use crate::view::{PAGE_ENTRIES, full_key};
+use crate::view::{PAGE_ENTRIES, full_key, with_full_key};
 
 /// The state under a command. Reads see the writes of this command and of all before it.
 ///
@@ -28,7 +28,7 @@ pub struct Checkpoint {
 impl<E> Tx<'_, E> {
     /// The value of a key.
     pub fn get(&mut self, key: &[u8]) -> Option<Bytes> {
-        self.working.get(full_key(self.app, key))
+        with_full_key(self.app, key, |key| self.working.get(key))
     }
 
     /// Writes a key.

@@ -45,6 +45,22 @@ pub(crate) fn full_key(app: AppId, key: &[u8]) -> Bytes {
     full.freeze()
 }
 
+/// Most bytes of a key that is looked up without memory of its own.
+const SHORT_KEY_BYTES: usize = 256;
+
+/// Calls `f` with the key as the store has it.
+pub(crate) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
+    let mut short = [0; SHORT_KEY_BYTES];
+    match short.get_mut(..=key.len()) {
+        Some(full) => {
+            full[0] = app.0;
+            full[1..].copy_from_slice(key);
+            f(full)
+        }
+        None => f(&full_key(app, key)),
+    }
+}
+
 impl View {
     pub(crate) fn new(published: Arc<Published>, app: AppId) -> Self {
         View { published, app, withheld: false }
@@ -76,7 +92,8 @@ impl View {
     /// The store cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.check()?;
-        self.published.layers.get(&full_key(self.app, key), self.published.hold.version)
+        let published = &self.published;
+        with_full_key(self.app, key, |key| published.layers.get(key, published.hold.version))
     }
 
     /// The entries of a range in a direction, fetched page by page as it goes.

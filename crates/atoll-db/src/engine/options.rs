@@ -50,7 +50,7 @@ impl Default for Options {
             max_inflight_entries: 8,
             max_waiting_commands: 32 * 1024,
             max_waiting_bytes: 32 * 1024 * 1024,
-            commit_above_bytes: 4 * 1024 * 1024,
+            commit_above_bytes: 16 * 1024 * 1024,
             sync_above_bytes: 16 * 1024 * 1024,
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,

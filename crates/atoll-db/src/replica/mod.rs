@@ -141,7 +141,7 @@ impl Replica {
     ) -> Result<(Replica, Arc<Published>), StoreError> {
         let live = Arc::new(Live::default());
         let active = Arc::new(VersionedMap::new(live.clone()));
-        let layers = Layers { active, frozen: None, base: base.clone() };
+        let layers = Layers { active, frozen: None, settled: None, base: base.clone() };
         let mut replica = Replica {
             apps: apps.0,
             live,
@@ -160,7 +160,7 @@ impl Replica {
     pub(crate) fn reopen(&mut self, base: Arc<dyn StoreSnapshot>) -> Result<Arc<Published>, StoreError> {
         let record = StateRecord::read(&*base)?;
         let active = Arc::new(VersionedMap::new(self.live.clone()));
-        let layers = Layers { active, frozen: None, base };
+        let layers = Layers { active, frozen: None, settled: None, base };
         self.working = Working::new(layers, self.working.version + 1, StateHash(record.hash));
         self.next = record.next;
         self.time_ms = record.time_ms;
@@ -295,7 +295,6 @@ impl Replica {
         }
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
-        self.working.end_command();
         // A panic over an answer that the store did not give is no poison.
         if let Some(error) = self.working.take_failure() {
             return Err(Halt::Store { at: position, error });
@@ -344,9 +343,7 @@ impl Replica {
 
     /// What was set aside is in the store. What is published must be published anew to show it.
     pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
-        let layers = &mut self.working.layers;
-        layers.base = base;
-        layers.frozen = None;
+        self.working.committed(base);
     }
 
     fn record(&self) -> StateRecord {

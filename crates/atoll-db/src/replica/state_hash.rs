@@ -28,9 +28,13 @@ pub struct HashAt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateHash(pub(crate) u128);
 
+fn seed(key: &[u8]) -> u64 {
+    XxHash3_64::oneshot(key)
+}
+
 /// What a key with its value adds to the sum.
 pub(crate) fn of(key: &[u8], value: &[u8]) -> u128 {
-    XxHash3_128::oneshot_with_seed(XxHash3_64::oneshot(key), value)
+    XxHash3_128::oneshot_with_seed(seed(key), value)
 }
 
 /// What a key had before the writes that are not committed yet.
@@ -53,7 +57,8 @@ impl Before {
 impl StateHash {
     /// A key has another value; what the old one had added.
     pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) -> u128 {
-        let part = |value: Option<&Bytes>| value.map_or(0, |v| of(key, v));
+        let seed = seed(key);
+        let part = |value: Option<&Bytes>| value.map_or(0, |v| XxHash3_128::oneshot_with_seed(seed, v));
         let gone = part(old);
         self.0 = self.0.wrapping_sub(gone).wrapping_add(part(new));
         gone

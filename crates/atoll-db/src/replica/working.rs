@@ -1,15 +1,19 @@
 //! The state that commands are applied to, and how writes are taken back.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
-use crate::store::{Prior, StoreError};
+use crate::store::{Points, Prior, StoreError, StoreSnapshot};
 
-/// Values that were read from the store under the command at work and are kept in mind, at most: most writes follow a read of
-/// the same key, and need its old value for the hash.
-const SEEN_AT_MOST: usize = 8;
+/// Memory that values which were read from the store may take, until it changes: most writes follow a read of the same key, and need
+/// its old value for the hash; sessions are read with every write.
+const SEEN_BYTES: usize = 1024 * 1024;
+/// What one takes besides its bytes, about.
+const SEEN_ONE_BYTES: usize = 96;
 
 /// See the module's words.
 #[derive(Debug)]
@@ -21,7 +25,9 @@ pub(crate) struct Working {
     undo: Vec<(Bytes, Prior)>,
     /// What keys had below the layer that takes the writes; of a key that is there more than once, the first one counts.
     befores: Vec<Before>,
-    seen: Vec<(Bytes, Option<Bytes>)>,
+    /// What the store has, as far as it was asked.
+    seen: Points<Option<Bytes>>,
+    seen_bytes: usize,
     /// The first failure of the store since the last [`Working::take_failure`].
     failed: Option<StoreError>,
 }
@@ -35,29 +41,28 @@ pub(crate) struct Mark {
 
 impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
-        Working {
-            layers,
-            version,
-            hash,
-            undo: Vec::new(),
-            befores: Vec::new(),
-            seen: Vec::new(),
-            failed: None,
+        let (undo, befores, seen) = (Vec::new(), Vec::new(), Points::default());
+        Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, failed: None }
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        match self.layers.active.get(key, self.version) {
+            Some(value) => value,
+            None => self.get_below(key),
         }
     }
 
-    pub(crate) fn get(&mut self, key: Bytes) -> Option<Bytes> {
-        if let Some(value) = self.layers.get_overlay(&key, self.version) {
+    /// What the key had before anything in the layer that takes the writes.
+    fn get_below(&mut self, key: &[u8]) -> Option<Bytes> {
+        if let Some(value) = self.layers.get_below(key, self.version) {
             return value;
         }
-        if let Some((_, value)) = self.seen.iter().find(|(seen, _)| *seen == key) {
+        if let Some(value) = self.seen.get(key) {
             return value.clone();
         }
-        match self.layers.base.get(&key) {
+        match self.layers.base.get(key) {
             Ok(value) => {
-                if self.seen.len() < SEEN_AT_MOST {
-                    self.seen.push((key, value.clone()));
-                }
+                self.remember(key, value.clone());
                 value
             }
             Err(error) => {
@@ -65,6 +70,27 @@ impl Working {
                 None
             }
         }
+    }
+
+    fn remember(&mut self, key: &[u8], value: Option<Bytes>) {
+        let bytes = SEEN_ONE_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len);
+        if self.seen_bytes + bytes > SEEN_BYTES {
+            self.forget_seen();
+        }
+        self.seen_bytes += bytes;
+        self.seen.insert(Bytes::copy_from_slice(key), value);
+    }
+
+    /// What was set aside is in the store.
+    pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
+        self.layers.base = base;
+        self.layers.settled = self.layers.frozen.take();
+        self.forget_seen();
+    }
+
+    fn forget_seen(&mut self) {
+        self.seen.clear();
+        self.seen_bytes = 0;
     }
 
     pub(crate) fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
@@ -78,11 +104,16 @@ impl Working {
     }
 
     pub(crate) fn write(&mut self, key: Bytes, value: Option<Bytes>) {
-        let old = self.get(key.clone());
-        let part = self.hash.replace(&key, old.as_ref(), value.as_ref());
-        let prior = self.layers.active.put(key.clone(), value, self.version);
-        if matches!(prior, Prior::None) {
-            self.befores.push(Before { key: key.clone(), part, present: old.is_some() });
+        let prior = self.layers.active.put(&key, value.clone(), self.version);
+        match &prior {
+            Prior::Older(old) | Prior::Same(old) => {
+                self.hash.replace(&key, old.as_ref(), value.as_ref());
+            }
+            Prior::Unknown => {
+                let old = self.get_below(&key);
+                let part = self.hash.replace(&key, old.as_ref(), value.as_ref());
+                self.befores.push(Before { key: key.clone(), part, present: old.is_some() });
+            }
         }
         self.undo.push((key, prior));
     }
@@ -97,18 +128,13 @@ impl Working {
         while self.undo.len() > to.undo
             && let Some((key, prior)) = self.undo.pop()
         {
-            if matches!(prior, Prior::None) {
+            if matches!(prior, Prior::Unknown) {
                 self.befores.pop();
             }
             self.layers.active.undo(&key, prior, self.version);
         }
         self.hash = to.hash;
         any
-    }
-
-    /// The command is done: what was read from the store under it is forgotten.
-    pub(crate) fn end_command(&mut self) {
-        self.seen.clear();
     }
 
     /// The entry is done: what it wrote stays.
@@ -123,5 +149,126 @@ impl Working {
 
     pub(crate) fn take_failure(&mut self) -> Option<StoreError> {
         self.failed.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key_range::KeyRange;
+    use crate::store::{Live, MemoryStore, Store, VersionedMap};
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u8, Option<u8>),
+        Read(u8),
+        /// The writes since the last one stay.
+        Keep,
+        /// They are taken back.
+        Rollback,
+        Publish,
+        /// What is written is set aside.
+        Freeze,
+        /// What was set aside is in the store.
+        Committed,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u8..6, proptest::option::of(any::<u8>())).prop_map(|(key, value)| Step::Write(key, value)),
+            3 => (0u8..6).prop_map(Step::Read),
+            2 => Just(Step::Keep),
+            1 => Just(Step::Rollback),
+            2 => Just(Step::Publish),
+            1 => Just(Step::Freeze),
+            1 => Just(Step::Committed),
+        ]
+    }
+
+    fn key(n: u8) -> Bytes {
+        Bytes::from(vec![n])
+    }
+
+    type Model = BTreeMap<Bytes, Bytes>;
+
+    fn shows(layers: &Layers, version: u64, model: &Model) {
+        for n in 0..6 {
+            assert_eq!(layers.get(&key(n), version).expect("in memory"), model.get(&key(n)).cloned());
+        }
+        let page = layers.page(&KeyRange::all(), Direction::Forward, version, 100).expect("in memory");
+        assert_eq!(page.items, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        /// Wherever a value lies, in what is written, set aside, committed or remembered: reads, the hash and what was published are
+        /// those of a plain map.
+        #[test]
+        fn the_state_is_a_plain_map_whenever_what_is_committed(
+            steps in proptest::collection::vec(step(), 1..120)
+        ) {
+            let live = Arc::new(Live::default());
+            let fresh = || Arc::new(VersionedMap::new(live.clone()));
+            let mut store = MemoryStore::new();
+            let layers = Layers { active: fresh(), frozen: None, settled: None, base: store.snapshot() };
+            let mut working = Working::new(layers, 1, StateHash::default());
+            let (mut model, mut kept) = (Model::new(), Model::new());
+            let mut mark = working.mark();
+            let mut published = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Write(n, value) => {
+                        let value = value.map(|v| Bytes::from(vec![v; 3]));
+                        working.write(key(n), value.clone());
+                        match value {
+                            Some(value) => drop(model.insert(key(n), value)),
+                            None => drop(model.remove(&key(n))),
+                        }
+                    }
+                    Step::Read(n) => prop_assert_eq!(working.get(&key(n)), model.get(&key(n)).cloned()),
+                    Step::Rollback => {
+                        working.rollback(&mark);
+                        model = kept.clone();
+                    }
+                    _ => {
+                        working.keep();
+                        kept = model.clone();
+                    }
+                }
+                match step {
+                    Step::Publish => {
+                        let version = working.version;
+                        working.version += 1;
+                        published.push((working.layers.clone(), live.hold(version), model.clone()));
+                    }
+                    Step::Freeze if working.layers.frozen.is_none() => {
+                        working.layers.frozen = Some(std::mem::replace(&mut working.layers.active, fresh()));
+                    }
+                    Step::Committed => {
+                        if let Some(frozen) = working.layers.frozen.clone() {
+                            store.commit(frozen.newest()).expect("in memory");
+                            working.committed(store.snapshot());
+                        }
+                    }
+                    _ => {}
+                }
+                if !matches!(step, Step::Write(..) | Step::Read(_)) {
+                    mark = working.mark();
+                }
+            }
+            let mut plain = StateHash::default();
+            for (key, value) in &model {
+                plain.replace(key, None, Some(value));
+            }
+            prop_assert_eq!(working.hash, plain);
+            shows(&working.layers, working.version, &model);
+            for (layers, hold, model) in &published {
+                shows(layers, hold.version, model);
+            }
+        }
     }
 }

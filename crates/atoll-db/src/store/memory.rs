@@ -40,7 +40,7 @@ impl Inner {
         let live = Arc::new(Live::default());
         let map = Arc::new(VersionedMap::new(live.clone()));
         for (key, value) in items {
-            map.put(key, Some(value), 1);
+            map.put(&key, Some(value), 1);
         }
         let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1) });
         Inner { map, live, version: 1, persisted, second: None }
@@ -76,9 +76,9 @@ impl Store for MemoryStore {
         let mut inner = self.inner();
         inner.version += 1;
         for (key, value) in changes {
-            let deleted = value.is_none().then(|| key.clone());
-            inner.map.put(key, value, inner.version);
-            if let Some(key) = deleted {
+            let deleted = value.is_none();
+            inner.map.put(&key, value, inner.version);
+            if deleted {
                 inner.map.forget_deleted(&key);
             }
         }

@@ -6,6 +6,7 @@
 
 mod fjall;
 mod memory;
+mod points;
 mod versions;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use crate::key_range::{Direction, KeyRange};
 
 pub use fjall::FjallStore;
 pub use memory::MemoryStore;
+pub(crate) use points::Points;
 pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 
 /// One change of a key: a new value, or None to delete it.

@@ -1,16 +1,17 @@
 //! An ordered map that keeps the versions of a value which some reader may still ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
+use super::points::Points;
 use crate::key_range::{Direction, KeyRange};
 
 /// Older versions of one key that are kept before a look whether anybody needs them.
-const PRUNE_ABOVE: usize = 4;
+const PRUNE_ABOVE: usize = 2;
 /// Memory that a key and a version take besides their bytes, about.
 const KEY_BYTES: usize = 96;
 const VERSION_BYTES: usize = 48;
@@ -80,16 +81,33 @@ impl Versions {
 /// What a write replaced, to take it back.
 #[derive(Debug)]
 pub(crate) enum Prior {
-    /// The key had no version of this number.
-    None,
+    /// Nothing was known of the key.
+    Unknown,
+    /// It had this value at an earlier version, which is kept.
+    Older(Option<Bytes>),
     /// It had this value at the same version.
     Same(Option<Bytes>),
+}
+
+/// Point reads, which are most of all, go by the hash; the order is looked at by scans alone.
+#[derive(Debug, Default)]
+struct Table {
+    points: Points<Versions>,
+    /// The same keys.
+    order: BTreeSet<Bytes>,
+}
+
+impl Table {
+    fn remove(&mut self, key: &[u8]) {
+        self.points.remove(key);
+        self.order.remove(key);
+    }
 }
 
 /// See the module's words. Written by one thread, read by many.
 #[derive(Debug)]
 pub(crate) struct VersionedMap {
-    map: RwLock<BTreeMap<Bytes, Versions>>,
+    map: RwLock<Table>,
     bytes: AtomicUsize,
     live: Arc<Live>,
 }
@@ -99,11 +117,11 @@ impl VersionedMap {
         VersionedMap { map: RwLock::default(), bytes: AtomicUsize::new(0), live }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Versions>> {
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Bytes, Versions>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,17 +133,18 @@ impl VersionedMap {
     /// What a reader at `at` sees: None if nothing is known of the key here, Some(None) if it was deleted.
     #[allow(clippy::option_option)] // Unknown here, known to be absent, known: three different things.
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
-        self.read().get(key)?.seen_at(at).map(|v| v.value.clone())
+        self.read().points.get(key)?.seen_at(at).map(|v| v.value.clone())
     }
 
     /// Writes a version, which is not below any other; what it replaced.
-    pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, at: u64) -> Prior {
+    pub(crate) fn put(&self, key: &Bytes, value: Option<Bytes>, at: u64) -> Prior {
         let new_bytes = value.as_ref().map_or(0, Bytes::len);
         let mut map = self.write();
-        let Some(versions) = map.get_mut(&key) else {
+        let Some(versions) = map.points.get_mut(key) else {
             self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
-            map.insert(key, Versions { newest: Version { at, value }, older: Vec::new() });
-            return Prior::None;
+            map.points.insert(key.clone(), Versions { newest: Version { at, value }, older: Vec::new() });
+            map.order.insert(key.clone());
+            return Prior::Unknown;
         };
         debug_assert!(versions.newest.at <= at, "versions are written in order");
         let old = std::mem::replace(&mut versions.newest, Version { at, value });
@@ -136,17 +155,18 @@ impl VersionedMap {
             return Prior::Same(old.value);
         }
         self.bytes.fetch_add(VERSION_BYTES + new_bytes, Ordering::Relaxed);
+        let before = old.value.clone();
         versions.older.push(old);
         if versions.older.len() > PRUNE_ABOVE {
             self.prune(versions);
         }
-        Prior::None
+        Prior::Older(before)
     }
 
     /// Takes back a write at `at` that replaced `prior`; the latest one of its key.
     pub(crate) fn undo(&self, key: &[u8], prior: Prior, at: u64) {
         let mut map = self.write();
-        let Some(versions) = map.get_mut(key) else { return };
+        let Some(versions) = map.points.get_mut(key) else { return };
         debug_assert_eq!(versions.newest.at, at, "only the newest version is taken back");
         let gone_bytes = versions.newest.value.as_ref().map_or(0, Bytes::len);
         self.bytes.fetch_sub(gone_bytes, Ordering::Relaxed);
@@ -155,41 +175,41 @@ impl VersionedMap {
                 self.bytes.fetch_add(value.as_ref().map_or(0, Bytes::len), Ordering::Relaxed);
                 versions.newest.value = value;
             }
-            Prior::None => match versions.older.pop() {
-                Some(older) => {
+            Prior::Older(_) => {
+                if let Some(older) = versions.older.pop() {
                     self.bytes.fetch_sub(VERSION_BYTES, Ordering::Relaxed);
                     versions.newest = older;
                 }
-                None => {
-                    self.bytes.fetch_sub(KEY_BYTES + key.len(), Ordering::Relaxed);
-                    map.remove(key);
-                }
-            },
+            }
+            Prior::Unknown => {
+                self.bytes.fetch_sub(KEY_BYTES + key.len(), Ordering::Relaxed);
+                map.remove(key);
+            }
         }
     }
 
     /// Drops older versions that no reader is at.
     fn prune(&self, versions: &mut Versions) {
-        let mut above = versions.newest.at;
-        let mut kept = Vec::with_capacity(versions.older.len());
-        for version in std::mem::take(&mut versions.older).into_iter().rev() {
-            // The newest of the older ones may be undone to, and is what the latest published view shows.
-            if kept.is_empty() || self.live.any_in(version.at, above) {
+        // The newest of the older ones may be undone to, and is what the latest published view shows.
+        let Some(mut place) = versions.older.len().checked_sub(1) else { return };
+        let mut above = versions.older[place].at;
+        while place > 0 {
+            place -= 1;
+            let version = &versions.older[place];
+            if self.live.any_in(version.at, above) {
                 above = version.at;
-                kept.push(version);
             } else {
                 let bytes = VERSION_BYTES + version.value.as_ref().map_or(0, Bytes::len);
                 self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                versions.older.remove(place);
             }
         }
-        kept.reverse();
-        versions.older = kept;
     }
 
     /// Drops a key that is deleted, if no reader can tell: for a map that has nothing below it.
     pub(crate) fn forget_deleted(&self, key: &[u8]) {
         let mut map = self.write();
-        let Some(versions) = map.get_mut(key) else { return };
+        let Some(versions) = map.points.get(key) else { return };
         if versions.newest.value.is_some() {
             return;
         }
@@ -219,9 +239,10 @@ impl VersionedMap {
             Some(end) => Bound::Excluded(end),
             None => Bound::Unbounded,
         };
-        let items = map.range::<Bytes, _>((Bound::Included(&range.start), end));
-        let seen = |(key, versions): (&Bytes, &Versions)| {
-            versions.seen_at(at).map(|version| (key.clone(), version.value.clone()))
+        let items = map.order.range::<Bytes, _>((Bound::Included(&range.start), end));
+        let seen = |key: &Bytes| {
+            let version = map.points.get(key)?.seen_at(at)?;
+            Some((key.clone(), version.value.clone()))
         };
         let got: Vec<_> = match direction {
             Direction::Forward => items.filter_map(seen).take(limit).collect(),
@@ -233,6 +254,8 @@ impl VersionedMap {
 
     /// The newest value of every key, deleted ones too, in order. For a map that is written no more.
     pub(crate) fn newest(&self) -> Vec<(Bytes, Option<Bytes>)> {
-        self.read().iter().map(|(key, versions)| (key.clone(), versions.newest.value.clone())).collect()
+        let map = self.read();
+        let newest = |key: &Bytes| Some((key.clone(), map.points.get(key)?.newest.value.clone()));
+        map.order.iter().filter_map(newest).collect()
     }
 }
