@@ -48,6 +48,11 @@ pub enum Event {
         /// The change's.
         zxid: i64,
     },
+    /// A change that nothing else tells of: a zxid was taken.
+    Counted {
+        /// The change's.
+        zxid: i64,
+    },
     /// A session is gone: closed or expired.
     SessionGone {
         /// Which.
@@ -61,9 +66,10 @@ impl Event {
     /// The zxid of the change that it tells.
     pub fn zxid(&self) -> i64 {
         match self {
-            Event::Node { zxid, .. } | Event::SessionHeld { zxid, .. } | Event::SessionGone { zxid, .. } => {
-                *zxid
-            }
+            Event::Node { zxid, .. }
+            | Event::SessionHeld { zxid, .. }
+            | Event::Counted { zxid }
+            | Event::SessionGone { zxid, .. } => *zxid,
         }
     }
 }

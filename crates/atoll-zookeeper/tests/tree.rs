@@ -4,6 +4,7 @@
 mod support;
 
 use atoll_zookeeper::command::{Command, Reap};
+use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::reply::{Create2Reply, PathReply};
@@ -97,6 +98,10 @@ fn a_transaction_is_done_as_a_whole_or_not_at_all() {
     let (zxid, _) = replica.write(me, s, &Request::Multi(MultiRequest { ops })).unwrap();
     let node = replica.node("/t").unwrap();
     assert_eq!((node.czxid, node.pzxid, node.created, node.children), (zxid, zxid, 1, 0));
+
+    let checks = MultiRequest { ops: vec![MultiOp::Check(VersionRequest { path: "/t", version: 0 })] };
+    let (checked, _) = replica.write(me, s, &Request::Multi(checks)).unwrap();
+    assert_eq!((checked, replica.events().pop()), (zxid + 1, Some(Event::Counted { zxid: zxid + 1 })));
     replica.audit();
 }
 

@@ -80,6 +80,7 @@ fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> 
         },
         Command::RaiseEpoch => {
             state.zxid = (state.counters.epoch() + 1) << 32;
+            state.keys.emit(Event::Counted { zxid: state.zxid });
             Ok(Vec::new())
         }
     }

@@ -2,6 +2,7 @@
 
 use super::create::Create;
 use super::state::{Keys, State};
+use crate::event::Event;
 use crate::jute::Jute;
 use crate::jute::codes::{CreateMode, ErrorCode};
 use crate::jute::records::Id;
@@ -94,6 +95,10 @@ impl<K: Keys> State<'_, K> {
                 MultiResult::write_end(&mut results);
                 return Err(Refused::Transaction(results));
             }
+        }
+        // It takes a zxid all the same, and replies must not fall behind it.
+        if request.ops.iter().all(|op| matches!(op, MultiOp::Check(_))) {
+            self.keys.emit(Event::Counted { zxid: self.zxid });
         }
         MultiResult::write_end(out);
         Ok(())

@@ -70,7 +70,12 @@ impl Replica {
         let at = ApplyAt { position: LogPos(self.position), index: 0, proposer: by, time_ms: self.time_ms };
         let before = self.map.clone();
         let answer = match apply(&at, &command.to_bytes(), &mut self.map) {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                let told = self.map.events[before.events.len()..].iter().map(Event::zxid).max();
+                let zxid = AnswerHead::read(&mut Reader::new(&answer)).unwrap().zxid;
+                assert_eq!(told, Some(zxid), "the doors are told of every zxid that is taken");
+                answer
+            }
             Err(Rejected(answer)) => {
                 self.map = before;
                 answer
