@@ -1,4 +1,4 @@
-"""An interpreter that has kazoo: made once, in the folder `ATOLL_DRILL_CACHE`."""
+"""An interpreter that has what a drill needs beyond the standard library: made once, in the folder `ATOLL_DRILL_CACHE`."""
 
 import importlib.util
 import os
@@ -10,16 +10,25 @@ import venv
 KAZOO = "2.11.0"
 
 
-def kazoo_or_again():
-    """Goes on if kazoo can be imported; else starts the program anew in an interpreter that has it."""
-    if importlib.util.find_spec("kazoo"):
+def cache():
+    """Where fetched and built things are kept between drills."""
+    return pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
+
+
+def this_or_again(module, name, *packages):
+    """Goes on if a module can be imported; else starts the program anew in an interpreter that has these packages."""
+    if importlib.util.find_spec(module):
         return
-    cache = pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
-    folder = cache / f"kazoo-{KAZOO}"
+    folder = cache() / name
     python = folder / "bin" / "python3"
     done = folder / "installed"
     if not done.is_file():
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", f"kazoo=={KAZOO}"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
         done.touch()
     os.execv(python, [str(python), *sys.argv])
+
+
+def kazoo_or_again():
+    """The same for kazoo."""
+    this_or_again("kazoo", f"kazoo-{KAZOO}", f"kazoo=={KAZOO}")

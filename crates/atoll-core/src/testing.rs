@@ -1,7 +1,7 @@
 //! Switches for the simulator, all of them off and free of cost unless the feature `testing` is on: known bugs
 //! (mutants), assertions that can be silenced so that outside oracles must find a mutant, and coverage marks.
 //!
-//! State is per thread: a simulated cluster runs on one thread.
+//! State is per thread: a simulated cluster runs on one thread. A program that is started with a known bug has it in all threads.
 
 /// A known bug that a test can put in. Each is named after the trap of the protocol file that it falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,6 +92,10 @@ mod on {
     use crate::ids::NodeId;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    /// The known bug of all threads, as a number.
+    static EVERYWHERE: AtomicU16 = AtomicU16::new(Mutant::None as u16);
 
     /// Messages that nodes sent to themselves: node, class, message.
     type Shown = Vec<(NodeId, Class, Envelope)>;
@@ -107,14 +111,23 @@ mod on {
         MUTANT.set(m);
     }
 
+    /// Puts a known bug in, on all threads, until the next call: for drills on whole programs.
+    pub fn set_mutant_everywhere(m: Mutant) {
+        EVERYWHERE.store(m as u16, Ordering::Relaxed);
+    }
+
+    fn everywhere(m: Mutant) -> bool {
+        EVERYWHERE.load(Ordering::Relaxed) == m as u16
+    }
+
     /// Whether this known bug is in.
     pub fn mutant(m: Mutant) -> bool {
-        MUTANT.get() == m
+        MUTANT.get() == m || everywhere(m)
     }
 
     /// Whether the product checks its own invariants: not with a mutant in, so that the oracles must find it.
     pub fn asserting() -> bool {
-        MUTANT.get() == Mutant::None
+        MUTANT.get() == Mutant::None && everywhere(Mutant::None)
     }
 
     /// Counts a coverage mark.
@@ -177,7 +190,10 @@ mod on {
 }
 
 #[cfg(feature = "testing")]
-pub use on::{Place, asserting, hit, mutant, set_mutant, show_local, take_local, take_marks, watch_local};
+pub use on::{
+    Place, asserting, hit, mutant, set_mutant, set_mutant_everywhere, show_local, take_local, take_marks,
+    watch_local,
+};
 
 /// Whether this known bug is in: never, outside of tests.
 #[cfg(not(feature = "testing"))]

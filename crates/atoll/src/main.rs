@@ -48,7 +48,23 @@ enum Verb {
     Completions(cli::completions::CompletionsArgs),
 }
 
+/// Puts the known bug in that ATOLL_MUTANT names.
+#[cfg(feature = "mutants")]
+fn put_mutant_in() {
+    use atoll_core::testing::{Mutant, set_mutant_everywhere};
+    let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
+    let found = Mutant::ALL.into_iter().find(|m| name.to_str() == Some(&format!("{m:?}")));
+    let Some(found) = found else {
+        eprintln!("ATOLL_MUTANT: there is no mutant {name:?}");
+        std::process::exit(2);
+    };
+    eprintln!("this program has a known bug in it: {found:?}");
+    set_mutant_everywhere(found);
+}
+
 fn main() -> ExitCode {
+    #[cfg(feature = "mutants")]
+    put_mutant_in();
     match Atoll::parse().verb {
         Verb::Dev(args) => dev::run(&args),
         Verb::Serve(args) => serve::run(&args),

@@ -1,0 +1,29 @@
+"""gRPC in Python for a drill: an interpreter that has it, and the classes of a definition of ours."""
+
+import hashlib
+import importlib
+import subprocess
+import sys
+
+from cluster import ROOT
+from zookeeper_venv import cache, this_or_again
+
+GRPC = "1.85.1"
+DEFINITIONS = ROOT / "crates/atoll-client/proto"
+
+
+def grpc_or_again():
+    """Goes on if gRPC can be imported; else starts the program anew in an interpreter that has it."""
+    this_or_again("grpc_tools", f"grpc-{GRPC}", f"grpcio=={GRPC}", f"grpcio-tools=={GRPC}")
+
+
+def table_service():
+    """The modules of table.proto: messages, and the client."""
+    definition = DEFINITIONS / "atoll/v1/table.proto"
+    folder = cache() / f"grpc-{GRPC}-{hashlib.sha256(definition.read_bytes()).hexdigest()[:16]}"
+    if not (folder / "atoll/v1/table_pb2_grpc.py").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        out = [f"--python_out={folder}", f"--grpc_python_out={folder}"]
+        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{DEFINITIONS}", *out, definition], check=True)
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("atoll.v1.table_pb2"), importlib.import_module("atoll.v1.table_pb2_grpc")
