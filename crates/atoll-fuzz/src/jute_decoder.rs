@@ -73,6 +73,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         session: 1,
         ids: vec![Id { scheme: "ip", id: "127.0.0.1" }],
         op: OpCode::Delete.number(),
+        enforce_quota: false,
     };
     out.push([&[u8::MAX], Command::Write(write, b"body").to_bytes().as_slice()].concat());
     out.push([&[u8::MAX], Command::RaiseEpoch.to_bytes().as_slice()].concat());

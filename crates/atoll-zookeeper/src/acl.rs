@@ -14,7 +14,7 @@ use crate::jute::records::{Acl, Id};
 use crate::jute::{Jute, Reader};
 
 /// Most entries of a list.
-const MAX_ENTRIES: usize = 1024;
+pub const MAX_ENTRIES: usize = 1024;
 /// Who is meant by everyone.
 const ANYONE: Id<'static> = Id { scheme: "world", id: "anyone" };
 /// Everyone may everything: what most nodes have.

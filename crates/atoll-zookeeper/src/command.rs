@@ -17,6 +17,8 @@ record! {
         ids: Vec<Id<'a>>,
         /// An [`OpCode`] that writes.
         op: i32,
+        /// Whether hard quotas refuse it: as the proposing door is set, and then the same on every replica.
+        enforce_quota: bool,
     }
 }
 
@@ -156,6 +158,7 @@ pub fn is_write(op: OpCode) -> bool {
             | OpCode::SetData
             | OpCode::SetAcl
             | OpCode::Multi
+            | OpCode::Import
     )
 }
 

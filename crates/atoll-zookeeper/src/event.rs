@@ -48,6 +48,13 @@ pub enum Event {
         /// The change's.
         zxid: i64,
     },
+    /// A write took a subtree above its quota, and was not refused for it.
+    OverQuota {
+        /// The node with the limits.
+        top: String,
+        /// The change's.
+        zxid: i64,
+    },
     /// A change that nothing else tells of: a zxid was taken.
     Counted {
         /// The change's.
@@ -69,6 +76,7 @@ impl Event {
             Event::Node { zxid, .. }
             | Event::SessionHeld { zxid, .. }
             | Event::Counted { zxid }
+            | Event::OverQuota { zxid, .. }
             | Event::SessionGone { zxid, .. } => *zxid,
         }
     }

@@ -9,8 +9,10 @@
 //! | `session/` | sessions: their part of the state, and who judges that a client is gone |
 //! | `watch/` | watches, per node |
 //! | `server/` | connections |
+//! | `client.rs` | a small client, for imports from other ensembles |
 
 pub mod acl;
+pub mod client;
 pub mod command;
 pub mod event;
 pub mod jute;

@@ -4,9 +4,9 @@
 use atoll_zookeeper::jute::codes::{ErrorCode, OpCode};
 use atoll_zookeeper::jute::records::{Acl, ConnectRequest, ConnectResponse, Id, Stat};
 use atoll_zookeeper::jute::request::{
-    AddWatchRequest, AuthRequest, CreateRequest, CreateTtlRequest, PathRequest, ReconfigRequest, Request,
-    SaslRequest, SetAclRequest, SetDataRequest, SetWatches2Request, SetWatchesRequest, VersionRequest,
-    WatchedRequest, WatcherRequest,
+    AddWatchRequest, AuthRequest, CreateRequest, CreateTtlRequest, ImportNode, ImportRequest, PathRequest,
+    ReconfigRequest, Request, SaslRequest, SetAclRequest, SetDataRequest, SetWatches2Request,
+    SetWatchesRequest, VersionRequest, WatchedRequest, WatcherRequest,
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, JuteError, Reader};
@@ -49,6 +49,21 @@ fn requests(p: &Parts) -> Vec<Request<'_>> {
         data: paths.clone(),
         exist: Vec::new(),
         child: paths.clone(),
+    };
+    let node = ImportNode {
+        path,
+        data,
+        acl: acl.clone(),
+        czxid: p.long,
+        mzxid: p.long,
+        pzxid: p.long,
+        ctime: p.long,
+        mtime: p.long,
+        version: p.number,
+        created: p.number,
+        aversion: p.number,
+        owner: p.long,
+        counted: p.flag,
     };
     let ops = vec![
         MultiOp::Create(create.clone()),
@@ -94,6 +109,7 @@ fn requests(p: &Parts) -> Vec<Request<'_>> {
             new_members: path,
             config: p.long,
         }),
+        Request::Import(ImportRequest { newest: p.long, replace: p.flag, nodes: vec![node.clone(), node] }),
         Request::WhoAmI,
         Request::Ping,
         Request::CloseSession,

@@ -42,6 +42,9 @@ enum Verb {
     Database(cli::database::DatabaseArgs),
     /// Define tables, read and write their rows
     Table(cli::tables::TableArgs),
+    /// Copy what a ZooKeeper ensemble holds
+    #[command(name = "zookeeper")]
+    ZooKeeper(cli::zookeeper::ZooKeeperArgs),
     /// Measure
     Bench(cli::bench::BenchArgs),
     /// Print completions for a shell
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
+        Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),
         Verb::Bench(args) => cli::run(&args.common, cli::bench::run(&args)),
         Verb::Completions(args) => {
             cli::completions::run(&args, &mut <Atoll as clap::CommandFactory>::command())

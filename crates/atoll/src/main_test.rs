@@ -37,6 +37,8 @@ fn documented_commands_parse() {
         "atoll node drain 2",
         "atoll node remove 2",
         "atoll bench log --payload 1024 --depth 64 --seconds 10 --json --count-after --timeline --longest-gap",
+        "atoll zookeeper import --from a:2181,b:2181 --to c:2181 --chroot /a --under /b --auth digest:u:p --overwrite --json",
+        "atoll zookeeper import --from a:2181 --compare-only",
         "atoll completions bash",
     ] {
         if let Err(error) = Atoll::try_parse_from(line.split(' ')) {

@@ -57,6 +57,8 @@ codes! {
         SetWatches2 = 105,
         AddWatch = 106,
         WhoAmI = 107,
+        /// Not ZooKeeper's: znodes of another ensemble, with their Stat (`atoll zookeeper import`).
+        Import = 0x4154_4f4c,
         CreateSession = -10,
         CloseSession = -11,
     }

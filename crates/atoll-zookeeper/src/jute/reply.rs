@@ -93,6 +93,19 @@ record! {
 }
 
 record! {
+    /// What became of znodes that were imported.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    ImportReply {
+        /// Those that were not there.
+        made: i32,
+        /// Those that were there, and differed.
+        replaced: i32,
+        /// Those that were there already as they should be.
+        same: i32,
+    }
+}
+
+record! {
     /// A watch fired: behind a header with the xid of notifications.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     WatcherEvent<'a> {

@@ -181,6 +181,52 @@ record! {
     }
 }
 
+record! {
+    /// A znode of another ensemble.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ImportNode<'a> {
+        /// Where.
+        path: &'a str,
+        /// Its data.
+        data: Option<&'a [u8]>,
+        /// Its list, as it was kept there: `auth` does not stand in it.
+        acl: Vec<Acl<'a>>,
+        /// zxid of its creation.
+        czxid: i64,
+        /// zxid of the last change of its data.
+        mzxid: i64,
+        /// zxid of the last change of its children.
+        pzxid: i64,
+        /// Time of its creation.
+        ctime: i64,
+        /// Time of the last change of its data.
+        mtime: i64,
+        /// Changes of its data.
+        version: i32,
+        /// Children that were ever made.
+        created: i32,
+        /// Changes of its list.
+        aversion: i32,
+        /// 0, or what [`Lifetime::owner`](crate::tree::node::Lifetime::owner) makes of a container or a time to live.
+        owner: i64,
+        /// Its parent is imported, too, and `created` there counts it.
+        counted: bool,
+    }
+}
+
+record! {
+    /// Znodes of another ensemble, parents first.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ImportRequest<'a> {
+        /// The newest change there, when the import began. What is changed here afterwards is newer.
+        newest: i64,
+        /// Replace nodes that are there and differ; otherwise they are an error.
+        replace: bool,
+        /// The nodes.
+        nodes: Vec<ImportNode<'a>>,
+    }
+}
+
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are ZooKeeper's.
@@ -212,6 +258,7 @@ pub enum Request<'a> {
     Auth(AuthRequest<'a>),
     Sasl(SaslRequest<'a>),
     Reconfig(ReconfigRequest<'a>),
+    Import(ImportRequest<'a>),
     WhoAmI,
     Ping,
     CloseSession,
@@ -251,6 +298,7 @@ impl<'a> Request<'a> {
             OpCode::Auth => Request::Auth(Jute::read(from)?),
             OpCode::Sasl => Request::Sasl(Jute::read(from)?),
             OpCode::Reconfig => Request::Reconfig(Jute::read(from)?),
+            OpCode::Import => Request::Import(Jute::read(from)?),
             OpCode::WhoAmI => Request::WhoAmI,
             OpCode::Ping => Request::Ping,
             OpCode::CloseSession => Request::CloseSession,
@@ -288,6 +336,7 @@ impl<'a> Request<'a> {
             Request::Auth(_) => OpCode::Auth,
             Request::Sasl(_) => OpCode::Sasl,
             Request::Reconfig(_) => OpCode::Reconfig,
+            Request::Import(_) => OpCode::Import,
             Request::WhoAmI => OpCode::WhoAmI,
             Request::Ping => OpCode::Ping,
             Request::CloseSession => OpCode::CloseSession,
@@ -319,6 +368,7 @@ impl<'a> Request<'a> {
             Request::Auth(r) => r.write(out),
             Request::Sasl(r) => r.write(out),
             Request::Reconfig(r) => r.write(out),
+            Request::Import(r) => r.write(out),
             Request::WhoAmI | Request::Ping | Request::CloseSession => {}
         }
     }

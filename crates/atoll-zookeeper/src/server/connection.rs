@@ -386,6 +386,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
                         return Err(Ended::Here(End::SessionMoved));
                     }
+                    if err == ErrorCode::QuotaExceeded.number() {
+                        self.shared.figures.refuse(Refusal::Quota);
+                    }
                     let us = at.map_or(0, |at| at.elapsed().as_micros());
                     self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
                     self.after_write();

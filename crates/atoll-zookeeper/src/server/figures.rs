@@ -49,11 +49,13 @@ pub enum Refusal {
     Word,
     /// It did not prove who it is.
     Authentication,
+    /// A write above a hard quota; those in transactions are not counted.
+    Quota,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 10] = [
+    pub const ALL: [Refusal; 11] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
         Refusal::ConnectionRate,
@@ -64,6 +66,7 @@ impl Refusal {
         Refusal::Slow,
         Refusal::Word,
         Refusal::Authentication,
+        Refusal::Quota,
     ];
 
     /// As metrics and the node's log have it.
@@ -79,6 +82,7 @@ impl Refusal {
             Refusal::Slow => "slow reader",
             Refusal::Word => "word",
             Refusal::Authentication => "authentication",
+            Refusal::Quota => "quota",
         }
     }
 }
@@ -102,6 +106,8 @@ pub struct Figures {
     pub expired: Count,
     /// Writes that found the log's queue full and waited.
     pub throttled: Count,
+    /// Writes that took a subtree above its quota, on whatever node.
+    pub over_quota: Count,
     /// Latencies of writes, in microseconds: their sum, count and greatest.
     pub write_us: Latency,
 }
@@ -117,6 +123,7 @@ impl Default for Figures {
             held_back: Count::default(),
             expired: Count::default(),
             throttled: Count::default(),
+            over_quota: Count::default(),
             write_us: Latency::default(),
         }
     }

@@ -22,7 +22,7 @@
 mod admission;
 mod connection;
 pub mod figures;
-mod frame;
+pub(crate) mod frame;
 mod handshake;
 mod housekeeping;
 pub mod options;
@@ -53,6 +53,9 @@ use figures::{ConnectionFigures, Figures};
 use options::Options;
 
 pub use words::KNOWN as KNOWN_WORDS;
+
+/// So many writes above a quota are told by one line of the node's log.
+const QUOTA_TOLD_EVERY: u64 = 1_000;
 
 /// What a door needs to know of the cluster.
 pub trait Cluster: Send + Sync {
@@ -85,6 +88,20 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Counts what is above its quota, and says so now and then.
+    fn tell_quotas(&self, events: &[Event]) {
+        for event in events {
+            let Event::OverQuota { top, .. } = event else { continue };
+            let before = self.figures.over_quota.get();
+            self.figures.over_quota.add(1);
+            if before.is_multiple_of(QUOTA_TOLD_EVERY) {
+                tracing::warn!(path = top, writes = before + 1, "a subtree is above its quota");
+            }
+        }
+    }
+}
+
 struct Follower(Arc<Shared>);
 
 impl Observer<Event> for Follower {
@@ -93,6 +110,7 @@ impl Observer<Event> for Follower {
             self.0.zxid.fetch_max(newest, Ordering::AcqRel);
         }
         self.0.watches.tell(below, &events);
+        self.0.tell_quotas(&events);
         events.iter().for_each(|event| self.0.sessions.tell(event));
     }
 

@@ -28,6 +28,8 @@ pub struct Options {
     pub super_digest: Option<String>,
     /// `4lw.commands.whitelist`; `*` stands for all.
     pub words: Vec<String>,
+    /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
+    pub enforce_quota: bool,
     /// `znode.container.checkIntervalMs`.
     pub reap_every: Duration,
 }
@@ -62,6 +64,7 @@ impl Default for Options {
             max_outstanding_of_all: 20_000,
             connection_throttle: None,
             super_digest: None,
+            enforce_quota: false,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
         }

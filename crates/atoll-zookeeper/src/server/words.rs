@@ -184,6 +184,8 @@ fn monitor(shared: &Shared) -> String {
         "zk_commands_refused\t{}", figures.refused(Refusal::Word);
         "zk_slow_clients_cut_off\t{}", figures.refused(Refusal::Slow);
         "zk_requests_held_back\t{}", figures.held_back.get();
+        "zk_writes_above_quota\t{}", figures.over_quota.get();
+        "zk_writes_refused_by_quota\t{}", figures.refused(Refusal::Quota);
         "zk_request_throttle_wait_count\t{}", figures.throttled.get();
         "zk_applied_below\t{}", health.applied_below.0;
         "zk_known_tail\t{}", health.known_tail.0;

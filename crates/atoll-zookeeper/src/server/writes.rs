@@ -60,7 +60,8 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
         Request::SetData(r) => path::valid(r.path).map(drop),
         // Unknown modes are no operations to ZooKeeper, and the whole is refused.
         Request::Multi(r) if !r.ops.iter().all(has_mode) => Err(ErrorCode::MarshallingError),
-        Request::Multi(_) => Ok(()),
+        // Whose it may be is judged where it is applied.
+        Request::Multi(_) | Request::Import(_) => Ok(()),
         _ => Err(ErrorCode::Unimplemented),
     }
 }
@@ -73,7 +74,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn propose_write(&mut self, op: OpCode, body: &[u8]) -> Result<Option<Proposed>, ErrorCode> {
         let ids = self.client();
         check(op, body, &ids)?;
-        let head = WriteHead { session: self.session, ids, op: op.number() };
+        let enforce_quota = self.shared.options.enforce_quota;
+        let head = WriteHead { session: self.session, ids, op: op.number(), enforce_quota };
         let command = Command::Write(head, body).to_bytes();
         if command.len() > MAX_COMMAND_BYTES {
             return Err(ErrorCode::BadArguments);

@@ -99,7 +99,7 @@ impl Sessions {
     /// Follows the log.
     pub fn tell(&self, event: &Event) {
         match event {
-            Event::Node { .. } | Event::Counted { .. } => {}
+            Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
             Event::SessionHeld { session, by, moves, timeout_ms, .. } if *by == self.me => {
                 let before = lock(&self.held).insert(*session, Held::new(*moves, *timeout_ms));
                 // Its client came back by another connection.

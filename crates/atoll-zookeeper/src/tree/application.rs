@@ -79,7 +79,7 @@ fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> 
             gone => Ok(count(gone)),
         },
         Command::RaiseEpoch => {
-            state.zxid = (state.counters.epoch() + 1) << 32;
+            state.raise_epoch(state.counters.zxid)?;
             state.keys.emit(Event::Counted { zxid: state.zxid });
             Ok(Vec::new())
         }
@@ -93,6 +93,7 @@ fn write<K: Keys>(
     state: &mut State<'_, K>,
 ) -> Result<Vec<u8>, Refused> {
     state.held_session(head.session, at.proposer)?;
+    state.enforce_quota = head.enforce_quota;
     let op = OpCode::of(head.op).ok_or(ErrorCode::Unimplemented)?;
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
     let request = request.ok_or(ErrorCode::Unimplemented)?;

@@ -47,6 +47,7 @@ impl<K: Keys> State<'_, K> {
         parent.children -= 1;
         parent.pzxid = self.zxid;
         self.put_node(parent_path, &parent);
+        self.quota_changed(path, -length(node.data.length()), -1);
         self.keys.emit(Event::Node {
             change: Change::Deleted,
             path: path.to_owned(),
@@ -70,13 +71,15 @@ impl<K: Keys> State<'_, K> {
         path::valid(path)?;
         let mut node = self.need(path)?;
         check_access(&node, client, perms::WRITE)?;
+        let more = length(data.map_or(0, <[u8]>::len)) - length(node.data.length());
+        self.check_quota(path, more, 0)?;
         node.version = next_version(node.version, version)?;
-        let before = length(node.data.length());
         node.data = self.place(path, &node.data, data);
-        self.counters.bytes += length(node.data.length()) - before;
+        self.counters.bytes += more;
         node.mzxid = self.zxid;
         node.mtime = self.time_ms;
         self.put_node(path, &node);
+        self.quota_changed(path, more, 0);
         self.keys.emit(Event::Node {
             change: Change::DataSet,
             path: path.to_owned(),

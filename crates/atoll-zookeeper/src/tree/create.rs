@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, State, check_access};
+use super::state::{Keys, State, check_access, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{CreateMode, ErrorCode, perms};
@@ -71,6 +71,8 @@ impl<K: Keys> State<'_, K> {
         if matches!(parent.lifetime, Lifetime::Ephemeral(_)) {
             return Err(ErrorCode::NoChildrenForEphemerals);
         }
+        let bytes = length(new.data.map_or(0, <[u8]>::len));
+        self.check_quota(&path, bytes, 1)?;
         let data = self.place(&path, &Data::Null, new.data);
         let node = Node::new(self.zxid, self.time_ms, lifetime, acl.clone(), data);
         self.put_node(&path, &node);
@@ -84,6 +86,7 @@ impl<K: Keys> State<'_, K> {
         parent.children += 1;
         parent.pzxid = self.zxid;
         self.put_node(parent_path, &parent);
+        self.quota_changed(&path, bytes, 1);
         self.keys.emit(Event::Node {
             change: Change::Created,
             path: path.clone(),

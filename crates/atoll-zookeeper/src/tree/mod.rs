@@ -7,15 +7,19 @@
 //! | `state.rs` | the store under a command: nodes, counters, lists of access |
 //! | `application.rs` | which command does what |
 //! | `create.rs`, `change.rs`, `multi.rs` | writes of clients |
+//! | `import.rs` | znodes of another ensemble, with their Stat |
+//! | `quota.rs` | limits on subtrees, and what is counted for them |
 //! | `reap.rs` | containers and nodes past their time to live |
 //! | `read.rs` | reads of a published view |
 
 pub mod application;
 mod change;
 pub mod create;
+mod import;
 pub mod key;
 mod multi;
 pub mod node;
+mod quota;
 pub mod read;
 pub mod reap;
 pub mod state;

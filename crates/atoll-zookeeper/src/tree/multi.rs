@@ -68,6 +68,7 @@ impl<K: Keys> State<'_, K> {
                 StatReply { stat: node.stat() }.write(&mut out);
             }
             Request::Multi(r) => self.multi(r, who, &mut out)?,
+            Request::Import(r) => self.import(r, who.client)?.write(&mut out),
             _ => return Err(ErrorCode::Unimplemented.into()),
         }
         Ok(out)

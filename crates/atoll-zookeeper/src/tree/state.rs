@@ -62,12 +62,15 @@ record! {
         ephemerals: i64,
         /// Bytes of their paths and data.
         bytes: i64,
+        /// Subtrees with a quota.
+        quotas: i64,
     }
 }
 
 impl Counters {
     /// Before the first change: epoch 1, so that no session and no change has the number 0.
-    pub const FIRST: Counters = Counters { zxid: 1 << 32, sessions: 0, nodes: 0, ephemerals: 0, bytes: 0 };
+    pub const FIRST: Counters =
+        Counters { zxid: 1 << 32, sessions: 0, nodes: 0, ephemerals: 0, bytes: 0, quotas: 0 };
 
     /// What is kept.
     pub fn of_bytes(bytes: &[u8]) -> Counters {
@@ -81,6 +84,9 @@ impl Counters {
     }
 }
 
+/// Highest epoch: sessions have the epoch in the upper 24 bits of their numbers, which stay positive.
+const MAX_EPOCH: i64 = 0x7f_ffff;
+
 /// The state under one command.
 pub struct State<'k, K> {
     /// The store.
@@ -91,6 +97,8 @@ pub struct State<'k, K> {
     pub zxid: i64,
     /// When it is applied: the same on every node.
     pub time_ms: i64,
+    /// Hard quotas refuse what the command writes.
+    pub enforce_quota: bool,
 }
 
 impl<'k, K: Keys> State<'k, K> {
@@ -98,7 +106,8 @@ impl<'k, K: Keys> State<'k, K> {
     pub fn open(keys: &'k mut K, time_ms: i64) -> State<'k, K> {
         let found = keys.get(key::COUNTERS);
         let counters = found.as_ref().map_or(Counters::FIRST, |bytes| Counters::of_bytes(bytes));
-        let mut state = State { keys, counters, zxid: counters.zxid + 1, time_ms };
+        let zxid = counters.zxid + 1;
+        let mut state = State { keys, counters, zxid, time_ms, enforce_quota: false };
         if found.is_none() {
             state.make_first_nodes();
         }
@@ -126,6 +135,19 @@ impl<'k, K: Keys> State<'k, K> {
         self.counters.nodes += by;
         self.counters.ephemerals += if matches!(node.lifetime, Lifetime::Ephemeral(_)) { by } else { 0 };
         self.counters.bytes += by * length(path.len() + node.data.length());
+    }
+
+    /// This change begins an epoch in which all zxids are above `above` and above those before it (contracts X23).
+    ///
+    /// # Errors
+    /// There is no such epoch.
+    pub fn raise_epoch(&mut self, above: i64) -> Result<(), ErrorCode> {
+        let epoch = (above.max(self.counters.zxid) >> 32) + 1;
+        if epoch > MAX_EPOCH {
+            return Err(ErrorCode::BadArguments);
+        }
+        self.zxid = epoch << 32;
+        Ok(())
     }
 
     /// The command changed something: its zxid is taken.

@@ -11,6 +11,7 @@ use atoll_zookeeper::jute::codes::ErrorCode;
 use atoll_zookeeper::jute::records::Id;
 use atoll_zookeeper::jute::request::Request;
 use atoll_zookeeper::jute::{Jute, Reader};
+use atoll_zookeeper::path;
 use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
@@ -60,6 +61,7 @@ pub type Outcome = Result<(i64, Vec<u8>), ErrorCode>;
 pub struct Replica {
     pub map: Map,
     pub time_ms: u64,
+    pub enforce_quota: bool,
     position: u64,
 }
 
@@ -101,13 +103,22 @@ impl Replica {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
-        let head = WriteHead { session, ids, op: request.op().number() };
+        let head = WriteHead { session, ids, op: request.op().number(), enforce_quota: self.enforce_quota };
         self.apply(by, &Command::Write(head, &body))
     }
 
     /// A node.
     pub fn node(&mut self, path: &str) -> Option<Node> {
         self.map.get(&key::node(path)).map(|bytes| Node::of_bytes(&bytes).unwrap())
+    }
+
+    /// Nodes at and below a path, and the bytes of their data.
+    pub fn subtree(&self, top: &str) -> (usize, usize) {
+        let nodes = self.map.keys.iter().filter(|(key, _)| key.first() == Some(&b'n'));
+        let within = nodes.filter(|(key, _)| path::is_within(&key::path_of_node(key).unwrap(), top));
+        within.fold((0, 0), |(count, bytes), (_, value)| {
+            (count + 1, bytes + Node::of_bytes(value).unwrap().data.length())
+        })
     }
 
     /// What was told since the last call.
@@ -118,7 +129,7 @@ impl Replica {
     /// All that must hold between the keys.
     pub fn audit(&mut self) {
         let keys = self.map.keys.clone();
-        let (mut nodes, mut ephemerals, mut bytes) = (0, 0, 0);
+        let (mut nodes, mut ephemerals, mut bytes, mut quotas) = (0, 0, 0, 0);
         let mut expected: BTreeMap<Vec<u8>, ()> = BTreeMap::new();
         for (key, value) in keys.iter().filter(|(key, _)| key.first() == Some(&b'n')) {
             let path = key::path_of_node(key).unwrap();
@@ -144,6 +155,11 @@ impl Replica {
                 assert_eq!(keys[&key::data(&path)].len(), length as usize, "data of {path}");
                 expected.insert(key::data(&path), ());
             }
+            quotas += i64::from(
+                path.len() > 33
+                    && path.starts_with("/zookeeper/quota/")
+                    && path.ends_with("/zookeeper_limits"),
+            );
             nodes += 1;
             bytes += i64::try_from(path.len() + node.data.length()).unwrap();
         }
@@ -153,8 +169,8 @@ impl Replica {
         if let Some(found) = keys.get(key::COUNTERS) {
             let counters = Counters::of_bytes(found);
             assert_eq!(
-                (counters.nodes, counters.ephemerals, counters.bytes),
-                (nodes, ephemerals, bytes),
+                (counters.nodes, counters.ephemerals, counters.bytes, counters.quotas),
+                (nodes, ephemerals, bytes, quotas),
                 "counters"
             );
         }

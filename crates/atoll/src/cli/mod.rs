@@ -8,6 +8,7 @@
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
+//! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
 //! | `timeline.rs` | a file with the moment of each acknowledgement |
 
@@ -23,6 +24,7 @@ pub mod status;
 mod table;
 pub mod tables;
 mod timeline;
+pub mod zookeeper;
 
 use std::future::Future;
 use std::io::{self, Write};

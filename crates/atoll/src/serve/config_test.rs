@@ -106,6 +106,9 @@ fn options_of_the_zookeeper_door_are_checked() {
         let f = fault_of(&format!("[zookeeper]\nsuper_digest = \"{wrong}\""));
         assert!(f.contains(":2: `zookeeper.super_digest` is "), "{f}");
     }
+    assert!(parse("[zookeeper]\nenforce_quota = true").unwrap().zookeeper_options.enforce_quota);
+    let f = fault_of("[zookeeper]\nenforce_quota = 1");
+    assert!(f.contains("`zookeeper.enforce_quota` is"), "{f}");
     let f = fault_of("[zookeeper]\nwords = [\"ruok\", \"kill\"]");
     assert!(f.contains("`zookeeper.words` is"), "{f}");
 }

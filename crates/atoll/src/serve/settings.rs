@@ -268,6 +268,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "zookeeper",
+        "enforce_quota",
+        "false",
+        "true or false",
+        "`enforceQuota`: whether writes that come through this node are refused above a hard quota. Set it alike on all nodes.",
+    ),
+    with_default(
+        "zookeeper",
         "container_check_every_ms",
         "10000",
         "an integer, 100 to 3600000",

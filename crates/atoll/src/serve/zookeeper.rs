@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_node::doors::zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
 use toml::de::DeValue;
 
-use super::reader::{Source, Table, text, texts, within};
+use super::reader::{Source, Table, flag, text, texts, within};
 
 /// Session timeouts in ticks, where they are not given: as ZooKeeper has it.
 const LEAST_TICKS: u64 = 2;
@@ -25,6 +25,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let fill_count = count("connection_fill_count", 1, 1_000_000);
     let reap_every = count("container_check_every_ms", 100, 3_600_000);
     let words = table.read(source, "words", words);
+    let enforce_quota = table.read(source, "enforce_quota", flag);
     let super_digest = match table.place("super_digest") {
         Some(_) => table.read(source, "super_digest", digest).map(Some),
         None => Some(None),
@@ -46,6 +47,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         max_outstanding_of_all: count(outstanding?)?,
         connection_throttle: (tokens > 0).then_some(throttle),
         super_digest: super_digest?,
+        enforce_quota: enforce_quota?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
     })

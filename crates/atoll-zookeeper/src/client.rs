@@ -1,0 +1,274 @@
+//! A small client of ZooKeeper's wire, for programs of ours that read one ensemble and write to another. It keeps no session over
+//! connections and leaves no watches: whatever it loses it asks again.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::jute::codes::{OpCode, xid};
+use crate::jute::records::{ConnectRequest, ConnectResponse, ReplyHeader, RequestHeader};
+use crate::jute::request::{AuthRequest, Request};
+use crate::jute::{Jute, JuteError, Reader};
+use crate::server::frame;
+
+/// The session timeout that is asked for: longer than any pause between two calls.
+const SESSION_TIMEOUT_MS: i32 = 30_000;
+/// One server takes a connection within this time, or the next one is tried.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Longest reply: what a server holds in one node or one list of children, with room.
+const MAX_REPLY_BYTES: usize = 256 << 20;
+
+/// Whom to talk to, and as whom.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// HOST:PORT each; where one fails, the next is tried.
+    pub servers: Vec<String>,
+    /// Schemes and what they want, `user:password` for `digest`.
+    pub auth: Vec<(String, String)>,
+    /// A call fails when no server has answered it for so long.
+    pub within: Duration,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No server answered in time. What was asked may have happened.
+    #[error("{servers}: no answer within {within:?}: {last}")]
+    NoAnswer {
+        /// Who was asked.
+        servers: String,
+        /// For how long.
+        within: Duration,
+        /// What went wrong last.
+        last: io::Error,
+    },
+    /// The server does not take this authentication. Nothing was asked.
+    #[error("{server} does not take the authentication by {scheme}: error {code}")]
+    Auth {
+        /// Which one.
+        server: String,
+        /// The scheme.
+        scheme: String,
+        /// An [`ErrorCode`](crate::jute::codes::ErrorCode).
+        code: i32,
+    },
+    /// What came is no answer of ZooKeeper's.
+    #[error("{server} does not speak ZooKeeper's protocol: {error}")]
+    Foreign {
+        /// Which one.
+        server: String,
+        /// What is wrong.
+        error: JuteError,
+    },
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// 0, or an [`ErrorCode`](crate::jute::codes::ErrorCode).
+    pub err: i32,
+    /// The newest change that the server knew.
+    pub zxid: i64,
+    /// Its body.
+    pub body: Bytes,
+}
+
+enum Failed {
+    Io(io::Error),
+    Final(ClientError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Failed::Io(error)
+    }
+}
+
+struct Link {
+    stream: BufReader<TcpStream>,
+    server: String,
+    xid: i32,
+}
+
+/// See the module's words.
+pub struct Client {
+    options: ClientOptions,
+    link: Option<Link>,
+    next: usize,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "client of {}", self.options.servers.join(","))
+    }
+}
+
+impl Client {
+    /// A client, which connects when it is asked something.
+    pub fn new(options: ClientOptions) -> Client {
+        Client { options, link: None, next: 0 }
+    }
+
+    /// Asks several things at once; the answers in that order. They are asked again where a connection fails: only for what may be done
+    /// twice. Few at a time: all answers are kept.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn calls(&mut self, requests: &[Request<'_>]) -> Result<Vec<Reply>, ClientError> {
+        let until = Instant::now() + self.options.within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let done = timeout(left, self.try_calls(requests)).await;
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "the server is silent");
+            let error = match done.unwrap_or_else(|_| Err(late().into())) {
+                Ok(replies) => return Ok(replies),
+                Err(Failed::Final(error)) => return Err(error),
+                Err(Failed::Io(error)) => error,
+            };
+            self.link = None;
+            if Instant::now() + PAUSE >= until {
+                let servers = self.options.servers.join(",");
+                return Err(ClientError::NoAnswer { servers, within: self.options.within, last: error });
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks one thing.
+    ///
+    /// # Errors
+    /// As [`Client::calls`].
+    pub async fn call(&mut self, request: Request<'_>) -> Result<Reply, ClientError> {
+        let mut replies = self.calls(std::slice::from_ref(&request)).await?;
+        Ok(replies.swap_remove(0))
+    }
+
+    /// Ends the session, as far as that goes without trouble; else it expires.
+    pub async fn close(mut self) {
+        if let Some(mut link) = self.link.take() {
+            // Nobody waits for it.
+            let _ = timeout(Duration::from_secs(1), link.ask(&[Request::CloseSession])).await;
+        }
+    }
+
+    async fn try_calls(&mut self, requests: &[Request<'_>]) -> Result<Vec<Reply>, Failed> {
+        if self.link.is_none() {
+            self.link = Some(self.connect().await?);
+        }
+        match &mut self.link {
+            Some(link) => link.ask(requests).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Link, Failed> {
+        let servers = &self.options.servers;
+        let Some(server) = servers.get(self.next % servers.len().max(1)).cloned() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no server was named").into());
+        };
+        self.next += 1;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("{server} takes no connection"));
+        let stream = timeout(CONNECT_WITHIN, TcpStream::connect(&server)).await.map_err(late)??;
+        stream.set_nodelay(true)?;
+        let mut link = Link { stream: BufReader::with_capacity(64 * 1024, stream), server, xid: 0 };
+        timeout(CONNECT_WITHIN, link.begin(&self.options.auth)).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("{} opens no session", link.server))
+        })??;
+        Ok(link)
+    }
+}
+
+impl Link {
+    async fn begin(&mut self, auth: &[(String, String)]) -> Result<(), Failed> {
+        let first = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms: SESSION_TIMEOUT_MS,
+            session: 0,
+            password: Some(&[0; 16]),
+            read_only: Some(false),
+        };
+        let mut out = Vec::new();
+        frame::write(&mut out, |out| first.write(out));
+        self.stream.write_all(&out).await?;
+        let frame = self.frame().await?;
+        let answer = ConnectResponse::parse(&frame).map_err(|error| self.foreign(error))?;
+        if answer.timeout_ms <= 0 {
+            return Err(
+                io::Error::new(io::ErrorKind::ConnectionRefused, "the server opens no session").into()
+            );
+        }
+        for (scheme, secret) in auth {
+            let asked = AuthRequest { kind: 0, scheme, auth: Some(secret.as_bytes()) };
+            out.clear();
+            frame::write(&mut out, |out| {
+                RequestHeader { xid: xid::AUTH, op: OpCode::Auth.number() }.write(out);
+                asked.write(out);
+            });
+            self.stream.write_all(&out).await?;
+            let reply = self.reply(xid::AUTH).await?;
+            if reply.err != 0 {
+                let (server, scheme) = (self.server.clone(), scheme.clone());
+                return Err(Failed::Final(ClientError::Auth { server, scheme, code: reply.err }));
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, requests: &[Request<'_>]) -> Result<Vec<Reply>, Failed> {
+        let (mut out, first) = (Vec::new(), self.xid);
+        for request in requests {
+            self.xid = self.xid.wrapping_add(1) & i32::MAX;
+            frame::write(&mut out, |out| {
+                RequestHeader { xid: self.xid, op: request.op().number() }.write(out);
+                request.write(out);
+            });
+        }
+        self.stream.write_all(&out).await?;
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut expected = first;
+        for _ in requests {
+            expected = expected.wrapping_add(1) & i32::MAX;
+            replies.push(self.reply(expected).await?);
+        }
+        Ok(replies)
+    }
+
+    async fn reply(&mut self, expected: i32) -> Result<Reply, Failed> {
+        let frame = self.frame().await?;
+        let mut from = Reader::new(&frame);
+        let header = ReplyHeader::read(&mut from).map_err(|error| self.foreign(error))?;
+        if header.xid != expected {
+            let error = JuteError::Unknown { what: "xid of a reply", value: header.xid };
+            return Err(self.foreign(error));
+        }
+        Ok(Reply { err: header.err, zxid: header.zxid, body: frame.slice_ref(from.rest()) })
+    }
+
+    async fn frame(&mut self) -> Result<Bytes, Failed> {
+        let length = self.stream.read_i32().await?;
+        let what = "frame";
+        match usize::try_from(length) {
+            Ok(n) if n <= MAX_REPLY_BYTES => {
+                let mut frame = Vec::new();
+                // It grows as it comes: a length alone costs nothing.
+                (&mut self.stream).take(n as u64).read_to_end(&mut frame).await?;
+                if frame.len() < n {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Ok(frame.into())
+            }
+            _ => Err(self.foreign(JuteError::Length { what, length })),
+        }
+    }
+
+    fn foreign(&self, error: JuteError) -> Failed {
+        Failed::Final(ClientError::Foreign { server: self.server.clone(), error })
+    }
+}

@@ -1,0 +1,203 @@
+//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds what is
+//! allowed, `zookeeper_stats` beside it what is there; clients make both, and the tree keeps the second one true.
+//!
+//! The nearest node with a limit counts, at or above the changed one. Soft limits are told, hard ones refuse the write where the door that
+//! proposed it says so (`enforceQuota`): the same on every replica, because it travels with the command.
+
+use bytes::Bytes;
+
+use super::key;
+use super::node::{Data, Node};
+use super::state::{Keys, State, length};
+use crate::event::Event;
+use crate::jute::codes::ErrorCode;
+use crate::path;
+
+/// The node with the limits.
+const LIMITS: &str = "zookeeper_limits";
+/// The node with the counts.
+const STATS: &str = "zookeeper_stats";
+/// Nodes that are counted at once.
+const PAGE: usize = 1000;
+
+/// What such a node says; -1 where it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Track {
+    count: i64,
+    bytes: i64,
+    count_hard: i64,
+    bytes_hard: i64,
+}
+
+impl Track {
+    /// What clients write, `count=3,bytes=100=;byteHardLimit=20;countHardLimit=8` say: nothing else than their text is agreed on.
+    fn parse(text: &[u8]) -> Track {
+        let mut track = Track { count: -1, bytes: -1, count_hard: -1, bytes_hard: -1 };
+        for pair in String::from_utf8_lossy(text).split([',', ';']) {
+            let mut parts = pair.split('=');
+            let (Some(key), Some(Ok(value))) = (parts.next(), parts.next().map(str::parse)) else { continue };
+            match key {
+                "count" => track.count = value,
+                "bytes" => track.bytes = value,
+                "countHardLimit" => track.count_hard = value,
+                "byteHardLimit" => track.bytes_hard = value,
+                _ => {}
+            }
+        }
+        track
+    }
+}
+
+/// How a changed number stands to its limits.
+enum Verdict {
+    Within,
+    AboveSoft,
+    AboveHard,
+}
+
+fn judge(now: i64, soft: i64, hard: i64) -> Verdict {
+    // As ZooKeeper has it, a hard limit replaces the soft one.
+    match (soft, hard) {
+        (_, 0..) if now > hard => Verdict::AboveHard,
+        (_, 0..) => Verdict::Within,
+        (0.., _) if now > soft => Verdict::AboveSoft,
+        _ => Verdict::Within,
+    }
+}
+
+/// The node that a path below `/zookeeper/quota` is about; None for other paths, and for the root, which has no quota.
+fn subject<'p>(of: &'p str, name: &str) -> Option<&'p str> {
+    let top = of.strip_prefix(path::QUOTA)?.strip_suffix(name)?.strip_suffix('/')?;
+    (!top.is_empty()).then_some(top)
+}
+
+impl<K: Keys> State<'_, K> {
+    fn quota_node(&mut self, top: &str, name: &str) -> Option<(String, Node)> {
+        let path = format!("{}{top}/{name}", path::QUOTA);
+        self.node(&path).map(|node| (path, node))
+    }
+
+    fn text(&mut self, path: &str, node: &Node) -> Bytes {
+        match &node.data {
+            Data::Null => Bytes::new(),
+            Data::Here(bytes) => bytes.clone(),
+            Data::Apart(_) => self.keys.get(&key::data(path)).unwrap_or_default(),
+        }
+    }
+
+    /// The nearest node with a limit.
+    fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
+        if self.counters.quotas == 0 {
+            return None;
+        }
+        for top in std::iter::once(of).chain(path::ancestors(of)).filter(|top| *top != path::ROOT) {
+            if let Some((path, node)) = self.quota_node(top, LIMITS) {
+                return Some((top, Track::parse(&self.text(&path, &node))));
+            }
+        }
+        None
+    }
+
+    /// A client changes so many bytes and nodes at a path: whether that is within its limits.
+    ///
+    /// # Errors
+    /// QuotaExceeded: it is above a hard limit, which is enforced.
+    pub fn check_quota(&mut self, of: &str, bytes: i64, count: i64) -> Result<(), ErrorCode> {
+        let Some((top, limits)) = self.limited(of) else { return Ok(()) };
+        let Some((stats_path, stats)) = self.quota_node(top, STATS) else { return Ok(()) };
+        let now = Track::parse(&self.text(&stats_path, &stats));
+        let of_count = judge(now.count + count, limits.count, limits.count_hard);
+        let of_bytes = judge(now.bytes + bytes, limits.bytes, limits.bytes_hard);
+        let verdicts = [(count != 0, of_count), (bytes != 0, of_bytes)];
+        for (_, verdict) in verdicts.into_iter().filter(|(changes, _)| *changes) {
+            match verdict {
+                Verdict::Within => {}
+                Verdict::AboveHard if self.enforce_quota => return Err(ErrorCode::QuotaExceeded),
+                Verdict::AboveSoft | Verdict::AboveHard => {
+                    self.keys.emit(Event::OverQuota { top: top.to_owned(), zxid: self.zxid });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// So many bytes and nodes came or went at a path, and are in the tree already.
+    pub fn quota_changed(&mut self, of: &str, bytes: i64, count: i64) {
+        if subject(of, LIMITS).is_some() && count != 0 {
+            self.counters.quotas += count;
+        }
+        if count > 0
+            && let Some(top) = subject(of, STATS)
+        {
+            let (nodes, held) = self.subtree(top);
+            self.put_stats(top, nodes, held);
+        }
+        if (bytes, count) == (0, 0) {
+            return;
+        }
+        let Some((top, _)) = self.limited(of) else { return };
+        let Some((path, stats)) = self.quota_node(top, STATS) else { return };
+        let before = Track::parse(&self.text(&path, &stats));
+        self.put_stats(top, before.count + count, before.bytes + bytes);
+    }
+
+    /// Without a new version or an event: as ZooKeeper has it.
+    fn put_stats(&mut self, top: &str, count: i64, bytes: i64) {
+        let Some((path, mut node)) = self.quota_node(top, STATS) else { return };
+        let before = length(node.data.length());
+        let text = format!("count={count},bytes={bytes}");
+        node.data = self.place(&path, &node.data, Some(text.as_bytes()));
+        self.counters.bytes += length(node.data.length()) - before;
+        self.put_node(&path, &node);
+    }
+
+    /// Nodes and bytes of data at and below a node; none if it is not there.
+    fn subtree(&mut self, top: &str) -> (i64, i64) {
+        let Some(node) = self.node(top) else { return (0, 0) };
+        let (mut nodes, mut bytes) = (1, length(node.data.length()));
+        for range in [key::children(top), key::deeper(top)] {
+            let mut rest = Some(range);
+            while let Some(range) = rest.take() {
+                let page = self.keys.first(&range, PAGE);
+                for (found, value) in &page {
+                    // A record that cannot be read is damage: see `State::node`.
+                    let node =
+                        Node::of_bytes(value).unwrap_or_else(|e| panic!("{}: {e}", found.escape_ascii()));
+                    nodes += 1;
+                    bytes += length(node.data.length());
+                }
+                if page.len() == PAGE {
+                    rest = page.last().map(|(last, _)| range.above(last));
+                }
+            }
+        }
+        (nodes, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_write_is_read() {
+        let track = |count, bytes, count_hard, bytes_hard| Track { count, bytes, count_hard, bytes_hard };
+        for (text, expected) in [
+            ("count=3,bytes=-1=;byteHardLimit=-1;countHardLimit=-1", track(3, -1, -1, -1)),
+            ("count=3,bytes=100=;byteHardLimit=20;countHardLimit=8", track(3, 100, 8, 20)),
+            ("count=8,bytes=66", track(8, 66, -1, -1)),
+            ("", track(-1, -1, -1, -1)),
+            ("nonsense=,count=x,=;bytes=7", track(-1, 7, -1, -1)),
+        ] {
+            assert_eq!(Track::parse(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_quota_is_about() {
+        assert_eq!(subject("/zookeeper/quota/a/b/zookeeper_limits", LIMITS), Some("/a/b"));
+        assert_eq!(subject("/zookeeper/quota/zookeeper_limits", LIMITS), None);
+        assert_eq!(subject("/zookeeper/quota/a/zookeeper_stats", LIMITS), None);
+        assert_eq!(subject("/a/zookeeper_limits", LIMITS), None);
+    }
+}

@@ -1,0 +1,213 @@
+//! Quotas in the replicated state: what ZooKeeper's own command line writes, and what the tree makes of it.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use atoll_db::Proposer;
+use atoll_zookeeper::command::{CloseSession, Command};
+use atoll_zookeeper::event::Event;
+use atoll_zookeeper::jute::Reader;
+use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
+use atoll_zookeeper::jute::records::{Acl, Id};
+use atoll_zookeeper::jute::request::{
+    CreateRequest, ImportNode, ImportRequest, Request, SetDataRequest, VersionRequest,
+};
+use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
+use atoll_zookeeper::tree::node::Data;
+use proptest::prelude::*;
+use support::{Outcome, Replica, proposer};
+
+const DATA: [u8; 3000] = [3; 3000];
+
+fn open() -> Vec<Acl<'static>> {
+    vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }]
+}
+
+fn creation<'a>(path: &'a str, data: &'a [u8], mode: CreateMode) -> CreateRequest<'a> {
+    CreateRequest { path, data: Some(data), acl: open(), flags: mode.number() }
+}
+
+struct Bench {
+    replica: Replica,
+    me: Proposer,
+    session: i64,
+}
+
+impl Bench {
+    fn new(enforce: bool) -> Bench {
+        let me = proposer(1, 1);
+        let mut replica = Replica::default();
+        replica.enforce_quota = enforce;
+        let session = replica.open(me);
+        Bench { replica, me, session }
+    }
+
+    fn write(&mut self, request: &Request<'_>) -> Outcome {
+        let outcome = self.replica.write(self.me, self.session, request);
+        self.replica.audit();
+        outcome
+    }
+
+    fn create(&mut self, path: &str, bytes: usize) -> Outcome {
+        self.write(&Request::Create(creation(path, &DATA[..bytes], CreateMode::Persistent)))
+    }
+
+    fn set(&mut self, path: &str, data: &[u8]) -> Outcome {
+        self.write(&Request::SetData(SetDataRequest { path, data: Some(data), version: -1 }))
+    }
+
+    fn delete(&mut self, path: &str) -> Outcome {
+        self.write(&Request::Delete(VersionRequest { path, version: -1 }))
+    }
+
+    /// As `setquota` does it.
+    fn set_quota(&mut self, path: &str, limits: &str) {
+        let top = format!("/zookeeper/quota{path}");
+        let parts: Vec<usize> = top.match_indices('/').map(|(at, _)| at).collect();
+        for end in parts.into_iter().skip(3).chain([top.len()]) {
+            let made = self.write(&Request::Create(creation(&top[..end], b"", CreateMode::Persistent)));
+            assert!(matches!(made, Ok(_) | Err(ErrorCode::NodeExists)), "{}", &top[..end]);
+        }
+        let (limit, stats) = (format!("{top}/zookeeper_limits"), format!("{top}/zookeeper_stats"));
+        self.write(&Request::Create(creation(&limit, limits.as_bytes(), CreateMode::Persistent))).unwrap();
+        let unset = b"count=-1,bytes=-1";
+        self.write(&Request::Create(creation(&stats, unset, CreateMode::Persistent))).unwrap();
+    }
+
+    fn stats(&mut self, path: &str) -> String {
+        let node = self.replica.node(&format!("/zookeeper/quota{path}/zookeeper_stats")).unwrap();
+        assert_eq!((node.version, node.mzxid), (0, node.czxid), "counting is no change");
+        match node.data {
+            Data::Here(text) => String::from_utf8(text.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn told(&mut self) -> usize {
+        self.replica.events().iter().filter(|e| matches!(e, Event::OverQuota { .. })).count()
+    }
+}
+
+#[test]
+fn what_is_there_is_counted_when_a_quota_is_set_and_from_then_on() {
+    let mut bench = Bench::new(false);
+    for (path, bytes) in [("/q", 1), ("/q/a", 3), ("/q/a/b", 1500), ("/other", 10)] {
+        bench.create(path, bytes).unwrap();
+    }
+    bench.set_quota("/q", "count=3,bytes=-1=;byteHardLimit=-1;countHardLimit=-1");
+    assert_eq!(bench.stats("/q"), "count=3,bytes=1504");
+    bench.create("/q/c", 10).unwrap();
+    assert_eq!((bench.stats("/q").as_str(), bench.told()), ("count=4,bytes=1514", 1));
+    bench.set("/q/a/b", b"ab").unwrap();
+    bench.delete("/q/c").unwrap();
+    bench.create("/other/x", 10).unwrap();
+    assert_eq!((bench.stats("/q").as_str(), bench.told()), ("count=3,bytes=6", 0));
+    bench.write(&Request::Create(creation("/q/e", &DATA[..7], CreateMode::Ephemeral))).unwrap();
+    assert_eq!(bench.stats("/q"), "count=4,bytes=13");
+    let close = Command::Close(CloseSession { session: bench.session });
+    bench.replica.apply(bench.me, &close).unwrap();
+    assert_eq!(bench.stats("/q"), "count=3,bytes=6", "what goes with a session is counted, too");
+}
+
+#[test]
+fn hard_limits_refuse_what_goes_above_where_they_are_enforced() {
+    for enforce in [true, false] {
+        let mut bench = Bench::new(enforce);
+        bench.create("/q", 0).unwrap();
+        bench.create("/q/a", 15).unwrap();
+        bench.set_quota("/q", "count=1,bytes=1=;byteHardLimit=20;countHardLimit=3");
+        let expect = |outcome: Outcome| match outcome {
+            Err(code) => enforce && code == ErrorCode::QuotaExceeded,
+            Ok(_) => !enforce,
+        };
+        bench.create("/q/b", 5).unwrap();
+        assert_eq!(bench.told(), 0, "a hard limit replaces the soft one");
+        assert!(expect(bench.create("/q/c", 0)), "the fourth node");
+        assert!(expect(bench.set("/q/a", &DATA[..16])), "the 21st byte");
+        assert_eq!(bench.told() > 0, !enforce);
+        bench.set("/q/a", b"").unwrap();
+        bench.delete("/q/b").unwrap();
+        bench.create("/elsewhere", 100).unwrap();
+    }
+}
+
+#[test]
+fn transactions_and_the_quota_s_end() {
+    let mut bench = Bench::new(true);
+    bench.create("/q", 0).unwrap();
+    bench.set_quota("/q", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2");
+    let ops = ["/q/a", "/q/b"].map(|path| MultiOp::Create(creation(path, b"", CreateMode::Persistent)));
+    let (_, body) = bench.write(&Request::Multi(MultiRequest { ops: ops.to_vec() })).unwrap();
+    let results = MultiResult::read_row(&mut Reader::new(&body)).unwrap();
+    assert_eq!(results[1], MultiResult::Error(Some(ErrorCode::QuotaExceeded)), "{results:?}");
+    assert_eq!(bench.stats("/q"), "count=1,bytes=0", "none of it was done");
+    bench.delete("/zookeeper/quota/q/zookeeper_stats").unwrap();
+    bench.delete("/zookeeper/quota/q/zookeeper_limits").unwrap();
+    for path in ["/q/a", "/q/b", "/q/c"] {
+        bench.create(path, 1).unwrap();
+    }
+    bench.set_quota("/q", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=4");
+    assert_eq!(bench.create("/q/d", 0), Err(ErrorCode::QuotaExceeded));
+    let imported = ImportNode {
+        path: "/q/d",
+        data: Some(b"12"),
+        acl: open(),
+        czxid: 1,
+        mzxid: 1,
+        pzxid: 1,
+        ctime: 1,
+        mtime: 1,
+        version: 0,
+        created: 0,
+        aversion: 0,
+        owner: 0,
+        counted: false,
+    };
+    let import = ImportRequest { newest: 1, replace: false, nodes: vec![imported] };
+    bench.write(&Request::Import(import)).unwrap();
+    assert_eq!(bench.stats("/q"), "count=5,bytes=5", "imports are counted, and not stopped");
+}
+
+#[test]
+fn the_nearest_limit_counts_and_the_root_has_none() {
+    let mut bench = Bench::new(true);
+    for path in ["/q", "/q/in"] {
+        bench.create(path, 0).unwrap();
+    }
+    bench.set_quota("/q", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2");
+    bench.set_quota("/q/in", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=9");
+    bench.create("/q/in/x", 0).unwrap();
+    assert_eq!(
+        (bench.stats("/q").as_str(), bench.stats("/q/in").as_str()),
+        ("count=2,bytes=0", "count=2,bytes=0")
+    );
+    assert_eq!(bench.create("/q/x", 0), Err(ErrorCode::QuotaExceeded));
+    bench.create("/zookeeper/quota/zookeeper_limits", 0).unwrap();
+    bench.create("/free", 0).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn counts_are_those_of_the_subtree(
+        steps in proptest::collection::vec(("/[ab](/[ab]){0,2}", 0..5_usize, 0..1500_usize), 1..60),
+        at in 0..20_usize,
+    ) {
+        let mut bench = Bench::new(false);
+        for (number, (path, kind, bytes)) in steps.iter().enumerate() {
+            if number == at {
+                bench.set_quota("/a", "count=5,bytes=5=;byteHardLimit=-1;countHardLimit=-1");
+            }
+            // Many of them are refused.
+            let _ = match kind {
+                0 => bench.write(&Request::Create(creation(path, &DATA[..*bytes], CreateMode::Ephemeral))),
+                1 => bench.delete(path),
+                2 => bench.set(path, &DATA[..*bytes]),
+                _ => bench.create(path, *bytes),
+            };
+            if number >= at {
+                let (nodes, held) = bench.replica.subtree("/a");
+                prop_assert_eq!(bench.stats("/a"), format!("count={nodes},bytes={held}"));
+            }
+        }
+    }
+}

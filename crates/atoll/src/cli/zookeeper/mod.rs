@@ -1,0 +1,68 @@
+//! `atoll zookeeper`.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | the verbs, their errors |
+//! | `walk.rs` | znodes of an ensemble, parents first |
+//! | `import.rs` | import: from there to here |
+//! | `compare.rs` | whether they are the same on both sides |
+//! | `quotas.rs` | the limits on subtrees |
+//! | `report.rs` | what is told of it |
+
+mod compare;
+mod import;
+mod quotas;
+mod report;
+mod walk;
+
+use atoll_client::{Error, Failure, Reason};
+use atoll_zookeeper::client::ClientError;
+use atoll_zookeeper::jute::codes::ErrorCode;
+
+use super::{CliError, Common};
+
+/// Arguments of `atoll zookeeper`.
+#[derive(Debug, clap::Args)]
+pub struct ZooKeeperArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    verb: ZooKeeperVerb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ZooKeeperVerb {
+    /// Copy the znodes of a live ZooKeeper ensemble, with lists and Stat, and compare both sides
+    Import(import::ImportArgs),
+}
+
+/// Runs `atoll zookeeper`.
+pub async fn run(args: &ZooKeeperArgs) -> Result<(), CliError> {
+    match &args.verb {
+        ZooKeeperVerb::Import(import) => import::run(&args.common, import).await,
+    }
+}
+
+fn did_not_happen(reason: Reason, message: impl Into<String>, next: &str) -> CliError {
+    CliError::Client(Error::DidNotHappen(Failure::new(reason, message, next)))
+}
+
+/// A client's failure; `next` is for servers that do not answer.
+fn client_error(error: ClientError, next: &str) -> CliError {
+    let message = error.to_string();
+    match error {
+        ClientError::NoAnswer { .. } => {
+            CliError::Client(Error::Unknown(Failure::new(Reason::Unavailable, message, next)))
+        }
+        ClientError::Auth { .. } => did_not_happen(Reason::Refused, message, "look at --auth SCHEME:SECRET"),
+        ClientError::Foreign { .. } => did_not_happen(Reason::Refused, message, "look at --from and --to"),
+    }
+}
+
+/// An error of the protocol in words.
+fn code_words(err: i32) -> String {
+    match ErrorCode::of(err) {
+        Some(code) => format!("{code:?} ({err})"),
+        None => format!("error {err}"),
+    }
+}

@@ -1,0 +1,211 @@
+//! Znodes of an ensemble, parents before their children, some at a time.
+
+use std::collections::BTreeSet;
+
+use atoll_zookeeper::acl::MAX_ENTRIES;
+use atoll_zookeeper::client::{Client, Reply};
+use atoll_zookeeper::jute::codes::ErrorCode;
+use atoll_zookeeper::jute::records::{Acl, Id, Stat};
+use atoll_zookeeper::jute::reply::{GetAclReply, GetChildren2Reply, GetDataReply};
+use atoll_zookeeper::jute::request::{ImportNode, PathRequest, Request, WatchedRequest};
+use atoll_zookeeper::jute::{Jute, JuteError};
+use atoll_zookeeper::path;
+use atoll_zookeeper::tree::node::{Lifetime, MAX_TTL_MS};
+use bytes::Bytes;
+
+use super::super::CliError;
+use super::{client_error, code_words};
+
+/// Nodes that are asked for at once.
+const AT_ONCE: usize = 32;
+/// Longest node, with its path and its list: what one write may hold.
+const MAX_NODE_BYTES: usize = 990_000;
+/// Requests for one node.
+const REQUESTS: usize = 3;
+
+/// A znode as a client sees it.
+#[derive(Clone, Debug)]
+pub struct Znode {
+    pub path: String,
+    pub data: Option<Bytes>,
+    pub acl: Vec<(i32, String, String)>,
+    pub stat: Stat,
+    /// Children that were ever made: what `cversion` is made from.
+    pub created: i32,
+    pub lifetime: Lifetime,
+    pub children: Vec<String>,
+}
+
+impl Znode {
+    /// Bytes that it takes in a request, about.
+    pub fn bytes(&self) -> usize {
+        let list: usize = self.acl.iter().map(|(_, scheme, id)| scheme.len() + id.len() + 12).sum();
+        self.path.len() + self.data.as_ref().map_or(0, Bytes::len) + list + 100
+    }
+
+    /// As it is to be there.
+    pub fn to_import<'a>(&'a self, path: &'a str, counted: bool) -> ImportNode<'a> {
+        let entry =
+            |(perms, scheme, id): &'a (i32, String, String)| Acl { perms: *perms, id: Id { scheme, id } };
+        let Stat { czxid, mzxid, pzxid, ctime, mtime, version, aversion, .. } = self.stat;
+        let owner = self.lifetime.owner();
+        let (acl, created) = (self.acl.iter().map(entry).collect(), self.created);
+        let data = self.data.as_deref();
+        ImportNode {
+            path,
+            data,
+            acl,
+            czxid,
+            mzxid,
+            pzxid,
+            ctime,
+            mtime,
+            version,
+            created,
+            aversion,
+            owner,
+            counted,
+        }
+    }
+
+    /// Why it cannot be taken, if so.
+    fn obstacle(&self) -> Option<String> {
+        if self.bytes() > MAX_NODE_BYTES {
+            return Some(format!("{} bytes; {MAX_NODE_BYTES} are allowed, with path and list", self.bytes()));
+        }
+        if !path::is_valid(&self.path) {
+            return Some(format!("a path that is not allowed here, or longer than {}", path::MAX_PATH_BYTES));
+        }
+        if self.acl.len() > MAX_ENTRIES {
+            return Some(format!("a list of {} entries; {MAX_ENTRIES} are allowed", self.acl.len()));
+        }
+        // What a client is shown that may not administer the node: the hash is replaced by an x.
+        let hidden = |(_, scheme, id): &(i32, String, String)| {
+            scheme == "digest" && id.split_once(':').is_some_and(|(_, hash)| hash == "x")
+        };
+        let hides = self.acl.iter().any(hidden);
+        hides.then(|| {
+            "its list is shown without hashes: give --auth of somebody who may administer it".to_owned()
+        })
+    }
+}
+
+/// What the walk came to.
+#[derive(Debug)]
+pub enum Found {
+    Node(Znode),
+    Ephemeral {
+        path: String,
+        owner: i64,
+    },
+    /// With all that lies below it.
+    LeftOut {
+        path: String,
+        why: String,
+    },
+    /// It was deleted since its parent was read.
+    Gone,
+}
+
+/// Goes through all that is at and below a node.
+pub struct Walk<'c> {
+    client: &'c mut Client,
+    /// Not looked at yet, children before the siblings of their parents: what waits is bounded by width times depth.
+    waiting: Vec<String>,
+    /// The newest change that the ensemble has told of.
+    pub newest: i64,
+}
+
+impl<'c> Walk<'c> {
+    pub fn new(client: &'c mut Client, top: &str) -> Walk<'c> {
+        Walk { client, waiting: vec![top.to_owned()], newest: 0 }
+    }
+
+    /// The next nodes; none at the end.
+    pub async fn next(&mut self) -> Result<Vec<Found>, CliError> {
+        let from = self.waiting.len() - self.waiting.len().min(AT_ONCE);
+        let mut paths = self.waiting.split_off(from);
+        paths.reverse();
+        let (found, newest) = read(self.client, &paths).await?;
+        self.newest = self.newest.max(newest);
+        for node in found.iter().rev() {
+            let Found::Node(node) = node else { continue };
+            let children = node.children.iter().rev().map(|name| child(&node.path, name));
+            self.waiting.extend(children.filter(|path| path != path::SYSTEM));
+        }
+        Ok(found)
+    }
+}
+
+/// The path of a child.
+pub fn child(parent: &str, name: &str) -> String {
+    if parent == path::ROOT { format!("/{name}") } else { format!("{parent}/{name}") }
+}
+
+/// Reads nodes by their paths; with the newest change that is known there.
+pub async fn read(client: &mut Client, paths: &[String]) -> Result<(Vec<Found>, i64), CliError> {
+    let requests: Vec<Request<'_>> = paths.iter().flat_map(|path| requests(path)).collect();
+    let replies = client.calls(&requests).await;
+    let replies =
+        replies.map_err(|e| client_error(e, "see whether the ensemble serves, then run this again"))?;
+    let newest = replies.iter().map(|r| r.zxid).max().unwrap_or(0);
+    let found = paths.iter().zip(replies.chunks(REQUESTS)).map(|(path, replies)| found(path, replies));
+    Ok((found.collect(), newest))
+}
+
+/// In this order: what is deleted in between is seen to be gone.
+fn requests(path: &str) -> [Request<'_>; REQUESTS] {
+    let watched = WatchedRequest { path, watch: false };
+    [Request::GetAcl(PathRequest { path }), Request::GetChildren2(watched), Request::GetData(watched)]
+}
+
+fn found(path: &str, replies: &[Reply]) -> Found {
+    let path = path.to_owned();
+    if let Some(failed) = replies.iter().find(|reply| reply.err != 0) {
+        return match ErrorCode::of(failed.err) {
+            Some(ErrorCode::NoNode) => Found::Gone,
+            Some(ErrorCode::NoAuth) => {
+                let why = "it may not be read: give --auth of somebody who may".to_owned();
+                Found::LeftOut { path, why }
+            }
+            _ => Found::LeftOut { path, why: code_words(failed.err) },
+        };
+    }
+    match parsed(&path, replies) {
+        Err(error) => Found::LeftOut { path, why: format!("the server's answer cannot be read: {error}") },
+        Ok(node) => match (node.lifetime, node.obstacle()) {
+            (Lifetime::Ephemeral(owner), _) => Found::Ephemeral { path, owner },
+            (_, Some(why)) => Found::LeftOut { path, why },
+            (_, None) => Found::Node(node),
+        },
+    }
+}
+
+fn parsed(path: &str, replies: &[Reply]) -> Result<Znode, JuteError> {
+    let [list, children, data] = replies else {
+        return Err(JuteError::Unknown { what: "number of replies", value: 0 });
+    };
+    let list = GetAclReply::parse(&list.body)?;
+    let children = GetChildren2Reply::parse(&children.body)?;
+    let got = GetDataReply::parse(&data.body)?;
+    let changes = children.stat;
+    // Every child that is gone was made and deleted. The count may have gone round.
+    let created = changes.cversion.wrapping_add(changes.num_children).cast_unsigned() >> 1;
+    let owner = got.stat.ephemeral_owner;
+    let lifetime = match Lifetime::of_owner(owner) {
+        // A session whose server has such an id, and not a time to live.
+        Lifetime::Ttl(ms) if !(1..=MAX_TTL_MS).contains(&ms) => Lifetime::Ephemeral(owner),
+        other => other,
+    };
+    // Servers list them in no order.
+    let names: BTreeSet<&str> = children.names.into_iter().collect();
+    Ok(Znode {
+        path: path.to_owned(),
+        data: got.data.map(|bytes| data.body.slice_ref(bytes)),
+        acl: list.acl.iter().map(|a| (a.perms, a.id.scheme.to_owned(), a.id.id.to_owned())).collect(),
+        stat: Stat { pzxid: changes.pzxid, num_children: changes.num_children, ..got.stat },
+        created: created.cast_signed(),
+        lifetime,
+        children: names.into_iter().map(str::to_owned).collect(),
+    })
+}

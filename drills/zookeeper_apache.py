@@ -1,0 +1,61 @@
+"""A server of Apache ZooKeeper, from Maven Central, for drills that compare with it."""
+
+import atexit
+import contextlib
+import pathlib
+import socket
+import subprocess
+
+from cluster import end, poll
+from zookeeper_java import jars
+
+
+def free_port():
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Apache:
+    """One server alone, on loopback. Use as a context."""
+
+    def __init__(self, folder, **settings):
+        self.folder = pathlib.Path(folder)
+        self.host = f"127.0.0.1:{free_port()}"
+        self.settings = settings
+        self.process = None
+
+    def __enter__(self):
+        (self.folder / "data").mkdir(parents=True)
+        port = self.host.rsplit(":", 1)[1]
+        lines = {
+            "tickTime": 2000,
+            "dataDir": self.folder / "data",
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "extendedTypesEnabled": "true",
+            "maxClientCnxns": 0,
+            "forceSync": "no",
+            **self.settings,
+        }
+        config = self.folder / "zoo.cfg"
+        config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        command = ["java", "-Xmx512m", "-cp", jars(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config]
+        with open(self.folder / "server.log", "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        atexit.register(end, self.process)
+        poll("the ZooKeeper server answers", 60, self.answers, every=0.1)
+        return self
+
+    def answers(self):
+        """Whether it takes connections."""
+        host, port = self.host.rsplit(":", 1)
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2) as client:
+            client.sendall(b"srvr")
+            return b"Mode:" in client.recv(4096)
+        return False
+
+    def __exit__(self, *_):
+        end(self.process)
