@@ -256,3 +256,21 @@ fn words_are_answered_and_those_that_are_not_allowed_are_refused() {
         assert!(!ask(word).contains("not"), "{word}");
     }
 }
+
+/// Events wait in bounded memory: a client that reads nothing is cut off, and the one that makes them does not wait for it.
+#[test]
+fn a_client_that_never_reads_its_events_is_cut_off() {
+    const EVENTS: usize = 10_000;
+    let door = door(Options::default());
+    let (mut deaf, mut busy) = (Client::connect(door), Client::connect(door));
+    let path = format!("/{}", "n".repeat(4_000));
+    assert_eq!(busy.create(&path, b""), 0);
+    let watch = Request::AddWatch(AddWatchRequest { path: "/", mode: 1 });
+    assert_eq!(deaf.call(&watch).0, 0);
+    for _ in 0..EVENTS / 100 {
+        let asked: Vec<i32> = (0..100).map(|_| busy.ask(&set(&path, b"x"))).collect();
+        asked.into_iter().for_each(|xid| assert_eq!(busy.answer(xid).0, 0));
+    }
+    let heard = deaf.frames_until_the_end();
+    assert!(heard < EVENTS, "{heard} events waited for a client that read none of them");
+}

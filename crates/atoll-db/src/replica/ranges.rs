@@ -21,8 +21,9 @@ const ENGINE: AppId = AppId(0);
 const PREFIX: &[u8] = b"range/";
 /// The first key that an application can have: those of the engine come before and are not in the hash.
 pub(crate) const FIRST: &[u8] = &[1];
-/// A range is divided above this share of all keys, if that is more than the setting.
-const DIVIDE_ABOVE_SHARE: u64 = 512;
+/// A range is divided above this share of all keys, if that is more than the setting. Larger: smaller ranges, and keys are read again
+/// until there are more of them.
+const DIVIDE_ABOVE_SHARE: u64 = 64;
 /// Into so many parts. More: smaller ranges. Fewer: every key is read more often.
 const PARTS: u64 = 4;
 /// Neighbours are joined below this share of that bound.

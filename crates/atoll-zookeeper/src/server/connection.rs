@@ -130,7 +130,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.heard.set_waits(!self.pending.is_empty());
             self.count_outstanding();
-            self.drain_events();
+            // What the client does not read keeps events in the outbox, which cuts it off when they are too many.
+            if self.out.len() < MAX_UNSENT_BYTES {
+                self.drain_events();
+            }
             let had = self.out.len();
             if let Err(error) = self.flush(cx) {
                 return Poll::Ready(Err(error.into()));

@@ -35,12 +35,14 @@ mod writes;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::NodeId;
 use atoll_db::{Engine, LogPos, Observer, View};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
 use crate::event::Event;
@@ -162,6 +164,13 @@ impl Door {
         let counters = read::counters(&shared.engine.view())?;
         shared.zxid.fetch_max(counters.zxid, Ordering::AcqRel);
         Ok(Door(shared))
+    }
+
+    /// Serves one connection until it ends, if one more is allowed. Sessions are kept by [`Door::serve`], which runs besides.
+    pub async fn serve_stream<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, peer: SocketAddr) {
+        if let Some((id, figures)) = self.0.admit(peer) {
+            handshake::serve(self.0.clone(), stream, id, figures).await;
+        }
     }
 
     /// Serves connections until `stop` is done, and keeps the sessions of this node.

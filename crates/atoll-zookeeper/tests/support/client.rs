@@ -52,6 +52,11 @@ impl Client {
         Client { stream, xid: 0, session, password, events: Vec::new() }
     }
 
+    /// Reads until the door closes the connection; how many frames.
+    pub fn frames_until_the_end(&mut self) -> usize {
+        std::iter::from_fn(|| receive(&mut self.stream)).count()
+    }
+
     /// Sends a request without waiting; its xid.
     pub fn ask(&mut self, request: &Request<'_>) -> i32 {
         self.xid += 1;
