@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Apache ZooKeeper's own Java client and its command line, zkCli, unchanged, from Maven Central.
 
-First against one node, then against three, then against three of which one is killed again and again while the log is moved:
+First against one node (`atoll serve --data`), then against three, then against three of which one is killed again and again while the log is moved:
 every acknowledged write is there, no client reads an older state than it has seen, no session is lost. `--hosts` runs the checks
 against any ensemble instead. Needs a JDK and mvn.
 """
@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 
+from alone import Alone
 from cluster import Cluster, Drill, NotRun, need, say
 from zookeeper_disturb import Disturber
 
@@ -99,8 +100,8 @@ def body(drill):
     if drill.args.hosts:
         check(path, drill.args.hosts, drill.args.hosts)
         return
-    with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
-        check(path, cluster.zookeeper(), "one node")
+    with Alone(drill.binary, drill.folder / "one" / "data") as node:
+        check(path, node.zookeeper(), "one node")
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
         check(path, cluster.zookeeper(), "three nodes")
         with Disturber(cluster, drill.random) as disturber:

@@ -12,6 +12,7 @@ from zookeeper_venv import kazoo_or_again
 
 kazoo_or_again()
 
+from alone import Alone
 from cluster import Cluster, Drill, Failed, say
 from zookeeper_checks import CHECKS, RECIPES, Bench
 from zookeeper_disturb import Disturber
@@ -42,8 +43,8 @@ def body(drill):
     if drill.args.hosts:
         drill.result["checks"] = run_checks(drill.args.hosts, CHECKS, drill.args.hosts)
         return
-    with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
-        drill.result["one_node"] = run_checks(cluster.zookeeper(), CHECKS, "one node")
+    with Alone(drill.binary, drill.folder / "one" / "data") as node:
+        drill.result["one_node"] = run_checks(node.zookeeper(), CHECKS, "one node")
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
         drill.result["three_nodes"] = run_checks(cluster.zookeeper(), CHECKS, "three nodes")
         with Disturber(cluster, drill.random) as disturber:
