@@ -13,16 +13,20 @@
 //! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and what is stored of them |
 //! | `snapshot_decoder.rs` | chunks of the database's snapshots, and messages between replicas |
 //! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made of them |
+//! | `jute_connection.rs` | whole connections of ZooKeeper's clients, words of four letters among them |
+//! | `table_decoder.rs` | commands, rows, schemas and keys of tables; commands applied |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
 
 pub mod batch_decoder;
 pub mod chain_decoder;
 pub mod frame_decoder;
 pub mod journal_recovery;
+pub mod jute_connection;
 pub mod jute_decoder;
 pub mod message_decoder;
 pub mod mutate;
 pub mod snapshot_decoder;
+pub mod table_decoder;
 
 /// A target: what `cargo fuzz run` calls it, its body, and valid inputs to begin with.
 pub struct Target {
@@ -35,7 +39,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
     Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
@@ -43,4 +47,6 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "jute_decoder", run: jute_decoder::run, seeds: jute_decoder::seeds },
     Target { name: "message_decoder", run: message_decoder::run, seeds: message_decoder::seeds },
     Target { name: "snapshot_decoder", run: snapshot_decoder::run, seeds: snapshot_decoder::seeds },
+    Target { name: "jute_connection", run: jute_connection::run, seeds: jute_connection::seeds },
+    Target { name: "table_decoder", run: table_decoder::run, seeds: table_decoder::seeds },
 ];

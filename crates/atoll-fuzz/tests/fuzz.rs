@@ -93,6 +93,16 @@ fn fuzz_snapshot_decoder() {
     fuzz("snapshot_decoder");
 }
 
+#[test]
+fn fuzz_jute_connection() {
+    fuzz("jute_connection");
+}
+
+#[test]
+fn fuzz_table_decoder() {
+    fuzz("table_decoder");
+}
+
 /// The seeds reach every decoder there is.
 #[test]
 fn every_message_kind_has_a_seed() {
