@@ -124,9 +124,14 @@ class Acks:
 
     def longest_gap(self, begin, finish):
         """The longest time without an acknowledgement, in seconds, of all that touch [begin, finish)."""
+        return self.longest_gap_and_end(begin, finish)[0]
+
+    def longest_gap_and_end(self, begin, finish):
+        """The same, and when it ended."""
         first = max(1, bisect.bisect_right(self.at, begin))
         last = bisect.bisect_left(self.at, finish)
-        return max((self.at[i] - self.at[i - 1] for i in range(first, min(last + 1, len(self.at)))), default=float("inf"))
+        gaps = ((self.at[i] - self.at[i - 1], self.at[i]) for i in range(first, min(last + 1, len(self.at))))
+        return max(gaps, default=(float("inf"), float("inf")))
 
     def rate(self):
         """Records per second over the whole time."""

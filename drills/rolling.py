@@ -66,10 +66,14 @@ def body(drill):
         count = verify(cluster, [load], LOG)
         acks = load.acks()
     need(count == done, f"{done} acknowledged, {count} read")
-    pauses = [1e3 * acks.longest_gap(at, until) for *_, at, until in windows]
+    gaps = [acks.longest_gap_and_end(at, until) for *_, at, until in windows]
+    pauses = [1e3 * gap for gap, _ in gaps]
     table(
-        [(turn, number, "yes" if s else "", f"{p:.1f}") for (turn, number, s, *_), p in zip(windows, pauses)],
-        ("round", "node", "sequencer", "pause ms"),
+        [
+            (turn, number, "yes" if s else "", f"{p:.1f}", f"{1e3 * (end - at):.0f}")
+            for (turn, number, s, at, _), p, (_, end) in zip(windows, pauses, gaps)
+        ],
+        ("round", "node", "sequencer", "pause ms", "ends ms after SIGTERM"),
     )
     p50, p99 = quantile(pauses, 0.5), quantile(pauses, 0.99)
     say(f"{done} records, none failed, lost or doubled; pause p50 {p50:.1f} ms, p99 {p99:.1f} ms")

@@ -256,6 +256,11 @@ impl Effects {
         std::mem::take(&mut self.staged)
     }
 
+    /// For traces of a single role: the freed places so far, taken.
+    pub fn take_freed(&mut self) -> Vec<Loc> {
+        std::mem::take(&mut self.freed)
+    }
+
     /// For traces of a single role: frames as (receiver, request answered, frame, reveals), taken.
     pub fn take_frames(&mut self) -> Vec<(NodeId, Option<u64>, Frame, Lsn)> {
         std::mem::take(&mut self.todo)

@@ -206,7 +206,7 @@ impl Node {
     }
 
     fn maintain(&mut self, now: Tick) {
-        while let Some(job) = self.journal.needs_segment() {
+        while let Some(job) = self.journal.next_job() {
             if self.journal.prepared(job.run()).is_err() {
                 break;
             }

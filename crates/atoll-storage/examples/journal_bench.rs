@@ -75,7 +75,7 @@ fn journal(dir: &Path, payload: usize, run: Duration) -> Result<(), Failure> {
             journal.prepared(done.join().map_err(|_| "the preparing thread panicked")?)?;
         }
         if preparing.is_none()
-            && let Some(job) = journal.needs_segment()
+            && let Some(job) = journal.next_job()
         {
             preparing = Some(std::thread::spawn(move || job.run()));
         }

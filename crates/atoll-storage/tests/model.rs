@@ -153,7 +153,7 @@ impl Model {
                 }
                 self.maybe = None;
             }
-            Op::TakeJob => self.job = self.job.take().or_else(|| self.journal.needs_segment()),
+            Op::TakeJob => self.job = self.job.take().or_else(|| self.journal.next_job()),
             Op::FinishJob => {
                 if let Some(job) = self.job.take() {
                     self.alive(|m| m.journal.prepared(job.run()))?;

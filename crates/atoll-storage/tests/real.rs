@@ -45,7 +45,7 @@ fn it_comes_back_after_a_restart() {
             let read = journal.reader().read(&locs).unwrap();
             assert!(read.iter().zip(&batch.records).all(|(s, r)| (s.lsn, &s.record) == (r.0, &r.1)));
             written.extend(batch.records);
-            if let Some(job) = journal.needs_segment() {
+            if let Some(job) = journal.next_job() {
                 journal.prepared(std::thread::spawn(|| job.run()).join().unwrap()).unwrap();
             }
         }

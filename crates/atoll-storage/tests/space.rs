@@ -22,7 +22,7 @@ fn open(disk: &MemDisk, options: JournalOptions) -> (Journal, Lsn) {
 
 /// What a host does between two batches.
 fn tend(journal: &mut Journal) {
-    if let Some(job) = journal.needs_segment() {
+    if let Some(job) = journal.next_job() {
         journal.prepared(job.run()).unwrap();
     }
     if journal.wants_checkpoint() {
@@ -206,7 +206,7 @@ fn a_failed_write_or_sync_closes_for_good() {
         assert_eq!(journal.mark(), closed);
         let covers = journal.synced();
         assert_eq!(journal.write_checkpoint(&Checkpoint { covers, states: Vec::new() }), closed);
-        assert!(journal.needs_segment().is_none() && !journal.wants_checkpoint());
+        assert!(journal.next_job().is_none() && !journal.wants_checkpoint());
         assert_eq!(journal.space(), Space::Closed);
         assert_eq!(journal.reader().read(&[places[0].1]).unwrap().len(), 1, "reads go on");
     }
@@ -297,12 +297,12 @@ fn a_file_is_given_back_in_pieces_while_segments_are_made() {
     journal.free(&[]).unwrap();
     // Whoever waits for a segment is served first.
     let job = journal.needs_segment().unwrap();
-    assert!(job.is_urgent());
+    assert!(journal.has_excess() && journal.gives_back().is_none(), "one job at a time");
     journal.prepared(job.run()).unwrap();
     let step = |journal: &mut Journal| {
         let before = disk.used_bytes();
-        let Some(job) = journal.needs_segment() else { return false };
-        assert!(!job.is_urgent());
+        assert!(journal.needs_segment().is_none(), "a piece is not for those who wait for a segment");
+        let Some(job) = journal.gives_back() else { return false };
         journal.prepared(job.run()).unwrap();
         let after = disk.used_bytes();
         assert!(after < before && after + (1 << 20) >= before, "{after} after {before}");
@@ -316,4 +316,53 @@ fn a_file_is_given_back_in_pieces_while_segments_are_made() {
     let steps = (0..100).take_while(|_| step(&mut journal)).count();
     assert!((8..40).contains(&steps), "{steps}");
     assert_eq!(journal.stats().spare_segments, 0);
+}
+
+#[test]
+fn a_restart_gives_the_unused_end_of_a_segment_back_in_pieces() {
+    let disk = MemDisk::new();
+    let options = JournalOptions {
+        segment_bytes: 8 << 20,
+        first_segment_bytes: 8 << 20,
+        ..JournalOptions::small(STORAGE)
+    };
+    let (mut journal, _) = open(&disk, options.clone());
+    let first = journal.write(&entries(1, 10, 5000)).unwrap();
+    journal.sync().unwrap();
+    drop(journal);
+    let whole = disk.used_bytes();
+    let (mut journal, last) = open(&disk, options.clone());
+    assert!(last == Lsn(10) && disk.used_bytes() >= whole, "the start waits for nothing to be given back");
+    assert!(journal.sparse_segment().is_none(), "what is given back anyway is not copied");
+    let before = disk.used_bytes();
+    let step = |journal: &mut Journal| {
+        let job = journal.gives_back();
+        job.map(|job| journal.prepared(job.run()).unwrap()).is_some()
+    };
+    assert!(step(&mut journal) && step(&mut journal));
+    assert_eq!(disk.used_bytes(), before - (2 << 20));
+    // Freed while it is shortened: the file keeps its name until that is done.
+    let job = journal.gives_back().unwrap();
+    journal.write(&entries(11, 1, 100)).unwrap();
+    journal.sync().unwrap();
+    journal.mark().unwrap();
+    journal.sync().unwrap();
+    journal.free(&first.iter().map(|(_, loc)| *loc).collect::<Vec<_>>()).unwrap();
+    assert_eq!(journal.stats().used_segments, 2);
+    journal.prepared(job.run()).unwrap();
+    assert_eq!(journal.stats().used_segments, 1);
+    // A power cut in the middle: nothing is lost.
+    let kept = journal.write(&entries(12, 10, 5000)).unwrap();
+    journal.sync().unwrap();
+    drop(journal);
+    let (mut journal, _) = open(&disk, options.clone());
+    assert!(step(&mut journal));
+    drop(journal);
+    disk.crash(&mut || false);
+    let (mut journal, last) = open(&disk, options);
+    assert_eq!(last, Lsn(21));
+    while step(&mut journal) {}
+    let locs: Vec<Loc> = kept.iter().map(|(_, loc)| *loc).collect();
+    assert_eq!(journal.reader().read(&locs).unwrap().len(), 10);
+    assert!(journal.stats().disk_bytes < (8 << 20) + (1 << 20), "{:?}", journal.stats());
 }

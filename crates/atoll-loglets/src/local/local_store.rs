@@ -386,16 +386,18 @@ impl Role for LocalStore {
     }
 
     fn deadline(&self) -> Option<Tick> {
-        self.waits.next_end()
+        [self.waits.next_end(), self.kept.sweep_at()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
     }
 
-    fn flush(&mut self, _now: Tick, out: &mut Effects) {
+    fn flush(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
         for loglet in std::mem::take(&mut self.touched) {
             let Some(kept) = self.kept.loglets.get(&loglet) else { continue };
             for waiter in self.waits.take(loglet, |w| reached(kept, w)) {

@@ -1,13 +1,14 @@
 //! What happens when the journal answers, and when it wants a sparse segment emptied.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use atoll_core::testing::hit;
-use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Stored, invariant};
+use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Stored, Tick, invariant};
 use atoll_log::{LogletId, Offset};
 
 use super::facts::{ENTRY_FORMAT, EntryHead};
-use super::keeper::{Durable, Keeper, Kept, Protocol, Staged};
+use super::keeper::{Durable, Keeper, Protocol, Staged};
 use super::runs::Place;
 
 /// Live runs on their way out of sparse segments.
@@ -21,13 +22,13 @@ pub(super) struct Moves {
     in_flight_bytes: usize,
 }
 
-/// The durable places of a loglet that is no more.
-pub(super) fn places<P>(kept: &Kept<P>) -> impl Iterator<Item = Loc> + '_ {
-    kept.runs.iter().filter_map(|(_, run)| match run.place {
-        Place::At(loc) => Some(loc),
-        Place::Staged(_) => None,
-    })
-}
+/// Runs that a sweep forgets at most. Some 50 us of this thread and as much of the journal's: a trim of minutes of appends would
+/// hold up both for tens of milliseconds, on a majority at once.
+const SWEEP_RUNS: usize = 512;
+/// How soon a sweep goes on when nothing else is going on.
+const SWEEP_EVERY: Duration = Duration::from_millis(1);
+/// Where the runs of a deleted loglet are swept to.
+const EVERYTHING: Offset = Offset(u64::MAX);
 
 impl<P: Protocol> Keeper<P> {
     /// One record is durable: what the protocol has to know of it.
@@ -42,17 +43,47 @@ impl<P: Protocol> Keeper<P> {
                 self.moved(loglet, first, from, loc, out);
                 None
             }
-            Staged::Trim { loglet } => {
+            Staged::Trim { loglet, to } => {
                 if let Some(kept) = self.loglets.get_mut(&loglet) {
-                    out.free(kept.runs.trim(kept.trim));
+                    kept.runs.give_up_below(to);
+                    self.sweeping.insert(loglet, to);
                 }
                 None
             }
             Staged::Tombstone { loglet } => {
-                if let Some(kept) = self.dying.remove(&loglet) {
-                    out.free(places(&kept));
+                if self.dying.contains_key(&loglet) {
+                    self.sweeping.insert(loglet, EVERYTHING);
                 }
                 None
+            }
+        }
+    }
+
+    /// When [`Keeper::sweep`] has more to do.
+    pub fn sweep_at(&self) -> Option<Tick> {
+        self.sweep_at
+    }
+
+    /// Frees some of the places that durable trims and deletions gave up. To be called in every turn, and when it says.
+    pub fn sweep(&mut self, now: Tick, out: &mut Effects) {
+        let mut left = SWEEP_RUNS;
+        self.sweep_at = None;
+        while let Some((loglet, to)) = self.sweeping.first_key_value().map(|(l, to)| (*l, *to)) {
+            let kept = match self.loglets.get_mut(&loglet) {
+                Some(kept) if to < EVERYTHING => Some(kept),
+                _ => self.dying.get_mut(&loglet),
+            };
+            let freed = kept.map(|k| k.runs.sweep(to, left)).unwrap_or_default();
+            left -= freed.len();
+            out.free(freed);
+            if left == 0 {
+                hit("store.sweep_goes_on");
+                self.sweep_at = Some(now.after(SWEEP_EVERY));
+                return;
+            }
+            self.sweeping.remove(&loglet);
+            if to == EVERYTHING {
+                self.dying.remove(&loglet);
             }
         }
     }
@@ -171,5 +202,82 @@ impl<P: Protocol> Keeper<P> {
             _ => out.free([to]),
         }
         self.next_moves(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use atoll_core::{NodeId, roles};
+    use atoll_log::{Batch, Entry, OpId};
+    use bytes::Bytes;
+
+    use super::super::keeper::KeeperOptions;
+    use super::*;
+
+    struct Plain;
+
+    impl Protocol for Plain {
+        fn from_config(_: &Bytes) -> Result<Self, atoll_core::DecodeError> {
+            Ok(Plain)
+        }
+    }
+
+    fn settle(keeper: &mut Keeper<Plain>, out: &mut Effects) {
+        for (lsn, record) in out.take_staged() {
+            let len_bytes = record.payload.len() as u32;
+            let loc = Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes };
+            keeper.on_durable(lsn, loc, out);
+        }
+    }
+
+    /// One by one until nothing is due: how much each sweep freed.
+    fn sweep_all(keeper: &mut Keeper<Plain>, out: &mut Effects) -> Vec<usize> {
+        let mut freed = Vec::new();
+        loop {
+            keeper.sweep(Tick(0), out);
+            freed.push(out.take_freed().len());
+            if keeper.sweep_at().is_none() {
+                return freed;
+            }
+        }
+    }
+
+    #[test]
+    fn what_trims_and_deletions_give_up_is_freed_in_pieces_and_once() {
+        const RUNS: u64 = 3 * SWEEP_RUNS as u64;
+        let (kept, left) = (LogletId(1), LogletId(2));
+        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut out = Effects::detached(NodeId(1), roles::LOG_SERVER, Lsn::NONE);
+        for loglet in [kept, left] {
+            keeper.create(loglet, &Bytes::from_static(b"c"), Plain, &mut out);
+            for first in 0..RUNS {
+                let batch = Batch::of([Entry { op: OpId::default(), payload: Bytes::from_static(b"entry") }]);
+                keeper.stage_entries(loglet, Offset(first), &batch, false, &mut out);
+            }
+        }
+        settle(&mut keeper, &mut out);
+        // Only what a durable trim gave up, even if another one follows.
+        keeper.stage_trim(kept, Offset(RUNS - 10), &mut out);
+        let first = out.take_staged();
+        keeper.stage_trim(kept, Offset(RUNS), &mut out);
+        let later = out.take_staged();
+        assert_eq!(sweep_all(&mut keeper, &mut out), [0], "nothing is durable");
+        for (lsn, _) in first {
+            keeper.on_durable(lsn, Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes: 0 }, &mut out);
+        }
+        assert_eq!(sweep_all(&mut keeper, &mut out), [SWEEP_RUNS, SWEEP_RUNS, SWEEP_RUNS - 10]);
+        for (lsn, _) in later {
+            keeper.on_durable(lsn, Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes: 0 }, &mut out);
+        }
+        assert_eq!(sweep_all(&mut keeper, &mut out), [10]);
+        // Deleted in the middle of a sweep.
+        keeper.stage_trim(left, Offset(RUNS), &mut out);
+        settle(&mut keeper, &mut out);
+        keeper.sweep(Tick(0), &mut out);
+        assert_eq!(out.take_freed().len(), SWEEP_RUNS);
+        keeper.stage_delete(left, &mut out);
+        settle(&mut keeper, &mut out);
+        assert_eq!(sweep_all(&mut keeper, &mut out).iter().sum::<usize>(), 2 * SWEEP_RUNS);
+        assert!(keeper.dying.is_empty() && keeper.sweeping.is_empty());
     }
 }

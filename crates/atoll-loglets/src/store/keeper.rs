@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
-    Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, invariant,
+    Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, Tick, invariant,
 };
 use atoll_log::{Batch, LogletId, Offset};
 
@@ -120,7 +120,7 @@ pub(super) enum Staged {
     Entry { loglet: LogletId, first: Offset },
     Moved { loglet: LogletId, first: Offset, from: Loc },
     Seal { loglet: LogletId },
-    Trim { loglet: LogletId },
+    Trim { loglet: LogletId, to: Offset },
     Tombstone { loglet: LogletId },
     Known,
 }
@@ -175,8 +175,11 @@ pub struct Keeper<P> {
     pub loglets: BTreeMap<LogletId, Kept<P>>,
     /// Deleted for ever. 16 bytes for each.
     pub tombstones: BTreeSet<LogletId>,
-    /// Deleted; their places are freed once the tombstone is durable.
+    /// Deleted; their places are freed once the tombstone is durable, some at a time.
     pub(super) dying: BTreeMap<LogletId, Kept<P>>,
+    /// Where runs are to be forgotten: those that end at or below this, by a durable trim or tombstone.
+    pub(super) sweeping: BTreeMap<LogletId, Offset>,
+    pub(super) sweep_at: Option<Tick>,
     pub(super) staged: VecDeque<(Lsn, Staged)>,
     pub(super) cache: TailCache,
     reads: PendingReads<(LogletId, Offset)>,
@@ -194,6 +197,8 @@ impl<P: Protocol> Keeper<P> {
             loglets: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             dying: BTreeMap::new(),
+            sweeping: BTreeMap::new(),
+            sweep_at: None,
             staged: VecDeque::new(),
             cache: TailCache::new(options.cache_bytes),
             reads: PendingReads::new(options.max_disk_reads),
@@ -264,7 +269,7 @@ impl<P: Protocol> Keeper<P> {
         self.stage_fact(Fact::Known { loglet, known_tail }, Staged::Known, out)
     }
 
-    /// Trims; the record to wait for. Places are freed once it is durable.
+    /// Trims; the record to wait for. Places are freed once it is durable, by [`Keeper::sweep`].
     pub fn stage_trim(&mut self, loglet: LogletId, to: Offset, out: &mut Effects) -> Lsn {
         let Some(kept) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
         // Again even if nothing changes: the first one may be on its way to the disk still.
@@ -273,7 +278,7 @@ impl<P: Protocol> Keeper<P> {
         }
         kept.trim = to;
         let local_tail = kept.staged_tail;
-        self.stage_fact(Fact::Trim { loglet, to, local_tail }, Staged::Trim { loglet }, out)
+        self.stage_fact(Fact::Trim { loglet, to, local_tail }, Staged::Trim { loglet, to }, out)
     }
 
     /// Deletes, leaving a tombstone also where the loglet never was; the record to wait for.

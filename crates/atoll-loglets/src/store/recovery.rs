@@ -5,7 +5,6 @@ use bytes::Bytes;
 use atoll_core::{Decode, DecodeError, Encode, Loc, RecordKind, Stored};
 use atoll_log::{LogletId, Offset};
 
-use super::durable::places;
 use super::facts::*;
 use super::keeper::{Keeper, Kept, Protocol, Sealing};
 use super::runs::{Place, Run};
@@ -95,8 +94,8 @@ impl<P: Protocol> Keeper<P> {
             }
             Fact::Tombstone { loglet } => {
                 self.tombstones.insert(loglet);
-                if let Some(kept) = self.loglets.remove(&loglet) {
-                    self.dead_places.extend(places(&kept));
+                if let Some(mut kept) = self.loglets.remove(&loglet) {
+                    self.dead_places.extend(kept.runs.sweep(Offset(u64::MAX), usize::MAX));
                 }
             }
             Fact::Known { loglet, known_tail } => {
@@ -143,7 +142,8 @@ impl<P: Protocol> Keeper<P> {
     pub fn recovered(&mut self) -> Vec<Loc> {
         let mut dead = std::mem::take(&mut self.dead_places);
         for kept in self.loglets.values_mut() {
-            dead.extend(kept.runs.trim(kept.trim));
+            kept.runs.give_up_below(kept.trim);
+            dead.extend(kept.runs.sweep(kept.trim, usize::MAX));
         }
         dead
     }

@@ -142,27 +142,31 @@ impl Runs {
         holes + upto.since(self.horizon)
     }
 
-    /// Forgets the durable runs that end at or below `to`, and all holes below; returns the places. A run that is still
-    /// staged stays for the next call: it has no place to free.
-    pub fn trim(&mut self, to: Offset) -> Vec<Loc> {
-        let mut freed = Vec::new();
-        let below: Vec<Offset> = self
+    /// Nothing below `to` is missing any more. The runs there go with [`Runs::sweep`].
+    pub fn give_up_below(&mut self, to: Offset) {
+        self.close_hole(Offset::ZERO..to);
+        self.horizon = self.horizon.max(to);
+    }
+
+    /// Forgets durable runs that end at or below `to`, lowest first, at most `limit`; returns their places. Fewer: that was
+    /// all. A run that is still staged stays: it has no place to free.
+    pub fn sweep(&mut self, to: Offset, limit: usize) -> Vec<Loc> {
+        let below: Vec<(Offset, Loc)> = self
             .by_first
             .range(..to)
             .filter(|(first, run)| first.plus(run.count.into()) <= to)
-            .map(|(first, _)| *first)
+            .filter_map(|(first, run)| match run.place {
+                Place::At(loc) => Some((*first, loc)),
+                Place::Staged(_) => None,
+            })
+            .take(limit)
             .collect();
-        for first in below {
-            if let Some(Place::At(loc)) = self.by_first.get(&first).map(|r| r.place)
-                && let Some(run) = self.by_first.remove(&first)
-            {
+        for (first, _) in &below {
+            if let Some(run) = self.by_first.remove(first) {
                 self.len_bytes -= u64::from(run.len_bytes);
-                freed.push(loc);
             }
         }
-        self.close_hole(Offset::ZERO..to);
-        self.horizon = self.horizon.max(to);
-        freed
+        below.into_iter().map(|(_, loc)| loc).collect()
     }
 
     /// Every run, in order.
@@ -228,11 +232,14 @@ mod tests {
         runs.insert(Offset(0), run(4));
         runs.insert(Offset(8), run(4));
         runs.insert(Offset(20), run(2));
-        assert_eq!(runs.trim(Offset(10)).len(), 1);
+        runs.give_up_below(Offset(10));
+        assert_eq!(runs.sweep(Offset(10), 9).len(), 1);
         assert_eq!(runs.missing(Offset(30), 9), vec![Offset(12)..Offset(20), Offset(22)..Offset(30)]);
         assert!(runs.covers(Offset(8)..Offset(12)));
         assert!(!runs.covers(Offset(8)..Offset(13)));
-        assert_eq!(runs.trim(Offset(40)).len(), 2);
+        runs.give_up_below(Offset(40));
+        assert_eq!(runs.sweep(Offset(40), 1).len(), 1);
+        assert_eq!(runs.sweep(Offset(40), 9).len(), 1);
         assert_eq!(runs.missing_count(Offset(40)), 0);
         assert_eq!(runs.len_bytes(), 0);
     }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
 use atoll_storage::{Journal, JournalError, PrepareJob, Prepared};
 
-use super::Shared;
 use super::stats::add;
 use super::wake::Incoming;
+use super::{HostOptions, Shared};
 
 /// Nothing to write for so long: the journal marks what is synced.
 const QUIET: Duration = Duration::from_millis(200);
@@ -21,6 +21,12 @@ const QUIET: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_millis(250);
 /// How old published figures may get under load.
 const STATS_EVERY: Duration = Duration::from_millis(250);
+/// How much longer than a piece of a file took to be given back the next one waits, while the journal syncs.
+const BUSY_FACTOR: u32 = 200;
+/// However long the last piece took, the next one comes after this.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// Syncs since the last piece that make a journal busy.
+const BUSY_SYNCS: u64 = 4;
 
 /// Bounded by the core: one batch, one checkpoint; freed places are entries that were there.
 #[derive(Default)]
@@ -28,7 +34,8 @@ struct Work {
     batch: Option<JournalBatch>,
     freed: Vec<Loc>,
     checkpoint: Option<Checkpoint>,
-    prepared: Option<Prepared>,
+    /// And how long it took.
+    prepared: Option<(Prepared, Duration)>,
     stop: bool,
 }
 
@@ -71,8 +78,8 @@ impl JournalPort {
         self.bell.notify_one();
     }
 
-    pub(crate) fn prepared(&self, prepared: Prepared) {
-        self.lock().prepared = Some(prepared);
+    pub(crate) fn prepared(&self, prepared: Prepared, took: Duration) {
+        self.lock().prepared = Some((prepared, took));
         self.bell.notify_one();
     }
 
@@ -117,6 +124,7 @@ pub(crate) struct Writer {
     stalled: Option<JournalBatch>,
     /// What the core was told.
     space: Space,
+    giving_back: GivingBack,
     checkpoint_spread: Duration,
     /// When a checkpoint that is due is to be asked for.
     checkpoint_at: Option<Instant>,
@@ -132,10 +140,11 @@ impl Writer {
         journal: Journal,
         shared: Arc<Shared>,
         jobs: SyncSender<PrepareJob>,
-        checkpoint_spread: Duration,
+        options: &HostOptions,
     ) -> Self {
         Writer {
-            checkpoint_spread,
+            giving_back: GivingBack::new(options.remove_pause),
+            checkpoint_spread: options.checkpoint_spread,
             journal,
             shared,
             jobs,
@@ -154,13 +163,7 @@ impl Writer {
         let _closed = CloseOnPanic(&shared);
         self.look_after(true);
         loop {
-            let until_checkpoint = self.checkpoint_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let patience = match () {
-                () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
-                () if !self.marked => Some(QUIET),
-                () => until_checkpoint,
-            };
-            let (work, stop) = shared.journal.take(patience);
+            let (work, stop) = shared.journal.take(self.patience());
             let quiet = work.is_empty();
             if let Err(error) = self.work(work) {
                 self.fail(&error);
@@ -177,12 +180,25 @@ impl Writer {
         self.publish();
     }
 
+    /// How long to wait for work at most.
+    fn patience(&self) -> Option<Duration> {
+        let rest = match () {
+            () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
+            () if !self.marked => Some(QUIET),
+            () => None,
+        };
+        let now = Instant::now();
+        let errands = [self.checkpoint_at, self.giving_back.at].into_iter().flatten();
+        errands.map(|at| at.saturating_duration_since(now)).chain(rest).min()
+    }
+
     fn work(&mut self, work: Work) -> Result<(), JournalError> {
         let Work { batch, freed, checkpoint, prepared, stop: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
         }
-        if let Some(prepared) = prepared {
+        if let Some((prepared, took)) = prepared {
+            self.giving_back.ended(took);
             self.journal.prepared(prepared)?;
         }
         // Answers wait for the batch; the rest comes while the node thread is at work on it.
@@ -226,6 +242,7 @@ impl Writer {
         let ended = Instant::now();
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
+        self.giving_back.syncs += 1;
         let stats = &self.shared.stats;
         add(&stats.syncs, 1);
         add(&stats.records, batch.records.len());
@@ -241,7 +258,14 @@ impl Writer {
         if self.space == Space::Closed {
             return;
         }
-        if let Some(job) = self.journal.needs_segment() {
+        let now = Instant::now();
+        let due = self.giving_back.is_due(self.journal.has_excess(), now);
+        let make = self.journal.needs_segment();
+        let piece = if due && make.is_none() { self.journal.gives_back() } else { None };
+        if piece.is_some() {
+            self.giving_back.begins(now);
+        }
+        if let Some(job) = make.or(piece) {
             // One job at a time: there is room, unless the thread is gone, and then the writer makes its own.
             let _ = self.jobs.try_send(job);
         }
@@ -256,7 +280,6 @@ impl Writer {
             self.shared.inbound.put(Incoming::Space(space));
         }
         if !self.asked && self.journal.wants_checkpoint() {
-            let now = Instant::now();
             let at = *self.checkpoint_at.get_or_insert_with(|| now + part_of(self.checkpoint_spread));
             // Without space it is what gives some back.
             if now >= at || self.space == Space::FactsOnly {
@@ -300,6 +323,46 @@ impl Writer {
     }
 }
 
+/// When the next piece of a file is given back.
+struct GivingBack {
+    pause: Duration,
+    /// When one is due, if that is to be waited for.
+    at: Option<Instant>,
+    /// The job under way is a piece.
+    under_way: bool,
+    began: Instant,
+    took: Duration,
+    /// Of the journal, since the last piece.
+    syncs: u64,
+}
+
+impl GivingBack {
+    fn new(pause: Duration) -> Self {
+        let (began, took) = (Instant::now(), Duration::ZERO);
+        GivingBack { pause, at: None, under_way: false, began, took, syncs: 0 }
+    }
+
+    /// Whether a piece may be given back now, given that there is one; if not yet, `at` tells when.
+    fn is_due(&mut self, has_excess: bool, now: Instant) -> bool {
+        let busy = self.syncs > BUSY_SYNCS;
+        let rest = if busy { (self.took * BUSY_FACTOR).min(LONGEST_REST) } else { Duration::ZERO };
+        let due = self.began + rest.max(self.pause);
+        self.at = (has_excess && now < due).then_some(due);
+        has_excess && now >= due
+    }
+
+    fn begins(&mut self, now: Instant) {
+        (self.began, self.under_way, self.syncs) = (now, true, 0);
+    }
+
+    /// The job under way is done.
+    fn ended(&mut self, took: Duration) {
+        if std::mem::take(&mut self.under_way) {
+            self.took = took;
+        }
+    }
+}
+
 impl Shared {
     fn close(&self, reason: String) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -322,5 +385,33 @@ impl Drop for CloseOnPanic<'_> {
         if std::thread::panicking() {
             self.0.close("the journal thread panicked".into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_given_back_at_once_when_idle_and_in_a_small_part_of_the_time_when_busy() {
+        let ms = Duration::from_millis;
+        let mut pace = GivingBack::new(ms(100));
+        let start = pace.began;
+        assert!(!pace.is_due(true, start + ms(99)) && pace.at == Some(start + ms(100)));
+        assert!(!pace.is_due(false, start + ms(100)) && pace.at.is_none(), "nothing to wait for");
+        assert!(pace.is_due(true, start + ms(100)) && pace.at.is_none());
+        pace.begins(start + ms(100));
+        pace.ended(ms(5));
+        assert!(pace.is_due(true, start + ms(200)), "idle: the pause alone");
+        pace.syncs = BUSY_SYNCS + 1;
+        assert!(!pace.is_due(true, start + ms(1099)));
+        assert!(pace.is_due(true, start + ms(1100)));
+        // How long a segment takes to be made says nothing of pieces.
+        pace.ended(ms(10_000));
+        assert!(pace.is_due(true, start + ms(1100)));
+        pace.begins(start + ms(1100));
+        pace.ended(ms(10_000));
+        pace.syncs = BUSY_SYNCS + 1;
+        assert!(pace.is_due(true, start + ms(1100) + LONGEST_REST), "a slow piece is not the last");
     }
 }

@@ -49,9 +49,9 @@ pub struct HostOptions {
     /// Pause after each MiB of zeros in a segment that is made ahead of time. Too small: syncs of the journal wait behind the
     /// zeros; too large: the writer catches up, and makes segments itself.
     pub prepare_pause: Duration,
-    /// Pause before each MiB of a file that is given back, while the journal has nothing to do; five times that while it
-    /// syncs. Each piece may hold up the syncs of all nodes on one device for some milliseconds, and under load most files are
-    /// needed again before they are gone.
+    /// Least time between two MiB of files that are given back. Each may hold up the syncs of all journals on one device, so
+    /// while the journal syncs this also takes 1/200 of the time at most: 5 ms, where the file system discards what it frees, make
+    /// a second. Too small: syncs wait; too large: what a trim frees comes back late.
     pub remove_pause: Duration,
     /// A checkpoint is written at most this long after it was found due, at a random moment: it holds up the writer, and what
     /// makes one due (a trim) does so on all nodes at once, while a quorum of journals is to go on.
@@ -189,9 +189,9 @@ fn start_threads(
     options: &HostOptions,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let named = |name: &str| thread::Builder::new().name(name.into());
-    let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause, options.remove_pause);
+    let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
     let reader = journal.reader();
-    let writer = journal::Writer::new(journal, shared.clone(), jobs, options.checkpoint_spread);
+    let writer = journal::Writer::new(journal, shared.clone(), jobs, options);
     let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(move || writer.run())?];
     for _ in 0..options.reader_threads.max(1) {
         let (reader, shared) = (reader.clone(), shared.clone());

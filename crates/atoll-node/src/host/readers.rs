@@ -2,7 +2,6 @@
 //! nor the writer.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -14,13 +13,6 @@ use atoll_storage::{JournalReader, PrepareJob};
 use super::Shared;
 use super::stats::add;
 use super::wake::Incoming;
-
-/// How much longer the pause is while the journal syncs.
-const BUSY_FACTOR: u32 = 5;
-/// How soon the thread that makes segments sees that the host stops.
-const STOP_WITHIN: Duration = Duration::from_millis(10);
-/// Syncs between two pieces that make a journal busy.
-const BUSY_SYNCS: u64 = 4;
 
 #[derive(Default)]
 struct Queue {
@@ -97,35 +89,22 @@ pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
     }
 }
 
-/// The thread that makes segments; it ends when the sender of jobs is dropped.
+/// The thread that makes segments and gives files back; it ends when the sender of jobs is dropped.
 pub(crate) fn preparing(
     shared: Arc<Shared>,
     fill_pause: Duration,
-    remove_pause: Duration,
 ) -> (SyncSender<PrepareJob>, impl FnOnce() + Send + 'static) {
     let (jobs, queue): (_, Receiver<PrepareJob>) = sync_channel(1);
     let run = move || {
-        let mut syncs = 0;
         for job in queue {
-            let before = std::mem::replace(&mut syncs, shared.stats.syncs.load(Ordering::Relaxed));
-            let rest = match () {
-                () if job.is_urgent() => Duration::ZERO,
-                () if syncs - before > BUSY_SYNCS => remove_pause * BUSY_FACTOR,
-                () => remove_pause,
-            };
-            // A stop does not wait for the zeros, nor for what is given back.
-            let pause = |time: Duration| {
-                let until = Instant::now() + time;
-                while !shared.journal.is_stopping() {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    thread::sleep(left.min(STOP_WITHIN));
+            let began = Instant::now();
+            let prepared = job.run_paced(&mut || {
+                // A stop does not wait for the zeros.
+                if !shared.journal.is_stopping() {
+                    thread::sleep(fill_pause);
                 }
-            };
-            pause(rest);
-            shared.journal.prepared(job.run_paced(&mut || pause(fill_pause)));
+            });
+            shared.journal.prepared(prepared, began.elapsed());
         }
     };
     (jobs, run)

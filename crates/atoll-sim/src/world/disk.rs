@@ -163,7 +163,7 @@ impl HostDisk {
     pub(crate) fn upkeep(&mut self) -> Vec<Input> {
         let mut inputs = Vec::new();
         let Some(journal) = &mut self.journal else { return inputs };
-        if let Some(job) = journal.needs_segment() {
+        if let Some(job) = journal.next_job() {
             let _ = journal.prepared(job.run());
         }
         let space = journal.space();

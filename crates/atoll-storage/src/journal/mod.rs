@@ -44,7 +44,7 @@ use atoll_core::{JournalBatch, Loc, Lsn, StorageId};
 use crate::disk::{Disk, DiskError, DiskPath, File};
 use format::{BATCH_HEADER_BYTES, BatchHeader, Seed, padded, put_record, record_bytes};
 use reader::Readable;
-use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment};
+use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slacks};
 
 pub use checkpoint::CHECKPOINT_FORMAT;
 pub use format::SEGMENT_FORMAT;
@@ -267,6 +267,10 @@ pub struct Journal {
     surplus: Vec<u64>,
     /// The spare file that is being removed, and the bytes that it still has.
     shrinking: Option<(u64, u64)>,
+    /// What closed segments have behind their last batch, to be given back.
+    slacks: Slacks,
+    /// The segment that a job shortens: its file keeps its name meanwhile.
+    shortening: Option<u64>,
     next_generation: u64,
     /// The job given out, by its generation.
     job: Option<u64>,

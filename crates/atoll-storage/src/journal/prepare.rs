@@ -1,6 +1,6 @@
 //! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the
-//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). Files that
-//! nobody needs are removed here, too, piece by piece: on a file system that discards what it frees, every sync of the
+//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). What
+//! nobody needs is given back here, too, piece by piece: on a file system that discards what it frees, every sync of the
 //! device waits for the discard, and one of 64 MiB takes 70 to 90 ms.
 
 use std::io::IoSlice;
@@ -18,8 +18,8 @@ use crate::disk::{Disk, DiskError, Open};
 const FILL_BYTES: usize = 1024 * 1024;
 /// Zeros between syncs: what the device has queued in front of the writer's next sync stays small.
 const FILL_BYTES_PER_SYNC: u64 = 4 * 1024 * 1024;
-/// What a file that nobody needs loses per job.
-const REMOVE_BYTES: u64 = 1024 * 1024;
+/// What a file that nobody needs, or the unused end of a segment, loses per job.
+pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 
 /// Where the file comes from.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,17 @@ pub(crate) enum Task {
     Make(Make),
     /// The generation of a spare file.
     Remove(u64),
+    Shorten(Shorten),
+}
+
+/// A piece of what lies behind the last batch of a segment that a restart has closed.
+pub(crate) struct Shorten {
+    pub generation: u64,
+    pub file_bytes: u64,
+    /// Behind the last batch.
+    pub end: u64,
+    /// The last block.
+    pub footer: Vec<u8>,
 }
 
 /// A segment to be made.
@@ -60,6 +71,8 @@ pub(crate) enum Outcome {
     Made(Source, Result<Ready, DiskError>),
     /// Bytes that the file still has; none if it is gone.
     Removed(u64, Result<Option<u64>, DiskError>),
+    /// Bytes that the file still has.
+    Shortened(u64, Result<u64, DiskError>),
 }
 
 impl PrepareJob {
@@ -68,17 +81,13 @@ impl PrepareJob {
         self.run_paced(&mut || {})
     }
 
-    /// Whether it makes a segment, which the writer may be waiting for. What it removes can wait.
-    pub fn is_urgent(&self) -> bool {
-        matches!(self.task, Task::Make(_))
-    }
-
     /// Does it, calling `pause` after each MiB of zeros.
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
         let disk = &*self.disk;
         Prepared(match self.task {
             Task::Make(make) => Outcome::Made(make.source, make.run(disk, pause)),
             Task::Remove(generation) => Outcome::Removed(generation, remove_piece(disk, generation)),
+            Task::Shorten(shorten) => Outcome::Shortened(shorten.generation, shorten.run(disk)),
         })
     }
 }
@@ -98,6 +107,21 @@ fn remove_piece(disk: &dyn Disk, generation: u64) -> Result<Option<u64>, DiskErr
     file.set_len(left)?;
     file.sync_data()?;
     Ok(Some(left))
+}
+
+impl Shorten {
+    /// The length that is durable on return. The last block of the file is the footer at every moment.
+    pub(crate) fn run(self, disk: &dyn Disk) -> Result<u64, DiskError> {
+        let least = self.end + self.footer.len() as u64;
+        let left = self.file_bytes.saturating_sub(REMOVE_BYTES).max(least);
+        let mut file = disk.open(&segment_path(self.generation), Open::Write)?;
+        file.write_at(left - self.footer.len() as u64, &[IoSlice::new(&self.footer)])?;
+        file.sync_data()?;
+        hit("journal.segment.shortened");
+        file.set_len(left)?;
+        file.sync_data()?;
+        Ok(left)
+    }
 }
 
 impl Make {

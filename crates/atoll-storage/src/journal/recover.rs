@@ -16,9 +16,9 @@ use super::format::{
     BATCH_HEADER_BYTES, BadHeader, BatchHeader, FOOTER_BYTES, Footer, SEGMENT_FORMAT, Seed, SegmentHeader,
     padded, parse_record,
 };
-use super::prepare::{Make, Source};
+use super::prepare::{Make, REMOVE_BYTES, Source};
 use super::reader::Readable;
-use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment};
+use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slack, Slacks};
 use super::{
     Journal, JournalError, JournalOptions, MAX_BLOCK_BYTES, MAX_SEGMENT_BYTES, Stats, checkpoint,
     generation_of, journal_dir, reserve_path, segment_path, spare_path,
@@ -203,6 +203,9 @@ struct Walk {
     open: Vec<Unclosed>,
     /// Without a record that counts: the file is free.
     empty: Vec<u64>,
+    /// Of a new segment.
+    segment_bytes: u64,
+    slacks: Slacks,
     fact_bytes: u64,
 }
 
@@ -325,7 +328,10 @@ impl Walk {
             _ => false,
         };
         match first_lsn {
-            Some(_) if whole => self.closed.push(segment),
+            Some(_) if whole => {
+                self.note_slack(loaded, &segment);
+                self.closed.push(segment);
+            }
             Some(first_lsn) => {
                 // Within 32 bits: segments are at most 1 GiB long.
                 let (end, block_bytes) = (at as u32, loaded.header.block_bytes);
@@ -340,6 +346,21 @@ impl Walk {
             }
         }
         Ok(())
+    }
+
+    /// A start before this one closed the segment, and did not get to giving back all that it may. A full segment is left as
+    /// it is: its file is good for the next one.
+    fn note_slack(&mut self, loaded: &Loaded, segment: &Segment) {
+        let Some(footer) = &loaded.footer else { return };
+        let (end, block_bytes) = (u64::from(footer.end), u64::from(loaded.header.block_bytes));
+        let slack = loaded.file_bytes.saturating_sub(end + block_bytes);
+        let is_whole = loaded.file_bytes == self.segment_bytes;
+        let may_stay = if is_whole { self.segment_bytes / 8 } else { REMOVE_BYTES };
+        if slack > may_stay {
+            let mut block = footer.to_bytes(loaded.seed).to_vec();
+            block.resize(block_bytes as usize, 0);
+            self.slacks.insert(segment.generation, Slack { end, footer: block });
+        }
     }
 
     fn finish(&mut self) -> Result<(), JournalError> {
@@ -405,6 +426,8 @@ impl Journal {
             closed: Vec::new(),
             open: Vec::new(),
             empty: Vec::new(),
+            segment_bytes: options.segment_bytes.into(),
+            slacks: Slacks::new(),
             fact_bytes: 0,
         };
         for &generation in &files.segments {
@@ -447,6 +470,8 @@ impl Journal {
             spares,
             surplus: odd,
             shrinking: None,
+            slacks: walk.slacks,
+            shortening: None,
             next_generation: generation + 1,
             job: None,
             full: None,
@@ -478,19 +503,30 @@ fn put_away_empty(disk: &dyn Disk, walk: &Walk, files: &mut Files) -> Result<(),
     Ok(())
 }
 
-/// Segments that were being written get their footer, behind their last good batch; what lay there was never acknowledged.
+/// Segments that were being written get their footer, in the last block; what lies between the last good batch and that was
+/// never acknowledged. The journal gives it back later, piece by piece: on a file system that discards what it
+/// frees, every sync of the device would wait for all of it at once. Where space is short it is given back here.
 fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
+    let scarce = disk.free_bytes().is_ok_and(|free| free < 2 * walk.segment_bytes);
     for Unclosed { mut segment, block_bytes, end, first_lsn } in std::mem::take(&mut walk.open) {
         hit("journal.recover.close");
-        let seed = Seed::new(walk.storage, segment.generation);
+        let generation = segment.generation;
+        let seed = Seed::new(walk.storage, generation);
         let footer = Footer { end, first_lsn, last_lsn: segment.last_lsn, synced_upto: segment.last_lsn };
         let mut block = footer.to_bytes(seed).to_vec();
         block.resize(block_bytes as usize, 0);
-        let mut file = disk.open(&segment_path(segment.generation), Open::Write)?;
-        segment.file_bytes = u64::from(end) + u64::from(block_bytes);
-        file.set_len(segment.file_bytes)?;
-        file.write_at(end.into(), &[IoSlice::new(&block)])?;
+        let mut file = disk.open(&segment_path(generation), Open::Write)?;
+        let (end, least) = (u64::from(end), u64::from(end) + u64::from(block_bytes));
+        if scarce {
+            segment.file_bytes = least;
+            file.set_len(least)?;
+        }
+        segment.file_bytes = segment.file_bytes.max(least);
+        file.write_at(segment.file_bytes - u64::from(block_bytes), &[IoSlice::new(&block)])?;
         file.sync_data()?;
+        if segment.file_bytes > least {
+            walk.slacks.insert(generation, Slack { end, footer: block });
+        }
         walk.closed.push(segment);
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! What the writer knows of one segment: what in it is still needed, and, of the active one, where the next batch goes.
 
+use std::collections::BTreeMap;
+
 use atoll_core::{Loc, Lsn, RecordKind};
 
 use super::format::{FOOTER_BYTES, Footer, SEGMENT_HEADER_BYTES, Seed};
@@ -54,6 +56,17 @@ impl Segment {
         true
     }
 }
+
+/// A closed segment whose file goes on behind its last batch.
+pub(crate) struct Slack {
+    /// Behind the last batch.
+    pub end: u64,
+    /// The last block of the file.
+    pub footer: Vec<u8>,
+}
+
+/// By generation.
+pub(crate) type Slacks = BTreeMap<u64, Slack>;
 
 /// A prepared segment: its name and header are durable, nothing is in it.
 pub(crate) struct Ready {

@@ -1,9 +1,9 @@
 //! Which segments are still needed, and what the journal takes (native T22, contracts X4, X5).
 
 use atoll_core::testing::hit;
-use atoll_core::{Loc, Space};
+use atoll_core::{Loc, Space, invariant};
 
-use super::prepare::{Make, Outcome, PrepareJob, Prepared, Source, Task};
+use super::prepare::{Make, Outcome, PrepareJob, Prepared, Shorten, Source, Task};
 use super::segment::Ready;
 use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
 use crate::disk::DiskError;
@@ -98,12 +98,14 @@ impl Journal {
             .closed
             .values()
             .filter(|s| s.live_entries == 0 && s.last_fact <= covers && s.last_lsn <= proven)
+            .filter(|s| self.shortening != Some(s.generation))
             .map(|s| (s.generation, s.file_bytes))
             .collect::<Vec<_>>();
         for (generation, file_bytes) in needless {
             hit("journal.segment.recycle");
             self.readable.forget(generation);
             self.closed.remove(&generation);
+            self.slacks.remove(&generation);
             self.stats.recycled += 1;
             self.put_away(generation, file_bytes).map_err(|error| self.fail(&error))?;
         }
@@ -121,38 +123,71 @@ impl Journal {
         Ok(())
     }
 
-    /// A segment should be prepared, or a file given back piece by piece: run the job on any thread and hand the outcome to
-    /// [`Journal::prepared`]. One at a time. After the disk was full it asks the disk again each time, so that the journal
-    /// goes on when space came back.
+    /// What there is to do beside writing: [`Journal::needs_segment`], or else [`Journal::gives_back`].
+    pub fn next_job(&mut self) -> Option<PrepareJob> {
+        match self.needs_segment() {
+            None => self.gives_back(),
+            make => make,
+        }
+    }
+
+    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One job at a
+    /// time. After the disk was full it asks the disk again each time, so that the journal goes on when space came back.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
-        if self.failure.is_some() || self.job.is_some() {
+        let wanted = self.ready.len() < self.options.ready_segments;
+        if self.failure.is_some() || self.job.is_some() || !wanted || !self.may_have_space() {
             return None;
         }
-        let wanted = self.ready.len() < self.options.ready_segments && self.may_have_space();
-        let task = if wanted {
-            let make = self.make();
-            self.job = Some(make.generation);
-            Task::Make(make)
-        } else {
-            let generation = self.next_removal()?;
-            // Without a segment to make, nothing can overtake it.
-            self.job = Some(u64::MAX);
-            Task::Remove(generation)
-        };
+        let make = self.make();
+        self.job = Some(make.generation);
+        Some(PrepareJob { disk: self.disk.clone(), task: Task::Make(make) })
+    }
+
+    /// Whether there is a file, or an end of one, to give back.
+    pub fn has_excess(&self) -> bool {
+        self.failure.is_none()
+            && (self.shrinking.is_some()
+                || !self.surplus.is_empty()
+                || !self.slacks.is_empty()
+                || self.spares.len() > self.options.spare_segments)
+    }
+
+    /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should: a syncing
+    /// journal may be held up by it.
+    pub fn gives_back(&mut self) -> Option<PrepareJob> {
+        if self.job.is_some() || !self.has_excess() {
+            return None;
+        }
+        // It makes no segment, so nothing can overtake it.
+        self.job = Some(u64::MAX);
+        let task = self.shorten().map_or_else(|| Task::Remove(self.next_removal()), Task::Shorten);
         Some(PrepareJob { disk: self.disk.clone(), task })
     }
 
-    /// The file to take a piece from: one that has lost some, one that is no good as a spare, one too many.
-    fn next_removal(&mut self) -> Option<u64> {
+    fn shorten(&mut self) -> Option<Shorten> {
+        let (&generation, slack) = self.slacks.first_key_value()?;
+        let file_bytes = self.closed.get(&generation).map_or(slack.end, |s| s.file_bytes);
+        invariant!(file_bytes > slack.end, "segment {generation} is to be shortened, and is not there");
+        self.shortening = Some(generation);
+        Some(Shorten { generation, file_bytes, end: slack.end, footer: slack.footer.clone() })
+    }
+
+    /// The spare file to take a piece from: one that has lost some, one that is no good as a spare, one too many.
+    fn next_removal(&mut self) -> u64 {
         if let Some((generation, _)) = self.shrinking {
-            return Some(generation);
+            return generation;
         }
-        let generation = self.surplus.pop().or_else(|| {
-            let excess = self.spares.len() > self.options.spare_segments;
-            excess.then(|| self.spares.remove(0))
-        })?;
-        self.shrinking = Some((generation, self.options.segment_bytes.into()));
-        Some(generation)
+        let whole = self.surplus.pop().unwrap_or_else(|| self.spares.remove(0));
+        self.shrinking = Some((whole, self.options.segment_bytes.into()));
+        whole
+    }
+
+    fn shortened(&mut self, generation: u64, left: u64) {
+        self.shortening = None;
+        if let Some(segment) = self.closed.get_mut(&generation) {
+            segment.file_bytes = left;
+        }
+        self.slacks.retain(|g, slack| *g != generation || slack.end + (slack.footer.len() as u64) < left);
     }
 
     fn may_have_space(&self) -> bool {
@@ -174,7 +209,7 @@ impl Journal {
         }
     }
 
-    /// The outcome of the job from [`Journal::needs_segment`].
+    /// The outcome of a job from [`Journal::needs_segment`] or [`Journal::gives_back`].
     ///
     /// # Errors
     /// Closed for good if the disk failed; a full disk is no failure, see [`Journal::space`].
@@ -186,6 +221,11 @@ impl Journal {
             Outcome::Removed(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
                 self.shrinking = left.map(|bytes| (generation, bytes));
+                self.recycle()
+            }
+            Outcome::Shortened(generation, left) => {
+                let left = left.map_err(|error| self.fail(&error))?;
+                self.shortened(generation, left);
                 self.recycle()
             }
         }
@@ -251,8 +291,14 @@ impl Journal {
     /// proportion. Each is told once, and again only after a segment's worth of writing.
     pub fn sparse_segment(&mut self) -> Option<u64> {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        let (files, live) =
-            self.closed.values().fold((0, 0), |(files, live), s| (files + s.file_bytes, live + s.live_bytes));
+        // What is given back anyway is no reason to copy.
+        let file_bytes = |s: &super::Segment| {
+            self.slacks.get(&s.generation).map_or(s.file_bytes, |slack| slack.end + slack.footer.len() as u64)
+        };
+        let (files, live) = self
+            .closed
+            .values()
+            .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
         if self.failure.is_some() || files <= live * self.options.sparse_percent / 100 + 2 * segment_bytes {
             return None;
         }
@@ -265,7 +311,7 @@ impl Journal {
         // Least live in proportion: the most space for the least copying.
         let candidates = self.closed.values().filter(|s| s.live_entries > 0 && s.last_lsn <= self.synced);
         let generation = candidates
-            .min_by_key(|s| (s.live_bytes * 1000 / s.file_bytes.max(1), s.generation))
+            .min_by_key(|s| (s.live_bytes * 1000 / file_bytes(s).max(1), s.generation))
             .map(|s| s.generation)?;
         hit("journal.segment.sparse");
         self.asked = Some((generation, self.stats.written_bytes));

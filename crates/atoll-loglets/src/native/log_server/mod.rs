@@ -249,10 +249,11 @@ impl Role for LogServer {
     }
 
     fn deadline(&self) -> Option<Tick> {
-        [self.waits.next_end(), self.next_look].into_iter().flatten().min()
+        [self.waits.next_end(), self.next_look, self.kept.sweep_at()].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
         for waiter in self.waits.take_ended(now) {
             self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
         }
@@ -262,6 +263,7 @@ impl Role for LogServer {
     }
 
     fn flush(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
         for loglet in std::mem::take(&mut self.touched) {
             self.post_news(loglet, out);
             self.wake_waiters(loglet, out);
