@@ -366,3 +366,18 @@ fn a_restart_gives_the_unused_end_of_a_segment_back_in_pieces() {
     assert_eq!(journal.reader().read(&locs).unwrap().len(), 10);
     assert!(journal.stats().disk_bytes < (8 << 20) + (1 << 20), "{:?}", journal.stats());
 }
+
+/// The room is back before anybody looks how much there is: it need not grow any more.
+#[test]
+fn a_disk_that_was_full_for_a_moment_is_tried_again() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let job = journal.needs_segment().unwrap();
+    disk.set_capacity(Some(disk.used_bytes()));
+    let full = job.run();
+    disk.set_capacity(Some(disk.used_bytes() + 1024 * KIB));
+    journal.prepared(full).unwrap();
+    let job = (0..1000).find_map(|_| journal.needs_segment()).unwrap();
+    journal.prepared(job.run()).unwrap();
+    assert_eq!((journal.space(), journal.stats().ready_segments), (Space::Plenty, 1));
+}

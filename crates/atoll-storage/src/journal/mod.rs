@@ -274,8 +274,7 @@ pub struct Journal {
     next_generation: u64,
     /// The job given out, by its generation.
     job: Option<u64>,
-    /// The disk was full; free bytes then.
-    full: Option<u64>,
+    full: Option<space::Full>,
     failure: Option<String>,
     /// The last checkpoint has all facts up to here.
     covers: Lsn,

@@ -43,6 +43,19 @@ pub struct Stats {
     pub fact_bytes: u64,
 }
 
+/// How often a journal asks, without more room than before, until it tries: 64 batches, or 16 s of none. Each failure doubles it.
+const FIRST_PATIENCE: u64 = 64;
+
+/// The disk was full.
+pub(crate) struct Full {
+    /// Bytes that were free right after.
+    pub free_bytes: u64,
+    /// How often it was asked since.
+    pub asks: u64,
+    /// How many times at least, while the room has not grown.
+    pub patience: u64,
+}
+
 impl Journal {
     /// Figures, now.
     pub fn stats(&self) -> Stats {
@@ -190,10 +203,15 @@ impl Journal {
         self.slacks.retain(|g, slack| *g != generation || slack.end + (slack.footer.len() as u64) < left);
     }
 
-    fn may_have_space(&self) -> bool {
-        let Some(free_then) = self.full.filter(|_| self.spares.is_empty()) else { return true };
+    /// Whether a segment may be tried, after the disk was full: there is room for one, and either more room than right after
+    /// the failure, or some time has passed. That room may have come between the failure and the look, and then it need
+    /// never grow again.
+    fn may_have_space(&mut self) -> bool {
+        let Some(full) = self.full.as_mut().filter(|_| self.spares.is_empty()) else { return true };
         let free = self.disk.free_bytes().unwrap_or(0);
-        free > free_then && free >= u64::from(self.options.segment_bytes)
+        full.asks += 1;
+        let again = free > full.free_bytes || full.asks >= full.patience;
+        again && free >= u64::from(self.options.segment_bytes)
     }
 
     pub(crate) fn make(&mut self) -> Make {
@@ -258,7 +276,9 @@ impl Journal {
                 if let Source::Spare { generation } = source {
                     self.spares.push(generation);
                 }
-                self.full = Some(self.disk.free_bytes().unwrap_or(0));
+                let free_bytes = self.disk.free_bytes().unwrap_or(0);
+                let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| f.patience.saturating_mul(2));
+                self.full = Some(Full { free_bytes, asks: 0, patience });
                 Ok(())
             }
             Err(error) => Err(self.fail(&error)),
