@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use atoll_client::proto::table_service_client::TableServiceClient;
 use atoll_client::proto::{
     self, Cell, Operation, RowKey, ScanRequest, cell, change_table_request, expect, operation,
 };
@@ -169,5 +170,22 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     let typed = reason(tables.transact(vec![typed]).await);
     assert!(typed.0 == Reason::Invalid && typed.1.contains("int64"), "{}", typed.1);
     assert_eq!(scan(&tables, ScanRequest::default()).await.0.len(), 1);
+    node.shutdown().await;
+}
+
+/// A large write that was sent again is told to be done, once, and not to be unknown for reads that it never made.
+#[tokio::test]
+async fn a_write_that_is_sent_again_is_answered_as_the_first_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, tables) = node(dir.path(), &address).await;
+    tables.create(fish()).await.unwrap();
+    let mut service = TableServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let write = Some(proto::WriteName { client: 9, seq: 1 });
+    let operations = (0..500).map(|n| put("cod", n, "red", None)).collect();
+    let request = proto::TransactRequest { write, operations };
+    let first = service.transact(request.clone()).await.unwrap().into_inner();
+    let second = service.transact(request).await.unwrap().into_inner();
+    assert_eq!(first, second);
     node.shutdown().await;
 }

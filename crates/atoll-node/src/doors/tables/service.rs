@@ -7,7 +7,7 @@ use atoll_client::proto::table_service_server::TableService;
 use atoll_client::{Reason, proto};
 use atoll_core::codec::{Decode, Encode};
 use atoll_db::{BarrierError, Engine, ProposeError, View};
-use atoll_tables::{Body, Command, Done, MAX_OPERATIONS, Rejection, Row, Schema, Tables, read};
+use atoll_tables::{Action, Body, Command, Done, MAX_OPERATIONS, Rejection, Row, Schema, Tables, read};
 use bytes::Bytes;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -164,7 +164,13 @@ impl Door {
             Ok(converted) => converted,
         };
         let keys: Vec<_> = ops.iter().map(|op| op.key.clone()).collect();
+        let reads = ops.iter().any(|op| matches!(op.action, Action::Read {}));
         let done = propose(&tables.engine, command(request.write, Body::Transaction { ops })?).await?;
+        // What it would answer the second time is what it answered the first time: nothing was read.
+        if done.read.is_none() && !reads {
+            let read = vec![proto::get_reply::Found { row: None }; keys.len()];
+            return Ok(proto::TransactReply { version: done.version, read });
+        }
         let Some(read) = done.read else {
             let words = "it was done by an earlier attempt, whose reads are not kept";
             return Err(Refusal {
