@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use atoll_core::NodeId;
-use atoll_db::{Applications, MemoryStore, Solo};
+use atoll_db::{Applications, LogPos, MemoryStore, Observer, Solo};
+use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::OpCode;
 use atoll_zookeeper::jute::records::{Acl, ConnectRequest, Id, RequestHeader};
@@ -39,6 +40,15 @@ pub fn run(input: &[u8]) {
         assert_eq!(engine.halted(), None, "a command stops all replicas");
         assert!(converse(&door, b"ruok").await.ends_with(b"imok"), "the door does not go on");
     });
+    // The engine and the door know each other: nothing of a run may stay.
+    engine.observe(Arc::new(Nobody));
+    solo.close();
+}
+
+struct Nobody;
+
+impl Observer<Event> for Nobody {
+    fn on_events(&self, _below: LogPos, _events: Vec<Event>) {}
 }
 
 /// What the door says to a client that sends this and closes.

@@ -56,8 +56,13 @@ fn open() -> (Solo, Engine<Tables>) {
     (solo, engine)
 }
 
-fn apply(mut rest: &[u8]) {
-    let (_solo, engine) = open();
+fn apply(rest: &[u8]) {
+    let (solo, engine) = open();
+    apply_at(&engine, rest);
+    solo.close();
+}
+
+fn apply_at(engine: &Engine<Tables>, mut rest: &[u8]) {
     let put = |command: Bytes| {
         drop(engine.propose(command));
         assert_eq!(engine.halted(), None, "a command stops all replicas");

@@ -94,6 +94,12 @@ impl Solo {
             applier.commit();
         }
     }
+
+    /// Takes no more proposals: their tickets are abandoned. Without it the replica and its engines keep each other, and are never
+    /// given back.
+    pub fn close(&self) {
+        *self.alone.applier() = None;
+    }
 }
 
 impl Path for AlonePath {
