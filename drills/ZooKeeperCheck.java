@@ -202,6 +202,7 @@ public class ZooKeeperCheck {
         c.zk.create("/count", bytes("0"), Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT);
         c.zk.create("/alive", null, Ids.OPEN_ACL_UNSAFE, CreateMode.EPHEMERAL);
         long session = c.zk.getSessionId();
+        System.out.println("session " + Long.toHexString(session));
         long until = System.currentTimeMillis() + seconds * 1000L;
         int acknowledged = 0;
         int unknown = 0;

@@ -90,14 +90,15 @@ def compare(cluster, rows, column, index, most):
 def bad_lines(drill, cluster, rows):
     """Files with a broken line."""
     path = drill.folder / "broken.jsonl"
-    good = [dict(row, package=f"zz-{row['package']}") for row in rows[:50]]
+    # No package's name begins so: Debian has a zzuf, too.
+    good = [dict(row, package=f"~{row['package']}") for row in rows[:50]]
     lines = [json.dumps(row) for row in good]
     lines[30] = lines[30].replace('"size": ', '"size": "many", "was": ')
     path.write_text("".join(line + "\n" for line in lines))
     refused = cluster.atoll("table", "import", "packages", path, check=False)
     words = refused.stderr.decode()
     need(refused.returncode == 2 and "line 31" in words and "nothing was imported" in words, f"a file with a broken line: {words}")
-    need(not rows_of(cluster.atoll("table", "scan", "packages", "--from", "zz-", "--to", "zz~", "--json")), "rows of a refused file are there")
+    need(not rows_of(cluster.atoll("table", "scan", "packages", "--from", "~", "--json")), "rows of a refused file are there")
     done = cluster.atoll("table", "import", "packages", path, "--skip-bad-lines", "--json")
     need(json.loads(done.stdout)["rows"] == 49 and b"line 31" in done.stderr, "a broken line was not named, or more than it was left out")
     for row in good:
@@ -162,5 +163,5 @@ if __name__ == "__main__":
         __doc__,
         nodes=(3, 3, "how many nodes"),
         rows=(100_000, 3_000, "most rows of the input"),
-        queries=(400, 30, "most values of each index that are queried"),
+        queries=(100_000, 30, "most values of each index that are queried"),
     ).run(body)

@@ -1,26 +1,62 @@
 """What happens to a cluster while ZooKeeper's clients work on it."""
 
+import contextlib
+import socket
 import threading
 
 # The log that the database is on.
 LOG = "db"
 
 
-class Disturber:
-    """Kills a node, waits until it is back, moves the log, and again."""
+def word(address, letters):
+    """A server's answer to a word of four letters."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(letters.encode())
+        answer = b""
+        while more := connection.recv(1 << 16):
+            answer += more
+    return answer.decode()
 
-    def __init__(self, cluster, random):
-        self.cluster, self.random = cluster, random
-        self.kills = self.moves = 0
+
+def holder(cluster, session):
+    """The node that the client with this session is connected to now, or None."""
+    wanted = f"sid={session & (1 << 64) - 1:#x}"
+    for node in cluster.nodes():
+        with contextlib.suppress(OSError):
+            if any(f"{wanted}{end}" in word(node.zookeeper, "cons") for end in ",)"):
+                return node.id
+    return None
+
+
+class Disturber:
+    """Kills a node, waits until it is back, moves the log, and again.
+
+    With `session`, a function that gives a client's session (or None), it is this client's node that is killed, but for every
+    third time, when it is any; `hits` says how often it was.
+    """
+
+    def __init__(self, cluster, random, session=lambda: None):
+        self.cluster, self.random, self.session = cluster, random, session
+        self.kills = self.moves = self.hits = 0
         self.over = threading.Event()
         self.failed = None
         self.thread = threading.Thread(target=self.work, daemon=True)
 
+    def victim(self):
+        """Whom to kill now."""
+        session = self.session()
+        if session is not None and self.kills % 3 != 2:
+            number = holder(self.cluster, session)
+            if number:
+                self.hits += 1
+                return number
+        return self.random.choice(self.cluster.ids())
+
     def work(self):
         try:
             while not self.over.wait(self.random.uniform(1.0, 3.0)):
-                victim = self.random.choice(self.cluster.ids())
-                pids, _ = self.cluster.signal([victim])
+                pids, _ = self.cluster.signal([self.victim()])
                 self.kills += 1
                 self.over.wait(0.5)
                 self.cluster.atoll("chain", "extend", "--log", LOG, check=False)

@@ -1,29 +1,23 @@
 #!/usr/bin/env python3
 """Apache ZooKeeper's own Java client and its command line, zkCli, unchanged, from Maven Central.
 
-First against one node (`atoll serve --data`), then against three, then against three of which one is killed again and again while the log is moved:
+First against one node (`atoll serve --data`), then against three, then against three of which one, mostly the client's own, is killed again and again while the log is moved:
 every acknowledged write is there, no client reads an older state than it has seen, no session is lost. `--hosts` runs the checks
 against any ensemble instead. Needs a JDK and mvn.
 """
 
-import os
-import pathlib
-import shutil
 import subprocess
 
 from alone import Alone
-from cluster import Cluster, Drill, NotRun, need, say
+from cluster import Cluster, Drill, atexit, end, need, say
 from zookeeper_disturb import Disturber
+from zookeeper_maven import command, compiled, jars, java
 
 VERSION = "3.9.5"
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>drill</groupId><artifactId>drill</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.zookeeper</groupId><artifactId>zookeeper</artifactId><version>%s</version></dependency>
-<dependency><groupId>commons-cli</groupId><artifactId>commons-cli</artifactId><version>1.5.0</version></dependency>
-<dependency><groupId>org.xerial.snappy</groupId><artifactId>snappy-java</artifactId><version>1.1.10.7</version></dependency>
-<dependency><groupId>io.dropwizard.metrics</groupId><artifactId>metrics-core</artifactId><version>4.1.12.1</version></dependency>
-</dependencies></project>
-"""
+LIBRARIES = [
+    f"org.apache.zookeeper:zookeeper:{VERSION}", "commons-cli:commons-cli:1.5.0", "org.xerial.snappy:snappy-java:1.1.10.7",
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+]
 # What is typed into zkCli, and a word of each answer.
 TYPED = [
     ("create /cli hello", "Created /cli"),
@@ -56,26 +50,20 @@ TYPED = [
 ]
 
 
-def jars():
-    """The class path, fetched once."""
-    if not all(shutil.which(tool) for tool in ("java", "javac", "mvn")):
-        raise NotRun("java, javac and mvn are needed")
-    cache = pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
-    folder = cache / f"zookeeper-{VERSION}"
-    if not (folder / "fetched").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "pom.xml").write_text(POM % VERSION)
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(command, cwd=folder, check=True)
-        (folder / "fetched").touch()
-    return f"{folder}/lib/*"
-
-
-def java(path, name, *args, **kwargs):
-    """Runs a class to its end."""
-    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-    command = ["java", "-Xmx256m", quiet, "-cp", path, name, *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, **kwargs)
+def under_kills(drill, path, ensemble):
+    """The client's counter while nodes are killed: mostly the one that the client is connected to."""
+    found = []
+    line = command(path, "ZooKeeperCheck", ensemble.zookeeper(), drill.args.seconds)
+    with Disturber(ensemble, drill.random, session=lambda: found[0] if found else None) as disturber:
+        client = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        atexit.register(end, client)
+        # It says first which session is its own.
+        found += [int(word, 16) for word in client.stdout.readline().split()[1:]]
+        told, errors = client.communicate(timeout=drill.args.seconds + 300)
+    need(client.returncode == 0, f"under kills: {told[-500:]} {errors[-1500:]}")
+    need(disturber.hits > 0, "the client's own node was never killed")
+    say(f"  {disturber.kills} kills, {disturber.hits} of them of the client's node, {disturber.moves} moves: {told.strip()}")
+    drill.result.update(kills=disturber.kills, hits=disturber.hits, moves=disturber.moves)
 
 
 def check(path, hosts, words):
@@ -92,11 +80,7 @@ def check(path, hosts, words):
 
 
 def body(drill):
-    lib = jars()
-    classes = drill.folder / "classes"
-    source = pathlib.Path(__file__).resolve().parent / "ZooKeeperCheck.java"
-    subprocess.run(["javac", "-cp", lib, "-d", classes, source], check=True)
-    path = f"{classes}:{lib}"
+    path = compiled(drill, jars(f"zookeeper-{VERSION}", *LIBRARIES), "ZooKeeperCheck.java")
     if drill.args.hosts:
         check(path, drill.args.hosts, drill.args.hosts)
         return
@@ -104,12 +88,7 @@ def body(drill):
         check(path, node.zookeeper(), "one node")
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
         check(path, cluster.zookeeper(), "three nodes")
-        with Disturber(cluster, drill.random) as disturber:
-            done = java(path, "ZooKeeperCheck", cluster.zookeeper(), str(drill.args.seconds))
-        need(done.returncode == 0, f"under kills: {done.stdout[-500:]} {done.stderr[-1500:]}")
-        told = [line for line in done.stdout.splitlines() if line.startswith("counted")]
-        say(f"  {disturber.kills} kills, {disturber.moves} moves: {' '.join(told)}")
-        drill.result.update(kills=disturber.kills, moves=disturber.moves)
+        under_kills(drill, path, cluster)
 
 
 if __name__ == "__main__":
