@@ -21,8 +21,8 @@ use crate::jute::records::{Id, RequestHeader};
 use crate::jute::reply::PathReply;
 use crate::jute::{Jute, Reader};
 use crate::session::keeper::Heard;
-use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
+use crate::watch::{ConnectionId, NotYet};
 
 /// Replies that wait for the socket beyond this stop the reading of requests (contracts X12).
 const MAX_UNSENT_BYTES: usize = 256 * 1024;
@@ -130,8 +130,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.heard.set_waits(!self.pending.is_empty());
             self.count_outstanding();
-            // What the client does not read keeps events in the outbox, which cuts it off when they are too many.
-            if self.out.len() < MAX_UNSENT_BYTES {
+            // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view that
+            // a long read is answered from go out behind its reply.
+            if self.out.len() < MAX_UNSENT_BYTES && !self.pending.is_elsewhere() {
                 self.drain_events();
             }
             let had = self.out.len();
@@ -412,6 +413,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.replied(1);
                 }
                 Ready::Serve(bytes) => self.serve(&bytes)?,
+                Ready::Listed(reply) => {
+                    self.out.extend_from_slice(&reply);
+                    self.replied(1);
+                }
                 Ready::Reply(reply) => {
                     self.drain_events();
                     self.out.extend_from_slice(&reply);
@@ -424,29 +429,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// A write was applied: its events go out before its reply, and later reads see it.
     fn after_write(&mut self) {
+        self.forget_view();
+        self.drain_events();
+    }
+
+    /// The next read takes a newer view.
+    pub(crate) fn forget_view(&mut self) {
         self.view = None;
-        self.drain_events();
     }
 
-    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it (contracts X19).
-    pub(crate) fn view(&mut self) -> View {
-        if let Some(view) = &self.view {
-            return view.clone();
+    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it, and no others (contracts X19). None
+    /// if the request was put off: the client knows of something that the newest view does not show yet.
+    pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
+        if self.view.is_none() {
+            let view = self.shared.engine.view();
+            match self.outbox.drain_for(view.below(), &mut self.out) {
+                Ok(events) => self.show(view, events),
+                Err(below) => self.put_off(bytes, NotYet(below)),
+            }
         }
-        let view = self.shared.engine.view();
-        self.show(view.clone());
-        view
+        self.view.clone()
     }
 
-    /// Makes a view the one of this turn.
-    pub(crate) fn show(&mut self, view: View) {
+    /// Makes a view the one of this turn; so many events of what it shows were put in front.
+    pub(crate) fn show(&mut self, view: View, events: u64) {
         self.view = Some(view);
-        self.drain_events();
+        self.replied(events);
     }
 
+    /// Sends events, also of what the view of this turn does not show.
     fn drain_events(&mut self) {
         let events = self.outbox.drain(&mut self.out);
         if events > 0 {
+            self.forget_view();
             self.replied(events);
         }
     }

@@ -48,6 +48,8 @@ pub(crate) enum Ready {
     Serve(Bytes),
     /// A whole reply.
     Reply(Vec<u8>),
+    /// A whole reply, from a view that was taken before.
+    Listed(Vec<u8>),
 }
 
 /// The operation and the body of a frame.
@@ -99,7 +101,7 @@ impl Pending {
             }
             Pending::Elsewhere(handle) => {
                 let done = ready!(Pin::new(handle).poll(cx));
-                Ready::Reply(done.map_err(|e| Ended::Log(e.to_string()))??)
+                Ready::Listed(done.map_err(|e| Ended::Log(e.to_string()))??)
             }
             Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
         }))
@@ -156,6 +158,11 @@ impl Queue {
     pub(crate) fn push_first(&mut self, pending: Pending) {
         self.bytes += pending.bytes();
         self.queue.push_front(pending);
+    }
+
+    /// Whether the first one is answered on another thread.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.queue.front(), Some(Pending::Elsewhere(_)))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -129,19 +129,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let xid = header.xid;
         match &request {
             Request::Ping => self.answer(xid::PING, |_, _| Ok(())),
-            Request::Exists(r) if !r.watch => self.answer_from_view(xid, |view, client, out| {
+            Request::Exists(r) if !r.watch => self.answer_from_view(xid, bytes, |view, client, out| {
                 let node = read::readable(view, r.path, client, perms::READ)?;
                 StatReply { stat: node.stat() }.write(out);
                 Ok(())
             }),
-            Request::GetData(r) if !r.watch => self.answer_from_view(xid, |view, client, out| {
+            Request::GetData(r) if !r.watch => self.answer_from_view(xid, bytes, |view, client, out| {
                 let (node, data) = read::data(view, r.path, client)?;
                 data.as_deref().write(out);
                 node.stat().write(out);
                 Ok(())
             }),
             Request::GetChildren(r) | Request::GetChildren2(r) if !r.watch => {
-                let view = self.view();
+                let Some(view) = self.view(bytes) else { return Ok(()) };
                 self.answer_children(xid, &view, r.path, op == OpCode::GetChildren2)
             }
             Request::Exists(_) | Request::GetData(_) | Request::GetChildren(_) | Request::GetChildren2(_) => {
@@ -153,15 +153,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             | Request::CheckWatches(_)
             | Request::RemoveWatches(_) => self.serve_watches(xid, &request, bytes),
             Request::GetAcl(r) => {
-                self.answer_from_view(xid, |view, client, out| write_acl(view, r.path, client, out))
+                self.answer_from_view(xid, bytes, |view, client, out| write_acl(view, r.path, client, out))
             }
             Request::MultiRead(r) => {
-                self.answer_from_view(xid, |view, client, out| write_multi(view, r, client, out))
+                self.answer_from_view(xid, bytes, |view, client, out| write_multi(view, r, client, out))
             }
-            Request::GetAllChildrenNumber(r) => self.count_elsewhere(xid, r.path),
+            Request::GetAllChildrenNumber(r) => self.count_elsewhere(xid, bytes, r.path),
             Request::GetEphemerals(r) => {
                 let session = self.session;
-                self.answer_from_view(xid, |view, _, out| {
+                self.answer_from_view(xid, bytes, |view, _, out| {
                     let mut paths = List::begin(out);
                     read::ephemerals(view, session, r.path, |path| paths.push(path))?;
                     paths.end();
@@ -204,9 +204,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn answer_from_view(
         &mut self,
         xid: i32,
+        bytes: &[u8],
         body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
     ) -> Result<(), Ended> {
-        let view = self.view();
+        let Some(view) = self.view(bytes) else { return Ok(()) };
         self.answer(xid, |client, out| body(&view, client, out))
     }
 
@@ -228,8 +229,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.answer(xid, |client, out| write_children(view, path, client, with_stat, out))
     }
 
-    fn count_elsewhere(&mut self, xid: i32, path: &str) -> Result<(), Ended> {
-        let (view, path) = (self.view(), path.to_owned());
+    fn count_elsewhere(&mut self, xid: i32, bytes: &[u8], path: &str) -> Result<(), Ended> {
+        let Some(view) = self.view(bytes) else { return Ok(()) };
+        let path = path.to_owned();
         self.answer_elsewhere(xid, view, move |view, client, out| {
             let total = read::count_below(view, &path, client)?;
             CountReply { total }.write(out);
@@ -261,13 +263,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
     }
 
-    /// Leaves watches and takes the view that goes with them; None if the request was put off.
-    pub(crate) fn leave(&mut self, watches: &[(Kind, &str)], bytes: &[u8]) -> Option<(View, Vec<bool>)> {
+    /// Leaves a watch and takes the view that goes with it, and whether the watch is new; None if the request was put off.
+    pub(crate) fn leave(&mut self, watch: (Kind, &str), bytes: &[u8]) -> Option<(View, bool)> {
         let engine = self.shared.engine.clone();
-        match self.shared.watches.leave(self.id, watches.iter().copied(), || engine.view()) {
-            Ok((view, new)) => {
-                self.show(view.clone());
-                Some((view, new))
+        match self.shared.watches.leave(self.id, [watch], &mut self.out, || engine.view()) {
+            Ok(left) => {
+                self.show(left.view.clone(), left.events);
+                Some((left.view, left.new == [true]))
             }
             Err(not_yet) => {
                 self.put_off(bytes, not_yet);

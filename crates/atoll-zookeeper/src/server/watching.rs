@@ -38,13 +38,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::GetChildren(r) | Request::GetChildren2(r) => (r.path, Kind::Child),
             _ => return self.answer_error(xid, ErrorCode::Unimplemented),
         };
-        let Some((view, new)) = self.leave(&[(kind, path)], bytes) else { return Ok(()) };
+        let Some((view, new)) = self.leave((kind, path), bytes) else { return Ok(()) };
         let stays = match read::readable(&view, path, &self.client(), perms::READ) {
             Ok(_) => true,
             Err(ReadError::Refused(ErrorCode::NoNode)) => matches!(request, Request::Exists(_)),
             Err(_) => false,
         };
-        if !stays && new == [true] {
+        if !stays && new {
             self.shared.watches.take(self.id, [(kind, path)]);
         }
         match request {
@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     watch_mode::PERSISTENT_RECURSIVE => Kind::Recursive,
                     _ => return self.answer_error(xid, ErrorCode::MarshallingError),
                 };
-                if self.leave(&[(kind, r.path)], bytes).is_none() {
+                if self.leave((kind, r.path), bytes).is_none() {
                     return Ok(());
                 }
                 // The body is an error code, as ZooKeeper has it.
@@ -116,10 +116,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn set_watches(&mut self, xid: i32, asked: &SetWatches2Request<'_>, bytes: &[u8]) -> Result<(), Ended> {
         let engine = self.shared.engine.clone();
-        match self.shared.watches.leave_again(self.id, &self.outbox, asked, || engine.view()) {
-            Ok(view) => {
-                // What was missed stands in front of the reply.
-                self.show(view);
+        let (watches, out) = (&self.shared.watches, &mut self.out);
+        match watches.leave_again(self.id, &self.outbox, asked, out, || engine.view()) {
+            Ok(left) => {
+                // What was missed stands in front of the reply. The view may be older than that.
+                self.replied(left.events);
+                self.forget_view();
                 self.answer(xid, |_, _| Ok(()))
             }
             Err(AgainError::NotYet(not_yet)) => {

@@ -5,7 +5,7 @@ use atoll_db::View;
 
 use super::outbox::Outbox;
 use super::table::Kind;
-use super::{ConnectionId, NotYet, Watches};
+use super::{ConnectionId, Left, NotYet, Watches};
 use crate::jute::codes::EventType;
 use crate::jute::request::SetWatches2Request;
 use crate::tree::read::{self, ReadError};
@@ -29,8 +29,9 @@ impl Watches {
         id: ConnectionId,
         outbox: &Outbox,
         asked: &SetWatches2Request<'_>,
+        out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<View, AgainError> {
+    ) -> Result<Left, AgainError> {
         let one_time = &asked.one_time;
         let all = || {
             let once = one_time.data.iter().chain(&one_time.exist).map(|p| (Kind::Data, *p));
@@ -39,11 +40,12 @@ impl Watches {
             once.chain(child).chain(stay).chain(asked.recursive.iter().map(|p| (Kind::Recursive, *p)))
         };
         // All are left before the view is read: an event behind it finds them. Those that are told of something older go again.
-        let (view, _) = self.leave(id, all(), view).map_err(AgainError::NotYet)?;
+        let mut left = self.leave(id, all(), out, view).map_err(AgainError::NotYet)?;
+        let view = &left.view;
         let since = one_time.relative_zxid;
         let mut missed = Vec::new();
         for path in &one_time.data {
-            match read::node(&view, path).map_err(AgainError::Read)? {
+            match read::node(view, path).map_err(AgainError::Read)? {
                 None => missed.push((Kind::Data, EventType::NodeDeleted, *path, Default::default())),
                 Some(node) if node.mzxid > since => {
                     missed.push((Kind::Data, EventType::NodeDataChanged, *path, node.acl));
@@ -52,12 +54,12 @@ impl Watches {
             }
         }
         for path in &one_time.exist {
-            if let Some(node) = read::node(&view, path).map_err(AgainError::Read)? {
+            if let Some(node) = read::node(view, path).map_err(AgainError::Read)? {
                 missed.push((Kind::Data, EventType::NodeCreated, *path, node.acl));
             }
         }
         for path in &one_time.child {
-            match read::node(&view, path).map_err(AgainError::Read)? {
+            match read::node(view, path).map_err(AgainError::Read)? {
                 None => missed.push((Kind::Child, EventType::NodeDeleted, *path, Default::default())),
                 Some(node) if node.pzxid > since => {
                     missed.push((Kind::Child, EventType::NodeChildrenChanged, *path, node.acl));
@@ -68,9 +70,11 @@ impl Watches {
         for (kind, event, path, acl) in missed {
             // If the watch is gone already, a newer event has been told, and it stands for this one.
             if self.take(id, [(kind, path)]) {
-                outbox.tell(event, path, since.max(0), &acl);
+                outbox.tell(view.below(), event, path, since.max(0), &acl);
             }
         }
-        Ok(view)
+        // Clients know of these watches already: newer events may stand in front of the reply as well.
+        left.events += outbox.drain(out);
+        Ok(left)
     }
 }

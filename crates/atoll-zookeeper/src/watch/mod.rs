@@ -2,11 +2,13 @@
 //!
 //! Order (contracts X19): events are put into the connections' outboxes on the thread that applies, before the view that shows
 //! their effects is published. A connection takes a view first, then what is in its outbox, then answers from the view: so the client
-//! hears of a change before it reads it.
+//! hears of a change before it reads it. Nor does it read an older state than it has heard of, or a client that reads again
+//! because of an event would keep the old for good: where the outbox is ahead of the view, the read waits ([`outbox::Outbox::drain_for`]).
 //!
 //! A watch must not miss a change between the view that its read was answered from and its registration, and must not fire for one
 //! that the read shows. So it is registered under the lock that events take, together with a view that shows all events
-//! that were handed out so far ([`Watches::leave`]).
+//! that were handed out so far ([`Watches::leave`]). Clients know of their watch once they have the reply: an event of it in front of the
+//! reply would be lost. So those before it are taken under the same lock, and those behind it go out behind the reply.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -44,6 +46,17 @@ pub struct Watches(Mutex<Inner>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotYet(pub LogPos);
 
+/// Watches that were left.
+#[derive(Debug)]
+pub struct Left {
+    /// What their read is to be answered from.
+    pub view: View,
+    /// For each whether it is new.
+    pub new: Vec<bool>,
+    /// Events that were moved.
+    pub events: u64,
+}
+
 impl Watches {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,8 +72,8 @@ impl Watches {
         self.lock().table.part(id);
     }
 
-    /// Leaves watches and gives the view that their read is to be answered from: no event is missed from it on. And for each whether it
-    /// is new.
+    /// Leaves watches and gives the view that their read is to be answered from: no event is missed from it on. Moves what the connection
+    /// was told before them behind `out`; its next event belongs behind the reply.
     ///
     /// # Errors
     /// The view is not there yet; nothing was left.
@@ -68,15 +81,17 @@ impl Watches {
         &self,
         id: ConnectionId,
         watches: impl IntoIterator<Item = (Kind, &'p str)>,
+        out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<(View, Vec<bool>), NotYet> {
+    ) -> Result<Left, NotYet> {
         let mut inner = self.lock();
         let view = view();
         if view.below() < inner.told_below {
             return Err(NotYet(inner.told_below));
         }
         let new = watches.into_iter().map(|(kind, path)| inner.table.add(id, kind, path)).collect();
-        Ok((view, new))
+        let events = inner.table.drain(id, out);
+        Ok(Left { view, new, events })
     }
 
     /// Takes watches of one connection away; whether one was there.
@@ -95,7 +110,7 @@ impl Watches {
         let mut inner = self.lock();
         inner.told_below = inner.told_below.max(below);
         for event in events {
-            inner.table.tell(event);
+            inner.table.tell(below, event);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use atoll_db::LogPos;
 use futures_util::task::AtomicWaker;
 
 use crate::acl;
@@ -35,9 +36,20 @@ pub enum End {
 struct Inner {
     events: Vec<u8>,
     count: u64,
+    /// Entries of all events so far are below.
+    told_below: LogPos,
     end: Option<End>,
     /// Who the client is, as scheme and id.
     ids: Vec<(String, String)>,
+}
+
+impl Inner {
+    fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
+        if !self.events.is_empty() {
+            out.append(&mut self.events);
+        }
+        std::mem::take(&mut self.count)
+    }
 }
 
 /// The way from the threads that apply and judge to a connection. Never waits.
@@ -57,8 +69,8 @@ impl Outbox {
         self.lock().ids = ids;
     }
 
-    /// An event for the client.
-    pub fn tell(&self, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
+    /// An event for the client, of an entry below `below`.
+    pub fn tell(&self, below: LogPos, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
         {
             let mut inner = self.lock();
             let may_read = list.is_empty() || {
@@ -74,6 +86,7 @@ impl Outbox {
             } else {
                 write_event(kind, path, zxid, &mut inner.events);
                 inner.count += 1;
+                inner.told_below = inner.told_below.max(below);
             }
         }
         self.waker.wake();
@@ -87,11 +100,16 @@ impl Outbox {
 
     /// Moves what waits behind `out`; how many events.
     pub fn drain(&self, out: &mut Vec<u8>) -> u64 {
+        self.lock().drain(out)
+    }
+
+    /// Moves what waits behind `out`, so that a reply may follow which shows the entries below `shown_below`; how many events.
+    ///
+    /// # Errors
+    /// The client has been told, or is about to be, of an entry that the reply would not show: answer it once entries below this are applied.
+    pub fn drain_for(&self, shown_below: LogPos, out: &mut Vec<u8>) -> Result<u64, LogPos> {
         let mut inner = self.lock();
-        if !inner.events.is_empty() {
-            out.append(&mut inner.events);
-        }
-        std::mem::take(&mut inner.count)
+        if inner.told_below > shown_below { Err(inner.told_below) } else { Ok(inner.drain(out)) }
     }
 
     /// Whether the connection is to end.
@@ -113,4 +131,32 @@ pub fn write_event(kind: EventType, path: &str, zxid: i64, out: &mut Vec<u8>) {
     i32::try_from(length).unwrap_or(i32::MAX).write(out);
     ReplyHeader { xid: xid::NOTIFICATION, zxid, err: 0 }.write(out);
     event.write(out);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_the_client_was_told_of_is_shown_to_it() {
+        let (outbox, mut out) = (Outbox::default(), Vec::new());
+        assert_eq!(outbox.drain_for(LogPos(3), &mut out), Ok(0));
+        outbox.tell(LogPos(5), EventType::NodeDataChanged, "/a", 1, &[]);
+        assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)), "the view does not show the event");
+        assert_eq!(out, []);
+        assert_eq!(outbox.drain_for(LogPos(5), &mut out), Ok(1));
+        // Also once the event has gone out.
+        assert_eq!(outbox.drain_for(LogPos(4), &mut out), Err(LogPos(5)));
+        assert_eq!(outbox.drain_for(LogPos(6), &mut out), Ok(0));
+    }
+
+    #[test]
+    fn events_that_are_kept_from_a_client_hold_up_nothing() {
+        let (outbox, mut out) = (Outbox::default(), Vec::new());
+        let id = Id { scheme: "digest", id: "ann:hash" };
+        let others = acl::stored(&[crate::jute::records::Acl { perms: perms::ALL, id }]);
+        outbox.tell(LogPos(5), EventType::NodeDataChanged, "/a", 1, &others);
+        assert_eq!(outbox.drain_for(LogPos(4), &mut out), Ok(0));
+    }
 }

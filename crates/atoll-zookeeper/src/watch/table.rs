@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use atoll_db::LogPos;
+
 use super::ConnectionId;
 use super::outbox::Outbox;
 use crate::event::{Change, Event};
@@ -118,8 +120,8 @@ impl Table {
         }
     }
 
-    /// Tells an event to whom it concerns.
-    pub fn tell(&mut self, event: &Event) {
+    /// Tells an event of an entry below `below` to whom it concerns.
+    pub fn tell(&mut self, below: LogPos, event: &Event) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {
             return;
@@ -137,11 +139,11 @@ impl Table {
                 concerned.extend(self.staying(top, Kind::Recursive));
             }
         }
-        self.send(&concerned, kind, path, *zxid, acl);
+        self.send(below, &concerned, (kind, path), *zxid, acl);
         if let (Change::Created | Change::Deleted, Some((parent, _))) = (change, path::split(path)) {
             let mut concerned = self.take_once(parent, &[Kind::Child]);
             concerned.extend(self.staying(parent, Kind::Persistent));
-            self.send(&concerned, EventType::NodeChildrenChanged, parent, *zxid, parent_acl);
+            self.send(below, &concerned, (EventType::NodeChildrenChanged, parent), *zxid, parent_acl);
         }
     }
 
@@ -170,11 +172,23 @@ impl Table {
         self.by_path.get(path).into_iter().flat_map(move |w| w.of(kind)).copied()
     }
 
-    fn send(&mut self, to: &BTreeSet<ConnectionId>, kind: EventType, path: &str, zxid: i64, list: &[u8]) {
+    fn send(
+        &mut self,
+        below: LogPos,
+        to: &BTreeSet<ConnectionId>,
+        (kind, path): (EventType, &str),
+        zxid: i64,
+        list: &[u8],
+    ) {
         for connection in to.iter().filter_map(|id| self.connections.get(id)) {
-            connection.outbox.tell(kind, path, zxid, list);
+            connection.outbox.tell(below, kind, path, zxid, list);
             self.told += 1;
         }
+    }
+
+    /// Moves what a connection was told and has not sent yet behind `out`; how many events.
+    pub fn drain(&self, id: ConnectionId, out: &mut Vec<u8>) -> u64 {
+        self.connections.get(&id).map_or(0, |connection| connection.outbox.drain(out))
     }
 
     /// Watches of one kind.

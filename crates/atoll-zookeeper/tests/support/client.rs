@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use atoll_zookeeper::jute::codes::{CreateMode, OpCode};
+use atoll_zookeeper::jute::codes::{CreateMode, OpCode, xid};
 use atoll_zookeeper::jute::records::{Acl, ConnectRequest, ConnectResponse, Id, ReplyHeader, RequestHeader};
 use atoll_zookeeper::jute::reply::WatcherEvent;
 use atoll_zookeeper::jute::request::{CreateRequest, Request};
@@ -18,6 +18,8 @@ pub struct Client {
     pub session: i64,
     pub password: Vec<u8>,
     pub events: Vec<(i32, String)>,
+    /// The change that the last of them tells of.
+    pub newest_event: i64,
 }
 
 impl Client {
@@ -49,7 +51,7 @@ impl Client {
         let answer = receive(&mut stream).unwrap();
         let answer = ConnectResponse::parse(&answer).unwrap();
         let (session, password) = (answer.session, answer.password.unwrap().to_vec());
-        Client { stream, xid: 0, session, password, events: Vec::new() }
+        Client { stream, xid: 0, session, password, events: Vec::new(), newest_event: 0 }
     }
 
     /// Reads until the door closes the connection; how many frames.
@@ -74,17 +76,33 @@ impl Client {
     /// The next reply, which must be to this request: error and body. Events before it are kept.
     pub fn answer(&mut self, xid: i32) -> (i32, Vec<u8>) {
         loop {
-            let frame = receive(&mut self.stream).unwrap();
-            let mut from = Reader::new(&frame);
-            let header = ReplyHeader::read(&mut from).unwrap();
-            if header.xid == -1 {
-                let event = WatcherEvent::read(&mut from).unwrap();
-                self.events.push((event.kind, event.path.to_owned()));
-                continue;
+            let (header, rest) = self.next();
+            if header.xid != xid::NOTIFICATION {
+                assert_eq!(header.xid, xid, "replies come in the order of their requests");
+                return (header.err, rest);
             }
-            assert_eq!(header.xid, xid, "replies come in the order of their requests");
-            return (header.err, from.rest().to_vec());
         }
+    }
+
+    /// Until there is an event; no reply is due.
+    pub fn wait_event(&mut self) {
+        while self.events.is_empty() {
+            assert_eq!(self.next().0.xid, xid::NOTIFICATION);
+        }
+    }
+
+    /// The next frame. An event is kept.
+    fn next(&mut self) -> (ReplyHeader, Vec<u8>) {
+        let frame = receive(&mut self.stream).unwrap();
+        let mut from = Reader::new(&frame);
+        let header = ReplyHeader::read(&mut from).unwrap();
+        let rest = from.rest().to_vec();
+        if header.xid == xid::NOTIFICATION {
+            let event = WatcherEvent::parse(&rest).unwrap();
+            self.events.push((event.kind, event.path.to_owned()));
+            self.newest_event = header.zxid;
+        }
+        (header, rest)
     }
 
     /// A request and its reply.
