@@ -22,6 +22,7 @@ import org.apache.curator.framework.recipes.barriers.DistributedBarrier;
 import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
 import org.apache.curator.framework.recipes.cache.ChildData;
 import org.apache.curator.framework.recipes.cache.CuratorCache;
+import org.apache.curator.framework.recipes.cache.CuratorCacheListener;
 import org.apache.curator.framework.recipes.cache.PathChildrenCache;
 import org.apache.curator.framework.recipes.cache.TreeCache;
 import org.apache.curator.framework.recipes.leader.LeaderLatch;
@@ -47,7 +48,7 @@ import org.apache.zookeeper.KeeperException;
 /** Curator's recipes: `CuratorCheck HOSTS [SECONDS]`. With SECONDS they run again and again for so long, while somebody kills nodes. */
 public class CuratorCheck {
     /** An answer, an event or a turn comes within this time: long enough for the loss of a node in between. */
-    static final int WITHIN_S = 20;
+    static final int WITHIN_S = 60;
     static final ExecutorService threads = Executors.newCachedThreadPool(work -> {
         Thread thread = new Thread(work);
         thread.setDaemon(true);
@@ -289,8 +290,11 @@ public class CuratorCheck {
                 PathChildrenCache children = new PathChildrenCache(bench.client(), top, true);
                 TreeCache tree = new TreeCache(bench.client(), top)) {
             ConcurrentLinkedQueue<String> told = new ConcurrentLinkedQueue<>();
+            CountDownLatch filled = new CountDownLatch(1);
             cache.listenable().addListener((type, before, after) -> told.add(type + " " + (after == null ? before : after).getPath()));
+            cache.listenable().addListener(CuratorCacheListener.builder().forInitialized(filled::countDown).build());
             cache.start();
+            need(filled.await(WITHIN_S, TimeUnit.SECONDS), "a cache is filled");
             children.start(PathChildrenCache.StartMode.BUILD_INITIAL_CACHE);
             tree.start();
             Map<String, String> wanted = new TreeMap<>(Map.of(top, "top"));
@@ -422,7 +426,6 @@ public class CuratorCheck {
         long until = System.currentTimeMillis() + (args.length > 1 ? Integer.parseInt(args[1]) * 1000L : 0);
         int rounds = 0;
         int suspended = 0;
-        CountDownLatch forever = new CountDownLatch(1);
         try (Bench watched = new Bench()) {
             CuratorFramework main = watched.client();
             System.out.println("session " + Long.toHexString(main.getZookeeperClient().getZooKeeper().getSessionId()));

@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 from cluster import end, poll
-from zookeeper_java import jars
+from zookeeper_java import library
 
 
 def free_port():
@@ -42,7 +42,7 @@ class Apache:
         }
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        command = ["java", "-Xmx512m", "-cp", jars(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config]
+        command = ["java", "-Xmx512m", "-cp", library(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config]
         with open(self.folder / "server.log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         atexit.register(end, self.process)

@@ -475,7 +475,10 @@ def elections(bench):
 
 
 def undisturbed(bench, count, recipe):
-    """Runs `recipe(client, attempt)`, which waits for a watch without end. kazoo forgets its watches where a connection is lost: then all begin anew."""
+    """Runs `recipe(client, attempt)`, which waits for a watch without end.
+
+    kazoo forgets its watches where a connection is lost: then all begin anew.
+    """
     until = time.monotonic() + WITHIN * 4
     for attempt in itertools.count():
         clients, lost = [bench.client() for _ in range(count)], []

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Apache ZooKeeper's own Java client and its command line, zkCli, unchanged, from Maven Central.
 
-First against one node (`atoll serve --data`), then against three, then against three of which one, mostly the client's own, is killed again and again while the log is moved:
-every acknowledged write is there, no client reads an older state than it has seen, no session is lost. `--hosts` runs the checks
-against any ensemble instead. Needs a JDK and mvn.
+First against one node (`atoll serve --data`), then against three, then against three of which one, mostly the client's own, is killed
+again and again while the log is moved: every acknowledged write is there, no client reads an older state than it has seen, no session
+is lost. `--hosts` runs the checks against any ensemble instead. Needs a JDK and mvn.
 """
 
 import subprocess
@@ -50,6 +50,11 @@ TYPED = [
 ]
 
 
+def library():
+    """The class path of ZooKeeper's client and server."""
+    return jars(f"zookeeper-{VERSION}", *LIBRARIES)
+
+
 def under_kills(drill, path, ensemble):
     """The client's counter while nodes are killed: mostly the one that the client is connected to."""
     found = []
@@ -80,7 +85,7 @@ def check(path, hosts, words):
 
 
 def body(drill):
-    path = compiled(drill, jars(f"zookeeper-{VERSION}", *LIBRARIES), "ZooKeeperCheck.java")
+    path = compiled(drill, library(), "ZooKeeperCheck.java")
     if drill.args.hosts:
         check(path, drill.args.hosts, drill.args.hosts)
         return

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Apache Kafka, an application that keeps its state in ZooKeeper, on three nodes of Atoll that are killed under it.
 
-Three brokers of Kafka 3.9, the last line that works with ZooKeeper, unchanged, from Maven Central. A producer writes lines of the Debian package index
-with acks=all from the beginning to the end. Meanwhile, round by round: the Atoll node that the controller is connected to is killed, then the one of some broker,
-then the one that orders the log `db`, which is moved besides; and right behind each kill Kafka is asked to change something. A node is stopped for twice a
-session's timeout. Then the controller itself is killed, and another broker must take over. At the end everything acknowledged is consumed, once; the znodes say what Kafka's clients and its own tools say; and
-no broker has lost its session but the one that was killed. `--control` does the same to three servers of Apache ZooKeeper. Needs a JDK and mvn.
+Three brokers of Kafka 3.9, the last line that works with ZooKeeper, unchanged, from Maven Central. A producer writes lines of the
+Debian package index with acks=all from the beginning to the end. Meanwhile, round by round: the Atoll node that the controller is
+connected to is killed, then the one of some broker, then the one that orders the log `db`, which is moved besides; and right behind
+each kill Kafka is asked to change something. A node is stopped for twice a session's timeout. Then the controller itself is killed,
+and another broker must take over. At the end everything acknowledged is consumed, once; the znodes say what Kafka's clients and its
+own tools say; and no broker has lost its session but those that were killed. `--control 1` does the same to three servers of Apache
+ZooKeeper. Needs a JDK and mvn.
 """
 
 import contextlib
@@ -293,7 +295,7 @@ class Operator:
 
 
 def sessions(kafka):
-    """No session has ended but those of brokers that were killed: their ephemerals are those that were registered, and no log tells of an expiry."""
+    """No session has ended but those of killed brokers: all ephemerals are as they were registered, and no log tells of an expiry."""
     for number, broker in kafka.brokers.items():
         now = kafka.zk.retry(kafka.zk.exists, f"/brokers/ids/{number}")
         need(now and now.czxid == broker.registered.czxid and now.ephemeralOwner == broker.session(), f"the ephemeral of broker {number} was away")
