@@ -374,7 +374,7 @@ def work(drill, ensemble, kafka):
     table(operator.rows, ("what", "which", "meanwhile", "until all was done", "acknowledged"))
     say(f"{produced['acknowledged']} lines acknowledged and consumed once; {facts} facts in the znodes as Kafka says them; no session lost but the killed brokers'")
     kafka.stop()
-    drill.result.update(acknowledged=produced["acknowledged"], kills=len(operator.rows), changes=operator.done, facts=facts)
+    drill.result.update(acknowledged=produced["acknowledged"], kills=len(operator.rows) - min(drill.args.stops, drill.args.rounds), stops=min(drill.args.stops, drill.args.rounds), changes=operator.done, facts=facts)
 
 
 def body(drill):

@@ -130,8 +130,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.heard.set_waits(!self.pending.is_empty());
             self.count_outstanding();
-            // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view that
-            // a long read is answered from go out behind its reply.
+            // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view
+            // that a long read is answered from go out behind its reply.
             if self.out.len() < MAX_UNSENT_BYTES && !self.pending.is_elsewhere() {
                 self.drain_events();
             }

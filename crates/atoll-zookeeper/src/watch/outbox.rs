@@ -106,7 +106,8 @@ impl Outbox {
     /// Moves what waits behind `out`, so that a reply may follow which shows the entries below `shown_below`; how many events.
     ///
     /// # Errors
-    /// The client has been told, or is about to be, of an entry that the reply would not show: answer it once entries below this are applied.
+    /// The client has been told, or is about to be, of an entry that the reply would not show: answer it once entries below this are
+    /// applied.
     pub fn drain_for(&self, shown_below: LogPos, out: &mut Vec<u8>) -> Result<u64, LogPos> {
         let mut inner = self.lock();
         if inner.told_below > shown_below { Err(inner.told_below) } else { Ok(inner.drain(out)) }
