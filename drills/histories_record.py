@@ -90,6 +90,9 @@ class Recorder:
         for thread in threads:
             thread.join()
         self.ended = time.monotonic()
+        # Not before the others are done: a session takes its ephemerals along.
+        for client in clients:
+            client.close()
 
     def one(self, client):
         try:

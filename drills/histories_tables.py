@@ -55,6 +55,9 @@ class Tabler:
             if not getattr(self, kind)():
                 self.at = (self.at + 1) % len(self.connections.stubs)
 
+    def close(self):
+        """Nothing is left of it."""
+
     def call(self, method, request, again):
         """An answer: (reply, None), or (None, error) if it was refused for what the data are. With `again` it is sent until it is answered."""
         lost = False

@@ -100,12 +100,11 @@ class Zoo:
                 break
             if not who.turn(kind):
                 who.lose()
-        self.close()
-        if self.reader:
-            self.reader.close()
 
     def close(self):
         """Ends the session, outside of the history."""
+        if self.reader:
+            self.reader.close()
         try:
             if self.wire or self.connect(time.monotonic() + PATIENCE_S):
                 self.wire.call(jute.CLOSE)
