@@ -10,7 +10,7 @@ use super::Options;
 use super::ProposeError;
 use super::commit::{Committer, Refill};
 use super::core::{Core, Waiting};
-use crate::replica::{Halt, Outcome, Replica};
+use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
 use crate::store::StoreError;
 
 /// Drives a replica on behalf of a core. One per replica, on one thread.
@@ -64,15 +64,30 @@ impl Applier {
     /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
     /// state, answers their callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of it.
     pub(crate) fn apply(&mut self, entries: &[Entry]) {
-        if self.halted {
-            return;
+        if !self.halted {
+            self.apply_with(entries, Reads::Anywhere);
+            self.commit_if_large();
         }
+    }
+
+    /// The same, for a caller that must not wait for the disk: stops in front of an entry for which the store would have to be read
+    /// or written. How many entries are dealt with; [`Applier::apply`] must go on with the others.
+    pub(crate) fn apply_in_memory(&mut self, entries: &[Entry]) -> usize {
+        match () {
+            () if self.halted => entries.len(),
+            () if self.replica.active_bytes() >= self.commit_above_bytes => 0,
+            () => self.apply_with(entries, Reads::InMemory),
+        }
+    }
+
+    fn apply_with(&mut self, entries: &[Entry], reads: Reads) -> usize {
+        let before = self.replica.next();
         let mut answers = Vec::new();
         let (mut commands, mut rejected) = (0, 0);
         let mut halted = None;
         for entry in entries {
             let position = self.replica.next();
-            match self.replica.apply(entry) {
+            match self.replica.apply(entry, reads) {
                 Ok(outcome) => {
                     if let Outcome::Applied(replies) = &outcome {
                         commands += replies.len() as u64;
@@ -83,12 +98,40 @@ impl Applier {
                         answers.push(Answer { waiting, outcome, position, time_ms });
                     }
                 }
-                Err(halt) => {
+                Err(Stop::Halt(halt)) => {
                     halted = Some(halt);
+                    break;
+                }
+                Err(Stop::NotInMemory) => {
+                    hit("db.apply.not_in_memory");
                     break;
                 }
             }
         }
+        let applied = self.replica.next().since(before) as usize;
+        if applied > 0 {
+            self.show(answers);
+        }
+        self.core.figures(|f| {
+            f.commands += commands;
+            f.rejected += rejected;
+            f.overlay_bytes = self.replica.overlay_bytes() as u64;
+            f.foreign_entries = self.replica.foreign();
+            if f.samples.last() != self.replica.samples().back() {
+                f.samples = self.replica.samples().iter().copied().collect();
+            }
+        });
+        match halted {
+            Some(halt) => {
+                self.halt(&halt);
+                entries.len()
+            }
+            None => applied,
+        }
+    }
+
+    /// Events, the view, answers (X19).
+    fn show(&mut self, answers: Vec<Answer>) {
         let late = mutant(Mutant::DbViewBeforeEvents);
         let withheld = self.core.is_withheld();
         if !late && !withheld {
@@ -101,24 +144,14 @@ impl Applier {
         for answer in answers {
             answer.give(&self.core, withheld);
         }
-        self.core.figures(|f| {
-            f.commands += commands;
-            f.rejected += rejected;
-            f.overlay_bytes = self.replica.overlay_bytes() as u64;
-            f.foreign_entries = self.replica.foreign();
-            if f.samples.last() != self.replica.samples().back() {
-                f.samples = self.replica.samples().iter().copied().collect();
-            }
-        });
-        match halted {
-            Some(halt) => self.halt(&halt),
-            None => self.commit_if_large(),
-        }
     }
 
     /// Sets what is applied aside for a commit once it is large, and takes note of commits that are done. Waits only if even
     /// more has come in while one was under way.
     fn commit_if_large(&mut self) {
+        if self.halted {
+            return;
+        }
         self.adopt(false);
         if self.replica.active_bytes() < self.commit_above_bytes {
             return;

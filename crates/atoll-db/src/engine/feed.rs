@@ -1,7 +1,9 @@
-//! How entries get from the node's executor to the applier: by a call (the simulator, and states in memory), or through a
-//! bounded queue to a thread of its own (a state on disk: reads and commits wait for it, and the node must not).
+//! How entries get from the node's executor to the applier: by a call (the simulator), or through a bounded queue to a thread of its
+//! own, which may wait for the disk, as the node must not. A few entries that need nothing but memory are applied by the node's
+//! thread itself when the other one has nothing to do: waking that takes longer, and the answer comes back to the node's thread.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::{Completer, Ticket, ticket};
@@ -12,6 +14,11 @@ use super::commit::Refill;
 use super::core::Core;
 use crate::replica::Halt;
 use crate::store::StoreError;
+
+/// Most bytes of entries that the node's thread applies by itself. More: sockets wait longer. Fewer: the other thread is woken more often.
+const HERE_BYTES: usize = 16 * 1024;
+/// How often it does not try after it could not.
+const SKIP: u32 = 32;
 
 /// See the module's words.
 pub(crate) trait Feed: Send {
@@ -56,6 +63,8 @@ struct Inbox {
     room: Vec<Completer<()>>,
     commit: bool,
     refills: VecDeque<(Refill, Completer<Result<LogPos, StoreError>>)>,
+    /// The applying thread has taken something that it is not done with.
+    busy: bool,
     /// A commit is done.
     kicked: bool,
     close: Option<Completer<()>>,
@@ -93,6 +102,12 @@ impl Inlet {
         self.bell.notify_one();
     }
 
+    /// Nothing that was handed over is still to be applied.
+    fn is_idle(&self) -> bool {
+        let inbox = self.lock();
+        !inbox.busy && inbox.entries.is_empty() && inbox.refills.is_empty()
+    }
+
     /// A commit is done: the applier takes note.
     pub(crate) fn kick(&self) {
         self.change(|inbox| inbox.kicked = true);
@@ -102,6 +117,8 @@ impl Inlet {
     fn next(&self, max_bytes: usize) -> Work {
         let mut inbox = self.lock();
         loop {
+            // Until this asks again, unless it goes to sleep.
+            inbox.busy = true;
             if let Some(entries) = inbox.entries.pop_front() {
                 inbox.bytes -= size_bytes(&entries);
                 let room = if inbox.bytes < max_bytes { std::mem::take(&mut inbox.room) } else { Vec::new() };
@@ -124,6 +141,7 @@ impl Inlet {
             if std::mem::take(&mut inbox.commit) {
                 return Work::Commit;
             }
+            inbox.busy = false;
             inbox = self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -140,10 +158,41 @@ impl Drop for Fuse {
     }
 }
 
+/// The applier, which one thread at a time uses; None once it is closed or broken.
+type Shared = Arc<Mutex<Option<Applier>>>;
+
 /// Through a queue.
 pub(crate) struct Queued {
     inlet: Arc<Inlet>,
     max_bytes: usize,
+    applier: Shared,
+    core: Arc<Core>,
+    /// So often the node's thread does not try to apply by itself: it could not, a moment ago.
+    skip: u32,
+}
+
+/// Does what there is to do; false: it was the last.
+fn work_on(applier: &Shared, work: Work) -> bool {
+    let mut slot = applier.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(it) = slot.as_mut() else { return false };
+    match work {
+        Work::Entries(entries) => it.apply(&entries),
+        Work::Adopt => it.adopt(false),
+        Work::Commit => it.commit(),
+        Work::Refill(step, done) => done.complete(it.refill(step)),
+        Work::Close(done) => {
+            it.commit();
+            *slot = None;
+            drop(slot);
+            done.complete(());
+            return false;
+        }
+        Work::End => {
+            *slot = None;
+            return false;
+        }
+    }
+    true
 }
 
 impl Queued {
@@ -151,32 +200,52 @@ impl Queued {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(inlet: Arc<Inlet>, mut applier: Applier, max_bytes: usize) -> std::io::Result<Self> {
-        let work = inlet.clone();
+    pub(crate) fn start(inlet: Arc<Inlet>, applier: Applier, max_bytes: usize) -> std::io::Result<Self> {
+        let core = applier.core();
+        let applier = Arc::new(Mutex::new(Some(applier)));
+        let (work, its, fuse) = (inlet.clone(), applier.clone(), Fuse(core.clone()));
         std::thread::Builder::new().name("apply".into()).spawn(move || {
-            let fuse = Fuse(applier.core());
-            loop {
-                match work.next(max_bytes) {
-                    Work::Entries(entries) => applier.apply(&entries),
-                    Work::Adopt => applier.adopt(false),
-                    Work::Commit => applier.commit(),
-                    Work::Refill(step, done) => done.complete(applier.refill(step)),
-                    Work::Close(done) => {
-                        applier.commit();
-                        drop((applier, fuse));
-                        done.complete(());
-                        return;
-                    }
-                    Work::End => return,
-                }
-            }
+            let _fuse = fuse;
+            while work_on(&its, work.next(max_bytes)) {}
         })?;
-        Ok(Queued { inlet, max_bytes })
+        Ok(Queued { inlet, max_bytes, applier, core, skip: 0 })
+    }
+
+    /// Applies entries in the caller's thread, as far as that goes without waiting for anything; how many.
+    fn apply_here(&mut self, entries: &[Entry]) -> usize {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return 0;
+        }
+        if size_bytes(entries) > HERE_BYTES || !self.inlet.is_idle() {
+            return 0;
+        }
+        let Ok(mut slot) = self.applier.try_lock() else { return 0 };
+        let Some(applier) = slot.as_mut() else { return 0 };
+        match catch_unwind(AssertUnwindSafe(|| applier.apply_in_memory(entries))) {
+            Ok(done) => {
+                if done < entries.len() {
+                    self.skip = SKIP;
+                }
+                done
+            }
+            // As in the other thread: the replica is at its end, the node is not.
+            Err(_) => {
+                *slot = None;
+                self.core.halt(&Halt::Broken { at: self.core.published().below });
+                entries.len()
+            }
+        }
     }
 }
 
 impl Feed for Queued {
-    fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>> {
+    fn entries(&mut self, mut entries: Vec<Entry>) -> Option<Ticket<()>> {
+        let done = self.apply_here(&entries);
+        if done == entries.len() {
+            return None;
+        }
+        entries.drain(..done);
         let mut wait = None;
         self.inlet.change(|inbox| {
             inbox.bytes += size_bytes(&entries);

@@ -40,6 +40,7 @@ pub(crate) use record::StateRecord;
 pub use state_hash::HashAt;
 pub(crate) use state_hash::of as hash_of;
 use state_hash::{Before, SAMPLE_EVERY, SAMPLES, StateHash};
+use working::Failure;
 pub(crate) use working::{Mark, Working};
 
 /// Why a replica applies no more. Local reads go on, of the state before the entry at `at`.
@@ -79,6 +80,30 @@ pub enum Halt {
         /// What the store said.
         error: StoreError,
     },
+}
+
+/// Why an entry was not applied. Nothing of it was.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// This replica applies no more.
+    Halt(Halt),
+    /// The store would have to be read, which was not to be: see [`Reads::InMemory`].
+    NotInMemory,
+}
+
+impl From<Halt> for Stop {
+    fn from(halt: Halt) -> Self {
+        Stop::Halt(halt)
+    }
+}
+
+/// What commands may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Whatever there is.
+    Anywhere,
+    /// What is in memory: for a thread that must not wait for a disk.
+    InMemory,
 }
 
 /// What became of an entry.
@@ -218,7 +243,8 @@ impl Replica {
     }
 
     /// Applies the next entry as a whole, or stops in front of it.
-    pub(crate) fn apply(&mut self, entry: &Entry) -> Result<Outcome, Halt> {
+    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<Outcome, Stop> {
+        self.working.reads = reads;
         let at = self.next;
         let outcome = match entry::parse(entry.payload.clone()) {
             Err(Unreadable::Foreign) => {
@@ -226,7 +252,7 @@ impl Replica {
                 Outcome::Foreign
             }
             Err(Unreadable::Newer(format)) => {
-                return Err(Halt::Newer { at, what: format!("an entry of format {format}") });
+                return Err(Halt::Newer { at, what: format!("an entry of format {format}") }.into());
             }
             Ok((header, commands)) => match self.proposers.judge(entry.op, header.since) {
                 Judged::Copy => Outcome::Copy,
@@ -262,7 +288,7 @@ impl Replica {
         header: &Header,
         time_ms: u64,
         commands: &[Command],
-    ) -> Result<Vec<Result<Bytes, Rejected>>, Halt> {
+    ) -> Result<Vec<Result<Bytes, Rejected>>, Stop> {
         let start = self.working.mark();
         let events: Vec<usize> = self.apps.values().map(|app| app.events()).collect();
         let mut replies = Vec::with_capacity(commands.len());
@@ -270,13 +296,13 @@ impl Replica {
             let at = ApplyAt { position, index, proposer: header.proposer, time_ms };
             match self.apply_command(&at, command) {
                 Ok(reply) => replies.push(reply),
-                Err(halt) => {
+                Err(stop) => {
                     // Whole entries only: what its earlier commands did goes, too.
                     self.working.rollback(&start);
                     for (app, events) in self.apps.values_mut().zip(events) {
                         app.undo(events);
                     }
-                    return Err(halt);
+                    return Err(stop);
                 }
             }
         }
@@ -284,20 +310,22 @@ impl Replica {
         Ok(replies)
     }
 
-    fn apply_command(&mut self, at: &ApplyAt, command: &Command) -> Result<Result<Bytes, Rejected>, Halt> {
+    fn apply_command(&mut self, at: &ApplyAt, command: &Command) -> Result<Result<Bytes, Rejected>, Stop> {
         let position = at.position;
         let Some(app) = self.apps.get_mut(&command.app) else {
-            return Err(Halt::Newer { at: position, what: format!("a command of {}", command.app) });
+            return Err(Halt::Newer { at: position, what: format!("a command of {}", command.app) }.into());
         };
         if command.version > app.version() {
             let what = format!("a command of {}, version {}", app.name(), command.version);
-            return Err(Halt::Newer { at: position, what });
+            return Err(Halt::Newer { at: position, what }.into());
         }
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
         // A panic over an answer that the store did not give is no poison.
-        if let Some(error) = self.working.take_failure() {
-            return Err(Halt::Store { at: position, error });
+        match self.working.take_failure() {
+            None => {}
+            Some(Failure::NotInMemory) => return Err(Stop::NotInMemory),
+            Some(Failure::Store(error)) => return Err(Halt::Store { at: position, error }.into()),
         }
         match ended {
             Ended::Reply(Ok(reply)) => Ok(Ok(reply)),
@@ -308,7 +336,7 @@ impl Replica {
                 Ok(Err(rejected))
             }
             Ended::Panicked(words) => {
-                Err(Halt::Poison { at: position, index: at.index, app: app.name(), words })
+                Err(Halt::Poison { at: position, index: at.index, app: app.name(), words }.into())
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Reads;
 use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
@@ -28,8 +29,17 @@ pub(crate) struct Working {
     /// What the store has, as far as it was asked.
     seen: Points<Option<Bytes>>,
     seen_bytes: usize,
-    /// The first failure of the store since the last [`Working::take_failure`].
-    failed: Option<StoreError>,
+    /// What may be read. A failure tells of what may not.
+    pub(crate) reads: Reads,
+    /// The first one since the last [`Working::take_failure`].
+    failed: Option<Failure>,
+}
+
+/// Why a read gave nothing. What a command makes of that is taken back.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Store(StoreError),
+    NotInMemory,
 }
 
 /// A moment to go back to.
@@ -42,7 +52,8 @@ pub(crate) struct Mark {
 impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
         let (undo, befores, seen) = (Vec::new(), Vec::new(), Points::default());
-        Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, failed: None }
+        let reads = Reads::Anywhere;
+        Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, reads, failed: None }
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Option<Bytes> {
@@ -60,16 +71,28 @@ impl Working {
         if let Some(value) = self.seen.get(key) {
             return value.clone();
         }
+        if !self.may_read_base() {
+            return None;
+        }
         match self.layers.base.get(key) {
             Ok(value) => {
                 self.remember(key, value.clone());
                 value
             }
             Err(error) => {
-                self.failed.get_or_insert(error);
+                self.failed.get_or_insert(Failure::Store(error));
                 None
             }
         }
+    }
+
+    /// Whether the store may be asked. If not, that is the command's end.
+    fn may_read_base(&mut self) -> bool {
+        let may = self.reads == Reads::Anywhere || self.layers.base.is_in_memory();
+        if !may {
+            self.failed.get_or_insert(Failure::NotInMemory);
+        }
+        may
     }
 
     fn remember(&mut self, key: &[u8], value: Option<Bytes>) {
@@ -94,10 +117,13 @@ impl Working {
     }
 
     pub(crate) fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
+        if !self.may_read_base() {
+            return Page { items: Vec::new(), rest: None };
+        }
         match self.layers.page(range, direction, self.version, limit) {
             Ok(page) => page,
             Err(error) => {
-                self.failed.get_or_insert(error);
+                self.failed.get_or_insert(Failure::Store(error));
                 Page { items: Vec::new(), rest: None }
             }
         }
@@ -147,7 +173,7 @@ impl Working {
         std::mem::take(&mut self.befores)
     }
 
-    pub(crate) fn take_failure(&mut self) -> Option<StoreError> {
+    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.failed.take()
     }
 }
@@ -202,6 +228,52 @@ mod tests {
         }
         let page = layers.page(&KeyRange::all(), Direction::Forward, version, 100).expect("in memory");
         assert_eq!(page.items, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
+    }
+
+    /// Stands for a disk.
+    #[derive(Debug)]
+    struct OnDisk(Arc<dyn StoreSnapshot>);
+
+    impl StoreSnapshot for OnDisk {
+        fn is_in_memory(&self) -> bool {
+            false
+        }
+
+        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            self.0.get(key)
+        }
+
+        fn page(&self, r: &KeyRange, d: Direction, limit: usize) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+            self.0.page(r, d, limit)
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_memory_is_told_and_taken_back() {
+        let live = Arc::new(Live::default());
+        let mut store = MemoryStore::new();
+        store.commit(vec![(key(1), Some(key(7)))]).expect("in memory");
+        let base: Arc<dyn StoreSnapshot> = Arc::new(OnDisk(store.snapshot()));
+        let active = Arc::new(VersionedMap::new(live));
+        let layers = Layers { active, frozen: None, settled: None, base };
+        let mut working = Working::new(layers, 1, StateHash::default());
+        let mark = working.mark();
+        working.reads = Reads::InMemory;
+        for write in [false, true] {
+            if write {
+                working.write(key(1), Some(key(8)));
+            } else {
+                assert_eq!(working.get(&key(1)), None);
+            }
+            assert!(matches!(working.take_failure(), Some(Failure::NotInMemory)));
+            working.rollback(&mark);
+            assert!(working.take_befores().is_empty() && working.hash == StateHash::default());
+        }
+        working.reads = Reads::Anywhere;
+        assert_eq!(working.get(&key(1)), Some(key(7)), "as it was");
+        working.reads = Reads::InMemory;
+        assert_eq!(working.get(&key(1)), Some(key(7)), "it was read a moment ago");
+        assert!(working.take_failure().is_none());
     }
 
     proptest! {

@@ -152,6 +152,10 @@ fn read(guard: Guard) -> Result<(Bytes, Bytes), StoreError> {
 }
 
 impl StoreSnapshot for View {
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         Ok(self.snapshot.get(&self.tree, key).map_err(failed("read"))?.map(Into::into))
     }

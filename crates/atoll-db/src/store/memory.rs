@@ -115,6 +115,10 @@ impl Store for MemoryStore {
 }
 
 impl StoreSnapshot for Snapshot {
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         Ok(self.map.get(key, self.hold.version).flatten())
     }

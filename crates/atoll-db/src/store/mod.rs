@@ -76,6 +76,9 @@ pub trait Store: Send + fmt::Debug {
 
 /// An immutable state of a store.
 pub trait StoreSnapshot: Send + Sync + fmt::Debug {
+    /// Whether its reads never wait for a disk.
+    fn is_in_memory(&self) -> bool;
+
     /// The value of a key.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub struct HostOptions {
     pub reader_threads: usize,
     /// Reads that wait for a reader; one more is refused.
     pub queued_reads: usize,
-    /// Pause after each MiB of zeros in a segment that is made ahead of time. Too small: syncs of the journal wait behind the
+    /// Pause after each 256 KiB of zeros in a segment that is made ahead of time. Too small: syncs of the journal wait behind the
     /// zeros; too large: the writer catches up, and makes segments itself.
     pub prepare_pause: Duration,
     /// Least time between two MiB of files that are given back. Each may hold up the syncs of all journals on one device, so
@@ -67,7 +67,7 @@ impl Default for HostOptions {
             bytes_per_turn: 1 << 20,
             reader_threads: 2,
             queued_reads: 1024,
-            prepare_pause: Duration::from_millis(4),
+            prepare_pause: Duration::from_millis(1),
             remove_pause: Duration::from_millis(100),
             checkpoint_spread: Duration::from_secs(1),
             stop_patience: Duration::from_secs(5),

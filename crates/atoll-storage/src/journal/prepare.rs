@@ -15,9 +15,9 @@ use super::{journal_dir, segment_path, spare_path};
 use crate::disk::{Disk, DiskError, Open};
 
 /// Zeros per write.
-const FILL_BYTES: usize = 1024 * 1024;
+const FILL_BYTES: usize = 256 * 1024;
 /// Zeros between syncs: what the device has queued in front of the writer's next sync stays small.
-const FILL_BYTES_PER_SYNC: u64 = 4 * 1024 * 1024;
+const FILL_BYTES_PER_SYNC: u64 = 256 * 1024;
 /// What a file that nobody needs, or the unused end of a segment, loses per job.
 pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 
@@ -81,7 +81,7 @@ impl PrepareJob {
         self.run_paced(&mut || {})
     }
 
-    /// Does it, calling `pause` after each MiB of zeros.
+    /// Does it, calling `pause` after each 256 KiB of zeros.
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
         let disk = &*self.disk;
         Prepared(match self.task {

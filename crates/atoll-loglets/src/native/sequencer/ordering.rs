@@ -1,6 +1,7 @@
 //! One loglet at its sequencer: offsets, what is in flight, who has what, and when an append is committed (native §4).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -13,6 +14,14 @@ use crate::intake::{Forgotten, Intake};
 use crate::native::config::NativeConfig;
 use crate::native::invariants;
 use crate::native::message::{StoredUpTo, Verdict};
+
+/// Appends that come closer to each other than this: the next Store tells servers the known tail soon enough. Too large: servers that
+/// wait for the end of a tail wait longer. Too small: a message to each of them after each append of a lone client.
+const DENSE: Duration = Duration::from_micros(300);
+/// The longest gap that counts: so many dense ones make up for it.
+const SPARSE: Duration = Duration::from_millis(1);
+/// The known tail waits for a Store no longer than this after the last append.
+const TELL_WITHIN: Duration = Duration::from_millis(1);
 
 /// Open, or on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +79,9 @@ pub(super) struct Ordering {
     /// Appends by the offset below which all must be committed, then by arrival.
     pub waiting: BTreeMap<(Offset, u64), Waiting>,
     arrivals: u64,
+    /// When the last append came, and how far apart they come, smoothed.
+    arrived_at: Tick,
+    gap: Duration,
     pub intake: Intake,
     /// The procedure that completes the seal runs.
     pub sealing: bool,
@@ -104,6 +116,8 @@ impl Ordering {
             servers,
             waiting: BTreeMap::new(),
             arrivals: 0,
+            arrived_at: now,
+            gap: SPARSE,
             intake: Intake::new(dedupe_spans),
             sealing: false,
             seal_done: false,
@@ -129,6 +143,8 @@ impl Ordering {
         }
         self.intake.forget_below(self.known_tail);
         self.arrivals += 1;
+        let gap = Duration::from_nanos(now.0.saturating_sub(self.arrived_at.0)).min(SPARSE);
+        (self.arrived_at, self.gap) = (now, (self.gap * 7 + gap) / 8);
         self.waiting.insert((end, self.arrivals), Waiting { caller, runs, since: now });
         Ok(())
     }
@@ -204,6 +220,12 @@ impl Ordering {
             done.push(entry.remove());
         }
         done
+    }
+
+    /// Until when the known tail may wait for a Store that carries it: a message less for every server. None if appends come so rarely
+    /// that it would wait in vain.
+    pub fn carried_by(&self) -> Option<Tick> {
+        (self.state == State::Open && self.gap < DENSE).then(|| self.arrived_at.after(TELL_WITHIN))
     }
 
     /// How many servers are sealed.

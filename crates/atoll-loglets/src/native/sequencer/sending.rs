@@ -119,11 +119,12 @@ impl Sequencer {
                 server.next = end;
                 sent = true;
             }
-            let idle = ordering.window.is_empty();
+            // Alone only if no Store is about to carry it (X14).
+            let alone = ordering.window.is_empty() && ordering.carried_by().is_none_or(|at| at <= now);
             let server = &mut ordering.servers[i];
             if sent {
                 server.told = ordering.known_tail;
-            } else if idle && server.told < ordering.known_tail {
+            } else if alone && server.told < ordering.known_tail {
                 server.told = ordering.known_tail;
                 server.progress_at = now;
                 let (life, known_tail) = (self.env.incarnation(), ordering.known_tail);
@@ -152,6 +153,12 @@ impl Sequencer {
                 ordering.window.is_empty() && server.confirmed < ordering.known_tail && !server.sealed;
             if (unstored || untold) && link == Link::Up {
                 by(server.progress_at.after(resend));
+            }
+            if untold
+                && server.told < ordering.known_tail
+                && let Some(at) = ordering.carried_by()
+            {
+                by(at);
             }
         }
         if ordering.state != State::Open && !ordering.sealing {
