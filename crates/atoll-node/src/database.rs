@@ -32,7 +32,8 @@ pub enum DatabaseState {
         /// Of what was read, so much stays in memory.
         cache_bytes: u64,
     },
-    /// In memory: every start replays the log, or fetches the state from a peer.
+    /// In memory: every start replays the log, or fetches the state from a peer. This node does not trim the log, which alone keeps
+    /// the state when all nodes have theirs in memory and stop.
     InMemory,
 }
 
@@ -127,6 +128,14 @@ fn open_store(state: &DatabaseState, data: &Path) -> Result<Box<dyn Store>, Stor
     })
 }
 
+fn options(config: &NodeConfig) -> atoll_db::Options {
+    let mut options = config.database_options.clone();
+    if config.database == DatabaseState::InMemory {
+        options.keep_entries = u64::MAX;
+    }
+    options
+}
+
 /// Opens the database with the applications of these doors.
 ///
 /// # Errors
@@ -151,7 +160,7 @@ pub(crate) fn open(
             shelf: parts.database.shelf.clone(),
         }),
         threads: Threads::Own,
-        options: config.database_options.clone(),
+        options: options(config),
     };
     let database = Database::open(apps, ground)?;
     parts.database.set(database.clone());

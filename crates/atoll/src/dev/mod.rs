@@ -30,6 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::serve::StatePlace;
 use child::{Event, How, Stop};
 use plan::{Plan, PlanError, Wish};
 use state::DevState;
@@ -56,6 +57,9 @@ pub struct DevArgs {
     /// ZooKeeper at 2180 + i]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=65_000))]
     pub base_port: Option<u16>,
+    /// Where the nodes have the database's state [default: disk]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub state: Option<StatePlace>,
     /// No sync reaches a disk: shows that a drill of durability can fail
     #[arg(long, hide = true)]
     pub syncs_off: bool,
@@ -125,6 +129,7 @@ async fn supervise(args: &DevArgs) -> Result<(), DevError> {
         nodes: args.nodes,
         apart: args.log_nodes.zip(args.db_nodes),
         base_port: args.base_port,
+        state: args.state,
         syncs_off: args.syncs_off,
     };
     let plan = Plan::make(&args.data, wish)?;

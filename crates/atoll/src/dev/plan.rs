@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::serve::StatePlace;
 use crate::serve::config::{Config, Overrules, Roles};
 use crate::serve::reader::Faults;
 
@@ -33,6 +34,8 @@ pub struct Wish {
     pub apart: Option<(u32, u32)>,
     /// `--base-port`.
     pub base_port: Option<u16>,
+    /// `--state`.
+    pub state: Option<StatePlace>,
     /// Syncs off.
     pub syncs_off: bool,
 }
@@ -209,6 +212,13 @@ fn agree(data: &Path, nodes: &[PlannedNode], wish: Wish) -> Result<(), PlanError
             return Err(other(format!("{found} with node {id} at {grpc}"), format!("--base-port {base}")));
         }
     }
+    if let Some(state) = wish.state
+        && let Some(node) = nodes.iter().find(|n| n.config.state_in_memory != (state == StatePlace::Memory))
+    {
+        let word = |memory| if memory { "memory" } else { "disk" };
+        let found = format!("{found} with the state in {}", word(node.config.state_in_memory));
+        return Err(other(found, format!("--state {}", word(state == StatePlace::Memory))));
+    }
     if let Some(node) = nodes.iter().find(|n| n.config.syncs_off != wish.syncs_off) {
         let word = |off| if off { "syncs off" } else { "real syncs" };
         return Err(other(
@@ -272,6 +282,9 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
             at(id, 3),
             zookeeper(id, roles),
         );
+        if wish.state == Some(StatePlace::Memory) {
+            text.push_str("\n[database]\nstate = \"memory\"\n");
+        }
         if wish.syncs_off {
             text.push_str("\n[testing]\nsyncs = \"off\"\n");
         }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use super::plan::{Plan, PlanError, Wish};
 use crate::serve::config::Roles;
 
-const FREE: Wish = Wish { nodes: None, apart: None, base_port: Some(0), syncs_off: false };
+const FREE: Wish = Wish { nodes: None, apart: None, base_port: Some(0), state: None, syncs_off: false };
 
 #[test]
 fn three_nodes_that_know_each_other_and_are_found_again() {

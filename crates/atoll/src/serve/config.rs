@@ -102,6 +102,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// When a node counts as gone.
     pub timings: Timings,
+    /// The state of the database is in memory, not on disk.
+    pub state_in_memory: bool,
     /// Whether syncs are left out, for tests.
     pub syncs_off: bool,
 }
@@ -119,6 +121,8 @@ pub struct Overrules {
     pub metrics: Option<String>,
     /// `--zookeeper`.
     pub zookeeper: Option<String>,
+    /// `--state`: in memory.
+    pub state_in_memory: Option<bool>,
 }
 
 impl Config {
@@ -177,6 +181,14 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let peers = read_peers(source, tables);
     let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
     let timings = read_timings(source, &tables.get("timings"));
+    let state_in_memory = match over.state_in_memory {
+        Some(given) => Some(given),
+        None => tables.get("database").read(source, "state", |v| match v.as_str() {
+            Some("disk") => Some(false),
+            Some("memory") => Some(true),
+            _ => None,
+        }),
+    };
     let syncs = tables.get("testing").read(source, "syncs", |v| match v.as_str() {
         Some("real") => Some(false),
         Some("off") => Some(true),
@@ -199,6 +211,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         peers,
         tls,
         timings: timings?,
+        state_in_memory: state_in_memory?,
         syncs_off: syncs?,
     })
 }

@@ -28,6 +28,15 @@ use config::{Config, Overrules};
 /// Exit status of a configuration that cannot be used; as for a wrong command line.
 const BAD_CONFIG: u8 = 2;
 
+/// `database.state`, on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StatePlace {
+    /// In the data folder.
+    Disk,
+    /// In memory; a start replays the log.
+    Memory,
+}
+
 /// Arguments of `atoll serve`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArgs {
@@ -52,6 +61,9 @@ pub struct ServeArgs {
     /// Serve ZooKeeper's clients here, whatever the file says; "" for nowhere [default: 127.0.0.1:2181]
     #[arg(long, value_name = "HOST:PORT")]
     pub zookeeper: Option<String>,
+    /// Where the database's state is, whatever the file says [default: disk]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub state: Option<StatePlace>,
     /// Print a whole configuration file with every setting explained, and do nothing else
     #[arg(long)]
     pub print_config: bool,
@@ -78,6 +90,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         peer: args.peer.clone(),
         metrics: args.metrics.clone(),
         zookeeper: args.zookeeper.clone(),
+        state_in_memory: args.state.map(|state| state == StatePlace::Memory),
     };
     let config = match (&args.config, &args.zoo_cfg) {
         (Some(file), _) => Config::load(file, &over),

@@ -87,7 +87,10 @@ fn node_config(config: Config) -> NodeConfig {
             patrol_every: ms(t.patrol_every_ms),
         },
         drain_at_most: ms(t.drain_at_most_ms),
-        database: atoll_node::DatabaseState::default(),
+        database: match config.state_in_memory {
+            true => atoll_node::DatabaseState::InMemory,
+            false => atoll_node::DatabaseState::default(),
+        },
         database_options: Default::default(),
         syncs_off: config.syncs_off,
     }

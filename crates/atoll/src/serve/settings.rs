@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 7] = [
+pub const SECTIONS: [(&str, &str); 8] = [
     ("node", "Who this node is, and what it does."),
     ("listen", "Its doors."),
     (
@@ -64,6 +64,7 @@ pub const SECTIONS: [(&str, &str); 7] = [
         "timings",
         "When a node counts as gone, and what follows. They may differ between nodes and change at a restart.",
     ),
+    ("database", "The state that tables and ZooKeeper's clients share."),
     ("testing", "Switches for tests. Leave them alone."),
 ];
 
@@ -328,6 +329,13 @@ pub const SETTINGS: &[Setting] = &[
         "10000",
         "an integer, 0 to 600000",
         "After SIGTERM, how long a node may take to hand its sequencers to others before it stops all the same.\nToo small: appends pause as after a kill. Too large: a node without successors takes that long to stop. 0: at once.",
+    ),
+    with_default(
+        "database",
+        "state",
+        "\"disk\"",
+        "\"disk\" or \"memory\"",
+        "memory: all of it must fit there, and a start replays the log, or fetches the state from a peer. This node does not\ntrim the log then. May differ between nodes, and change at a restart.",
     ),
     with_default(
         "testing",
