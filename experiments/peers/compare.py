@@ -10,104 +10,52 @@ Prints one JSON line per run, then a table, then a JSON line with the ratios.
 
 import argparse
 import json
-import os
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import rig as peers
+
 DEPTHS = (64, 1, 256)
 PEERS = {"nats": "log", "etcd": "w1", "bookkeeper": "log"}
 # What is to be reached: operations per second against the best peer at each depth.
 WANTED = {64: 4.0, 256: 3.0}
 
 
-def cpu_s(pids):
-    """CPU seconds of some processes so far."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def file_system(folder):
-    """Type of the file system of a folder, and its device."""
-    out = subprocess.run(["df", "--output=fstype,source", folder], capture_output=True, text=True, check=True)
-    return " on ".join(out.stdout.splitlines()[1].split())
-
-
-def flushes():
-    """Flush requests that all disks have completed so far, or None where the kernel does not count them."""
-    total = 0
-    for line in Path("/proc/diskstats").read_text().splitlines():
-        fields = line.split()
-        if len(fields) < 20:
-            return None
-        if not fields[2].startswith(("loop", "ram", "dm")):
-            total += int(fields[18])
-    return total
-
-
 def atoll(program, seconds, warm, folder):
     """One fresh cluster of three, measured at every depth."""
-    data = tempfile.mkdtemp(prefix="atoll-compare-", dir=folder)
-    dev = subprocess.Popen([program, "dev", "--nodes", "3", "--data", f"{data}/dev", "--base-port", "0"],
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        state = Path(data, "dev", "dev.json")
-        for _ in range(600):
-            if state.exists():
-                break
-            if dev.poll() is not None:
-                sys.exit("the cluster did not start")
-            time.sleep(0.1)
-        nodes = json.loads(state.read_text())["nodes"]
+    with peers.cluster(program, folder) as (nodes, data):
         connect = ",".join(n["grpc"] for n in nodes)
         pids = [n["pid"] for n in nodes]
         for depth in DEPTHS:
             bench = [program, "bench", "log", "--connect", connect, "--payload", "1024", "--depth", str(depth), "--json"]
             subprocess.run([*bench, "--seconds", str(warm)], check=True, capture_output=True)
-            before, flushed = cpu_s(pids), flushes()
+            before, flushed = peers.cpu_s(pids), peers.flushes()
             out = subprocess.run([*bench, "--seconds", str(seconds), "--count-after"], capture_output=True, text=True)
             if out.returncode:
                 sys.exit(f"bench failed: {out.stderr}")
-            used = cpu_s(pids) - before
+            used = peers.cpu_s(pids) - before
             row = json.loads(out.stdout.splitlines()[-1])
-            row.update(system="atoll", workload="log", disk=file_system(data),
+            row.update(system="atoll", workload="log", disk=peers.file_system(data),
                        server_us_op=round(1e6 * used / max(1, row["ops"]), 2))
             if flushed is not None:
-                row["flushes_s"] = round((flushes() - flushed) / row["seconds"])
+                row["flushes_s"] = round((peers.flushes() - flushed) / row["seconds"])
             yield row
-    finally:
-        dev.terminate()
-        dev.wait(30)
-        shutil.rmtree(data, ignore_errors=True)
 
 
 def peer(rig, name, seconds):
     """One fresh cluster of a peer, measured by the rig at every depth."""
     flags = ["-secs", f"{seconds}s"] + (["-value", "1024"] if name == "etcd" else [])
-    out = subprocess.run([str(Path(rig, "run.sh")), name, PEERS[name], *flags], stdout=subprocess.PIPE, text=True,
-                         stderr=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+    rows = peers.run(rig, name, PEERS[name], *flags)
     if len(rows) != len(DEPTHS):
-        print(f"-- {name}: {len(rows)} of {len(DEPTHS)} runs; exit status {out.returncode}", file=sys.stderr)
-    for row in rows:
-        use = row.get("use", {})
-        row.setdefault("server_us_op", use.get("server_us_op"))
-        row["system"] = name
-        yield row
+        print(f"-- {name}: {len(rows)} of {len(DEPTHS)} runs", file=sys.stderr)
+    return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rig", help="folder of the peers' rig")
-    parser.add_argument("--bin", default=str(ROOT / "target" / "release" / "atoll"))
+    parser.add_argument("--bin", default=str(peers.ROOT / "target" / "release" / "atoll"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--warm", type=int, default=2)
@@ -120,25 +68,21 @@ def main():
             systems += [lambda name=name: peer(args.rig, name, args.seconds) for name in PEERS]
         for system in systems:
             for row in system():
-                row["round"] = number + 1
-                rows.append(row)
-                print(json.dumps(row, sort_keys=True), flush=True)
+                peers.tell(rows, number, row)
     report(rows)
 
 
 def median(rows, system, depth, key):
-    values = [r[key] for r in rows if r["system"] == system and r["depth"] == depth and r.get(key) is not None]
-    return statistics.median(values) if values else None
+    """The median of a figure of a system at a depth."""
+    return peers.median(rows, key, system=system, depth=depth)
 
 
 def report(rows):
     systems = list(dict.fromkeys(r["system"] for r in rows))
-    keys = ("ops_s", "p50_ms", "p99_ms", "server_us_op")
-    print(f"\n{'depth':>5}  {'system':<12}" + "".join(f"{k:>14}" for k in keys))
+    print(f"\n{'depth':>5}  {'system':<12}" + "".join(f"{k:>14}" for k in peers.KEYS))
     for depth in sorted(DEPTHS):
         for system in systems:
-            cells = [median(rows, system, depth, k) for k in keys]
-            print(f"{depth:>5}  {system:<12}" + "".join(f"{'-' if c is None else f'{c:,.2f}':>14}" for c in cells))
+            print(f"{depth:>5}  {system:<12}" + peers.cells(median(rows, system, depth, k) for k in peers.KEYS))
     ratios = {}
     for depth in DEPTHS:
         others = [s for s in systems if s != "atoll" and median(rows, s, depth, "ops_s")]
