@@ -1,7 +1,7 @@
 //! Puts a node together: its roles in a core, and the procedures that keep it going. The same in production and in the
 //! simulator; only what feeds the core differs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use atoll_core::{Env, Identity, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
@@ -92,6 +92,8 @@ pub struct NodeParts {
     pub database: DatabaseCell,
     /// The tables, once the database is open.
     pub tables: TablesCell,
+    /// The door of ZooKeeper's clients, once it is open.
+    pub zookeeper: Arc<OnceLock<atoll_zookeeper::Door>>,
     /// The policy.
     pub guardian: Guardian,
     /// Changes of members.
@@ -142,7 +144,20 @@ pub fn assemble(parts: Parts) -> Assembly {
     let table_register = atoll_log::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
     let tables = TablesCell::default();
-    let node = NodeParts { env, members, registers, logs, database, tables, guardian, changes, known, parts };
+    let zookeeper = Arc::default();
+    let node = NodeParts {
+        env,
+        members,
+        registers,
+        logs,
+        database,
+        tables,
+        zookeeper,
+        guardian,
+        changes,
+        known,
+        parts,
+    };
     Assembly { core, node }
 }
 

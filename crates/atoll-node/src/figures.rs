@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::Measure;
+use atoll_zookeeper::exposition;
 
 use crate::assembly::NodeParts;
-use crate::doors::metrics::Figures;
+use crate::doors::metrics::{Figures, process_measures};
 use crate::host::HostHandle;
 
 /// How old the figures of the core may be.
@@ -75,6 +76,10 @@ impl Figures for NodeFigures {
             add("db_withheld", None, f64::from(u8::from(h.withheld.is_some())));
             add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
         }
+        all.extend(process_measures());
+        let mut add = |name, label: Option<(&'static str, String)>, value: f64| {
+            all.push(Measure { name, label, value });
+        };
         for log in self.parts.logs.opened() {
             let label = || Some(("log", log.name().to_owned()));
             add("log_known_tail", label(), log.known_tail().0 as f64);
@@ -83,5 +88,9 @@ impl Figures for NodeFigures {
             }
         }
         all
+    }
+
+    fn under_other_names(&self) -> String {
+        self.parts.zookeeper.get().map(|door| exposition(&door.metrics())).unwrap_or_default()
     }
 }

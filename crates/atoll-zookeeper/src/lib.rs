@@ -22,6 +22,7 @@ pub mod session;
 pub mod tree;
 pub mod watch;
 
+pub use server::monitor::{Metric, exposition};
 pub use server::options::{ConnectionThrottle, Options};
 pub use server::{Cluster, Door, KNOWN_WORDS};
 pub use tree::ZooKeeper;

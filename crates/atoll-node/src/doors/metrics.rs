@@ -30,6 +30,11 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 pub trait Figures: Send + Sync + 'static {
     /// The figures now. A name that ends in `_total` is a counter, others are gauges.
     fn measures(&self) -> Vec<Measure>;
+
+    /// Lines of the same format under names that others have given, without `atoll_`.
+    fn under_other_names(&self) -> String {
+        String::new()
+    }
 }
 
 /// Serves `GET /metrics` until `stop` is done.
@@ -75,7 +80,7 @@ fn respond<B>(request: &Request<B>, figures: &dyn Figures) -> Response<Full<Byte
         response
     };
     match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => match render(figures.measures()) {
+        (&Method::GET, "/metrics") => match render(figures.measures(), &figures.under_other_names()) {
             Ok(text) => {
                 let mut response = Response::new(Full::new(Bytes::from(text)));
                 response
@@ -90,12 +95,14 @@ fn respond<B>(request: &Request<B>, figures: &dyn Figures) -> Response<Full<Byte
     }
 }
 
-/// Figures as text. Figures of one name, with different labels, become one metric.
-pub fn render(measures: Vec<Measure>) -> Result<String, std::fmt::Error> {
+/// Figures as text, and lines that are text already. Figures of one name, with different labels, become one metric.
+pub fn render(measures: Vec<Measure>, more: &str) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("atoll");
     registry.register_collector(Box::new(Snapshot::of(measures)));
     let mut out = String::new();
-    text::encode(&mut out, &registry)?;
+    text::encode_registry(&mut out, &registry)?;
+    out.push_str(more);
+    text::encode_eof(&mut out)?;
     Ok(out)
 }
 
@@ -198,17 +205,20 @@ mod tests {
             label: label.map(|l| ("log", l.to_owned())),
             value,
         };
-        let text = render(vec![
-            measure("appends_total", Some("main"), 7.0),
-            measure("journal_bytes", None, 4096.0),
-            measure("appends_total", Some("a\"b"), 2.0),
-        ])
+        let text = render(
+            vec![
+                measure("appends_total", Some("main"), 7.0),
+                measure("journal_bytes", None, 4096.0),
+                measure("appends_total", Some("a\"b"), 2.0),
+            ],
+            "# TYPE znode_count gauge\nznode_count 5\n",
+        )
         .unwrap();
         assert_eq!(text.matches("# TYPE atoll_appends counter").count(), 1, "{text}");
         assert!(text.contains("atoll_appends_total{log=\"main\"} 7.0"), "{text}");
         assert!(text.contains("atoll_appends_total{log=\"a\\\"b\"} 2.0"), "{text}");
         assert!(text.contains("atoll_journal_bytes 4096.0"), "{text}");
-        assert!(text.ends_with("# EOF\n"));
+        assert!(text.ends_with("\nznode_count 5\n# EOF\n"), "{text}");
     }
 
     #[test]

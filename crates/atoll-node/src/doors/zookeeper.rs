@@ -9,8 +9,10 @@ use atoll_zookeeper::{Cluster, Door, ZooKeeper};
 
 pub use atoll_zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
 
-use crate::database::{DatabaseDoor, DatabaseUp, Serving};
+use crate::assembly::NodeParts;
+use crate::database::{DatabaseDoor, DatabaseUp, LOG, Serving};
 use crate::members::Members;
+use crate::policy::Guardian;
 use crate::start::{StartError, listen, stopped};
 
 /// A node that nothing was heard of yet counts as alive for so long after the start: it may have had no time to say so.
@@ -34,8 +36,10 @@ impl DatabaseDoor for ZooKeeperDoor {
                 return Ok(Box::pin(async {}) as Serving);
             };
             let listener = listen(&up.config, "ZooKeeper", address).await?;
-            let cluster = Arc::new(Living::new(up.parts.members.clone()));
+            let cluster = Arc::new(Living::new(&up.parts));
             let door = Door::open(up.database.engine(slot), cluster, up.config.zookeeper_options.clone())?;
+            // The first call counts, and there is one.
+            let _ = up.parts.zookeeper.set(door.clone());
             Ok(Box::pin(door.serve(listener, stopped(up.stopping))) as Serving)
         })
     }
@@ -44,12 +48,14 @@ impl DatabaseDoor for ZooKeeperDoor {
 /// Who seems to be alive.
 struct Living {
     members: Members,
+    guardian: Guardian,
     started: Instant,
 }
 
 impl Living {
-    fn new(members: Members) -> Living {
-        Living { members, started: Instant::now() }
+    fn new(parts: &NodeParts) -> Living {
+        let (members, guardian) = (parts.members.clone(), parts.guardian.clone());
+        Living { members, guardian, started: Instant::now() }
     }
 }
 
@@ -62,5 +68,13 @@ impl Cluster for Living {
         };
         let others = self.members.peers().into_iter().filter(alive);
         others.chain([self.members.identity().node]).collect()
+    }
+
+    fn members(&self) -> usize {
+        self.members.peers().len() + 1
+    }
+
+    fn leads(&self) -> bool {
+        self.guardian.sequenced_by(self.members.identity().node).iter().any(|log| log == LOG)
     }
 }

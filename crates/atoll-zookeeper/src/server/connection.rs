@@ -63,6 +63,9 @@ pub(crate) struct Connection<S> {
     stream: S,
     input: BytesMut,
     sent: usize,
+    /// When the socket gave something last, and reads that were answered at once since they were counted.
+    read_at: Instant,
+    served: u64,
     heard: Arc<Heard>,
     busy: Option<Pin<Box<Sleep>>>,
     /// The client has asked for the end: nothing more is taken from it.
@@ -96,6 +99,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             stream,
             input,
             sent: 0,
+            read_at: Instant::now(),
+            served: 0,
             heard,
             busy: None,
             closing: false,
@@ -168,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(());
             }
             let frames = self.take_frames(cx)?;
-            self.count_outstanding();
+            self.count_taken();
             taken += frames;
             if taken > MAX_IN_A_TURN {
                 cx.waker().wake_by_ref();
@@ -204,6 +209,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         most > 0 && !self.pending.is_empty() && all() >= most
     }
 
+    /// What was taken in one go counts as one: a look at the clock for each read would be felt.
+    fn count_taken(&mut self) {
+        self.count_outstanding();
+        let served = std::mem::take(&mut self.served);
+        if served > 0 {
+            let us = u64::try_from(self.read_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.shared.figures.read_us.add_many(us, served);
+        }
+    }
+
     fn count_outstanding(&self) {
         self.shared.figures.count_outstanding(&self.figures, self.pending.len() as u64);
     }
@@ -217,8 +232,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match std::future::Future::poll(reading, cx) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(Ended::ByClient),
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(Ok(n)) => {
                 self.heard.touch();
+                self.shared.figures.received_bytes.add(n as u64);
+                self.read_at = Instant::now();
                 Ok(true)
             }
             Poll::Ready(Err(error)) => Err(error.into()),
@@ -290,7 +307,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(self.take_write(op, header.xid, from.rest(), bytes));
             }
             OpCode::Sync => self.sync(header.xid, from.rest()),
-            _ if self.pending.is_empty() => self.serve(bytes)?,
+            _ if self.pending.is_empty() => {
+                self.serve(bytes)?;
+                self.served += 1;
+            }
             _ => self.pending.push(Pending::Behind(Bytes::copy_from_slice(bytes))),
         }
         Ok(Taken::Done)

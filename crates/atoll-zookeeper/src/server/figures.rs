@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
+use super::latency::Latency;
+
 /// A count that only grows, until somebody sets it back.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -108,8 +110,18 @@ pub struct Figures {
     pub throttled: Count,
     /// Writes that took a subtree above its quota, on whatever node.
     pub over_quota: Count,
-    /// Latencies of writes, in microseconds: their sum, count and greatest.
+    /// Bytes of clients with a session.
+    pub received_bytes: Count,
+    /// Clients that asked for a session, a new one or their own.
+    pub connects: Count,
+    /// Those that came back to their own.
+    pub revalidated: Count,
+    /// Connections that ended without the end of their session.
+    pub dropped: Count,
+    /// Latencies of writes: from the socket to the answer.
     pub write_us: Latency,
+    /// Latencies of reads that found no earlier request of their session without an answer.
+    pub read_us: Latency,
 }
 
 impl Default for Figures {
@@ -124,7 +136,12 @@ impl Default for Figures {
             expired: Count::default(),
             throttled: Count::default(),
             over_quota: Count::default(),
+            received_bytes: Count::default(),
+            connects: Count::default(),
+            revalidated: Count::default(),
+            dropped: Count::default(),
             write_us: Latency::default(),
+            read_us: Latency::default(),
         }
     }
 }
@@ -152,36 +169,6 @@ impl Figures {
     pub fn refused_connections(&self) -> u64 {
         let all = [Refusal::ConnectionsOfAddress, Refusal::Connections, Refusal::ConnectionRate];
         all.into_iter().map(|r| self.refused(r)).sum()
-    }
-}
-
-/// Latencies: enough for ZooKeeper's min, avg and max.
-#[derive(Debug, Default)]
-pub struct Latency {
-    sum: Count,
-    count: Count,
-    greatest: Count,
-}
-
-impl Latency {
-    /// One more, in microseconds.
-    pub fn add(&self, us: u64) {
-        self.sum.add(us);
-        self.count.add(1);
-        self.greatest.0.fetch_max(us, Ordering::Relaxed);
-    }
-
-    /// Average and greatest, in milliseconds.
-    pub fn avg_max_ms(&self) -> (f64, f64) {
-        let ms = |us: u64| us as f64 / 1000.0;
-        (ms(self.sum.get()) / (self.count.get().max(1) as f64), ms(self.greatest.get()))
-    }
-
-    /// None again.
-    pub fn reset(&self) {
-        self.sum.reset();
-        self.count.reset();
-        self.greatest.reset();
     }
 }
 

@@ -103,6 +103,9 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared.watches.part(id);
     shared.sessions.unbind(figures.session.load(Ordering::Relaxed), id);
     shared.figures.count_outstanding(&figures, 0);
+    if ended.is_err() && figures.session.load(Ordering::Relaxed) != 0 {
+        shared.figures.dropped.add(1);
+    }
     shared.connections().remove(&id);
     match ended {
         Ok(()) | Err(Ended::ByClient | Ended::Io(_) | Ended::Here(_)) => {
@@ -138,6 +141,8 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let message = input.split_to(length);
     let asked = ConnectRequest::parse(&message).map_err(|e| Ended::Malformed(e.to_string()))?;
+    shared.figures.connects.add(1);
+    shared.figures.revalidated.add(u64::from(asked.session != 0));
     catch_up(shared, asked.last_zxid_seen).await?;
     let mut out = Vec::new();
     let Some((session, password)) = open(shared, &asked).await? else {

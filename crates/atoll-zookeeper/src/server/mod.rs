@@ -17,7 +17,8 @@
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
 //! | `words.rs` | the four-letter words |
-//! | `figures.rs` | counts |
+//! | `figures.rs`, `latency.rs` | counts |
+//! | `monitor.rs` | all figures under ZooKeeper's names |
 
 mod admission;
 mod connection;
@@ -25,6 +26,8 @@ pub mod figures;
 pub(crate) mod frame;
 mod handshake;
 mod housekeeping;
+pub mod latency;
+pub mod monitor;
 pub mod options;
 mod order;
 mod pending;
@@ -63,6 +66,16 @@ const QUOTA_TOLD_EVERY: u64 = 1_000;
 pub trait Cluster: Send + Sync {
     /// The nodes that seem to be alive, this one among them.
     fn living(&self) -> Vec<NodeId>;
+
+    /// How many nodes belong to it, alive or not.
+    fn members(&self) -> usize {
+        self.living().len()
+    }
+
+    /// Whether this node orders the entries of the log: what ZooKeeper calls the leader.
+    fn leads(&self) -> bool {
+        false
+    }
 }
 
 /// What the connections of a node share.
@@ -171,6 +184,10 @@ impl Door {
         if let Some((id, figures)) = self.0.admit(peer) {
             handshake::serve(self.0.clone(), stream, id, figures).await;
         }
+
+    /// The figures of this door.
+    pub fn metrics(&self) -> Vec<monitor::Metric> {
+        monitor::metrics(&self.0)
     }
 
     /// Serves connections until `stop` is done, and keeps the sessions of this node.

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
 use super::figures::Refusal;
+use super::latency::ms;
+use super::{Shared, monitor};
 use crate::tree::read;
-use crate::tree::state::Counters;
 use crate::watch::table::Kind;
 
 /// What this door claims to be, for clients and monitors that look at the version.
@@ -34,6 +34,7 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
             figures.received.reset();
             figures.sent.reset();
             figures.write_us.reset();
+            figures.read_us.reset();
             "Server stats reset.\n".to_owned()
         }
         "crst" => {
@@ -63,18 +64,6 @@ pub const KNOWN: [&str; 17] = [
     "stmk", "wchc", "wchp", "wchs",
 ];
 
-fn counters(shared: &Shared) -> Counters {
-    read::counters(&shared.engine.view()).unwrap_or(Counters::FIRST)
-}
-
-fn outstanding(shared: &Shared) -> u64 {
-    shared.connections().values().map(|c| c.outstanding.load(Ordering::Relaxed)).sum()
-}
-
-fn state(shared: &Shared) -> &'static str {
-    if shared.cluster.living().len() > 1 { "follower" } else { "standalone" }
-}
-
 /// Lines to a string, which does not fail.
 macro_rules! lines {
     ($out:ident, $($format:literal $(, $arg:expr)*;)*) => {
@@ -83,8 +72,7 @@ macro_rules! lines {
 }
 
 fn server(shared: &Shared, with_clients: bool) -> String {
-    let (figures, counters) = (&shared.figures, counters(shared));
-    let (avg, max) = figures.write_us.avg_max_ms();
+    let (figures, counters, latency) = (&shared.figures, monitor::counters(shared), monitor::latency(shared));
     let mut out = String::new();
     lines!(out, "Zookeeper version: {VERSION}";);
     if with_clients {
@@ -93,13 +81,13 @@ fn server(shared: &Shared, with_clients: bool) -> String {
     }
     lines!(
         out,
-        "Latency min/avg/max: 0/{:.4}/{:.0}", avg, max;
+        "Latency min/avg/max: {:.0}/{:.4}/{:.0}", ms(latency.least_us), latency.average_ms(), ms(latency.most_us);
         "Received: {}", figures.received.get();
         "Sent: {}", figures.sent.get();
         "Connections: {}", shared.connections().len();
-        "Outstanding: {}", outstanding(shared);
+        "Outstanding: {}", figures.outstanding.load(Ordering::Relaxed);
         "Zxid: {:#x}", counters.zxid;
-        "Mode: {}", state(shared);
+        "Mode: {}", monitor::state(shared);
         "Node count: {}", counters.nodes;
     );
     out
@@ -151,45 +139,15 @@ fn environment() -> String {
 }
 
 fn monitor(shared: &Shared) -> String {
-    let (figures, counters, health) = (&shared.figures, counters(shared), shared.engine.health());
-    let (avg, max) = figures.write_us.avg_max_ms();
-    let count = |kind| shared.watches.look(|table| table.count(kind));
-    let watches: usize = Kind::ALL.into_iter().map(count).sum();
     let mut out = String::new();
     lines!(
         out,
         "zk_version\t{VERSION}";
-        "zk_server_state\t{}", state(shared);
-        "zk_uptime\t{}", figures.started.elapsed().as_millis();
-        "zk_avg_latency\t{:.4}", avg;
-        "zk_max_latency\t{:.0}", max;
-        "zk_min_latency\t0";
-        "zk_packets_received\t{}", figures.received.get();
-        "zk_packets_sent\t{}", figures.sent.get();
-        "zk_num_alive_connections\t{}", shared.connections().len();
-        "zk_outstanding_requests\t{}", outstanding(shared);
-        "zk_znode_count\t{}", counters.nodes;
-        "zk_watch_count\t{}", watches;
-        "zk_ephemerals_count\t{}", counters.ephemerals;
-        "zk_approximate_data_size\t{}", counters.bytes;
-        "zk_last_processed_zxid\t{}", counters.zxid;
-        "zk_global_sessions\t{}", shared.sessions.ids().len();
-        "zk_stale_sessions_expired\t{}", figures.expired.get();
-        "zk_connection_rejected\t{}", figures.refused_connections();
-        "zk_large_requests_rejected\t{}", figures.refused(Refusal::Frame);
-        "zk_requests_refused\t{}", figures.refused(Refusal::Request);
-        "zk_clients_ahead_refused\t{}", figures.refused(Refusal::Ahead);
-        "zk_connection_token_deficit\t{}", figures.refused(Refusal::ConnectionRate);
-        "zk_auth_failed_count\t{}", figures.refused(Refusal::Authentication);
-        "zk_commands_refused\t{}", figures.refused(Refusal::Word);
-        "zk_slow_clients_cut_off\t{}", figures.refused(Refusal::Slow);
-        "zk_requests_held_back\t{}", figures.held_back.get();
-        "zk_writes_above_quota\t{}", figures.over_quota.get();
-        "zk_writes_refused_by_quota\t{}", figures.refused(Refusal::Quota);
-        "zk_request_throttle_wait_count\t{}", figures.throttled.get();
-        "zk_applied_below\t{}", health.applied_below.0;
-        "zk_known_tail\t{}", health.known_tail.0;
+        "zk_server_state\t{}", monitor::state(shared);
     );
+    for (name, value) in monitor::rows(&monitor::metrics(shared)) {
+        lines!(out, "zk_{name}\t{}", monitor::printed(value););
+    }
     out
 }
 

@@ -1,0 +1,210 @@
+//! Latencies, counted where they happen: a few additions each, no lock.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Buckets per power of two: a quantile is at most an eighth too high.
+const PER_OCTAVE_BITS: u32 = 3;
+const PER_OCTAVE: usize = 1 << PER_OCTAVE_BITS;
+/// Longer than 2^36 microseconds, 19 hours, nothing is told apart.
+const BUCKETS: usize = (36 - PER_OCTAVE_BITS as usize + 1) * PER_OCTAVE;
+/// Quantiles are those of this time and of up to as much before.
+const WINDOW: Duration = Duration::from_secs(300);
+
+/// The bucket of a latency.
+fn bucket(us: u64) -> usize {
+    if us < PER_OCTAVE as u64 {
+        return us as usize;
+    }
+    let octave = u64::BITS - 1 - us.leading_zeros();
+    let below = (us >> (octave - PER_OCTAVE_BITS)) as usize - PER_OCTAVE;
+    let at = (octave - PER_OCTAVE_BITS + 1) as usize * PER_OCTAVE + below;
+    at.min(BUCKETS - 1)
+}
+
+/// The longest latency of a bucket.
+fn longest(bucket: usize) -> u64 {
+    if bucket < PER_OCTAVE {
+        return bucket as u64;
+    }
+    let octave = bucket / PER_OCTAVE - 1;
+    ((PER_OCTAVE + bucket % PER_OCTAVE + 1) as u64 * (1 << octave)) - 1
+}
+
+type Buckets = [AtomicU64; BUCKETS];
+
+/// Latencies of one kind of request.
+#[derive(Debug)]
+pub struct Latency {
+    sum_us: AtomicU64,
+    count: AtomicU64,
+    least_us: AtomicU64,
+    most_us: AtomicU64,
+    /// The window that is counted into, and the one before.
+    windows: [Buckets; 2],
+    current: AtomicUsize,
+    turned: Mutex<Instant>,
+}
+
+/// What there is to tell. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How many since they were set back.
+    pub count: u64,
+    /// Their sum.
+    pub sum_us: u64,
+    /// The least; 0 if there is none.
+    pub least_us: u64,
+    /// The greatest.
+    pub most_us: u64,
+    /// Quantiles of the last minutes: 0.5, 0.95, 0.99, 0.999.
+    pub quantiles_us: [u64; 4],
+}
+
+/// The quantiles of a [`Summary`], in thousandths.
+pub const QUANTILES_PERMILLE: [u64; 4] = [500, 950, 990, 999];
+
+impl Default for Latency {
+    fn default() -> Self {
+        let none = || std::array::from_fn(|_| AtomicU64::new(0));
+        Latency {
+            sum_us: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            least_us: AtomicU64::new(u64::MAX),
+            most_us: AtomicU64::new(0),
+            windows: [none(), none()],
+            current: AtomicUsize::new(0),
+            turned: Mutex::new(Instant::now()),
+        }
+    }
+}
+
+impl Latency {
+    /// One more, in microseconds.
+    pub fn add(&self, us: u64) {
+        self.add_many(us, 1);
+    }
+
+    /// So many more that took the same time.
+    pub fn add_many(&self, us: u64, n: u64) {
+        self.sum_us.fetch_add(us.saturating_mul(n), Ordering::Relaxed);
+        self.count.fetch_add(n, Ordering::Relaxed);
+        if us < self.least_us.load(Ordering::Relaxed) {
+            self.least_us.fetch_min(us, Ordering::Relaxed);
+        }
+        if us > self.most_us.load(Ordering::Relaxed) {
+            self.most_us.fetch_max(us, Ordering::Relaxed);
+        }
+        let current = self.current.load(Ordering::Relaxed) & 1;
+        self.windows[current][bucket(us)].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// What there is to tell. The windows move on when they are asked for.
+    pub fn summary(&self) -> Summary {
+        self.summary_at(Instant::now())
+    }
+
+    fn summary_at(&self, now: Instant) -> Summary {
+        let mut turned = self.turned.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(*turned) >= WINDOW {
+            *turned = now;
+            let next = 1 - (self.current.load(Ordering::Relaxed) & 1);
+            self.windows[next].iter().for_each(|n| n.store(0, Ordering::Relaxed));
+            self.current.store(next, Ordering::Relaxed);
+        }
+        drop(turned);
+        let load = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let of = |at: usize| load(&self.windows[0][at]) + load(&self.windows[1][at]);
+        let recent: u64 = (0..BUCKETS).map(of).sum();
+        let quantile = |permille: u64| {
+            let rank = (recent * permille).div_ceil(1000);
+            let mut below = 0;
+            let found = (0..BUCKETS).find(|at| {
+                below += of(*at);
+                below >= rank && recent > 0
+            });
+            found.map_or(0, longest)
+        };
+        let (count, most_us) = (load(&self.count), load(&self.most_us));
+        Summary {
+            count,
+            sum_us: load(&self.sum_us),
+            least_us: if count == 0 { 0 } else { load(&self.least_us) },
+            most_us,
+            quantiles_us: QUANTILES_PERMILLE.map(quantile),
+        }
+    }
+
+    /// None again.
+    pub fn reset(&self) {
+        self.sum_us.store(0, Ordering::Relaxed);
+        self.count.store(0, Ordering::Relaxed);
+        self.least_us.store(u64::MAX, Ordering::Relaxed);
+        self.most_us.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Summary {
+    /// Of both.
+    pub fn and(self, other: Summary) -> Summary {
+        let least = match (self.count, other.count) {
+            (0, _) => other.least_us,
+            (_, 0) => self.least_us,
+            _ => self.least_us.min(other.least_us),
+        };
+        Summary {
+            count: self.count + other.count,
+            sum_us: self.sum_us + other.sum_us,
+            least_us: least,
+            most_us: self.most_us.max(other.most_us),
+            quantiles_us: [0; 4],
+        }
+    }
+
+    /// The average in milliseconds.
+    pub fn average_ms(&self) -> f64 {
+        ms(self.sum_us) / (self.count.max(1) as f64)
+    }
+}
+
+/// Microseconds as ZooKeeper tells them.
+pub fn ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_what_they_say() {
+        for us in (0..100_000).chain([1 << 20, (1 << 30) + 7, (1 << 36) - 1]) {
+            let at = bucket(us);
+            assert!(us <= longest(at) && longest(at) <= us + us / 8, "{us}: {at}, {}", longest(at));
+            assert!(at == 0 || longest(at - 1) < us, "{us}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_last_minutes() {
+        let (latency, start) = (Latency::default(), Instant::now());
+        latency.add_many(100, 90);
+        latency.add_many(5_000, 10);
+        let s = latency.summary_at(start);
+        assert_eq!((s.count, s.sum_us, s.least_us, s.most_us), (100, 59_000, 100, 5_000));
+        assert_eq!(s.quantiles_us.map(bucket), [100, 5_000, 5_000, 5_000].map(bucket));
+        latency.summary_at(start + WINDOW);
+        latency.add_many(7, 900);
+        assert_eq!(latency.summary_at(start + WINDOW).quantiles_us[3], longest(bucket(5_000)), "1 % of them");
+        let later = latency.summary_at(start + WINDOW * 2);
+        assert_eq!(later.quantiles_us, [7; 4], "the first window is over");
+        assert_eq!((later.count, later.most_us), (1_000, 5_000));
+        latency.reset();
+        let s = latency.summary_at(start + WINDOW * 2);
+        assert_eq!((s.count, s.least_us, s.most_us), (0, 0, 0));
+    }
+}
