@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::{NodeId, StorageId};
 use atoll_db::Options as DatabaseOptions;
 use atoll_net::TlsFiles;
-use atoll_zookeeper::Options as ZooKeeperOptions;
+use atoll_zookeeper::{Options as ZooKeeperOptions, TlsFiles as ZooKeeperTls};
 
 use crate::database::DatabaseState;
 use crate::members::table::{Member, MemberTable};
@@ -59,6 +59,8 @@ pub struct NodeConfig {
     pub metrics: Option<String>,
     /// Where clients of ZooKeeper come in, if anywhere.
     pub zookeeper: Option<String>,
+    /// The same with TLS, if anywhere, and its files.
+    pub zookeeper_tls: Option<(String, ZooKeeperTls)>,
     /// How that door behaves.
     pub zookeeper_options: ZooKeeperOptions,
     /// The members at the cluster's birth, this node among them or not; empty for a node that stands alone.
@@ -92,6 +94,7 @@ impl NodeConfig {
             peer: "127.0.0.1:0".to_owned(),
             metrics: None,
             zookeeper: None,
+            zookeeper_tls: None,
             zookeeper_options: ZooKeeperOptions::default(),
             founders: BTreeMap::new(),
             tls: None,

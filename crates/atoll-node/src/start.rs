@@ -25,6 +25,9 @@ use crate::operations::NodeOperations;
 /// Why a node did not start. Nothing that it holds was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// The files of the ZooKeeper door's TLS cannot be used.
+    #[error("TLS of the ZooKeeper door: {0}")]
+    ZooKeeperTls(#[from] atoll_zookeeper::TlsError),
     /// The data directory is in use, or not usable.
     #[error("data directory: {0}")]
     Disk(#[from] DiskError),
@@ -253,6 +256,9 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     Ok(Opened { assembly, journal, identity })
 }
 
+/// The door of ZooKeeper's clients that must show a certificate.
+pub(crate) const ZOOKEEPER_TLS: &str = "ZooKeeper with TLS";
+
 pub(crate) async fn listen(
     config: &NodeConfig,
     door: &'static str,
@@ -261,7 +267,7 @@ pub(crate) async fn listen(
     let failed = |error| StartError::Door { door, address: address.to_owned(), error };
     let resolved: Vec<_> = tokio::net::lookup_host(address).await.map_err(failed)?.collect();
     for at in &resolved {
-        let tls = config.tls.is_some() && door == "gRPC";
+        let tls = (config.tls.is_some() && door == "gRPC") || door == ZOOKEEPER_TLS;
         check_listener(*at, tls, config.plaintext_beyond_loopback)
             .map_err(|refused| StartError::Exposed { door, refused })?;
     }

@@ -22,8 +22,10 @@ pub mod session;
 pub mod tree;
 pub mod watch;
 
+pub use server::digest_md5::Users;
 pub use server::monitor::{Metric, exposition};
 pub use server::options::{ConnectionThrottle, Options};
-pub use server::{Cluster, Door, KNOWN_WORDS};
+pub use server::tls::{ClientCertificates, TlsError, TlsFiles};
+pub use server::{Cluster, Door, KNOWN_WORDS, Listening};
 pub use tree::ZooKeeper;
 pub use tree::read::ReadError;

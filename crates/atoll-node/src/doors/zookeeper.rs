@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 
 use atoll_core::{BoxFuture, NodeId};
 use atoll_db::{Applications, Slot};
-use atoll_zookeeper::{Cluster, Door, ZooKeeper};
+use atoll_zookeeper::{Cluster, Door, Listening, ZooKeeper};
 
-pub use atoll_zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
+pub use atoll_zookeeper::{
+    ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsError, TlsFiles, Users,
+};
 
 use crate::assembly::NodeParts;
 use crate::database::{DatabaseDoor, DatabaseUp, LOG, Serving};
 use crate::members::Members;
 use crate::policy::Guardian;
-use crate::start::{StartError, listen, stopped};
+use crate::start::{StartError, ZOOKEEPER_TLS, listen, stopped};
 
 /// A node that nothing was heard of yet counts as alive for so long after the start: it may have had no time to say so.
 const UNHEARD_FOR: Duration = Duration::from_secs(10);
@@ -32,17 +34,39 @@ impl DatabaseDoor for ZooKeeperDoor {
 
     fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
         Box::pin(async move {
-            let (Some(slot), Some(address)) = (&self.slot, &up.config.zookeeper) else {
+            let Some(slot) = &self.slot else { return Ok(Box::pin(async {}) as Serving) };
+            let mut places = Vec::new();
+            if let Some(address) = &up.config.zookeeper {
+                let listener = listen(&up.config, "ZooKeeper", address).await?;
+                places.push(Listening { listener, tls: None });
+            }
+            if let Some((address, files)) = &up.config.zookeeper_tls {
+                let tls = atoll_zookeeper::server::tls::acceptor(files)?;
+                // Who need not show a certificate is not known: that is as open as no TLS.
+                let known = files.clients == ClientCertificates::Need;
+                let name = if known { ZOOKEEPER_TLS } else { "ZooKeeper" };
+                let listener = listen(&up.config, name, address).await?;
+                places.push(Listening { listener, tls: Some(tls) });
+            }
+            if places.is_empty() {
                 return Ok(Box::pin(async {}) as Serving);
-            };
-            let listener = listen(&up.config, "ZooKeeper", address).await?;
+            }
             let cluster = Arc::new(Living::new(&up.parts));
-            let door = Door::open(up.database.engine(slot), cluster, up.config.zookeeper_options.clone())?;
+            let options = up.config.zookeeper_options.clone();
+            let door = Door::open(up.database.engine(slot), cluster, options)?;
             // The first call counts, and there is one.
             let _ = up.parts.zookeeper.set(door.clone());
-            Ok(Box::pin(door.serve(listener, stopped(up.stopping))) as Serving)
+            Ok(Box::pin(door.serve_all(places, stopped(up.stopping))) as Serving)
         })
     }
+}
+
+/// Whether files of TLS can be used.
+///
+/// # Errors
+/// They cannot.
+pub fn check_tls(files: &TlsFiles) -> Result<(), TlsError> {
+    atoll_zookeeper::server::tls::acceptor(files).map(drop)
 }
 
 /// Who seems to be alive.

@@ -14,7 +14,9 @@ use tokio::time::{Instant, Sleep};
 use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
 use super::pending::{Pending, Queue, Ready};
+use super::sasl::Sasl;
 use super::{Shared, frame};
+use crate::acl;
 use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
@@ -66,6 +68,7 @@ pub(crate) struct Connection<S> {
     /// When the socket gave something last, and reads that were answered at once since they were counted.
     read_at: Instant,
     served: u64,
+    pub(crate) sasl: Sasl,
     heard: Arc<Heard>,
     busy: Option<Pin<Box<Sleep>>>,
     /// The client has asked for the end: nothing more is taken from it.
@@ -101,12 +104,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             sent: 0,
             read_at: Instant::now(),
             served: 0,
+            sasl: Sasl::default(),
             heard,
             busy: None,
             closing: false,
             said: None,
             linger: None,
         };
+        connection.know_by_certificate();
         connection.ids_changed();
         connection
     }
@@ -114,6 +119,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Until it ends.
     pub(crate) async fn run(mut self) -> Result<(), Ended> {
         std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn know_by_certificate(&mut self) {
+        let Some(subject) = self.figures.subject.get() else { return };
+        if self.shared.options.x509_super.as_ref() == Some(subject) {
+            self.ids.push((acl::SUPER.to_owned(), String::new()));
+        }
+        self.ids.push(("x509".to_owned(), subject.clone()));
     }
 
     pub(crate) fn ids_changed(&mut self) {
@@ -141,13 +154,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drain_events();
             }
             let had = self.out.len();
-            if let Err(error) = self.flush(cx) {
-                return Poll::Ready(Err(error.into()));
-            }
+            let flushed = match self.flush(cx) {
+                Ok(flushed) => flushed,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            };
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
-            if self.out.is_empty() {
+            if flushed {
                 if let Some(said) = self.said.take() {
                     return Poll::Ready(said);
                 }
@@ -303,6 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         match op {
             OpCode::Auth => self.authenticate(from.rest())?,
+            OpCode::Sasl => self.sasl(header.xid, from.rest())?,
             op if is_write(op) || op == OpCode::CloseSession => {
                 return Ok(self.take_write(op, header.xid, from.rest(), bytes));
             }
@@ -486,11 +501,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends what there is, as far as the socket takes it.
-    fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
+    /// Sends what there is, as far as the socket takes it; whether that was all.
+    fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
         while self.sent < self.out.len() {
             match Pin::new(&mut self.stream).poll_write(cx, &self.out[self.sent..]) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(n)) => self.sent += n,
                 Poll::Ready(Err(error)) => return Err(error),
@@ -499,6 +514,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.sent = 0;
         self.out.clear();
         self.out.shrink_to(KEPT_BYTES);
-        Ok(())
+        // TLS has a buffer of its own.
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(flushed) => flushed.map(|()| true),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a door counts.
 
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio::time::Instant;
@@ -53,11 +54,13 @@ pub enum Refusal {
     Authentication,
     /// A write above a hard quota; those in transactions are not counted.
     Quota,
+    /// Its TLS handshake failed, or its certificate.
+    Tls,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 11] = [
+    pub const ALL: [Refusal; 12] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
         Refusal::ConnectionRate,
@@ -69,6 +72,7 @@ impl Refusal {
         Refusal::Word,
         Refusal::Authentication,
         Refusal::Quota,
+        Refusal::Tls,
     ];
 
     /// As metrics and the node's log have it.
@@ -85,6 +89,7 @@ impl Refusal {
             Refusal::Word => "word",
             Refusal::Authentication => "authentication",
             Refusal::Quota => "quota",
+            Refusal::Tls => "TLS",
         }
     }
 }
@@ -179,6 +184,8 @@ pub struct ConnectionFigures {
     pub peer: SocketAddr,
     /// Since when.
     pub since: Instant,
+    /// The subject of its certificate, if it has shown one.
+    pub subject: OnceLock<String>,
     /// Its session; 0 before it has one.
     pub session: AtomicI64,
     /// Frames.
@@ -195,6 +202,7 @@ impl ConnectionFigures {
         ConnectionFigures {
             peer,
             since: Instant::now(),
+            subject: OnceLock::new(),
             session: AtomicI64::new(0),
             received: Count::default(),
             sent: Count::default(),

@@ -13,6 +13,8 @@
 //! | `connection.rs` | the turn of an established connection |
 //! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
+//! | `tls.rs`, `subject.rs` | TLS, and the name in a client's certificate |
+//! | `sasl.rs`, `digest_md5.rs` | SASL |
 //! | `writes.rs` | requests that go into the log: checked, made whole |
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
@@ -22,6 +24,7 @@
 
 mod admission;
 mod connection;
+pub mod digest_md5;
 pub mod figures;
 pub(crate) mod frame;
 mod handshake;
@@ -32,6 +35,9 @@ pub mod options;
 mod order;
 mod pending;
 mod reads;
+mod sasl;
+mod subject;
+pub mod tls;
 mod watching;
 mod words;
 mod writes;
@@ -47,6 +53,7 @@ use atoll_core::NodeId;
 use atoll_db::{Engine, LogPos, Observer, View};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use crate::event::Event;
 use crate::session::keeper::Sessions;
@@ -184,6 +191,7 @@ impl Door {
         if let Some((id, figures)) = self.0.admit(peer) {
             handshake::serve(self.0.clone(), stream, id, figures).await;
         }
+    }
 
     /// The figures of this door.
     pub fn metrics(&self) -> Vec<monitor::Metric> {
@@ -192,28 +200,50 @@ impl Door {
 
     /// Serves connections until `stop` is done, and keeps the sessions of this node.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        self.serve_all(vec![Listening { listener, tls: None }], stop).await;
+    }
+
+    /// The same at several places.
+    pub async fn serve_all(self, places: Vec<Listening>, stop: impl Future<Output = ()>) {
         let shared = self.0;
         let keeping = housekeeping::run(shared.clone());
-        tokio::pin!(keeping, stop);
-        loop {
-            tokio::select! {
-                () = &mut stop => break,
-                () = &mut keeping => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let Some((id, figures)) = shared.admit(peer) else { continue };
-                        // Small replies must not wait for one another; a failure here shows in the connection.
-                        let _ = stream.set_nodelay(true);
-                        tokio::spawn(handshake::serve(shared.clone(), stream, id, figures));
-                    }
-                    Err(error) => {
-                        // Out of file descriptors, say: it will not be better at once.
-                        tracing::warn!(%error, "the ZooKeeper door cannot accept");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                },
-            }
+        let accepting = futures_util::future::join_all(places.into_iter().map(|p| accept(&shared, p)));
+        tokio::pin!(keeping, accepting, stop);
+        tokio::select! {
+            () = &mut stop => {}
+            () = &mut keeping => {}
+            _ = &mut accepting => {}
         }
         shared.sessions.end_all(End::Closed);
+    }
+}
+
+/// Where connections come in.
+pub struct Listening {
+    /// The socket.
+    pub listener: TcpListener,
+    /// With TLS.
+    pub tls: Option<TlsAcceptor>,
+}
+
+/// Takes connections, for ever.
+async fn accept(shared: &Arc<Shared>, at: Listening) {
+    loop {
+        match at.listener.accept().await {
+            Ok((stream, peer)) => {
+                let Some((id, figures)) = shared.admit(peer) else { continue };
+                // Small replies must not wait for one another; a failure here shows in the connection.
+                let _ = stream.set_nodelay(true);
+                match &at.tls {
+                    None => tokio::spawn(handshake::serve(shared.clone(), stream, id, figures)),
+                    Some(tls) => tokio::spawn(tls::serve(shared.clone(), tls.clone(), stream, id, figures)),
+                };
+            }
+            Err(error) => {
+                // Out of file descriptors, say: it will not be better at once.
+                tracing::warn!(%error, "the ZooKeeper door cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
     }
 }

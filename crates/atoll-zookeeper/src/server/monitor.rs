@@ -116,6 +116,7 @@ fn counts(shared: &Shared, out: &mut Vec<Metric>) {
     add("sessionless_connections_expired", f.refused(Refusal::Silent));
     add("stale_sessions_expired", f.expired.get());
     add("auth_failed_count", f.refused(Refusal::Authentication));
+    add("tls_handshake_failures", f.refused(Refusal::Tls));
     add("large_requests_rejected", f.refused(Refusal::Frame));
     add("request_throttle_wait_count", f.throttled.get() + f.held_back.get());
     add("requests_refused", f.refused(Refusal::Request));

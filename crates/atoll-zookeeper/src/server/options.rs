@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::digest_md5::Users;
+
 /// How a door behaves. The names in the comments are ZooKeeper's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -26,6 +28,12 @@ pub struct Options {
     pub connection_throttle: Option<ConnectionThrottle>,
     /// `zookeeper.DigestAuthenticationProvider.superDigest`: who may everything, as `user:hash`.
     pub super_digest: Option<String>,
+    /// `X509AuthenticationProvider.superUser`: the subject of a certificate, whose holder may everything.
+    pub x509_super: Option<String>,
+    /// Users of SASL's DIGEST-MD5: ZooKeeper has them in the section `Server` of its JAAS file.
+    pub sasl_users: Users,
+    /// `superUser`: the one of them who may everything.
+    pub sasl_super: Option<String>,
     /// `4lw.commands.whitelist`; `*` stands for all.
     pub words: Vec<String>,
     /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
@@ -65,6 +73,9 @@ impl Default for Options {
             connection_throttle: None,
             super_digest: None,
             enforce_quota: false,
+            x509_super: None,
+            sasl_users: Users::default(),
+            sasl_super: None,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
         }

@@ -115,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    fn add_id(&mut self, scheme: &str, id: &str) {
+    pub(crate) fn add_id(&mut self, scheme: &str, id: &str) {
         let known = self.ids.iter().any(|(s, i)| s == scheme && i == id);
         if !known && self.ids.len() < MAX_IDS {
             self.ids.push((scheme.to_owned(), id.to_owned()));

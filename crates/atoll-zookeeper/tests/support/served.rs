@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use atoll_core::NodeId;
 use atoll_db::{Applications, MemoryStore, Solo};
-use atoll_zookeeper::{Cluster, Door, Options, ZooKeeper};
+use atoll_zookeeper::server::tls::acceptor;
+use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
 
 use crate::client::Client;
 
@@ -21,17 +22,28 @@ impl Cluster for Alone {
 
 /// Serves until the process ends.
 pub fn door(options: Options) -> SocketAddr {
+    door_with(options, None).0
+}
+
+/// The same, with TLS at the second address if there are files for it.
+pub fn door_with(options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
     let mut applications = Applications::new();
     let slot = applications.add(ZooKeeper);
     let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
     let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
+    let acceptor = files.map(|files| acceptor(files).unwrap());
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            told.send(listener.local_addr().unwrap()).unwrap();
-            door.serve(listener, std::future::pending()).await;
+            let (mut places, mut at) = (Vec::new(), Vec::new());
+            for tls in [None, acceptor] {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                at.push(listener.local_addr().unwrap());
+                places.push(Listening { listener, tls });
+            }
+            told.send((at[0], at[1])).unwrap();
+            door.serve_all(places, std::future::pending()).await;
         });
     });
     tell.recv().unwrap()

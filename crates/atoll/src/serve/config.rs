@@ -92,6 +92,8 @@ pub struct Config {
     pub metrics: Option<String>,
     /// The door of ZooKeeper's clients, if there is one.
     pub zookeeper: Option<String>,
+    /// The same with TLS, if there is one, and its files.
+    pub zookeeper_tls: Option<(String, atoll_node::doors::zookeeper::TlsFiles)>,
     /// How that door behaves.
     pub zookeeper_options: atoll_node::doors::zookeeper::Options,
     /// The operator said that others may come in without TLS.
@@ -177,7 +179,10 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     };
     let plaintext = tables.get("listen").read(source, "listen_beyond_loopback_without_tls", |v| v.as_bool());
     let tls = read_tls(source, file, &tables.get("tls"));
-    let doors = read_doors(source, &tables.get("listen"), over, tls.is_some(), plaintext == Some(true));
+    let zookeeper_files = super::zookeeper::read_tls(source, file, &tables.get("zookeeper"), tls.as_ref());
+    let known = zookeeper_files.as_ref().is_some_and(super::zookeeper::clients_are_known);
+    let doors =
+        read_doors(source, &tables.get("listen"), over, [tls.is_some(), known], plaintext == Some(true));
     let peers = read_peers(source, tables);
     let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
     let timings = read_timings(source, &tables.get("timings"));
@@ -196,7 +201,16 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     });
     let (id, peers) = (id?, peers?);
     check_membership(source, tables, id, roles?, &peers);
-    let [grpc, peer, metrics, zookeeper] = doors;
+    let [grpc, peer, metrics, zookeeper, zookeeper_tls] = doors;
+    let zookeeper_tls = zookeeper_tls.filter(|z| !z.is_empty());
+    if zookeeper_tls.is_some() && zookeeper_files.is_none() {
+        source.fault(
+            tables.get("listen").place("zookeeper_tls"),
+            "`listen.zookeeper_tls` needs a certificate; allowed: `tls_cert`, `tls_key` and, unless no client has one, \
+             `tls_ca` in [zookeeper], or the files of [tls]"
+                .into(),
+        );
+    }
     Some(Config {
         id,
         cluster: cluster?,
@@ -206,6 +220,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         peer: peer?,
         metrics: metrics.filter(|m| !m.is_empty()),
         zookeeper: zookeeper.filter(|z| !z.is_empty()),
+        zookeeper_tls: zookeeper_tls.zip(zookeeper_files),
         zookeeper_options: zookeeper_options?,
         plaintext_beyond_loopback: plaintext?,
         peers,
@@ -225,7 +240,7 @@ fn good_cluster(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_CLUSTER_BYTES && name.bytes().all(fine)
 }
 
-fn path(file: &Path, value: &DeValue<'_>) -> Option<PathBuf> {
+pub fn path(file: &Path, value: &DeValue<'_>) -> Option<PathBuf> {
     let given = value.as_str().filter(|p| !p.is_empty() && !p.contains(char::is_control))?;
     Some(file.parent().unwrap_or(Path::new("")).join(given))
 }
@@ -271,16 +286,17 @@ fn read_doors(
     source: &mut Source<'_>,
     listen: &Table<'_>,
     over: &Overrules,
-    tls: bool,
+    [tls, zookeeper_tls]: [bool; 2],
     plaintext: bool,
-) -> [Option<String>; 4] {
+) -> [Option<String>; 5] {
     let rows = [
         ("grpc", &over.grpc, tls),
         ("peer", &over.peer, tls),
         ("metrics", &over.metrics, false),
         ("zookeeper", &over.zookeeper, false),
+        ("zookeeper_tls", &None, zookeeper_tls),
     ];
-    let may_lack = |key| matches!(key, "metrics" | "zookeeper");
+    let may_lack = |key| matches!(key, "metrics" | "zookeeper" | "zookeeper_tls");
     rows.map(|(key, over, tls)| {
         let allowed = |a: &String| good_address(a, 0) || (may_lack(key) && a.is_empty());
         let door = match over {

@@ -114,6 +114,12 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         eprintln!("[tls] {error}");
         return ExitCode::from(BAD_CONFIG);
     }
+    if let Some((_, files)) = &config.zookeeper_tls
+        && let Err(error) = atoll_node::doors::zookeeper::check_tls(files)
+    {
+        eprintln!("[zookeeper] {error}");
+        return ExitCode::from(BAD_CONFIG);
+    }
     if args.check {
         println!(
             "{}: in order",

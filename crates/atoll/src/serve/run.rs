@@ -74,6 +74,7 @@ fn node_config(config: Config) -> NodeConfig {
         peer: config.peer,
         metrics: config.metrics,
         zookeeper: config.zookeeper,
+        zookeeper_tls: config.zookeeper_tls,
         zookeeper_options: config.zookeeper_options,
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
         tls: config.tls.as_ref().map(tls_files),

@@ -41,14 +41,21 @@ const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("connection_throttle_fill_count", "zookeeper", "connection_fill_count", Kind::Number),
     ("4lw.commands.whitelist", "zookeeper", "words", Kind::List),
     ("DigestAuthenticationProvider.superDigest", "zookeeper", "super_digest", Kind::Text),
+    ("X509AuthenticationProvider.superUser", "zookeeper", "x509_super", Kind::Text),
+    ("superUser", "zookeeper", "sasl_super", Kind::Text),
+    ("ssl.clientAuth", "zookeeper", "tls_client_certificates", Kind::Text),
     ("znode.container.checkIntervalMs", "zookeeper", "container_check_every_ms", Kind::Number),
 ];
 
 /// Read elsewhere than by [`KNOWN`].
-const BY_HAND: [&str; 7] = [
+const BY_HAND: [&str; 11] = [
     "dataDir",
     "clientPort",
     "clientPortAddress",
+    "secureClientPort",
+    "secureClientPortAddress",
+    "ssl.keyStore.location",
+    "ssl.trustStore.location",
     "metricsProvider.httpPort",
     "metricsProvider.httpHost",
     "metricsProvider.className",
@@ -445,8 +452,24 @@ fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     } else {
         no_door = true;
     }
+    if let Some(port) = get("secureClientPort") {
+        door("zookeeper_tls", port, get("secureClientPortAddress"));
+    }
     if let Some(port) = get("metricsProvider.httpPort") {
         door("metrics", port, get("metricsProvider.httpHost"));
+    }
+    // A PEM file of ZooKeeper's has the certificate and the key in it.
+    for (name, keys) in
+        [("ssl.keyStore.location", &["tls_cert", "tls_key"][..]), ("ssl.trustStore.location", &["tls_ca"])]
+    {
+        let Some(line) = get(name) else { continue };
+        if !line.value.ends_with(".pem") {
+            let what =
+                format!("`{name}` is {:?}; allowed: a PEM file, whose name ends in .pem", shown(&line.value));
+            writer.fault(line.number, what);
+            continue;
+        }
+        keys.iter().for_each(|key| writer.set_text("zookeeper", key, &line.value, line.number, name));
     }
     if no_door {
         writer.set_text("listen", "zookeeper", "", 0, "clientPort");

@@ -1,10 +1,14 @@
 //! The table `[zookeeper]`: options of the door of ZooKeeper's clients.
 
+use std::path::Path;
 use std::time::Duration;
 
-use atoll_node::doors::zookeeper::{ConnectionThrottle, KNOWN_WORDS, Options};
+use atoll_node::doors::zookeeper::{
+    ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsFiles, Users,
+};
 use toml::de::DeValue;
 
+use super::config::{Tls, path};
 use super::reader::{Source, Table, flag, text, texts, within};
 
 /// Session timeouts in ticks, where they are not given: as ZooKeeper has it.
@@ -26,10 +30,10 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let reap_every = count("container_check_every_ms", 100, 3_600_000);
     let words = table.read(source, "words", words);
     let enforce_quota = table.read(source, "enforce_quota", flag);
-    let super_digest = match table.place("super_digest") {
-        Some(_) => table.read(source, "super_digest", digest).map(Some),
-        None => Some(None),
-    };
+    let super_digest = maybe(source, table, "super_digest", digest);
+    let x509_super = maybe(source, table, "x509_super", words_of_a_name);
+    let sasl_super = maybe(source, table, "sasl_super", words_of_a_name);
+    let sasl_users = table.read(source, "sasl_users", users);
     let timeouts = read_timeouts(source, table);
     let (tick_ms, min_session_timeout_ms, max_session_timeout_ms) = timeouts?;
     let tokens = tokens?;
@@ -48,9 +52,71 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         connection_throttle: (tokens > 0).then_some(throttle),
         super_digest: super_digest?,
         enforce_quota: enforce_quota?,
+        x509_super: x509_super?,
+        sasl_users: sasl_users?,
+        sasl_super: sasl_super?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
     })
+}
+
+/// A setting that need not be there: Some(None) if it is not, None after a fault.
+fn maybe<T>(
+    source: &mut Source<'_>,
+    table: &Table<'_>,
+    key: &'static str,
+    read: impl Fn(&DeValue<'_>) -> Option<T>,
+) -> Option<Option<T>> {
+    if table.place(key).is_none() { Some(None) } else { table.read(source, key, read).map(Some) }
+}
+
+fn words_of_a_name(value: &DeValue<'_>) -> Option<String> {
+    text(value).filter(|name| !name.is_empty() && !name.contains(char::is_control))
+}
+
+/// Texts `NAME:PASSWORD`, each name once.
+fn users(value: &DeValue<'_>) -> Option<Users> {
+    let mut out = std::collections::BTreeMap::new();
+    for user in texts(value)? {
+        let (name, password) = user.split_once(':')?;
+        let fine = !name.is_empty() && !password.is_empty() && !user.contains(char::is_control);
+        if !fine || out.insert(name.to_owned(), password.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(Users::new(out))
+}
+
+/// The files of the door's TLS: its own, or those of `[tls]`. None if there are none, or after a fault.
+pub fn read_tls(
+    source: &mut Source<'_>,
+    file: &Path,
+    table: &Table<'_>,
+    nodes: Option<&Tls>,
+) -> Option<TlsFiles> {
+    let mut pem = |key| {
+        let own = maybe(source, table, key, |v| path(file, v).filter(|p| p.is_file()));
+        own.flatten()
+    };
+    let [cert, key, ca] = ["tls_cert", "tls_key", "tls_ca"].map(&mut pem);
+    let clients = table.read(source, "tls_client_certificates", |v| match v.as_str()? {
+        "need" => Some(ClientCertificates::Need),
+        "want" => Some(ClientCertificates::Want),
+        "none" => Some(ClientCertificates::None),
+        _ => None,
+    })?;
+    let (cert, key) = match (cert, key) {
+        (None, None) => (nodes?.cert.clone(), nodes?.key.clone()),
+        (cert, key) => (cert?, key?),
+    };
+    let ca = ca.or_else(|| nodes.map(|tls| tls.ca.clone()));
+    let ca = if clients == ClientCertificates::None { ca.unwrap_or_default() } else { ca? };
+    Some(TlsFiles { cert, key, ca, clients })
+}
+
+/// Whether everybody who comes in has shown a certificate.
+pub fn clients_are_known(files: &TlsFiles) -> bool {
+    files.clients == ClientCertificates::Need
 }
 
 /// Tick, shortest and longest session timeout, in milliseconds.

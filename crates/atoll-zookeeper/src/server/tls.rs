@@ -1,0 +1,139 @@
+//! TLS for clients: the certificate of the door, and who a client's certificate says it is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::figures::{ConnectionFigures, Refusal};
+use super::{Shared, handshake, subject};
+use crate::watch::ConnectionId;
+
+/// A client finishes its TLS handshake within this time.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// What is asked of clients: ZooKeeper's `ssl.clientAuth`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// Every client must have one.
+    Need,
+    /// A client that has one is known by it.
+    Want,
+    /// None are asked for.
+    None,
+}
+
+/// Where the PEM files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The door's certificate, then intermediates.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities that clients' certificates must come from; not read if none are asked for.
+    pub ca: PathBuf,
+    /// What is asked of clients.
+    pub clients: ClientCertificates,
+}
+
+/// TLS could not be set up. Nothing listens.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file could not be read, or is not PEM of the right kind.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was wrong.
+        error: rustls::pki_types::pem::Error,
+    },
+    /// Authorities that cannot be used.
+    #[error("{}: {words}", path.display())]
+    Authority {
+        /// Which file.
+        path: PathBuf,
+        /// What was wrong.
+        words: String,
+    },
+    /// Certificate and key do not go together, or the key is of no known kind.
+    #[error("{} with {}: {error}", cert.display(), key.display())]
+    Pair {
+        /// The certificate.
+        cert: PathBuf,
+        /// The key.
+        key: PathBuf,
+        /// What was wrong.
+        error: rustls::Error,
+    },
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |error| TlsError::File { path: path.to_owned(), error };
+    CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn verifier(files: &TlsFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let failed = |words: String| TlsError::Authority { path: files.ca.clone(), words };
+    if files.clients == ClientCertificates::None {
+        return Ok(Arc::new(NoClientAuth));
+    }
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&files.ca)? {
+        roots.add(authority).map_err(|e| failed(e.to_string()))?;
+    }
+    let ring = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), ring);
+    let builder = match files.clients {
+        ClientCertificates::Want => builder.allow_unauthenticated(),
+        _ => builder,
+    };
+    builder.build().map_err(|e| failed(e.to_string()))
+}
+
+/// Reads the files.
+///
+/// # Errors
+/// They cannot be used.
+pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| TlsError::File { path: files.key.clone(), error })?;
+    let pair = |error| TlsError::Pair { cert: files.cert.clone(), key: files.key.clone(), error };
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(pair)?
+        .with_client_cert_verifier(verifier(files)?)
+        .with_single_cert(certificates(&files.cert)?, key)
+        .map_err(pair)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Serves a connection over TLS until it ends.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    id: ConnectionId,
+    figures: Arc<ConnectionFigures>,
+) {
+    let words = match tokio::time::timeout(WITHIN, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+            if let Some(name) = certificate.and_then(|c| subject::rfc2253(c)) {
+                // The first one counts, and there is one.
+                let _ = figures.subject.set(name);
+            }
+            return handshake::serve(shared, stream, id, figures).await;
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no handshake within {WITHIN:?}"),
+    };
+    shared.figures.refuse(Refusal::Tls);
+    shared.connections().remove(&id);
+    tracing::info!(peer = %figures.peer, "a ZooKeeper client's TLS: {words}");
+}
