@@ -8,6 +8,8 @@ import sys
 import venv
 
 KAZOO = "2.11.0"
+# What kazoo speaks SASL with.
+PURE_SASL = "0.6.2"
 
 
 def cache():
@@ -32,3 +34,8 @@ def this_or_again(module, name, *packages):
 def kazoo_or_again():
     """The same for kazoo."""
     this_or_again("kazoo", f"kazoo-{KAZOO}", f"kazoo=={KAZOO}")
+
+
+def kazoo_with_sasl_or_again():
+    """The same for kazoo with SASL."""
+    this_or_again("puresasl", f"kazoo-{KAZOO}-sasl-{PURE_SASL}", f"kazoo=={KAZOO}", f"pure-sasl=={PURE_SASL}")

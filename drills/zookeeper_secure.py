@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""kazoo against a node that asks who its clients are: a port with TLS and certificates, and SASL.
+
+Certificates are made by the program `openssl`. The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`).
+"""
+
+import socket
+import subprocess
+
+from zookeeper_venv import kazoo_with_sasl_or_again
+
+kazoo_with_sasl_or_again()
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+
+from cluster import Drill, Failed, need, poll, say
+
+# A client is connected, or refused, within this time, in seconds.
+WITHIN = 20
+
+
+def certificates(folder):
+    """An authority, the node's certificate, a client's, and one of an authority that nobody knows."""
+
+    def openssl(*args):
+        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
+
+    for authority in ["ca", "other"]:
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", f"{authority}.key", "-out", f"{authority}.pem",
+                "-subj", f"/CN={authority}")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name, authority in [("node", "ca"), ("client", "ca"), ("stranger", "other")]:
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/C=UN/O=Reef, Inc/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2",
+                "-extfile", "names", "-out", f"{name}.pem")
+
+
+def free_ports(count):
+    """Ports that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def connected(port, **how):
+    """A client that has a session."""
+    client = KazooClient(f"127.0.0.1:{port}", timeout=10, **how)
+    client.start(timeout=WITHIN)
+    return client
+
+
+def refused(port, words, **how):
+    """A client that gets none."""
+    client = KazooClient(f"127.0.0.1:{port}", timeout=10, connection_retry={"max_tries": 0}, **how)
+    try:
+        client.start(timeout=3)
+        # kazoo has a session before it has proved who it is.
+        client.exists_async("/").get(timeout=3)
+    except Exception as error:  # Which one depends on how far it came.
+        say(f"  refused: {words} ({type(error).__name__})")
+    else:
+        raise Failed(f"{words} was let in")
+    finally:
+        client.stop()
+        client.close()
+
+
+def run_checks(drill, plain, tls, folder):
+    """All of them, against one node."""
+    pem = {"use_ssl": True, "ca": str(folder / "ca.pem")}
+    mine = {**pem, "certfile": str(folder / "client.pem"), "keyfile": str(folder / "client.key")}
+    subject = "CN=client,O=Reef\\, Inc,C=UN"
+
+    known, anybody = connected(tls, **mine), connected(plain)
+    known.create("/tls", b"1", acl=[make_acl("x509", subject, all=True)])
+    need(known.get("/tls")[0] == b"1", "who has the certificate reads what it wrote")
+    try:
+        anybody.get("/tls")
+        raise Failed("a client without the certificate read what only its holder may")
+    except zk.NoAuthError:
+        pass
+    large = bytes(900_000)
+    known.set("/tls", large)
+    need(known.get("/tls")[0] == large, "large data comes back over TLS")
+    say("  a certificate is who a client is, over TLS")
+    refused(tls, "a client without a certificate", **pem)
+    refused(tls, "a certificate of another authority", **pem, certfile=str(folder / "stranger.pem"), keyfile=str(folder / "stranger.key"))
+
+    def sasl(password):
+        return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": "bob", "password": password}}
+
+    bob = connected(plain, **sasl("se:cret"))
+    bob.create("/sasl", b"1", acl=[make_acl("sasl", "bob", all=True)])
+    need(bob.get("/sasl")[0] == b"1", "bob reads what only bob may")
+    try:
+        anybody.get("/sasl")
+        raise Failed("a client without a password read what only bob may")
+    except zk.NoAuthError:
+        pass
+    say("  a password is who a client is, by SASL DIGEST-MD5")
+    refused(plain, "a wrong password", **sasl("secret"))
+    admin = connected(tls, **mine, **sasl("se:cret"))
+    need(admin.get("/sasl")[0] == b"1" and admin.get("/tls")[0] == large, "a client may be both")
+    for client in [known, anybody, bob, admin]:
+        client.stop()
+        client.close()
+    drill.result["refused"] = 3
+
+
+def body(drill):
+    folder = drill.folder
+    certificates(folder)
+    grpc, peer, metrics, plain, tls = free_ports(5)
+    config = folder / "node.toml"
+    config.write_text(
+        f'[node]\ndata = "data"\n[listen]\ngrpc = "127.0.0.1:{grpc}"\npeer = "127.0.0.1:{peer}"\nmetrics = "127.0.0.1:{metrics}"\n'
+        f'zookeeper = "127.0.0.1:{plain}"\nzookeeper_tls = "127.0.0.1:{tls}"\n[zookeeper]\ntls_cert = "node.pem"\ntls_key = "node.key"\n'
+        'tls_ca = "ca.pem"\nsasl_users = ["bob:se:cret"]\n'
+    )
+    with open(folder / "node.out", "wb") as out:
+        node = subprocess.Popen([drill.binary, "serve", "--config", config], stdout=out, stderr=out)
+    try:
+
+        def up():
+            need(node.poll() is None, "the node runs")
+            return b"ready" in (folder / "node.out").read_bytes()
+
+        poll("the node is ready", 60, up)
+        run_checks(drill, plain, tls, folder)
+    finally:
+        node.terminate()
+        node.wait(timeout=60)
+
+
+if __name__ == "__main__":
+    Drill("zookeeper-secure", __doc__).run(body)
