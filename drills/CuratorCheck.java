@@ -6,6 +6,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -123,6 +124,13 @@ public class CuratorCheck {
         for (Future<?> one : running) {
             one.get(2 * WITHIN_S, TimeUnit.SECONDS);
         }
+    }
+
+    /** Returns once the client's server has all that was done before. */
+    static void synced(CuratorFramework client, String path) throws Exception {
+        CompletableFuture<Integer> code = new CompletableFuture<>();
+        client.sync().inBackground((c, event) -> code.complete(event.getResultCode())).forPath(path);
+        equal(code.get(WITHIN_S, TimeUnit.SECONDS), KeeperException.Code.OK.intValue(), "a sync");
     }
 
     static byte[] bytes(String text) {
@@ -268,6 +276,8 @@ public class CuratorCheck {
                 }
             }
         });
+        // The last increment may be another client's: a read sees it for certain only behind a sync.
+        synced(clients.get(0), bench.root);
         long value = new DistributedAtomicLong(clients.get(0), bench.root + "/long", new RetryNTimes(1_000, 5)).get().postValue();
         int more = unknown.get() + bench.suspended.get();
         need(value >= done.get() && value <= done.get() + more, value + " counted, " + done.get() + " done, up to " + more + " more");

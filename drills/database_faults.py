@@ -190,7 +190,7 @@ def much_log(drill):
         node.remove()
     say(f"kill -9 with {drill.args.log_megabytes} MB of log beyond the last commit: the last row is read {seconds:.2f} s after the start")
     drill.result.update(serving_seconds=round(seconds, 2), log_megabytes=drill.args.log_megabytes)
-    need(drill.args.quick or seconds <= SERVING_WITHIN_S, f"serving after {seconds:.2f} s; promised: {SERVING_WITHIN_S} s")
+    drill.promise(seconds <= SERVING_WITHIN_S, f"serving after {seconds:.2f} s; promised: {SERVING_WITHIN_S} s")
     return ("much log", f"{drill.args.log_megabytes} MB beyond the last commit, journal {journal / 1e6:.0f} MB", f"serving after {seconds:.2f} s")
 
 
@@ -225,8 +225,7 @@ def much_data(drill):
     put, get = (seen["large"][f"{kind}_p99_ms"] / seen["small"][f"{kind}_p99_ms"] for kind in ("put", "get"))
     drill.result.update(resident_at_most=most, put_p99_times=round(put, 2), get_p99_times=round(get, 2))
     need(most <= RESIDENT_BYTES, f"{most} bytes resident; promised: {RESIDENT_BYTES}")
-    # A short run's few thousand operations on a busy machine say nothing of a quantile.
-    need(drill.args.quick or (put <= PUT_P99_TIMES and get <= GET_P99_TIMES), f"p99 of put {put:.2f} times, of get {get:.2f} times")
+    drill.promise(put <= PUT_P99_TIMES and get <= GET_P99_TIMES, f"p99 of put {put:.2f} times, of get {get:.2f} times")
     return ("much data", f"{drill.args.large_megabytes} MB, at most {most / 1e6:.0f} MB resident", f"p99 of put {put:.2f} times, of get {get:.2f} times")
 
 

@@ -3,6 +3,7 @@
 Run by zookeeper_kazoo.py. They were held against Apache ZooKeeper 3.9 as well, which must pass them, too.
 """
 
+import contextlib
 import datetime
 import itertools
 import subprocess
@@ -313,13 +314,14 @@ def own_writes(bench):
 def watchers(bench):
     """kazoo's own watchers: they register again and again."""
     c, other = bench.main, bench.client()
-    c.create("/ww", b"0")
+    c.retry(c.create, "/ww", b"0")
     seen, children = [], []
     c.DataWatch("/ww", lambda data, stat: seen.append(data))
     c.ChildrenWatch("/ww", lambda names: children.append(sorted(names)))
     for number in range(1, 21):
-        other.set("/ww", b"%d" % number)
-        other.create(f"/ww/{number:02}", b"")
+        other.retry(other.set, "/ww", b"%d" % number)
+        with contextlib.suppress(zk.NodeExistsError):  # A create whose answer was lost is done again.
+            other.retry(other.create, f"/ww/{number:02}", b"")
     soon("the last value", lambda: seen[-1] == b"20")
     soon("all children", lambda: len(children[-1]) == 20)
 

@@ -241,9 +241,13 @@ class Operator:
         self.done += count
         return asked
 
+    def node_of(self, broker):
+        """The node that a broker is connected to, once it is connected: it may be on its way from the node killed before."""
+        session = self.kafka.brokers[broker].session()
+        return poll(f"broker {broker} is connected", WITHIN, lambda: holder(self.ensemble, session), every=0.05)
+
     def kill_node(self, words, number, move):
         """Kills a node of the ensemble; changes things meanwhile."""
-        need(number is not None, f"{words}: nobody knows which")
         pids, _ = self.ensemble.signal([number])
         began = time.monotonic()
         if move:
@@ -255,8 +259,7 @@ class Operator:
 
     def stop_node(self):
         """Stops the controller's node for twice the session's timeout; changes things meanwhile."""
-        number = holder(self.ensemble, self.kafka.brokers[self.kafka.controller()].session())
-        need(number is not None, "nobody knows the controller's node")
+        number = self.node_of(self.kafka.controller())
         self.ensemble.signal([number], signal.SIGSTOP)
         began = time.monotonic()
         asked = self.change(self.drill.args.changes)
@@ -269,9 +272,9 @@ class Operator:
         """Every kind of node once."""
         kafka = self.kafka
         controller = kafka.controller()
-        self.kill_node("the controller's node", holder(self.ensemble, kafka.brokers[controller].session()), move=False)
+        self.kill_node("the controller's node", self.node_of(controller), move=False)
         other = self.drill.random.choice([number for number in kafka.brokers if number != controller])
-        self.kill_node("a broker's node, move the log", holder(self.ensemble, kafka.brokers[other].session()), move=True)
+        self.kill_node("a broker's node, move the log", self.node_of(other), move=True)
         self.kill_node("the sequencer's node, move the log", self.ensemble.sequencer(LOG), move=True)
 
     def kill_controller(self):
