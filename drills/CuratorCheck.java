@@ -434,6 +434,7 @@ public class CuratorCheck {
         checks.put("persistent, TTL, group nodes", CuratorCheck::keptNodes);
         checks.put("transactions, protected creates", CuratorCheck::transactions);
         long until = System.currentTimeMillis() + (args.length > 1 ? Integer.parseInt(args[1]) * 1000L : 0);
+        Map<String, Double> took = new TreeMap<>();
         int rounds = 0;
         int suspended = 0;
         try (Bench watched = new Bench()) {
@@ -441,6 +442,7 @@ public class CuratorCheck {
             System.out.println("session " + Long.toHexString(main.getZookeeperClient().getZooKeeper().getSessionId()));
             do {
                 for (Map.Entry<String, Check> check : checks.entrySet()) {
+                    long began = System.nanoTime();
                     try (Bench bench = new Bench()) {
                         check.getValue().run(bench);
                         equal(bench.lost.get(), 0, "sessions lost");
@@ -449,12 +451,15 @@ public class CuratorCheck {
                     } catch (Throwable error) {
                         throw new AssertionError(check.getKey() + ": " + error, error);
                     }
+                    took.merge(check.getKey(), (System.nanoTime() - began) / 1e9, Math::max);
                 }
                 rounds++;
             } while (System.currentTimeMillis() < until);
             equal(watched.lost.get(), 0, "sessions lost");
         }
-        System.out.println(rounds + " rounds of " + checks.size() + " checks, " + suspended + " connections lost, no session");
+        String longest = took.entrySet().stream().max(Map.Entry.comparingByValue()).map(one -> String.format("%s %.1f s", one.getKey(), one.getValue())).get();
+        System.err.println(took);
+        System.out.println(rounds + " rounds of " + checks.size() + " checks, " + suspended + " connections lost, no session; the longest: " + longest);
         System.exit(0);
     }
 }

@@ -27,7 +27,7 @@ def index_lines():
             # By its name: a compressed index has whole stretches of the text in it, too.
             data = path.read_bytes() if path.name.endswith("_Packages") else uncompressed(path)
             if data.count(b"\nPackage: ") > 100:
-                return data.rstrip(b"\n").split(b"\n"), f"the Debian package index ({path.name})"
+                return data.rstrip(b"\n").split(b"\n"), f"the Debian package index ({path.name.rpartition('_dists_')[2]})"
     lines = []
     for n in range(20_000):
         name = hashlib.sha256(b"%d" % n).hexdigest()

@@ -27,7 +27,7 @@ def index_lines():
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             data = uncompressed(path)
             if data.count(b"\nPackage: ") > 100:
-                return data.splitlines(), f"the Debian package index ({path.name})"
+                return data.splitlines(), f"the Debian package index ({path.name.rpartition('_dists_')[2]})"
     lines = []
     for n in range(20_000):
         lines += [b"Package: lib%d" % (n * 7919 % 20_000), b"Version: %d.%d-1" % (n % 17, n % 7), b"Section: section %d" % (n % 40)]

@@ -1,11 +1,11 @@
 """Java programs for drills: their libraries from Maven Central, compiling, running. Needs a JDK and mvn."""
 
-import os
 import pathlib
 import shutil
 import subprocess
 
 from cluster import NotRun
+from zookeeper_venv import cache, fetching
 
 HERE = pathlib.Path(__file__).resolve().parent
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -22,15 +22,14 @@ def jars(name, *wanted):
     """The class path of libraries, each `group:artifact:version`, with all that they need; fetched once under this name."""
     if not all(shutil.which(tool) for tool in ("java", "javac", "mvn")):
         raise NotRun("java, javac and mvn are needed")
-    cache = pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
-    folder = cache / name
+    folder = cache() / name
     pom = POM % "\n".join(DEPENDENCY % tuple(one.split(":")) for one in wanted)
     fetched = folder / "fetched"
     if not fetched.is_file() or fetched.read_text() != pom:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "pom.xml").write_text(pom)
-        subprocess.run(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], cwd=folder, check=True, capture_output=True)
+        fetching(["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], cwd=folder)
         fetched.write_text(pom)
     return f"{folder}/lib/*"
 

@@ -5,7 +5,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import venv
+
+from cluster import Failed
 
 KAZOO = "2.11.0"
 # What kazoo speaks SASL with.
@@ -17,6 +20,17 @@ def cache():
     return pathlib.Path(os.environ.get("ATOLL_DRILL_CACHE") or pathlib.Path.home() / ".cache" / "atoll-drills")
 
 
+def fetching(command, **kwargs):
+    """Runs what fetches from a registry, up to three times: a machine that starts cold has its bad moments, too."""
+    for left in (2, 1, 0):
+        done = subprocess.run(command, capture_output=True, text=True, **kwargs)
+        if done.returncode == 0:
+            return
+        if left:
+            time.sleep(5)
+    raise Failed(f"{' '.join(map(str, command))}: {(done.stdout + done.stderr)[-600:]}")
+
+
 def this_or_again(module, name, *packages):
     """Goes on if a module can be imported; else starts the program anew in an interpreter that has these packages."""
     if importlib.util.find_spec(module):
@@ -26,7 +40,7 @@ def this_or_again(module, name, *packages):
     done = folder / "installed"
     if not done.is_file():
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        fetching([python, "-m", "pip", "install", "--quiet", *packages])
         done.touch()
     os.execv(python, [str(python), *sys.argv])
 
