@@ -1,10 +1,11 @@
-//! When the cluster answers: every node does, and the registers of the logs do through it.
+//! When the cluster answers: every node does, the registers of the logs do through it, and it knows that all have joined.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-use atoll_client::proto::ListLogsRequest;
+use atoll_client::proto::cluster_service_client::ClusterServiceClient;
 use atoll_client::proto::log_service_client::LogServiceClient;
+use atoll_client::proto::{ListLogsRequest, NodeListRequest};
 use tonic::transport::Endpoint;
 
 use super::plan::Plan;
@@ -14,23 +15,31 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Time for one question.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Ready once each node has answered a question that needs a majority of the registers. `why_not` holds what the node
-/// that is asked now said last.
+/// Ready once each node has answered a question that needs a majority of the registers, and knows of no child that has
+/// still to join: what is asked of the cluster next is refused by none of them for that. `why_not` holds what the node that
+/// is asked now said last.
 pub async fn cluster_answers(plan: &Plan, why_not: &Cell<String>) {
     for node in &plan.nodes {
-        while let Err(why) = ask(&node.config.grpc).await {
+        while let Err(why) = ask(&node.config.grpc, plan).await {
             why_not.set(format!("node {}: {why}", node.id));
             tokio::time::sleep(ASK_EVERY).await;
         }
     }
 }
 
-async fn ask(grpc: &str) -> Result<(), String> {
+async fn ask(grpc: &str, plan: &Plan) -> Result<(), String> {
     let ask = async {
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
         let channel = endpoint.connect().await.map_err(|_| "does not listen yet".to_owned())?;
-        let answer = LogServiceClient::new(channel).list_logs(ListLogsRequest {}).await;
-        answer.map(drop).map_err(|status| status.message().to_owned())
+        let said = |status: tonic::Status| status.message().to_owned();
+        LogServiceClient::new(channel.clone()).list_logs(ListLogsRequest {}).await.map_err(said)?;
+        let members = ClusterServiceClient::new(channel).node_list(NodeListRequest {}).await.map_err(said)?;
+        // Members that are no children of this process come when they like.
+        let ours = |id| plan.nodes.iter().any(|node| node.id == id);
+        match members.get_ref().nodes.iter().find(|member| member.state == "down" && ours(member.id)) {
+            Some(member) => Err(format!("of node {}: {}", member.id, member.reason)),
+            None => Ok(()),
+        }
     };
     match tokio::time::timeout(ASK_WITHIN, ask).await {
         Ok(answer) => answer,
