@@ -20,8 +20,8 @@ def free_port():
 class Apache:
     """One server alone, on loopback. Use as a context."""
 
-    def __init__(self, folder, **settings):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, folder, flags=(), **settings):
+        self.folder, self.flags = pathlib.Path(folder), flags
         self.host = f"127.0.0.1:{free_port()}"
         self.settings = settings
         self.process = None
@@ -42,7 +42,7 @@ class Apache:
         }
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        command = ["java", "-Xmx512m", "-cp", library(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config]
+        command = ["java", "-Xmx512m", *self.flags, "-cp", library(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config]
         with open(self.folder / "server.log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         atexit.register(end, self.process)

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""kazoo against a node that asks who its clients are: a port with TLS and certificates, and SASL.
+"""kazoo and the Java client against a node that asks who its clients are: a port with TLS and certificates, and SASL DIGEST-MD5.
 
-Certificates are made by the program `openssl`. The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`).
+Each with right and wrong certificates and passwords. `--control 1` asks the same of a server of Apache ZooKeeper. Certificates are made
+by the program `openssl`. The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`) and fetches ZooKeeper's jars from
+Maven Central; without a JDK and mvn the Java client is left out, which the result says.
 """
 
+import contextlib
+import logging
 import socket
 import subprocess
 
@@ -15,8 +19,13 @@ from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from cluster import Drill, Failed, need, poll, say
+from cluster import Drill, Failed, NotRun, need, poll, say
+from zookeeper_apache import Apache
+from zookeeper_java import library
+from zookeeper_maven import compiled, java
 
+# It tells of every lost connection otherwise.
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 # A client is connected, or refused, within this time, in seconds.
 WITHIN = 20
 
@@ -35,6 +44,8 @@ def certificates(folder):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/C=UN/O=Reef, Inc/CN={name}")
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "2",
                 "-extfile", "names", "-out", f"{name}.pem")
+        # As Java takes them.
+        (folder / f"{name}-both.pem").write_text("".join((folder / f"{name}.{part}").read_text() for part in ("pem", "key")))
 
 
 def free_ports(count):
@@ -69,8 +80,8 @@ def refused(port, words, **how):
         client.close()
 
 
-def run_checks(drill, plain, tls, folder):
-    """All of them, against one node."""
+def run_checks(plain, tls, folder):
+    """What kazoo finds; how many clients were refused."""
     pem = {"use_ssl": True, "ca": str(folder / "ca.pem")}
     mine = {**pem, "certfile": str(folder / "client.pem"), "keyfile": str(folder / "client.key")}
     subject = "CN=client,O=Reef\\, Inc,C=UN"
@@ -108,13 +119,14 @@ def run_checks(drill, plain, tls, folder):
     for client in [known, anybody, bob, admin]:
         client.stop()
         client.close()
-    drill.result["refused"] = 3
+    return 3
 
 
-def body(drill):
+@contextlib.contextmanager
+def one_node(drill, plain, tls):
+    """A node of Atoll."""
     folder = drill.folder
-    certificates(folder)
-    grpc, peer, metrics, plain, tls = free_ports(5)
+    grpc, peer, metrics = free_ports(3)
     config = folder / "node.toml"
     config.write_text(
         f'[node]\ndata = "data"\n[listen]\ngrpc = "127.0.0.1:{grpc}"\npeer = "127.0.0.1:{peer}"\nmetrics = "127.0.0.1:{metrics}"\n'
@@ -130,11 +142,49 @@ def body(drill):
             return b"ready" in (folder / "node.out").read_bytes()
 
         poll("the node is ready", 60, up)
-        run_checks(drill, plain, tls, folder)
+        yield
     finally:
         node.terminate()
         node.wait(timeout=60)
 
 
+def apache(drill, plain, tls):
+    """The same of Apache ZooKeeper."""
+    jaas = drill.folder / "jaas.conf"
+    jaas.write_text('Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_bob="se:cret"; };\n')
+    stores = {"keyStore": "node-both.pem", "trustStore": "ca.pem"}
+    ssl = {f"ssl.{store}.{what}": value for store, name in stores.items() for what, value in (("location", drill.folder / name), ("type", "PEM"))}
+    settings = {"clientPort": plain, "secureClientPort": tls, "secureClientPortAddress": "127.0.0.1",
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider", **ssl}
+    server = Apache(drill.folder / "control", flags=[f"-Djava.security.auth.login.config={jaas}"], **settings)
+    server.host = f"127.0.0.1:{plain}"
+    return server
+
+
+def java_checks(drill, path, plain, tls):
+    """What the Java client finds."""
+    done = java(path, "SecureCheck", f"127.0.0.1:{plain}", f"127.0.0.1:{tls}", drill.folder)
+    need(done.returncode == 0, f"the Java client: {done.stdout[-500:]} {done.stderr[-2500:]}")
+    for line in done.stdout.splitlines():
+        say(f"  java: {line}")
+    return sum(line.startswith("refused: ") for line in done.stdout.splitlines())
+
+
+def body(drill):
+    certificates(drill.folder)
+    try:
+        path = compiled(drill, library(), "SecureCheck.java")
+    except NotRun as words:
+        if drill.args.control:
+            raise
+        path = None
+        say(f"  without the Java client: {words}")
+    plain, tls = free_ports(2)
+    with (apache if drill.args.control else one_node)(drill, plain, tls):
+        drill.result["refused"] = run_checks(plain, tls, drill.folder)
+        drill.result["refused_java"] = java_checks(drill, path, plain, tls) if path else "not run"
+
+
 if __name__ == "__main__":
-    Drill("zookeeper-secure", __doc__).run(body)
+    Drill("zookeeper-secure", __doc__, control=(0, 0, "1: a server of Apache ZooKeeper instead of Atoll")).run(body)
