@@ -14,7 +14,7 @@ import uuid
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType
+from kazoo.protocol.states import EventType, KazooState
 from kazoo.recipe.barrier import Barrier, DoubleBarrier
 from kazoo.recipe.cache import TreeCache
 from kazoo.recipe.lease import MultiNonBlockingLease, NonBlockingLease
@@ -40,7 +40,7 @@ class Bench:
         self.clients = []
         self.root = f"/check-{uuid.uuid4().hex[:12]}"
         self.plain = self.client(chroot=False)
-        self.plain.retry(self.plain.create, self.root)
+        made(self.plain, self.root)
         self.main = self.client()
 
     def client(self, chroot=True, hosts=None, **kwargs):
@@ -60,6 +60,12 @@ class Bench:
                 client.close()
             except Exception:  # A client whose ensemble is gone has nothing left to close.
                 pass
+
+
+def made(client, path, data=b"", **how):
+    """Creates a node. If the answer is lost it is done again, and may find itself."""
+    with contextlib.suppress(zk.NodeExistsError):
+        client.retry(client.create, path, data, **how)
 
 
 def gets(error, call, *args, **kwargs):
@@ -314,14 +320,13 @@ def own_writes(bench):
 def watchers(bench):
     """kazoo's own watchers: they register again and again."""
     c, other = bench.main, bench.client()
-    c.retry(c.create, "/ww", b"0")
+    made(c, "/ww", b"0")
     seen, children = [], []
     c.DataWatch("/ww", lambda data, stat: seen.append(data))
     c.ChildrenWatch("/ww", lambda names: children.append(sorted(names)))
     for number in range(1, 21):
         other.retry(other.set, "/ww", b"%d" % number)
-        with contextlib.suppress(zk.NodeExistsError):  # A create whose answer was lost is done again.
-            other.retry(other.create, f"/ww/{number:02}", b"")
+        made(other, f"/ww/{number:02}")
     soon("the last value", lambda: seen[-1] == b"20")
     soon("all children", lambda: len(children[-1]) == 20)
 
@@ -398,14 +403,14 @@ def expiry(bench):
 
 
 def in_threads(*calls, within=WITHIN * 2):
-    """Runs calls side by side; fails if one does, or hangs."""
+    """Runs calls side by side; fails if one does, or hangs. Fails as the first one did, if that lost an answer."""
     failed = []
 
     def run(call):
         try:
             call()
         except BaseException as error:  # Told below, with all others.
-            failed.append(repr(error))
+            failed.append(error)
 
     threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
     for thread in threads:
@@ -413,7 +418,9 @@ def in_threads(*calls, within=WITHIN * 2):
     for thread in threads:
         thread.join(within)
         need(not thread.is_alive(), "a recipe hangs")
-    need(not failed, "; ".join(failed))
+    if failed and isinstance(failed[0], zk.ConnectionLoss):
+        raise failed[0]
+    need(not failed, "; ".join(map(repr, failed)))
 
 
 def locks(bench):
@@ -477,7 +484,7 @@ def elections(bench):
 
 
 def undisturbed(bench, count, recipe):
-    """Runs `recipe(client, attempt)`, which waits for a watch without end.
+    """Runs `recipe(client, attempt)`, which a lost connection may end, or keep waiting for a watch without end.
 
     kazoo forgets its watches where a connection is lost: then all begin anew.
     """
@@ -488,8 +495,8 @@ def undisturbed(bench, count, recipe):
             client.add_listener(lost.append)
         try:
             return in_threads(*[lambda c=client: recipe(c, attempt) for client in clients], within=WITHIN / 4)
-        except Failed:
-            if not lost or time.monotonic() > until:
+        except (Failed, zk.ConnectionLoss):
+            if not lost or KazooState.LOST in lost or time.monotonic() > until:
                 raise
         for client in clients:
             client.stop()
@@ -571,22 +578,24 @@ def parties(bench):
 
 def partitioners(bench):
     """A set divided among those who are there."""
-    a, b = bench.client(), bench.client()
-    parts = [SetPartitioner(c, "/parts", set(range(6)), identifier=f"m{i}", time_boundary=0.5) for i, c in enumerate((a, b))]
+    parts = {}
 
-    def settle(part):
+    def settle(client, attempt):
+        mine = SetPartitioner(client, f"/parts-{attempt}", set(range(6)), identifier=f"m{client.client_id[0]}", time_boundary=0.5)
+        parts.setdefault(attempt, []).append(mine)
         until = time.monotonic() + WITHIN
-        while not part.acquired:
-            need(time.monotonic() < until and not part.failed, f"a partitioner is {part.state}")
-            if part.release:
-                part.release_set()
-            elif part.allocating:
-                part.wait_for_acquire(1)
+        while not (mine.acquired and len(list(mine)) == 3):
+            need(time.monotonic() < until and not mine.failed, f"a partitioner is {mine.state} and has {list(mine)}")
+            if mine.release:
+                mine.release_set()
+            elif mine.allocating:
+                mine.wait_for_acquire(1)
             time.sleep(0.05)
 
-    in_threads(*[lambda p=p: settle(p) for p in parts])
-    equal(sorted(list(parts[0]) + list(parts[1])), list(range(6)), "all parts, each once")
-    for part in parts:
+    undisturbed(bench, 2, settle)
+    settled = parts[max(parts)]
+    equal(sorted(itertools.chain(*settled)), list(range(6)), "all parts, each once")
+    for part in settled:
         part.finish()
 
 
@@ -603,14 +612,14 @@ def leases(bench):
 def caches(bench):
     """A tree, followed."""
     c, other = bench.main, bench.client()
-    c.create("/tree", b"")
+    made(c, "/tree")
     cache = TreeCache(c, "/tree")
     cache.start()
-    other.create("/tree/a/b", b"1", makepath=True)
+    made(other, "/tree/a/b", b"1", makepath=True)
     soon("the cache has it", lambda: cache.get_data("/tree/a/b") and cache.get_data("/tree/a/b").data == b"1")
-    other.set("/tree/a/b", b"2")
+    other.retry(other.set, "/tree/a/b", b"2")
     soon("the cache has the change", lambda: cache.get_data("/tree/a/b").data == b"2")
-    other.delete("/tree/a", recursive=True)
+    other.retry(other.delete, "/tree/a", recursive=True)
     soon("the cache has lost it", lambda: cache.get_children("/tree") == frozenset())
     cache.close()
 

@@ -12,48 +12,65 @@ from zookeeper_venv import kazoo_or_again
 
 kazoo_or_again()
 
+from kazoo.exceptions import ConnectionLoss
+
 from alone import Alone
 from cluster import Cluster, Drill, Failed, say
 from zookeeper_checks import CHECKS, RECIPES, Bench
 from zookeeper_disturb import Disturber
 
 
-def run_checks(hosts, checks, words):
-    """Runs checks one after the other, each with clients of its own."""
-    failed = []
+def attempt(hosts, check):
+    """A check with clients of its own."""
+    bench = Bench(hosts)
+    try:
+        check(bench)
+    finally:
+        bench.close()
+
+
+def run_checks(hosts, checks, words, tries=1):
+    """Runs checks one after the other; how many had to begin anew.
+
+    With more tries than one a check that ends because an answer was lost begins anew: kazoo does not repeat all that a recipe does. What
+    does not hold, ends it.
+    """
+    failed, anew = [], 0
     for check in checks:
         began = time.monotonic()
-        bench = None
-        try:
-            bench = Bench(hosts)
-            check(bench)
-            say(f"  {words}: {check.__name__} ({time.monotonic() - began:.1f} s)")
-        except Exception as error:  # All checks run, and all that fail are told.
-            failed.append(f"{words}: {check.__name__}: {type(error).__name__}: {error}")
-            say("  FAILS", failed[-1])
-        finally:
-            if bench:
-                bench.close()
+        for left in reversed(range(tries)):
+            try:
+                attempt(hosts, check)
+                say(f"  {words}: {check.__name__} ({time.monotonic() - began:.1f} s)")
+                break
+            except Exception as error:  # All checks run, and all that fail are told.
+                if left and isinstance(error, ConnectionLoss):
+                    say(f"  {words}: {check.__name__}: an answer was lost, it begins anew")
+                    anew += 1
+                    continue
+                failed.append(f"{words}: {check.__name__}: {type(error).__name__}: {error}")
+                say("  FAILS", failed[-1])
+                break
     if failed:
         raise Failed("; ".join(failed))
-    return len(checks)
+    return anew
 
 
 def body(drill):
     if drill.args.hosts:
-        drill.result["checks"] = run_checks(drill.args.hosts, CHECKS, drill.args.hosts)
+        run_checks(drill.args.hosts, CHECKS, drill.args.hosts)
         return
+    drill.result.update(checks=len(CHECKS), recipes_disturbed=len(RECIPES))
     with Alone(drill.binary, drill.folder / "one" / "data") as node:
-        drill.result["one_node"] = run_checks(node.zookeeper(), CHECKS, "one node")
+        run_checks(node.zookeeper(), CHECKS, "one node")
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
-        drill.result["three_nodes"] = run_checks(cluster.zookeeper(), CHECKS, "three nodes")
+        run_checks(cluster.zookeeper(), CHECKS, "three nodes")
+        rounds, anew, until = 0, 0, time.monotonic() + drill.args.seconds
         with Disturber(cluster, drill.random) as disturber:
-            rounds, until = 0, time.monotonic() + drill.args.seconds
             while time.monotonic() < until:
-                run_checks(cluster.zookeeper(), RECIPES, "three nodes, one killed")
+                anew += run_checks(cluster.zookeeper(), RECIPES, "three nodes, one killed", tries=4)
                 rounds += 1
-        drill.result["rounds_disturbed"] = rounds
-        drill.result.update(kills=disturber.kills, moves=disturber.moves)
+        drill.result.update(rounds_disturbed=rounds, begun_anew=anew, kills=disturber.kills, moves=disturber.moves)
 
 
 if __name__ == "__main__":
