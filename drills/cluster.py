@@ -124,6 +124,7 @@ class Node:
         self.peer = row["peer"]
         self.metrics = row["metrics"]
         self.zookeeper = row["zookeeper"]
+        self.admin = row.get("zookeeper_admin")
         self.log = pathlib.Path(row["log"])
         self.config = pathlib.Path(row["config"])
 

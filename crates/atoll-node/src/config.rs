@@ -61,6 +61,8 @@ pub struct NodeConfig {
     pub zookeeper: Option<String>,
     /// The same with TLS, if anywhere, and its files.
     pub zookeeper_tls: Option<(String, ZooKeeperTls)>,
+    /// Where the commands of ZooKeeper's AdminServer are served, if anywhere.
+    pub zookeeper_admin: Option<String>,
     /// How that door behaves.
     pub zookeeper_options: ZooKeeperOptions,
     /// The members at the cluster's birth, this node among them or not; empty for a node that stands alone.
@@ -95,6 +97,7 @@ impl NodeConfig {
             metrics: None,
             zookeeper: None,
             zookeeper_tls: None,
+            zookeeper_admin: None,
             zookeeper_options: ZooKeeperOptions::default(),
             founders: BTreeMap::new(),
             tls: None,

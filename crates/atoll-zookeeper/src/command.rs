@@ -86,6 +86,43 @@ record! {
     }
 }
 
+record! {
+    /// A piece of a snapshot that is to be restored. The first one begins anew: what another upload has brought is gone.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Stage<'a> {
+        /// Which upload: a number that its node drew.
+        upload: i64,
+        /// Which piece, from 0.
+        piece: i32,
+        /// Its bytes.
+        data: Option<&'a [u8]>,
+    }
+}
+
+record! {
+    /// What an upload has brought takes the place of the tree.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Restore<'a> {
+        /// Which.
+        upload: i64,
+        /// How many pieces it has.
+        pieces: i32,
+        /// The hash at the end of the snapshot.
+        hash: Option<&'a [u8]>,
+    }
+}
+
+record! {
+    /// An upload is given up, if it is no further than that.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Discard {
+        /// Which.
+        upload: i64,
+        /// How many pieces it had when it was judged.
+        pieces: i32,
+    }
+}
+
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // See the records.
@@ -99,6 +136,9 @@ pub enum Command<'a> {
     Reap(Reap<'a>),
     /// The next zxid begins a new epoch (contracts X23): after a restore.
     RaiseEpoch,
+    Stage(Stage<'a>),
+    Restore(Restore<'a>),
+    Discard(Discard),
 }
 
 impl<'a> Command<'a> {
@@ -118,6 +158,9 @@ impl<'a> Command<'a> {
             6 => Command::TakeOver(Jute::read(&mut from)?),
             7 => Command::Reap(Jute::read(&mut from)?),
             8 => Command::RaiseEpoch,
+            11 => Command::Stage(Jute::read(&mut from)?),
+            12 => Command::Restore(Jute::read(&mut from)?),
+            13 => Command::Discard(Jute::read(&mut from)?),
             _ => return Err(JuteError::Unknown { what: "kind of a command", value: kind.into() }),
         })
     }
@@ -141,6 +184,9 @@ impl<'a> Command<'a> {
             Command::TakeOver(c) => put(6, &|out| c.write(out)),
             Command::Reap(c) => put(7, &|out| c.write(out)),
             Command::RaiseEpoch => put(8, &|_| {}),
+            Command::Stage(c) => put(11, &|out| c.write(out)),
+            Command::Restore(c) => put(12, &|out| c.write(out)),
+            Command::Discard(c) => put(13, &|out| c.write(out)),
         }
         out
     }

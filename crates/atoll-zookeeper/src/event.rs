@@ -60,6 +60,11 @@ pub enum Event {
         /// The change's.
         zxid: i64,
     },
+    /// Another tree has taken the place of the one that was there. The sessions that it brings are told behind this.
+    Restored {
+        /// The change's.
+        zxid: i64,
+    },
     /// A session is gone: closed or expired.
     SessionGone {
         /// Which.
@@ -76,6 +81,7 @@ impl Event {
             Event::Node { zxid, .. }
             | Event::SessionHeld { zxid, .. }
             | Event::Counted { zxid }
+            | Event::Restored { zxid }
             | Event::OverQuota { zxid, .. }
             | Event::SessionGone { zxid, .. } => *zxid,
         }

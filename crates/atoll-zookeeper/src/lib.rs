@@ -22,6 +22,7 @@ pub mod session;
 pub mod tree;
 pub mod watch;
 
+pub use server::admin::AdminOptions;
 pub use server::digest_md5::Users;
 pub use server::monitor::{Metric, exposition};
 pub use server::options::{ConnectionThrottle, Options};

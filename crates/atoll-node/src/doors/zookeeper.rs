@@ -8,7 +8,7 @@ use atoll_db::{Applications, Slot};
 use atoll_zookeeper::{Cluster, Door, Listening, ZooKeeper};
 
 pub use atoll_zookeeper::{
-    ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsError, TlsFiles, Users,
+    AdminOptions, ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsError, TlsFiles, Users,
 };
 
 use crate::assembly::NodeParts;
@@ -56,7 +56,22 @@ impl DatabaseDoor for ZooKeeperDoor {
             let door = Door::open(up.database.engine(slot), cluster, options)?;
             // The first call counts, and there is one.
             let _ = up.parts.zookeeper.set(door.clone());
-            Ok(Box::pin(door.serve_all(places, stopped(up.stopping))) as Serving)
+            let admin = match &up.config.zookeeper_admin {
+                Some(address) => Some(listen(&up.config, "ZooKeeper admin", address).await?),
+                None => None,
+            };
+            let commands = {
+                let (door, stop) = (door.clone(), stopped(up.stopping.clone()));
+                async move {
+                    if let Some(listener) = admin {
+                        door.serve_admin(listener, stop).await;
+                    }
+                }
+            };
+            let serving = door.serve_all(places, stopped(up.stopping));
+            Ok(Box::pin(async move {
+                tokio::join!(serving, commands);
+            }) as Serving)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
@@ -184,6 +184,8 @@ pub struct ConnectionFigures {
     pub peer: SocketAddr,
     /// Since when.
     pub since: Instant,
+    /// It came in by TLS.
+    pub is_secure: AtomicBool,
     /// The subject of its certificate, if it has shown one.
     pub subject: OnceLock<String>,
     /// Its session; 0 before it has one.
@@ -202,6 +204,7 @@ impl ConnectionFigures {
         ConnectionFigures {
             peer,
             since: Instant::now(),
+            is_secure: AtomicBool::new(false),
             subject: OnceLock::new(),
             session: AtomicI64::new(0),
             received: Count::default(),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_db::{Direction, Proposer};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Shared, frame};
+use super::{Shared, admin, frame};
 use crate::command::{Command, ExpireSession, Reap, TakeOver};
 use crate::session::keeper::{self, JUDGED_EVERY, Silent};
 use crate::session::state::TAKEN_AT_ONCE;
@@ -34,17 +34,23 @@ const REAPED_AT_ONCE: usize = 500;
 
 /// Runs as long as the door.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    tokio::join!(expire(&shared), take_over(&shared), reap(&shared), stay_in_touch(&shared));
+    tokio::join!(
+        expire(&shared),
+        take_over(&shared),
+        reap(&shared),
+        stay_in_touch(&shared),
+        admin::restore::give_up(&shared)
+    );
 }
 
-fn every(period: Duration) -> tokio::time::Interval {
+pub(crate) fn every(period: Duration) -> tokio::time::Interval {
     let mut interval = tokio::time::interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
 }
 
 /// Proposes a command and awaits its answer: whether it did something. False also where that is not known: it is judged anew.
-async fn did(shared: &Shared, command: &Command<'_>) -> bool {
+pub(crate) async fn did(shared: &Shared, command: &Command<'_>) -> bool {
     let Ok(proposed) = shared.engine.propose(command.to_bytes().into()) else { return false };
     match proposed.await {
         Ok(Ok(applied)) => applied.reply.is_ok_and(|answer| frame::head(&answer).err == 0),
@@ -107,7 +113,7 @@ async fn expire_one(shared: Arc<Shared>, silent: Silent) {
 
 /// How many of the living nodes have a lower id. What any one may do, the first does first, and the others only if it does not: it may
 /// have no such door.
-fn rank(shared: &Shared) -> usize {
+pub(crate) fn rank(shared: &Shared) -> usize {
     let me = shared.engine.proposer().node;
     shared.cluster.living().into_iter().filter(|node| *node < me).count()
 }

@@ -19,9 +19,11 @@
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
 //! | `words.rs` | the four-letter words |
+//! | `admin/` | ZooKeeper's AdminServer |
 //! | `figures.rs`, `latency.rs` | counts |
 //! | `monitor.rs` | all figures under ZooKeeper's names |
 
+pub mod admin;
 mod admission;
 mod connection;
 pub mod digest_md5;
@@ -196,6 +198,11 @@ impl Door {
     /// The figures of this door.
     pub fn metrics(&self) -> Vec<monitor::Metric> {
         monitor::metrics(&self.0)
+    }
+
+    /// Serves the admin commands over HTTP until `stop` is done. Whoever reaches the port may run them, but for those that carry the tree.
+    pub async fn serve_admin(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        admin::serve(self.0.clone(), listener, stop).await;
     }
 
     /// Serves connections until `stop` is done, and keeps the sessions of this node.

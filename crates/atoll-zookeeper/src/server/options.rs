@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::admin::AdminOptions;
 use super::digest_md5::Users;
 
 /// How a door behaves. The names in the comments are ZooKeeper's.
@@ -40,6 +41,8 @@ pub struct Options {
     pub enforce_quota: bool,
     /// `znode.container.checkIntervalMs`.
     pub reap_every: Duration,
+    /// The admin commands.
+    pub admin: AdminOptions,
 }
 
 /// A bucket of tokens: each new connection takes one, and none comes in while there is none.
@@ -78,6 +81,7 @@ impl Default for Options {
             sasl_super: None,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
+            admin: AdminOptions::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
@@ -123,6 +124,7 @@ pub(crate) async fn serve(
 ) {
     let words = match tokio::time::timeout(WITHIN, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => {
+            figures.is_secure.store(true, Ordering::Relaxed);
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             if let Some(name) = certificate.and_then(|c| subject::rfc2253(c)) {
                 // The first one counts, and there is one.

@@ -30,18 +30,11 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         // What Java keeps as a trace mask: nothing is traced that way here.
         "gtmk" | "stmk" => "0".to_owned(),
         "srst" => {
-            let figures = &shared.figures;
-            figures.received.reset();
-            figures.sent.reset();
-            figures.write_us.reset();
-            figures.read_us.reset();
+            set_back(shared, true);
             "Server stats reset.\n".to_owned()
         }
         "crst" => {
-            for connection in shared.connections().values() {
-                connection.received.reset();
-                connection.sent.reset();
-            }
+            set_back(shared, false);
             "Connection stats reset.\n".to_owned()
         }
         "srvr" => server(shared, false),
@@ -110,7 +103,8 @@ fn connections(shared: &Shared) -> String {
     out
 }
 
-fn configuration(shared: &Shared) -> String {
+/// Options by ZooKeeper's names.
+pub(crate) fn configuration(shared: &Shared) -> String {
     let (options, mut out) = (&shared.options, String::new());
     lines!(
         out,
@@ -200,16 +194,45 @@ fn session_of(shared: &Shared, id: u64) -> i64 {
     shared.connections().get(&id).map_or(0, |c| c.session.load(Ordering::Relaxed))
 }
 
-fn watches_by_connection(shared: &Shared) -> String {
+/// Sets counts back: those of the server, or those of its connections.
+pub(crate) fn set_back(shared: &Shared, server: bool) {
+    if server {
+        let figures = &shared.figures;
+        figures.received.reset();
+        figures.sent.reset();
+        figures.write_us.reset();
+        figures.read_us.reset();
+        return;
+    }
+    for connection in shared.connections().values() {
+        connection.received.reset();
+        connection.sent.reset();
+    }
+}
+
+/// What each connection watches, by its session.
+pub(crate) fn watches_of_connections(shared: &Shared) -> Vec<(i64, Vec<String>)> {
     let mut found = Vec::new();
     shared.watches.look(|table| {
         for (id, paths) in table.connections() {
             found.push((id, paths.into_iter().map(str::to_owned).collect::<Vec<_>>()));
         }
     });
+    found.into_iter().map(|(id, paths)| (session_of(shared, id), paths)).collect()
+}
+
+/// Which sessions watch each path.
+pub(crate) fn watches_of_paths(shared: &Shared) -> Vec<(String, Vec<i64>)> {
+    let mut found = Vec::new();
+    shared.watches.look(|table| found.extend(table.paths().map(|(path, ids)| (path.to_owned(), ids))));
+    let sessions = |ids: Vec<u64>| ids.into_iter().map(|id| session_of(shared, id)).collect();
+    found.into_iter().map(|(path, ids)| (path, sessions(ids.into_iter().collect()))).collect()
+}
+
+fn watches_by_connection(shared: &Shared) -> String {
     let mut out = String::new();
-    for (id, paths) in found {
-        lines!(out, "{:#x}", session_of(shared, id););
+    for (session, paths) in watches_of_connections(shared) {
+        lines!(out, "{session:#x}";);
         paths.iter().for_each(|path| {
             lines!(out, "\t{path}";);
         });
@@ -218,13 +241,11 @@ fn watches_by_connection(shared: &Shared) -> String {
 }
 
 fn watches_by_path(shared: &Shared) -> String {
-    let mut found = Vec::new();
-    shared.watches.look(|table| found.extend(table.paths().map(|(path, ids)| (path.to_owned(), ids))));
     let mut out = String::new();
-    for (path, ids) in found {
+    for (path, sessions) in watches_of_paths(shared) {
         lines!(out, "{path}";);
-        ids.into_iter().for_each(|id| {
-            lines!(out, "\t{:#x}", session_of(shared, id););
+        sessions.into_iter().for_each(|session| {
+            lines!(out, "\t{session:#x}";);
         });
     }
     out

@@ -100,6 +100,11 @@ impl Sessions {
     pub fn tell(&self, event: &Event) {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
+            // The clients come again: to this tree, and to those of its sessions that are told next.
+            Event::Restored { .. } => {
+                self.end_all(End::Closed);
+                lock(&self.held).clear();
+            }
             Event::SessionHeld { session, by, moves, timeout_ms, .. } if *by == self.me => {
                 let before = lock(&self.held).insert(*session, Held::new(*moves, *timeout_ms));
                 // Its client came back by another connection.

@@ -129,7 +129,7 @@ impl<K: Keys> State<'_, K> {
         Ok(SessionAnswer { session: asked.session, moves, timeout_ms: asked.timeout_ms })
     }
 
-    fn hold(&mut self, id: i64, session: Session, by_client: bool) {
+    pub(crate) fn hold(&mut self, id: i64, session: Session, by_client: bool) {
         let Session { timeout_ms, holder: by, moves, .. } = session;
         self.keys.put(&key::session(id), session.to_bytes());
         self.keys.put(&key::held(by, id), Vec::new());

@@ -78,6 +78,11 @@ fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> 
             0 => Err(ErrorCode::NoNode.into()),
             gone => Ok(count(gone)),
         },
+        Command::Stage(asked) => state.stage(asked).map(|()| Vec::new()).map_err(Refused::from),
+        Command::Restore(asked) => {
+            state.restore(asked, at.proposer).map(|()| Vec::new()).map_err(Refused::from)
+        }
+        Command::Discard(asked) => state.discard(asked).map(|()| Vec::new()).map_err(Refused::from),
         Command::RaiseEpoch => {
             state.raise_epoch(state.counters.zxid)?;
             state.keys.emit(Event::Counted { zxid: state.zxid });

@@ -10,6 +10,9 @@
 //! | `s` session | the session |
 //! | `h` node incarnation session | the session is held there |
 //! | `z` | the counters |
+//! | `r` | the zxid of the last restore |
+//! | `u` | a snapshot that is being brought: which, and how far it is |
+//! | `u` number | a piece of it |
 
 use atoll_db::{KeyRange, Proposer};
 
@@ -17,6 +20,12 @@ use crate::path;
 
 /// The counters: newest zxid, sessions so far.
 pub const COUNTERS: &[u8] = b"z";
+
+/// The zxid of the last restore, 8 bytes.
+pub const RESTORED: &[u8] = b"r";
+
+/// The snapshot that is being brought.
+pub const STAGED: &[u8] = b"u";
 
 /// A session's number.
 pub type SessionId = i64;
@@ -116,6 +125,11 @@ pub fn held(by: Proposer, id: SessionId) -> Vec<u8> {
 /// The sessions that somebody holds.
 pub fn held_by(by: Proposer) -> KeyRange {
     KeyRange::prefix(&joined(&[b"h", &by.node.0.to_be_bytes(), &by.incarnation.0.to_be_bytes()]))
+}
+
+/// A piece of the snapshot that is being brought.
+pub fn staged_piece(number: i32) -> Vec<u8> {
+    joined(&[STAGED, &number.to_be_bytes()])
 }
 
 /// The session at the end of a key.

@@ -10,6 +10,7 @@
 //! | `import.rs` | znodes of another ensemble, with their Stat |
 //! | `quota.rs` | limits on subtrees, and what is counted for them |
 //! | `reap.rs` | containers and nodes past their time to live |
+//! | `snapshot.rs`, `restore.rs` | the tree as a file, and a file as the tree |
 //! | `read.rs` | reads of a published view |
 
 pub mod application;
@@ -22,6 +23,8 @@ pub mod node;
 mod quota;
 pub mod read;
 pub mod reap;
+pub mod restore;
+pub mod snapshot;
 pub mod state;
 
 pub use application::ZooKeeper;

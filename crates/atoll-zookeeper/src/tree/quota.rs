@@ -17,6 +17,11 @@ use crate::path;
 const LIMITS: &str = "zookeeper_limits";
 /// The node with the counts.
 const STATS: &str = "zookeeper_stats";
+/// Whether a path is that of a node with limits, as [`super::state::Counters::quotas`] counts them.
+pub(super) fn is_limit(path: &str) -> bool {
+    subject(path, LIMITS).is_some()
+}
+
 /// Nodes that are counted at once.
 const PAGE: usize = 1000;
 
@@ -123,7 +128,7 @@ impl<K: Keys> State<'_, K> {
 
     /// So many bytes and nodes came or went at a path, and are in the tree already.
     pub fn quota_changed(&mut self, of: &str, bytes: i64, count: i64) {
-        if subject(of, LIMITS).is_some() && count != 0 {
+        if is_limit(of) && count != 0 {
             self.counters.quotas += count;
         }
         if count > 0

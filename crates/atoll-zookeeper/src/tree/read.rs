@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Node};
+use super::restore::Staged;
 use super::state::Counters;
 use crate::acl;
 use crate::jute::Jute;
@@ -131,6 +132,25 @@ pub fn ephemerals(view: &View, session: i64, top: &str, mut each: impl FnMut(&st
         }
     }
     Ok(())
+}
+
+/// The zxid of the last restore; 0 if there was none.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn restored(view: &View) -> Result<i64, ReadError> {
+    let Some(bytes) = view.get(key::RESTORED)? else { return Ok(0) };
+    i64::parse(&bytes).map_err(|_| damaged("the last restore"))
+}
+
+/// The upload of a snapshot that is in the state and how many pieces it has, if there is one.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn staged(view: &View) -> Result<Option<(i64, i32)>, ReadError> {
+    let Some(bytes) = view.get(key::STAGED)? else { return Ok(None) };
+    let staged = Staged::parse(&bytes).map_err(|_| damaged("an upload"))?;
+    Ok(Some((staged.upload, staged.pieces)))
 }
 
 /// A session, if there is one.

@@ -42,7 +42,9 @@ impl Watches {
         // All are left before the view is read: an event behind it finds them. Those that are told of something older go again.
         let mut left = self.leave(id, all(), out, view).map_err(AgainError::NotYet)?;
         let view = &left.view;
-        let since = one_time.relative_zxid;
+        // What a restore has brought back may be older than what the client saw: it is told of everything.
+        let is_new = read::restored(view).map_err(AgainError::Read)? > one_time.relative_zxid;
+        let since = if is_new { -1 } else { one_time.relative_zxid };
         let mut missed = Vec::new();
         for path in &one_time.data {
             match read::node(view, path).map_err(AgainError::Read)? {

@@ -20,6 +20,8 @@ pub struct Client {
     pub events: Vec<(i32, String)>,
     /// The change that the last of them tells of.
     pub newest_event: i64,
+    /// The newest change that a reply has told.
+    pub newest: i64,
 }
 
 impl Client {
@@ -51,7 +53,7 @@ impl Client {
         let answer = receive(&mut stream).unwrap();
         let answer = ConnectResponse::parse(&answer).unwrap();
         let (session, password) = (answer.session, answer.password.unwrap().to_vec());
-        Client { stream, xid: 0, session, password, events: Vec::new(), newest_event: 0 }
+        Client { stream, xid: 0, session, password, events: Vec::new(), newest_event: 0, newest: 0 }
     }
 
     /// Reads until the door closes the connection; how many frames.
@@ -101,6 +103,8 @@ impl Client {
             let event = WatcherEvent::parse(&rest).unwrap();
             self.events.push((event.kind, event.path.to_owned()));
             self.newest_event = header.zxid;
+        } else {
+            self.newest = self.newest.max(header.zxid);
         }
         (header, rest)
     }

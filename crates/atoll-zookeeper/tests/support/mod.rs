@@ -25,6 +25,23 @@ pub struct Map {
     events: Vec<Event>,
 }
 
+impl Map {
+    /// All that is kept.
+    pub fn keys(&self) -> &BTreeMap<Vec<u8>, Bytes> {
+        &self.keys
+    }
+
+    /// To damage it.
+    pub fn keys_mut(&mut self) -> &mut BTreeMap<Vec<u8>, Bytes> {
+        &mut self.keys
+    }
+
+    /// What is counted.
+    pub fn counters(&self) -> Counters {
+        Counters::of_bytes(&self.keys[key::COUNTERS])
+    }
+}
+
 impl Keys for Map {
     fn get(&mut self, key: &[u8]) -> Option<Bytes> {
         self.keys.get(key).cloned()

@@ -12,7 +12,8 @@ use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
 
 use crate::client::Client;
 
-struct Alone;
+/// A node without others.
+pub struct Alone;
 
 impl Cluster for Alone {
     fn living(&self) -> Vec<NodeId> {
@@ -44,6 +45,26 @@ pub fn door_with(options: Options, files: Option<&TlsFiles>) -> (SocketAddr, Soc
             }
             told.send((at[0], at[1])).unwrap();
             door.serve_all(places, std::future::pending()).await;
+        });
+    });
+    tell.recv().unwrap()
+}
+
+/// A door, and where it answers the admin commands.
+pub fn door_with_admin(options: Options) -> (SocketAddr, SocketAddr) {
+    let mut applications = Applications::new();
+    let slot = applications.add(ZooKeeper);
+    let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
+    let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
+    let (told, tell) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let clients = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let admin = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            told.send((clients.local_addr().unwrap(), admin.local_addr().unwrap())).unwrap();
+            let commands = door.serve_admin(admin, std::future::pending());
+            tokio::join!(commands, door.clone().serve(clients, std::future::pending()));
         });
     });
     tell.recv().unwrap()

@@ -53,8 +53,8 @@ pub struct DevArgs {
     /// Leave a killed node dead
     #[arg(long)]
     pub no_restart: bool,
-    /// Node i has gRPC at this + 10 i + 1, peers at + 2, metrics at + 3, ZooKeeper at + 4; 0 finds free ports [default: 7400, and
-    /// ZooKeeper at 2180 + i]
+    /// Node i has gRPC at this + 10 i + 1, peers at + 2, metrics at + 3, ZooKeeper at + 4, its admin commands at + 5; 0 finds free
+    /// ports [default: 7400, and ZooKeeper at 2180 + i]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(0..=65_000))]
     pub base_port: Option<u16>,
     /// Where the nodes have the database's state [default: disk]

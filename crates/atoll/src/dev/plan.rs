@@ -123,7 +123,7 @@ pub enum PlanError {
     },
     /// The last node's ports lie beyond 65535.
     #[error(
-        "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 4, at most 65535"
+        "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 5, at most 65535"
     )]
     BasePort {
         /// What was given.
@@ -245,7 +245,7 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
     let count = u32::try_from(roles.len()).unwrap_or(u32::MAX);
     let base = match wish.base_port.unwrap_or(BASE_PORT) {
         0 => free_base(count).ok_or(PlanError::NoPorts { nodes: count })?,
-        base if door(base, count, 4).is_some() => base,
+        base if door(base, count, 5).is_some() => base,
         base => return Err(PlanError::BasePort { base, nodes: count }),
     };
     let mut peers = String::new();
@@ -275,12 +275,13 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
             "# Written by `atoll dev` at its first start, and kept: what you change here counts from the node's next start.\n\
              # `atoll serve --print-config` shows every setting.\n\n\
              [node]\nid = {id}\ncluster = \"dev\"\ndata = \"data\"\nroles = {:?}\n\n\
-             [listen]\ngrpc = \"{}\"\npeer = \"{}\"\nmetrics = \"{}\"\nzookeeper = \"{}\"\n",
+             [listen]\ngrpc = \"{}\"\npeer = \"{}\"\nmetrics = \"{}\"\nzookeeper = \"{}\"\nzookeeper_admin = \"{}\"\n",
             roles.names(),
             at(id, 1),
             at(id, 2),
             at(id, 3),
             zookeeper(id, roles),
+            if *roles == LOG_ONLY { String::new() } else { at(id, 5) },
         );
         if wish.state == Some(StatePlace::Memory) {
             text.push_str("\n[database]\nstate = \"memory\"\n");
@@ -305,7 +306,7 @@ fn free_base(nodes: u32) -> Option<u16> {
     let first = u16::try_from(place % u32::from(slots)).ok()?;
     let free = |base: u16| {
         (1..=nodes).all(|id| {
-            (1..=4).all(|which| {
+            (1..=5).all(|which| {
                 door(base, id, which).is_some_and(|p| TcpListener::bind(("127.0.0.1", p)).is_ok())
             })
         })
@@ -315,8 +316,9 @@ fn free_base(nodes: u32) -> Option<u16> {
 
 fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {
     let config = &node.config;
-    let doors = [Some(&config.grpc), Some(&config.peer), config.metrics.as_ref(), config.zookeeper.as_ref()];
-    for address in doors.into_iter().flatten() {
+    let others = [&config.metrics, &config.zookeeper, &config.zookeeper_admin];
+    let doors = [Some(&config.grpc), Some(&config.peer)].into_iter().chain(others.map(Option::as_ref));
+    for address in doors.flatten() {
         // std sets SO_REUSEADDR, so connections of an earlier run that linger do not count.
         TcpListener::bind(address.as_str()).map_err(|error| PlanError::Port {
             id: node.id,

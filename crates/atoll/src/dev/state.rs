@@ -30,6 +30,7 @@ impl DevState {
                 "peer": n.config.peer,
                 "metrics": n.config.metrics,
                 "zookeeper": n.config.zookeeper,
+                "zookeeper_admin": n.config.zookeeper_admin,
                 "roles": n.config.roles.names(),
                 "config": n.config_file(),
                 "log": n.log(),

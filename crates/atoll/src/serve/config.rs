@@ -94,6 +94,8 @@ pub struct Config {
     pub zookeeper: Option<String>,
     /// The same with TLS, if there is one, and its files.
     pub zookeeper_tls: Option<(String, atoll_node::doors::zookeeper::TlsFiles)>,
+    /// The commands of ZooKeeper's AdminServer, if they are served.
+    pub zookeeper_admin: Option<String>,
     /// How that door behaves.
     pub zookeeper_options: atoll_node::doors::zookeeper::Options,
     /// The operator said that others may come in without TLS.
@@ -201,7 +203,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     });
     let (id, peers) = (id?, peers?);
     check_membership(source, tables, id, roles?, &peers);
-    let [grpc, peer, metrics, zookeeper, zookeeper_tls] = doors;
+    let [grpc, peer, metrics, zookeeper, zookeeper_tls, zookeeper_admin] = doors;
     let zookeeper_tls = zookeeper_tls.filter(|z| !z.is_empty());
     if zookeeper_tls.is_some() && zookeeper_files.is_none() {
         source.fault(
@@ -221,6 +223,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         metrics: metrics.filter(|m| !m.is_empty()),
         zookeeper: zookeeper.filter(|z| !z.is_empty()),
         zookeeper_tls: zookeeper_tls.zip(zookeeper_files),
+        zookeeper_admin: zookeeper_admin.filter(|a| !a.is_empty()),
         zookeeper_options: zookeeper_options?,
         plaintext_beyond_loopback: plaintext?,
         peers,
@@ -288,15 +291,16 @@ fn read_doors(
     over: &Overrules,
     [tls, zookeeper_tls]: [bool; 2],
     plaintext: bool,
-) -> [Option<String>; 5] {
+) -> [Option<String>; 6] {
     let rows = [
         ("grpc", &over.grpc, tls),
         ("peer", &over.peer, tls),
         ("metrics", &over.metrics, false),
         ("zookeeper", &over.zookeeper, false),
         ("zookeeper_tls", &None, zookeeper_tls),
+        ("zookeeper_admin", &None, false),
     ];
-    let may_lack = |key| matches!(key, "metrics" | "zookeeper" | "zookeeper_tls");
+    let may_lack = |key| matches!(key, "metrics" | "zookeeper" | "zookeeper_tls" | "zookeeper_admin");
     rows.map(|(key, over, tls)| {
         let allowed = |a: &String| good_address(a, 0) || (may_lack(key) && a.is_empty());
         let door = match over {

@@ -75,6 +75,7 @@ fn node_config(config: Config) -> NodeConfig {
         metrics: config.metrics,
         zookeeper: config.zookeeper,
         zookeeper_tls: config.zookeeper_tls,
+        zookeeper_admin: config.zookeeper_admin,
         zookeeper_options: config.zookeeper_options,
         founders: config.peers.into_iter().map(|(id, peer)| (NodeId(id), founder(peer))).collect(),
         tls: config.tls.as_ref().map(tls_files),

@@ -134,6 +134,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "listen",
+        "zookeeper_admin",
+        "\"\"",
+        "\"HOST:PORT\" as above, or \"\" for none",
+        "The commands of ZooKeeper's AdminServer over HTTP, at /commands: `admin.serverPort`. Never with TLS.",
+    ),
+    with_default(
+        "listen",
         "listen_beyond_loopback_without_tls",
         "false",
         "true or false",
@@ -323,6 +330,34 @@ pub const SETTINGS: &[Setting] = &[
         "false",
         "true or false",
         "`enforceQuota`: whether writes that come through this node are refused above a hard quota. Set it alike on all nodes.",
+    ),
+    with_default(
+        "zookeeper",
+        "admin_snapshot",
+        "true",
+        "true or false",
+        "`admin.snapshot.enabled`: whether `listen.zookeeper_admin` gives the whole tree to whoever may everything on /.",
+    ),
+    with_default(
+        "zookeeper",
+        "admin_snapshot_every_ms",
+        "300000",
+        "0 for no limit, or an integer to 86400000",
+        "`admin.snapshot.intervalInMS`: one snapshot in that time. Too small: each costs two walks over the tree.",
+    ),
+    with_default(
+        "zookeeper",
+        "admin_restore",
+        "true",
+        "true or false",
+        "`admin.restore.enabled`: whether `listen.zookeeper_admin` takes a snapshot in the place of the tree.",
+    ),
+    with_default(
+        "zookeeper",
+        "admin_restore_every_ms",
+        "300000",
+        "0 for no limit, or an integer to 86400000",
+        "`admin.restore.intervalInMS`: one restore in that time. Each cuts off all clients.",
     ),
     with_default(
         "zookeeper",

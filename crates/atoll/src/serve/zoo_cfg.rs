@@ -16,6 +16,9 @@ const OURS: &str = "atoll.";
 /// Our word for listeners that other machines may reach without TLS.
 const BEYOND: &str = "atoll.listen.listen_beyond_loopback_without_tls";
 
+/// How often snapshots and restores may be asked for.
+const BOTH_INTERVALS: &str = "admin.rateLimiterIntervalInMS";
+
 /// How a value is written in our own file.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -23,6 +26,8 @@ enum Kind {
     /// A number of which -1 stands for the default.
     NumberOrDefault,
     Text,
+    /// true or false.
+    Flag,
     /// Texts between commas.
     List,
 }
@@ -44,14 +49,22 @@ const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("X509AuthenticationProvider.superUser", "zookeeper", "x509_super", Kind::Text),
     ("superUser", "zookeeper", "sasl_super", Kind::Text),
     ("ssl.clientAuth", "zookeeper", "tls_client_certificates", Kind::Text),
+    ("admin.snapshot.enabled", "zookeeper", "admin_snapshot", Kind::Flag),
+    ("admin.snapshot.intervalInMS", "zookeeper", "admin_snapshot_every_ms", Kind::Number),
+    ("admin.restore.enabled", "zookeeper", "admin_restore", Kind::Flag),
+    ("admin.restore.intervalInMS", "zookeeper", "admin_restore_every_ms", Kind::Number),
     ("znode.container.checkIntervalMs", "zookeeper", "container_check_every_ms", Kind::Number),
 ];
 
 /// Read elsewhere than by [`KNOWN`].
-const BY_HAND: [&str; 11] = [
+const BY_HAND: [&str; 15] = [
     "dataDir",
     "clientPort",
     "clientPortAddress",
+    "admin.enableServer",
+    "admin.serverAddress",
+    "admin.serverPort",
+    BOTH_INTERVALS,
     "secureClientPort",
     "secureClientPortAddress",
     "ssl.keyStore.location",
@@ -128,6 +141,7 @@ pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated
     let members = servers(&lines, &mut writer);
     write_node(file, over, &get, &members, &mut writer);
     write_doors(&get, &members, &mut writer);
+    write_admin(&get, &mut writer);
     for line in &lines {
         write_other(line, &mut writer);
     }
@@ -476,6 +490,39 @@ fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     }
 }
 
+/// The admin server. Without an address it listens on loopback, whatever the other doors do: whoever reaches it sees all clients.
+fn write_admin(get: &Get<'_>, writer: &mut Writer) {
+    let enabled = match get("admin.enableServer") {
+        Some(line) if !matches!(line.value.as_str(), "true" | "false") => {
+            let what = format!("`{}` is {:?}; allowed: true or false", line.key, shown(&line.value));
+            return writer.fault(line.number, what);
+        }
+        line => line.is_none_or(|line| line.value == "true"),
+    };
+    if let Some(port) = get("admin.serverPort").filter(|_| enabled) {
+        let host = get("admin.serverAddress").map_or("127.0.0.1", |line| line.value.as_str());
+        let bare = host.contains(':') && !host.starts_with('[');
+        let host = if bare { format!("[{host}]") } else { host.to_owned() };
+        let address = format!("{host}:{}", port.value);
+        writer.set_text("listen", "zookeeper_admin", &address, port.number, &port.key);
+    }
+    let Some(both) = get(BOTH_INTERVALS) else { return };
+    // Each that has no line of its own.
+    for (name, key) in [("snapshot", "admin_snapshot_every_ms"), ("restore", "admin_restore_every_ms")] {
+        let own = format!("admin.{name}.intervalInMS");
+        if get(&own).or_else(|| get(&format!("zookeeper.{own}"))).is_some() {
+            continue;
+        }
+        match number_of(&both.value) {
+            Some(n) => writer.set("zookeeper", key, n.to_string(), both.number, &both.key),
+            None => {
+                let what = format!("`{BOTH_INTERVALS}` is {:?}; allowed: an integer", shown(&both.value));
+                return writer.fault(both.number, what);
+            }
+        }
+    }
+}
+
 /// Everything else: by the table, or named and ignored.
 fn write_other(line: &Line, writer: &mut Writer) {
     let Line { number, key, value } = line;
@@ -504,6 +551,13 @@ fn write_other(line: &Line, writer: &mut Writer) {
     };
     match kind {
         Kind::Text => writer.set_text(table, name, value, *number, key),
+        Kind::Flag if matches!(value.as_str(), "true" | "false") => {
+            writer.set(table, name, value.clone(), *number, key);
+        }
+        Kind::Flag => {
+            let (key, value) = (shown(key), shown(value));
+            writer.fault(*number, format!("`{key}` is {value:?}; allowed: true or false"));
+        }
         Kind::List => {
             let items: Vec<String> = value.split(',').map(|w| quoted(w.trim())).collect();
             writer.set(table, name, format!("[{}]", items.join(", ")), *number, key);

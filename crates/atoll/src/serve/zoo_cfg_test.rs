@@ -59,6 +59,33 @@ fn settings_keep_their_meaning() {
 }
 
 #[test]
+fn the_admin_server_is_where_the_file_says_and_nowhere_else_than_on_loopback_unless_it_does() {
+    let admin = |text: &str| read(&format!("dataDir=d\n{text}")).unwrap().config;
+    let at = |text: &str| admin(text).zookeeper_admin;
+    assert_eq!(at(""), None);
+    assert_eq!(at("admin.serverPort=8081\n").as_deref(), Some("127.0.0.1:8081"));
+    assert_eq!(at("admin.serverPort=8081\nadmin.serverAddress=::1\n").as_deref(), Some("[::1]:8081"));
+    let beyond = "atoll.listen.listen_beyond_loopback_without_tls=true\n";
+    assert_eq!(at(&format!("admin.serverPort=8081\n{beyond}")).as_deref(), Some("127.0.0.1:8081"));
+    assert_eq!(at("admin.serverPort=8081\nadmin.enableServer=false\n"), None);
+    assert!(
+        read("dataDir=d\nadmin.serverPort=8081\nadmin.serverAddress=10.0.0.1\n").is_err(),
+        "not without a word"
+    );
+    let o = admin(
+        "admin.rateLimiterIntervalInMS=500\nadmin.restore.intervalInMS=0\nadmin.snapshot.enabled=false\n",
+    );
+    let o = o.zookeeper_options.admin;
+    assert_eq!((o.snapshot, o.restore), (false, true));
+    assert_eq!((o.snapshot_every.as_millis(), o.restore_every.as_millis()), (500, 0));
+    for bad in ["admin.enableServer=maybe", "admin.snapshot.enabled=1", "admin.rateLimiterIntervalInMS=often"]
+    {
+        let told = read(&format!("dataDir=d\n{bad}\n")).unwrap_err().to_string();
+        assert!(told.contains("zoo.cfg:2: ") && told.contains("allowed: "), "{told}");
+    }
+}
+
+#[test]
 fn servers_are_members_and_myid_says_which_this_is() {
     let dir = tempfile::tempdir().unwrap();
     let (file, data) = (dir.path().join("zoo.cfg"), dir.path().join("data"));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use atoll_node::doors::zookeeper::{
-    ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsFiles, Users,
+    AdminOptions, ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsFiles, Users,
 };
 use toml::de::DeValue;
 
@@ -28,6 +28,10 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let fill_every = count("connection_fill_every_ms", 1, 60_000);
     let fill_count = count("connection_fill_count", 1, 1_000_000);
     let reap_every = count("container_check_every_ms", 100, 3_600_000);
+    let snapshot_every = count("admin_snapshot_every_ms", 0, 86_400_000);
+    let restore_every = count("admin_restore_every_ms", 0, 86_400_000);
+    let snapshot = table.read(source, "admin_snapshot", flag);
+    let restore = table.read(source, "admin_restore", flag);
     let words = table.read(source, "words", words);
     let enforce_quota = table.read(source, "enforce_quota", flag);
     let super_digest = maybe(source, table, "super_digest", digest);
@@ -57,6 +61,12 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         sasl_super: sasl_super?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
+        admin: AdminOptions {
+            snapshot: snapshot?,
+            restore: restore?,
+            snapshot_every: Duration::from_millis(snapshot_every?),
+            restore_every: Duration::from_millis(restore_every?),
+        },
     })
 }
 

@@ -1,0 +1,243 @@
+//! The commands of ZooKeeper's AdminServer: the figures of the words as JSON, for programs.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::super::latency::ms;
+use super::super::{Shared, monitor, words};
+use crate::tree::read;
+use crate::watch::table::Kind;
+
+/// A command and its short names.
+const COMMANDS: &[(&str, &[&str])] = &[
+    ("configuration", &["conf", "config"]),
+    ("connection_stat_reset", &["crst"]),
+    ("connections", &["cons"]),
+    ("dirs", &[]),
+    ("dump", &[]),
+    ("environment", &["env", "envi"]),
+    ("get_trace_mask", &["gtmk"]),
+    ("hash", &[]),
+    ("initial_configuration", &["icfg"]),
+    ("is_read_only", &["isro"]),
+    ("last_snapshot", &["lsnp"]),
+    ("leader", &["lead"]),
+    ("monitor", &["mntr"]),
+    ("observer_connection_stat_reset", &["orst"]),
+    ("observers", &["obsr"]),
+    ("restore", &["rest"]),
+    ("ruok", &[]),
+    ("server_stats", &["srvr"]),
+    ("set_trace_mask", &["stmk"]),
+    ("snapshot", &["snap"]),
+    ("stat_reset", &["srst"]),
+    ("stats", &["stat"]),
+    ("system_properties", &["sysp"]),
+    ("voting_view", &[]),
+    ("watch_summary", &["wchs"]),
+    ("watches", &["wchc"]),
+    ("watches_by_path", &["wchp"]),
+    ("zabstate", &[]),
+];
+
+/// The names of the commands, in order.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|(name, _)| *name)
+}
+
+/// The name of the command that is asked for by its name or a short one.
+pub(super) fn named(asked: &str) -> Option<&'static str> {
+    COMMANDS.iter().find(|(name, short)| *name == asked || short.contains(&asked)).map(|(name, _)| *name)
+}
+
+/// An argument of a query.
+pub(super) fn argument<'q>(query: &'q str, name: &str) -> Option<&'q str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// What a command that only tells has to tell, or an `error`. The few that change something of this node do it.
+pub(super) fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
+    match told(shared, name, query) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn told(shared: &Shared, name: &str, query: &str) -> Value {
+    match name {
+        "configuration" => configuration(shared),
+        "connection_stat_reset" | "stat_reset" => {
+            words::set_back(shared, name == "stat_reset");
+            json!({})
+        }
+        "connections" => {
+            json!({ "connections": connections(shared, false), "secure_connections": connections(shared, true) })
+        }
+        "dirs" => json!({ "datadir_size": shared.engine.health().store_bytes, "logdir_size": 0 }),
+        "dump" => dump(shared),
+        "environment" => {
+            json!({ "zookeeper.version": words::VERSION, "os.name": std::env::consts::OS, "os.arch": std::env::consts::ARCH })
+        }
+        "get_trace_mask" => json!({ "tracemask": 0 }),
+        // Taken as ZooKeeper takes it, and without effect: nothing is traced that way here.
+        "set_trace_mask" => match argument(query, "traceMask").map(str::parse::<i64>) {
+            Some(Ok(mask)) => json!({ "tracemask": mask }),
+            _ => json!({ "error": "setTraceMask requires long traceMask argument" }),
+        },
+        "hash" => hashes(shared),
+        "initial_configuration" => json!({ "initial_configuration": words::configuration(shared) }),
+        "is_read_only" => json!({ "read_only": shared.engine.halted().is_some() }),
+        "leader" => {
+            let leads = shared.cluster.leads();
+            json!({ "is_leader": leads, "leader_id": leads.then(|| id(shared)), "leader_ip": "" })
+        }
+        "monitor" => figures(shared),
+        "observers" => json!({ "synced_observers": 0, "observers": [] }),
+        "server_stats" => stats(shared),
+        "stats" => {
+            let mut all = stats(shared);
+            all["connections"] = connections(shared, false);
+            all["secure_connections"] = connections(shared, true);
+            all
+        }
+        "system_properties" => properties(shared),
+        "voting_view" => {
+            let living = shared.cluster.living();
+            json!({ "current_config": living.iter().map(|n| (n.0.to_string(), json!({ "server_id": n.0 }))).collect::<Map<_, _>>() })
+        }
+        "watch_summary" => shared.watches.look(|table| {
+            let total: usize = Kind::ALL.into_iter().map(|kind| table.count(kind)).sum();
+            let (connections, paths) = (table.connections().count(), table.paths().count());
+            json!({ "num_connections": connections, "num_paths": paths, "num_total_watches": total })
+        }),
+        "watches" => {
+            let found = words::watches_of_connections(shared);
+            let row = |(session, paths): (i64, Vec<String>)| (session.to_string(), json!(paths));
+            json!({ "session_id_to_watched_paths": found.into_iter().map(row).collect::<Map<_, _>>() })
+        }
+        "watches_by_path" => {
+            let row = |(path, sessions): (String, Vec<i64>)| (path, json!(sessions));
+            json!({ "path_to_session_ids": words::watches_of_paths(shared).into_iter().map(row).collect::<Map<_, _>>() })
+        }
+        "zabstate" => zab_state(shared),
+        // ruok; and there are no observers whose counts could be set back.
+        _ => json!({}),
+    }
+}
+
+fn id(shared: &Shared) -> u32 {
+    shared.engine.proposer().node.0
+}
+
+fn configuration(shared: &Shared) -> Value {
+    let o = &shared.options;
+    json!({
+        "tick_time": o.tick_ms,
+        "max_client_cnxns": o.max_connections_of_address,
+        "max_cnxns": o.max_connections,
+        "min_session_timeout": o.min_session_timeout_ms,
+        "max_session_timeout": o.max_session_timeout_ms,
+        "jute_max_buffer": o.max_buffer_bytes,
+        "global_outstanding_limit": o.max_outstanding_of_all,
+        "server_id": id(shared),
+    })
+}
+
+fn properties(shared: &Shared) -> Value {
+    let text = words::configuration(shared);
+    let rows = text.lines().filter_map(|l| l.split_once('='));
+    rows.map(|(name, value)| (name.to_owned(), Value::from(value))).collect::<Map<_, _>>().into()
+}
+
+fn connections(shared: &Shared, secure: bool) -> Value {
+    let connections = shared.connections();
+    let of = connections.values().filter(|c| c.is_secure.load(Ordering::Relaxed) == secure);
+    of.map(|c| {
+        json!({
+            "remote_socket_address": c.peer.to_string(),
+            "outstanding_requests": c.outstanding.load(Ordering::Relaxed),
+            "packets_received": c.received.get(),
+            "packets_sent": c.sent.get(),
+            "session_id": c.session.load(Ordering::Relaxed),
+            "established": established_ms(c.since),
+            "subject": c.subject.get(),
+        })
+    })
+    .collect()
+}
+
+/// When, in milliseconds since the Unix epoch.
+fn established_ms(since: Instant) -> u64 {
+    let at = SystemTime::now().checked_sub(since.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    u64::try_from(at.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn zab_state(shared: &Shared) -> Value {
+    let zxid = shared.zxid();
+    json!({
+        "myid": id(shared),
+        "is_leader": shared.cluster.leads(),
+        "voting": true,
+        "last_zxid": format!("{zxid:#x}"),
+        "zab_epoch": zxid >> 32,
+        "zab_counter": zxid & 0xffff_ffff,
+        "zabstate": "broadcast",
+    })
+}
+
+fn dump(shared: &Shared) -> Value {
+    let view = shared.engine.view();
+    let mut paths = Map::new();
+    let mut timeouts: BTreeMap<u128, Vec<i64>> = BTreeMap::new();
+    for (session, timeout) in shared.sessions.ids() {
+        let mut ephemerals = Vec::new();
+        let listed = read::ephemerals(&view, session, "/", |path| ephemerals.push(path.to_owned()));
+        if listed.is_ok() && !ephemerals.is_empty() {
+            paths.insert(session.to_string(), json!(ephemerals));
+        }
+        timeouts.entry(timeout.as_millis()).or_default().push(session);
+    }
+    let timeouts: Map<_, _> = timeouts.into_iter().map(|(ms, ids)| (ms.to_string(), json!(ids))).collect();
+    json!({ "timeout_ms_to_session_ids": timeouts, "session_id_to_ephemeral_paths": paths })
+}
+
+fn hashes(shared: &Shared) -> Value {
+    let row = |h: &atoll_db::HashAt| json!({ "position": h.below.0, "digest": format!("{:032x}", h.hash) });
+    json!({ "digests": shared.engine.hashes().iter().map(row).collect::<Value>() })
+}
+
+fn figures(shared: &Shared) -> Value {
+    let mut out = Map::new();
+    out.insert("version".to_owned(), words::VERSION.into());
+    out.insert("server_state".to_owned(), monitor::state(shared).into());
+    for (name, value) in monitor::rows(&monitor::metrics(shared)) {
+        let whole = value.fract() == 0.0 && value.abs() < 9e15;
+        out.insert(name, if whole { json!(value as i64) } else { json!(value) });
+    }
+    Value::Object(out)
+}
+
+fn stats(shared: &Shared) -> Value {
+    let (f, counters, latency) = (&shared.figures, monitor::counters(shared), monitor::latency(shared));
+    json!({
+        "version": words::VERSION,
+        "read_only": shared.engine.halted().is_some(),
+        "node_count": counters.nodes,
+        "server_stats": {
+            "packets_sent": f.sent.get(),
+            "packets_received": f.received.get(),
+            "min_latency": ms(latency.least_us),
+            "avg_latency": latency.average_ms(),
+            "max_latency": ms(latency.most_us),
+            "last_processed_zxid": counters.zxid,
+            "num_alive_client_connections": shared.connections().len(),
+            "outstanding_requests": f.outstanding.load(Ordering::Relaxed),
+            "server_state": monitor::state(shared),
+            "uptime": u64::try_from(f.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        },
+    })
+}

@@ -1,0 +1,157 @@
+//! ZooKeeper's AdminServer: `GET /commands` lists the commands, `GET /commands/NAME` runs one and answers in JSON, `snapshot` and `restore`
+//! carry the whole tree.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `mod.rs` | what its requests share: options, limits |
+//! | `http.rs` | the requests: routes, who may what, bodies |
+//! | `commands.rs` | commands that only tell |
+//! | `snapshot.rs` | the tree as a file |
+//! | `restore.rs` | a file as the tree, on all nodes |
+
+pub(super) mod commands;
+mod http;
+pub(super) mod restore;
+mod snapshot;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Shared;
+
+pub(super) use http::serve;
+
+/// How the admin server behaves. The names in the comments are ZooKeeper's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminOptions {
+    /// `admin.snapshot.enabled`.
+    pub snapshot: bool,
+    /// `admin.restore.enabled`.
+    pub restore: bool,
+    /// `admin.snapshot.intervalInMS`: one snapshot is taken at most in that time; zero for no limit.
+    pub snapshot_every: Duration,
+    /// `admin.restore.intervalInMS`: the same for restores.
+    pub restore_every: Duration,
+}
+
+impl Default for AdminOptions {
+    fn default() -> Self {
+        let every = Duration::from_secs(300);
+        AdminOptions { snapshot: true, restore: true, snapshot_every: every, restore_every: every }
+    }
+}
+
+/// What requests share.
+struct Admin {
+    shared: Arc<Shared>,
+    snapshots: Limit,
+    restores: Limit,
+    /// The last snapshot that was taken here: its zxid, and when, in milliseconds since the Unix epoch.
+    last_snapshot: Mutex<Option<(i64, i64)>>,
+}
+
+impl Admin {
+    fn new(shared: Arc<Shared>) -> Admin {
+        let options = &shared.options.admin;
+        let (snapshots, restores) = (Limit::new(options.snapshot_every), Limit::new(options.restore_every));
+        Admin { snapshots, restores, shared, last_snapshot: Mutex::default() }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// One is under way.
+    busy: bool,
+    began: Option<Instant>,
+}
+
+/// One at a time, and one within an interval.
+#[derive(Debug)]
+struct Limit {
+    every: Duration,
+    turn: Arc<Mutex<Turn>>,
+}
+
+/// Why it is nobody's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limited {
+    /// One is under way.
+    Busy,
+    /// The last one was a short time ago; the next one may come after that.
+    After(Duration),
+}
+
+/// A turn, until it is dropped. It counts once [`Taken::counts`] was called; before that nothing was done.
+#[derive(Debug)]
+struct Taken {
+    turn: Arc<Mutex<Turn>>,
+    before: Option<Instant>,
+    counts: bool,
+}
+
+impl Limit {
+    fn new(every: Duration) -> Limit {
+        Limit { every, turn: Arc::default() }
+    }
+
+    fn take(&self, now: Instant) -> Result<Taken, Limited> {
+        let mut turn = lock(&self.turn);
+        if turn.busy {
+            return Err(Limited::Busy);
+        }
+        let ago = turn.began.map(|began| now.saturating_duration_since(began));
+        if let Some(left) = ago.and_then(|ago| self.every.checked_sub(ago)).filter(|left| !left.is_zero()) {
+            return Err(Limited::After(left));
+        }
+        let before = turn.began.replace(now);
+        turn.busy = true;
+        Ok(Taken { turn: self.turn.clone(), before, counts: false })
+    }
+}
+
+impl Taken {
+    /// Something is done from here on.
+    fn counts(&mut self) {
+        self.counts = true;
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut turn = lock(&self.turn);
+        turn.busy = false;
+        if !self.counts {
+            turn.began = self.before;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_and_one_within_an_interval() {
+        let (limit, now) = (Limit::new(Duration::from_secs(10)), Instant::now());
+        let later = |s| now + Duration::from_secs(s);
+        let mut first = limit.take(now).unwrap();
+        first.counts();
+        assert_eq!(limit.take(later(20)).unwrap_err(), Limited::Busy);
+        drop(first);
+        assert_eq!(limit.take(later(4)).unwrap_err(), Limited::After(Duration::from_secs(6)));
+        // One that does nothing is as if it had not been.
+        drop(limit.take(later(10)).unwrap());
+        limit.take(later(11)).unwrap().counts();
+        assert_eq!(limit.take(later(12)).unwrap_err(), Limited::After(Duration::from_secs(9)));
+        let none = Limit::new(Duration::ZERO);
+        none.take(now).unwrap().counts();
+        none.take(now).unwrap().counts();
+    }
+}

@@ -1,0 +1,155 @@
+//! `restore`: a file as the tree, on all nodes. It is checked here as a whole; then its pieces go through the log, one after the other, and
+//! a last command puts them in place (`tree/restore.rs`). Until that one nothing has changed, so whatever goes wrong before it is told as
+//! "not restored".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ring::rand::SecureRandom;
+use tokio::time::Instant;
+
+use super::super::{Shared, frame, housekeeping};
+use crate::command::{Command, Discard, Restore, Stage};
+use crate::jute::codes::ErrorCode;
+use crate::tree::read;
+use crate::tree::restore::MAX_PIECE_BYTES;
+use crate::tree::snapshot::{HASH_BYTES, Snapshot, SnapshotError};
+
+/// Wait before a piece is handed in again that the log had no room for.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// And for how long.
+const BUSY_FOR: Duration = Duration::from_secs(30);
+/// How often it is looked for uploads that stand still.
+const LOOKED_EVERY: Duration = Duration::from_secs(10);
+/// How often in a row one must be found as it was before the first node gives it up. The others wait longer, as it may have no such door.
+const LOOKS: usize = 6;
+
+/// Why a snapshot was not restored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RestoreFailed {
+    /// What was sent cannot be restored.
+    #[error("not restored: {0}")]
+    Refused(#[from] SnapshotError),
+    /// Another restore began meanwhile, at this node or another, or this one stood still for too long.
+    #[error("not restored: another restore began, or this one stood still for too long")]
+    Overtaken,
+    /// The log does not take it.
+    #[error("not restored: {0}")]
+    NotDone(String),
+    /// The last command's end is not known.
+    #[error("it is not known whether it was restored: {0}")]
+    Unknown(String),
+}
+
+/// A file that can be restored.
+pub(super) struct Checked {
+    file: Bytes,
+    hash: [u8; HASH_BYTES],
+    /// The newest change in it.
+    zxid: i64,
+    entries: usize,
+}
+
+/// Reads and checks a file. To be called where it may take long (contracts X20).
+pub(super) fn check(file: Bytes) -> Result<Checked, SnapshotError> {
+    let snapshot = Snapshot::read(&file)?;
+    snapshot.check()?;
+    Ok(Checked { file, hash: snapshot.hash, zxid: snapshot.zxid, entries: snapshot.entries.len() })
+}
+
+/// How a command ended.
+enum Ended {
+    /// With this zxid, or an error.
+    Answered(i64, Option<ErrorCode>),
+    /// It did not happen.
+    NotDone(String),
+    /// It is not known whether it did.
+    Unknown(String),
+}
+
+async fn propose(shared: &Shared, command: &Command<'_>) -> Ended {
+    let command = Bytes::from(command.to_bytes());
+    let until = Instant::now() + BUSY_FOR;
+    let proposed = loop {
+        match shared.engine.propose(command.clone()) {
+            Ok(proposed) => break proposed,
+            Err(busy) if Instant::now() >= until => return Ended::NotDone(busy.to_string()),
+            Err(_) => tokio::time::sleep(BUSY_PAUSE).await,
+        }
+    };
+    match proposed.await {
+        Ok(Ok(applied)) => {
+            let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
+            let head = frame::head(&answer);
+            Ended::Answered(head.zxid, ErrorCode::of(head.err))
+        }
+        Ok(Err(error)) => Ended::Unknown(error.to_string()),
+        Err(error) => Ended::Unknown(error.to_string()),
+    }
+}
+
+/// Puts a file that was checked in the place of the tree; the zxid of that change. Goes on to an end of its own: whoever gives it up knows
+/// nothing of that.
+pub(super) async fn restore(shared: &Shared, checked: &Checked) -> Result<i64, RestoreFailed> {
+    let mut number = [0; 8];
+    let random = ring::rand::SystemRandom::new();
+    random.fill(&mut number).map_err(|_| RestoreFailed::NotDone("the system has no random bytes".into()))?;
+    let upload = i64::from_be_bytes(number);
+    let mut pieces = 0;
+    for data in checked.file.chunks(MAX_PIECE_BYTES) {
+        let command = Command::Stage(Stage { upload, piece: pieces, data: Some(data) });
+        let failed = match propose(shared, &command).await {
+            Ended::Answered(_, None) => {
+                pieces += 1;
+                continue;
+            }
+            Ended::Answered(_, Some(ErrorCode::BadVersion)) => return Err(RestoreFailed::Overtaken),
+            Ended::Answered(_, Some(code)) => format!("a piece was refused: {code:?}"),
+            Ended::NotDone(why) | Ended::Unknown(why) => why,
+        };
+        // As far as it is known. If it is further, it is given up later.
+        housekeeping::did(shared, &Command::Discard(Discard { upload, pieces })).await;
+        return Err(RestoreFailed::NotDone(failed));
+    }
+    let command = Command::Restore(Restore { upload, pieces, hash: Some(&checked.hash) });
+    match propose(shared, &command).await {
+        Ended::Answered(zxid, None) => {
+            tracing::warn!(
+                zxid = format!("{zxid:#x}"),
+                from = format!("{:#x}", checked.zxid),
+                entries = checked.entries,
+                "the ZooKeeper tree was replaced by a snapshot"
+            );
+            Ok(zxid)
+        }
+        Ended::Answered(_, Some(ErrorCode::NoNode)) => Err(RestoreFailed::Overtaken),
+        Ended::Answered(_, Some(code)) => Err(RestoreFailed::NotDone(format!("{code:?}"))),
+        Ended::NotDone(why) => Err(RestoreFailed::NotDone(why)),
+        Ended::Unknown(why) => Err(RestoreFailed::Unknown(why)),
+    }
+}
+
+/// Gives up uploads that stand still: whoever brought them is gone.
+pub(crate) async fn give_up(shared: &Arc<Shared>) {
+    let mut ticks = housekeeping::every(LOOKED_EVERY);
+    let (mut seen, mut looks) = (None, 0);
+    loop {
+        ticks.tick().await;
+        let found = match read::staged(&shared.engine.view()) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(%error, "the upload of a ZooKeeper snapshot cannot be read");
+                continue;
+            }
+        };
+        looks = if found == seen { looks + 1 } else { 0 };
+        seen = found;
+        let Some((upload, pieces)) = found.filter(|_| looks >= LOOKS + housekeeping::rank(shared)) else {
+            continue;
+        };
+        if housekeeping::did(shared, &Command::Discard(Discard { upload, pieces })).await {
+            tracing::info!("the upload of a ZooKeeper snapshot stood still, and was given up");
+        }
+    }
+}
