@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Apache ZooKeeper's own Java client and its command line, zkCli, unchanged, from Maven Central.
 
-First against one node (`atoll serve --data`), then against three, then against three of which one, mostly the client's own, is killed
+First against one node (`atoll serve --data`), then against three, then both against three of which one, mostly the client's own, is killed
 again and again while the log is moved: every acknowledged write is there, no client reads an older state than it has seen, no session
 is lost. `--hosts` runs the checks against any ensemble instead. Needs a JDK and mvn.
 """
 
 import subprocess
+import time
 
 from alone import Alone
 from cluster import Cluster, Drill, atexit, end, need, say
@@ -55,20 +56,37 @@ def library():
     return jars(f"zookeeper-{VERSION}", *LIBRARIES)
 
 
+def zkcli(path, hosts, top):
+    """A session of zkCli below `top`: the lines that were not answered as they should be, and what it said."""
+    typed = [(line.replace("/cli", top), answer.replace("/cli", top)) for line, answer in TYPED]
+    lines = "".join(line + "\n" for line, _ in typed) + "quit\n"
+    done = java(path, "org.apache.zookeeper.ZooKeeperMain", "-server", hosts, "-timeout", "10000", input=lines)
+    told = done.stdout + done.stderr
+    return [line for line, answer in typed if answer not in told], told
+
+
 def under_kills(drill, path, ensemble):
-    """The client's counter while nodes are killed: mostly the one that the client is connected to."""
-    found = []
+    """The client's counter, and sessions of zkCli, while nodes are killed: mostly the one that the client is connected to."""
+    found, whole, cut = [], 0, 0
     line = command(path, "ZooKeeperCheck", ensemble.zookeeper(), drill.args.seconds)
     with Disturber(ensemble, drill.random, session=lambda: found[0] if found else None) as disturber:
         client = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(end, client)
         # It says first which session is its own.
         found += [int(word, 16) for word in client.stdout.readline().split()[1:]]
-        told, errors = client.communicate(timeout=drill.args.seconds + 300)
+        until = time.monotonic() + drill.args.seconds
+        while time.monotonic() < until and client.poll() is None:
+            missing, told = zkcli(path, ensemble.zookeeper(), f"/cli-{whole + cut}")
+            # zkCli repeats nothing, and says so.
+            need(not missing or "ConnectionLoss" in told, f"under kills: zkCli does not answer to {missing[:3]}: {told[-1500:]}")
+            whole, cut = whole + (not missing), cut + bool(missing)
+        told, errors = client.communicate(timeout=300)
     need(client.returncode == 0, f"under kills: {told[-500:]} {errors[-1500:]}")
     need(disturber.hits > 0, "the client's own node was never killed")
+    need(whole > 0, "no session of zkCli came to its end")
     say(f"  {disturber.kills} kills, {disturber.hits} of them of the client's node, {disturber.moves} moves: {told.strip()}")
-    drill.result.update(kills=disturber.kills, hits=disturber.hits, moves=disturber.moves)
+    say(f"  meanwhile {whole + cut} sessions of zkCli, {cut} of which lost an answer")
+    drill.result.update(kills=disturber.kills, hits=disturber.hits, moves=disturber.moves, zkcli_sessions=whole + cut, zkcli_cut=cut)
 
 
 def check(path, hosts, words):
@@ -76,11 +94,8 @@ def check(path, hosts, words):
     done = java(path, "ZooKeeperCheck", hosts)
     need(done.returncode == 0, f"{words}: {done.stderr[-1500:]}")
     say(f"  {words}: all checks of the Java client hold")
-    typed = "".join(line + "\n" for line, _ in TYPED) + "quit\n"
-    done = java(path, "org.apache.zookeeper.ZooKeeperMain", "-server", hosts, "-timeout", "10000", input=typed)
-    told = done.stdout + done.stderr
-    for line, answer in TYPED:
-        need(answer in told, f"{words}: zkCli does not answer {answer!r} to {line!r}: {told[-1500:]}")
+    missing, told = zkcli(path, hosts, "/cli")
+    need(not missing, f"{words}: zkCli does not answer to {missing[:3]}: {told[-1500:]}")
     say(f"  {words}: zkCli, {len(TYPED)} commands")
 
 
