@@ -15,6 +15,7 @@
 //! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made of them |
 //! | `jute_connection.rs` | whole connections of ZooKeeper's clients, words of four letters among them |
 //! | `table_decoder.rs` | commands, rows, schemas and keys of tables; commands applied |
+//! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, put in place |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
 
 pub mod batch_decoder;
@@ -27,6 +28,7 @@ pub mod message_decoder;
 pub mod mutate;
 pub mod snapshot_decoder;
 pub mod table_decoder;
+pub mod tree_snapshot;
 
 /// A target: what `cargo fuzz run` calls it, its body, and valid inputs to begin with.
 pub struct Target {
@@ -39,7 +41,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },
     Target { name: "chain_decoder", run: chain_decoder::run, seeds: chain_decoder::seeds },
@@ -49,4 +51,5 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "snapshot_decoder", run: snapshot_decoder::run, seeds: snapshot_decoder::seeds },
     Target { name: "jute_connection", run: jute_connection::run, seeds: jute_connection::seeds },
     Target { name: "table_decoder", run: table_decoder::run, seeds: table_decoder::seeds },
+    Target { name: "tree_snapshot", run: tree_snapshot::run, seeds: tree_snapshot::seeds },
 ];

@@ -124,3 +124,8 @@ fn journal_recovery_finds_a_known_bug() {
     set_mutant(Mutant::None);
     assert!(found.is_err(), "records are missing, and the target says nothing");
 }
+
+#[test]
+fn fuzz_tree_snapshot() {
+    fuzz("tree_snapshot");
+}

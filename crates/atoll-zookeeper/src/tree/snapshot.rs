@@ -11,7 +11,7 @@ use ring::digest::{Context, SHA256};
 
 use super::key;
 use super::node::{Data, Lifetime, Node};
-use super::state::Counters;
+use super::state::{Counters, MAX_EPOCH};
 use crate::jute::records::Acl;
 use crate::jute::{Jute, Reader};
 use crate::path;
@@ -231,11 +231,15 @@ impl Snapshot {
     pub fn check(&self) -> Result<(), SnapshotError> {
         let told = self.get(key::COUNTERS).and_then(|bytes| Counters::parse(bytes).ok());
         let told = told.ok_or_else(|| unfit("the counters", "missing, or not readable"))?;
-        if told.zxid != self.zxid || told.zxid < Counters::FIRST.zxid || told.sessions < 0 {
-            return Err(unfit(
-                "the counters",
-                "not those of a tree with the zxid at the snapshot's beginning",
-            ));
+        let fault = if told.zxid != self.zxid || told.zxid < Counters::FIRST.zxid {
+            Some("not those of a tree with the zxid at the snapshot's beginning")
+        } else if told.epoch() >= MAX_EPOCH || !(0..1 << 40).contains(&told.sessions) {
+            Some("no epoch, or no number of a session, is left above them")
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
+            return Err(unfit("the counters", fault));
         }
         let mut census = Census::default();
         for (key, value) in &self.entries {

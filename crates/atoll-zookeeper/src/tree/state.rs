@@ -85,7 +85,7 @@ impl Counters {
 }
 
 /// Highest epoch: sessions have the epoch in the upper 24 bits of their numbers, which stay positive.
-const MAX_EPOCH: i64 = 0x7f_ffff;
+pub(super) const MAX_EPOCH: i64 = 0x7f_ffff;
 
 /// The state under one command.
 pub struct State<'k, K> {

@@ -38,8 +38,8 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// More of a body must come in this time.
 const MORE_WITHIN: Duration = Duration::from_secs(30);
-/// Bytes of a body that are read although nobody wants them.
-const MAX_DRAINED_BYTES: usize = 16 * 1024 * 1024;
+/// A body that nobody wants is read for so long, as far as it may be one that somebody could want.
+const DRAINED_FOR: Duration = Duration::from_secs(30);
 /// A connection ends after this time, whatever it does: a client that takes nothing holds its place no longer.
 const CONNECTION_FOR: Duration = Duration::from_secs(3600);
 /// All permissions, one by one.
@@ -122,16 +122,17 @@ async fn answer(admin: &Arc<Admin>, peer: SocketAddr, request: Request<Incoming>
     let response = route(admin, peer, &request, &mut body).await;
     // A client that sends a body reads nothing before it has sent it, unless it asked whether it may.
     if let Some(body) = body.filter(|_| !request.headers.contains_key(header::EXPECT)) {
-        drain(body).await;
+        // What does not end in time is cut off.
+        let _ = timeout(DRAINED_FOR, drain(body)).await;
     }
     response
 }
 
 /// Reads what nobody wants to have, up to a bound.
 async fn drain(mut body: Incoming) {
-    let mut left = MAX_DRAINED_BYTES;
+    let mut left = MAX_BYTES;
     while left > 0 && !body.is_end_stream() {
-        let Ok(Some(Ok(frame))) = timeout(MORE_WITHIN, body.frame()).await else { break };
+        let Some(Ok(frame)) = body.frame().await else { break };
         left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
     }
 }
@@ -265,9 +266,8 @@ fn turn(limit: &Limit) -> Result<super::Taken, Refused> {
 
 fn last_snapshot(admin: &Admin) -> Response<Body> {
     let (zxid, at_ms) = lock(&admin.last_snapshot).unwrap_or((-1, -1));
-    let Value::Object(fields) = json!({ "zxid": format!("{zxid:x}"), "timestamp": at_ms }) else {
-        return as_json("last_snapshot", StatusCode::OK, None, Map::new());
-    };
+    let fields = [("zxid", json!(format!("{zxid:x}"))), ("timestamp", json!(at_ms))];
+    let fields = fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
     as_json("last_snapshot", StatusCode::OK, None, fields)
 }
 

@@ -153,3 +153,55 @@ pub(crate) async fn give_up(shared: &Arc<Shared>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use atoll_core::NodeId;
+    use atoll_db::{Applications, MemoryStore, Solo};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::{Cluster, Door, Options, ZooKeeper};
+
+    struct Alone;
+
+    impl Cluster for Alone {
+        fn living(&self) -> Vec<NodeId> {
+            vec![NodeId(1)]
+        }
+    }
+
+    /// The clock goes on by itself while everybody waits.
+    #[test]
+    fn an_upload_that_stands_still_is_given_up_and_one_that_goes_on_is_not() {
+        let mut applications = Applications::new();
+        let slot = applications.add(ZooKeeper);
+        let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
+        let door = Door::open(solo.engine(&slot), Arc::new(Alone), Options::default()).unwrap();
+        let shared = door.0.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let staged = || read::staged(&shared.engine.view()).unwrap();
+            let keeping = give_up(&shared);
+            let bringing = async {
+                for piece in 0..10 {
+                    let stage = Stage { upload: 7, piece, data: Some(b"x") };
+                    assert!(housekeeping::did(&shared, &Command::Stage(stage)).await);
+                    tokio::time::sleep(LOOKED_EVERY * 5).await;
+                    assert_eq!(staged(), Some((7, piece + 1)), "it goes on");
+                }
+                while staged().is_some() {
+                    tokio::time::sleep(LOOKED_EVERY).await;
+                }
+            };
+            let both = async {
+                tokio::select! {
+                    () = keeping => {}
+                    () = bringing => {}
+                }
+            };
+            timeout(LOOKED_EVERY * 100, both).await.unwrap();
+        });
+    }
+}
