@@ -50,6 +50,23 @@ fn pipelined_requests_are_answered_in_order_and_reads_see_the_writes_before_them
     }
 }
 
+/// The empty path is the root's, as ZooKeeper has it, also where the root's data does not lie in the node.
+#[test]
+fn the_empty_path_reads_the_root() {
+    let mut c = Client::connect(door(Options::default()));
+    for data in [b"short".to_vec(), vec![7; 5_000]] {
+        assert_eq!(c.call(&set("/", &data)).0, 0);
+        for path in ["/", ""] {
+            let (err, body) = c.call(&get(path, false));
+            assert_eq!(
+                (err, GetDataReply::parse(&body).unwrap().data),
+                (0, Some(data.as_slice())),
+                "{path:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn watches_fire_once_in_front_of_the_reply_that_shows_the_change() {
     let door = door(Options::default());

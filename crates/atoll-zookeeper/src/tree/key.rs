@@ -72,8 +72,9 @@ pub fn path_of_node(key: &[u8]) -> Option<String> {
     }
 }
 
-/// Data that does not lie in the node.
+/// Data that does not lie in the node. The empty path is the root's, as in [`node`].
 pub fn data(of: &str) -> Vec<u8> {
+    let of = if of.is_empty() { path::ROOT } else { of };
     joined(&[b"d", of.as_bytes()])
 }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn paths_come_back() {
-        assert_eq!(node(""), node("/"));
+        assert_eq!((node(""), data("")), (node("/"), data("/")));
         assert!(!children("/").contains(&node("a")) && !deeper("/").contains(&node("a")));
         for path in ["/", "/a", "/a/b"] {
             assert_eq!(path_of_node(&node(path)).as_deref(), Some(path));
