@@ -1,6 +1,7 @@
 """One node, `atoll serve --data DIR`, without a supervisor: what the drills of a single node share. Standard library only."""
 
 import atexit
+import contextlib
 import json
 import os
 import pathlib
@@ -125,3 +126,27 @@ class Alone:
         """Stops it and frees its disk."""
         self.stop()
         shutil.rmtree(self.data, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def configured(binary, folder, listen, settings):
+    """A node under `atoll serve --config`, ready, with these lines for `[listen]` and these sections; its folder is that of the file."""
+    grpc, peer, metrics = free_ports(3)
+    config, output = folder / "node.toml", folder / "node.out"
+    ports = f'grpc = "127.0.0.1:{grpc}"\npeer = "127.0.0.1:{peer}"\nmetrics = "127.0.0.1:{metrics}"\n'
+    config.write_text(f'[node]\ndata = "data"\n[listen]\n{ports}{listen}{settings}')
+    with open(output, "wb") as out:
+        node = subprocess.Popen([binary, "serve", "--config", config], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    atexit.register(end, node)
+    try:
+
+        def ready():
+            if node.poll() is not None:
+                raise Failed(f"`atoll serve` ended: {output.read_text()[-2000:]}")
+            return b"ready" in output.read_bytes()
+
+        poll("the node is ready", START_WITHIN, ready)
+        yield
+    finally:
+        node.terminate()
+        node.wait(timeout=60)

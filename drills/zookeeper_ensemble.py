@@ -68,7 +68,8 @@ class Apache:
             end(server.process)
 
     def _run(self, server):
-        flags = ["-Dzookeeper.extendedTypesEnabled=true"]
+        # Containers and nodes with a time to live are looked at as often as Atoll does.
+        flags = ["-Dzookeeper.extendedTypesEnabled=true", "-Dznode.container.checkIntervalMs=10000"]
         with open(server.log, "ab") as out:
             line = command(self.path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", server.folder / "zoo.cfg", flags=flags)
             server.process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=server.folder)

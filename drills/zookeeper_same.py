@@ -2,19 +2,19 @@
 """The same as Apache ZooKeeper: one random history of requests goes to both, and every answer must be the same.
 
 Requests of all kinds, right and wrong, with watches, transactions and lists of access, from two sessions. Compared are errors, results,
-every field of Stat but the times, zxids by the change that they stand for, and events with their place among the replies.
-
-    drills/zookeeper_same.py --apache 127.0.0.1:2181 --atoll 127.0.0.1:2191 --steps 20000
+every field of Stat but the times, zxids by the change that they stand for, and events with their place among the replies. `--seed` repeats a
+history. The ZooKeeper server comes from Maven Central; needs a JDK and mvn.
 """
 
-import argparse
-import json
+import contextlib
 import random
 import struct
-import sys
 
 import jute
+from alone import configured, free_ports
+from cluster import Drill, Failed, need, say
 from jute import Wire
+from zookeeper_apache import Apache
 
 PARTS = ["a", "b", "c"]
 BAD = ["", "x", "/a/", "//", "/a//b", "/.", "/a/../b", "/a\x1f", "/zookeeper", "/", "/zookeeper/quota"]
@@ -89,7 +89,9 @@ class History:
             reads = [(r.choice((jute.GET, jute.CHILDREN)), jute.watched(self.path())) for _ in range(r.choice((0, 1, 2, 3)))]
             return who, jute.MULTI_READ, jute.multi(reads)
         if kind < 0.87:
-            return who, r.choice((jute.GET_ACL, jute.COUNT, jute.EPHEMERALS, jute.SYNC)), jute.string(self.path())
+            op, path = r.choice((jute.GET_ACL, jute.COUNT, jute.EPHEMERALS, jute.SYNC)), self.path()
+            # Below the empty path ZooKeeper counts the root, too, which it has under two names.
+            return who, op, jute.string(path or "/" if op == jute.COUNT else path)
         if kind < 0.91:
             return who, jute.ADD_WATCH, jute.string(self.path()) + struct.pack(">i", r.choice((0, 1, 0, 1, 2)))
         if kind < 0.96:
@@ -175,36 +177,49 @@ class Side:
         return answer, events
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--apache", required=True, help="HOST:PORT of a ZooKeeper server, with extended types enabled")
-    parser.add_argument("--atoll", required=True, help="HOST:PORT of Atoll")
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--differences", type=int, default=0, help="go on after so many kinds of differences")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+def run_history(drill, apache, atoll):
+    """One history against both sides; how many requests were refused alike."""
     top = f"/same-{random.SystemRandom().randrange(1 << 32):08x}"
-    history = History(args.seed, top)
-    one, other = Side(args.apache, top), Side(args.atoll, top)
-    errors, found = 0, {}
-    for number in range(args.steps):
+    history = History(drill.seed, top)
+    one, other = Side(apache, top), Side(atoll, top)
+    refused, found = 0, {}
+    for number in range(drill.args.steps):
         who, op, body = history.step()
         try:
             a = one.step(number, who, op, body)
             b = other.step(number, who, op, body)
         except ConnectionError as error:
-            sys.exit(f"step {number}, operation {op} of session {who}, body {body!r}: {error}")
-        errors += a[0][0] != 0
+            raise Failed(f"step {number}, operation {op} of session {who}, body {body!r}: {error}") from None
+        refused += a[0][0] != 0
         kind = (op, a[0][0], b[0][0], a[1] == b[1])
         if a != b and kind not in found:
             found[kind] = number
-            print(f"step {number}, operation {op} of session {who}, body {body!r}:\n  ZooKeeper {a}\n  Atoll     {b}")
-        if len(found) > args.differences:
+            say(f"step {number}, operation {op} of session {who}, body {body!r}:\n  ZooKeeper {a}\n  Atoll     {b}")
+        if len(found) > drill.args.differences:
             break
-    if found:
-        sys.exit(f"{len(found)} kinds of differences; the first one may have made the others")
-    print(json.dumps({"same": args.steps, "refused_alike": errors, "seed": args.seed}))
+    need(not found, f"{len(found)} kinds of differences; the first one, at step {min(found.values(), default=0)}, may have made the others")
+    return refused
+
+
+def body(drill):
+    # When an empty container goes is nobody's promise: not within the drill.
+    never_ms = 3_600_000
+    with contextlib.ExitStack() as both:
+        apache, atoll = drill.args.apache, drill.args.atoll
+        if not apache:
+            apache = both.enter_context(Apache(drill.folder / "apache", [f"-Dznode.container.checkIntervalMs={never_ms}"])).host
+        if not atoll:
+            atoll = f"127.0.0.1:{free_ports(1)[0]}"
+            both.enter_context(configured(drill.binary, drill.folder, f'zookeeper = "{atoll}"\n', f"[zookeeper]\ncontainer_check_every_ms = {never_ms}\n"))
+        drill.result.update(same=drill.args.steps, refused_alike=run_history(drill, apache, atoll))
 
 
 if __name__ == "__main__":
-    main()
+    Drill(
+        "zookeeper-same",
+        __doc__,
+        apache=("", "", "HOST:PORT of a ZooKeeper server, with extended types enabled, instead of one of our own"),
+        atoll=("", "", "HOST:PORT of Atoll, instead of a node of our own"),
+        steps=(40_000, 5_000, "how many requests"),
+        differences=(0, 0, "go on after so many kinds of differences"),
+    ).run(body)

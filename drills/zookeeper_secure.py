@@ -6,9 +6,7 @@ by the program `openssl`. The first run installs kazoo into a folder of its own 
 Maven Central; without a JDK and mvn the Java client is left out, which the result says.
 """
 
-import contextlib
 import logging
-import socket
 import subprocess
 
 from zookeeper_venv import kazoo_with_sasl_or_again
@@ -19,7 +17,8 @@ from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
-from cluster import Drill, Failed, NotRun, need, poll, say
+from alone import configured, free_ports
+from cluster import Drill, Failed, NotRun, need, say
 from zookeeper_apache import Apache
 from zookeeper_java import library
 from zookeeper_maven import compiled, java
@@ -46,15 +45,6 @@ def certificates(folder):
                 "-extfile", "names", "-out", f"{name}.pem")
         # As Java takes them.
         (folder / f"{name}-both.pem").write_text("".join((folder / f"{name}.{part}").read_text() for part in ("pem", "key")))
-
-
-def free_ports(count):
-    """Ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def connected(port, **how):
@@ -122,30 +112,11 @@ def run_checks(plain, tls, folder):
     return 3
 
 
-@contextlib.contextmanager
 def one_node(drill, plain, tls):
     """A node of Atoll."""
-    folder = drill.folder
-    grpc, peer, metrics = free_ports(3)
-    config = folder / "node.toml"
-    config.write_text(
-        f'[node]\ndata = "data"\n[listen]\ngrpc = "127.0.0.1:{grpc}"\npeer = "127.0.0.1:{peer}"\nmetrics = "127.0.0.1:{metrics}"\n'
-        f'zookeeper = "127.0.0.1:{plain}"\nzookeeper_tls = "127.0.0.1:{tls}"\n[zookeeper]\ntls_cert = "node.pem"\ntls_key = "node.key"\n'
-        'tls_ca = "ca.pem"\nsasl_users = ["bob:se:cret"]\n'
-    )
-    with open(folder / "node.out", "wb") as out:
-        node = subprocess.Popen([drill.binary, "serve", "--config", config], stdout=out, stderr=out)
-    try:
-
-        def up():
-            need(node.poll() is None, "the node runs")
-            return b"ready" in (folder / "node.out").read_bytes()
-
-        poll("the node is ready", 60, up)
-        yield
-    finally:
-        node.terminate()
-        node.wait(timeout=60)
+    listen = f'zookeeper = "127.0.0.1:{plain}"\nzookeeper_tls = "127.0.0.1:{tls}"\n'
+    settings = '[zookeeper]\ntls_cert = "node.pem"\ntls_key = "node.key"\ntls_ca = "ca.pem"\nsasl_users = ["bob:se:cret"]\n'
+    return configured(drill.binary, drill.folder, listen, settings)
 
 
 def apache(drill, plain, tls):
