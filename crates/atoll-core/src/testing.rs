@@ -3,6 +3,10 @@
 //!
 //! State is per thread: a simulated cluster runs on one thread. A program that is started with a known bug has it in all threads.
 
+use bytes::Bytes;
+
+use crate::ids::{Incarnation, NodeId};
+
 /// A known bug that a test can put in. Each is named after the trap of the protocol file that it falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)] // The names are the documentation: protocol and trap number.
@@ -43,11 +47,27 @@ pub enum Mutant {
     DbBarrierWithoutCheck,
     DbCommitAheadOfState,
     DbViewBeforeEvents,
+    DbAppliesCopies,
+    ZkExpiryUnguarded,
+    ZkTakeOverWithoutTimeout,
+    ZkEventsAfterReplies,
+    ZkWatchesIgnoreZxid,
+    ZkServesBehindSession,
+    ZkVersionUnchecked,
+    ZkMultiInParts,
+    ZkEphemeralStays,
+    ZkSyncWithoutBarrier,
+    ZkWriteAfterMove,
+    ZkReadsPassWrites,
+    ZkWatchFiresAgain,
+    TablesVersionUnchecked,
+    TablesIndexStale,
+    TablesTransactionInParts,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 34] = [
+    pub const ALL: [Mutant; 50] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::NativeT1,
@@ -82,12 +102,45 @@ impl Mutant {
         Mutant::DbBarrierWithoutCheck,
         Mutant::DbCommitAheadOfState,
         Mutant::DbViewBeforeEvents,
+        Mutant::DbAppliesCopies,
+        Mutant::ZkExpiryUnguarded,
+        Mutant::ZkTakeOverWithoutTimeout,
+        Mutant::ZkEventsAfterReplies,
+        Mutant::ZkWatchesIgnoreZxid,
+        Mutant::ZkServesBehindSession,
+        Mutant::ZkVersionUnchecked,
+        Mutant::ZkMultiInParts,
+        Mutant::ZkEphemeralStays,
+        Mutant::ZkSyncWithoutBarrier,
+        Mutant::ZkWriteAfterMove,
+        Mutant::ZkReadsPassWrites,
+        Mutant::ZkWatchFiresAgain,
+        Mutant::TablesVersionUnchecked,
+        Mutant::TablesIndexStale,
+        Mutant::TablesTransactionInParts,
     ];
+}
+
+/// A command as a replica applied it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedCommand {
+    /// The log entry that holds it, and which of the entry's commands it is.
+    pub place: (u64, u32),
+    /// Who proposed it.
+    pub proposer: (NodeId, Incarnation),
+    /// Its time, milliseconds.
+    pub time_ms: u64,
+    /// Its application.
+    pub app: u8,
+    /// Its bytes.
+    pub command: Bytes,
+    /// What was answered, and whether it was done.
+    pub reply: Result<Bytes, Bytes>,
 }
 
 #[cfg(feature = "testing")]
 mod on {
-    use super::Mutant;
+    use super::{AppliedCommand, Mutant};
     use crate::frame::{Class, Envelope};
     use crate::ids::NodeId;
     use std::cell::{Cell, RefCell};
@@ -102,6 +155,7 @@ mod on {
 
     thread_local! {
         static LOCAL: RefCell<Option<Shown>> = const { RefCell::new(None) };
+        static APPLIED: RefCell<Option<Vec<AppliedCommand>>> = const { RefCell::new(None) };
         static MUTANT: Cell<Mutant> = const { Cell::new(Mutant::None) };
         static MARKS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
@@ -183,6 +237,25 @@ mod on {
         LOCAL.with_borrow_mut(|l| l.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
+    /// Whether [`take_applied`] is going to be called: from now on, commands that replicas apply are gathered.
+    pub fn watch_applied(on: bool) {
+        APPLIED.set(on.then(Vec::new));
+    }
+
+    /// A replica has applied a command.
+    pub fn show_applied(applied: impl FnOnce() -> AppliedCommand) {
+        APPLIED.with_borrow_mut(|gathered| {
+            if let Some(gathered) = gathered {
+                gathered.push(applied());
+            }
+        });
+    }
+
+    /// The commands that replicas applied on this thread since the last call.
+    pub fn take_applied() -> Vec<AppliedCommand> {
+        APPLIED.with_borrow_mut(|gathered| gathered.as_mut().map(std::mem::take).unwrap_or_default())
+    }
+
     /// The marks hit on this thread since the last call.
     pub fn take_marks() -> BTreeMap<&'static str, u64> {
         MARKS.with_borrow_mut(std::mem::take)
@@ -191,8 +264,8 @@ mod on {
 
 #[cfg(feature = "testing")]
 pub use on::{
-    Place, asserting, hit, mutant, set_mutant, set_mutant_everywhere, show_local, take_local, take_marks,
-    watch_local,
+    Place, asserting, hit, mutant, set_mutant, set_mutant_everywhere, show_applied, show_local, take_applied,
+    take_local, take_marks, watch_applied, watch_local,
 };
 
 /// Whether this known bug is in: never, outside of tests.
@@ -212,7 +285,12 @@ pub fn asserting() -> bool {
 /// A node sends a message to itself: nobody looks, outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
-pub fn show_local(_: crate::ids::NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
+pub fn show_local(_: NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
+
+/// A replica has applied a command: nobody looks, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn show_applied(_: impl FnOnce() -> AppliedCommand) {}
 
 /// Counts a coverage mark: nothing, outside of tests.
 #[cfg(not(feature = "testing"))]

@@ -25,7 +25,23 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::VlogV14
         | M::VlogInstallWithoutSeal
         | M::VlogRevivedLoglet => vec!["vlog-seals", "virtuallog", "crashes", "all"],
-        M::DbBarrierWithoutCheck | M::DbViewBeforeEvents | M::DbCommitAheadOfState => vec!["database"],
+        M::DbBarrierWithoutCheck | M::DbViewBeforeEvents | M::DbCommitAheadOfState => {
+            vec!["database", "zookeeper"]
+        }
+        M::DbAppliesCopies
+        | M::ZkExpiryUnguarded
+        | M::ZkTakeOverWithoutTimeout
+        | M::ZkEventsAfterReplies
+        | M::ZkWatchesIgnoreZxid
+        | M::ZkWatchFiresAgain
+        | M::ZkServesBehindSession
+        | M::ZkVersionUnchecked
+        | M::ZkMultiInParts
+        | M::ZkEphemeralStays
+        | M::ZkSyncWithoutBarrier
+        | M::ZkWriteAfterMove
+        | M::ZkReadsPassWrites => vec!["zookeeper"],
+        M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]
         }

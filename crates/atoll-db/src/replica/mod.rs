@@ -24,7 +24,7 @@ use bytes::Bytes;
 
 use atoll_core::Encode;
 use atoll_core::invariant;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
 use atoll_log::{Entry, LogPos, OpId};
 
 use crate::application::{AppId, ApplyAt, Rejected};
@@ -143,6 +143,19 @@ impl CommitJob {
     }
 }
 
+/// Shows the oracles of a simulation what was applied here.
+fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
+    let Ended::Reply(reply) = ended else { return };
+    show_applied(|| AppliedCommand {
+        place: (at.position.0, at.index),
+        proposer: (at.proposer.node, at.proposer.incarnation),
+        time_ms: at.time_ms,
+        app: command.app.0,
+        command: command.bytes.clone(),
+        reply: reply.clone().map_err(|rejected| rejected.0),
+    });
+}
+
 /// See the module's words.
 pub(crate) struct Replica {
     apps: BTreeMap<AppId, Box<dyn Hosted>>,
@@ -255,9 +268,12 @@ impl Replica {
                 return Err(Halt::Newer { at, what: format!("an entry of format {format}") }.into());
             }
             Ok((header, commands)) => match self.proposers.judge(entry.op, header.since) {
-                Judged::Copy => Outcome::Copy,
+                Judged::Copy if !mutant(Mutant::DbAppliesCopies) => {
+                    hit("db.apply.copy");
+                    Outcome::Copy
+                }
                 Judged::Refused => Outcome::Refused,
-                Judged::Next => {
+                Judged::Next | Judged::Copy => {
                     let time_ms = self.time_ms.max(header.time_ms);
                     let replies = self.apply_commands(at, &header, time_ms, &commands)?;
                     self.time_ms = time_ms;
@@ -327,6 +343,7 @@ impl Replica {
             Some(Failure::NotInMemory) => return Err(Stop::NotInMemory),
             Some(Failure::Store(error)) => return Err(Halt::Store { at: position, error }.into()),
         }
+        show(at, command, &ended);
         match ended {
             Ended::Reply(Ok(reply)) => Ok(Ok(reply)),
             Ended::Reply(Err(rejected)) => {

@@ -479,7 +479,8 @@ impl Run {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
         items.extend(std::mem::take(&mut lock(&self.me.lane.0).queue));
-        if mutant(Mutant::VlogV2) {
+        // The second: so that there are copies which a replica may take for new.
+        if mutant(Mutant::VlogV2) || mutant(Mutant::DbAppliesCopies) {
             items.iter_mut().for_each(|i| i.not_below(end));
         } else {
             self.me.settle_found(&mut items, end).await;

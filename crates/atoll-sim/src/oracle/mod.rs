@@ -9,7 +9,9 @@
 //! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
 //! | `chain.rs` | chains of virtual logs as their registers choose them |
 //! | `database.rs` | the database as its clients and doors see it |
-//! | `wire.rs` | feeds the last three |
+//! | `tables.rs` | tables as their clients see them, against rows of our own |
+//! | `zookeeper/` | ZooKeeper as its clients see it, against a tree of our own |
+//! | `wire.rs` | feeds `native.rs`, `rmw.rs` and `chain.rs` |
 
 pub mod chain;
 pub mod database;
@@ -17,4 +19,6 @@ pub mod log;
 pub mod native;
 pub mod register;
 pub mod rmw;
+pub mod tables;
 pub mod wire;
+pub mod zookeeper;

@@ -9,8 +9,11 @@ pub mod node;
 pub mod parts;
 pub mod phases;
 mod registers;
+pub mod replicas;
 mod seals;
+mod tables;
 mod virtuallog;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -69,6 +72,8 @@ pub fn all() -> Vec<Scenario> {
         directed::SLEEPERS,
         directed::RULE_K,
         database::SCENARIO,
+        zookeeper::SCENARIO,
+        tables::SCENARIO,
     ]
 }
 

@@ -1,6 +1,6 @@
 //! The course of a run: load under faults, then everything is healed and progress is demanded, then all is compared.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct Oracles {
     pub register: RegisterOracle,
     /// Frames and disks.
     pub wire: WireOracle,
+    /// Operations that were answered to clients of other oracles.
+    pub others: Arc<AtomicU64>,
 }
 
 /// A flag that clients look at: the faults are over.
@@ -150,11 +152,18 @@ impl<H: Clone + Send + 'static> Stage<H> {
     /// How large the run is by now; the clients' clock shows virtual time.
     pub fn size(&self) -> Size {
         Size {
-            operations: self.oracles.log.operations() + self.oracles.register.operations(),
+            operations: self.oracles.log.operations()
+                + self.oracles.register.operations()
+                + self.oracles.others.load(Ordering::Relaxed),
             faults: self.cluster.faults(),
             reconfigurations: self.oracles.wire.lock().reconfigurations(),
             virtual_ns: self.env.now().0,
         }
+    }
+
+    /// So many operations were answered to clients of another oracle than those of the stage.
+    pub fn count(&self, operations: u64) {
+        self.oracles.others.fetch_add(operations, Ordering::Relaxed);
     }
 
     /// Hands the violations that clients found to the world.

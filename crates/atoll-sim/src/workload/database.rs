@@ -76,17 +76,17 @@ impl Observer<Applied> for Door {
 #[derive(Debug)]
 struct Nobody;
 
-impl Observer<Applied> for Nobody {
-    fn on_events(&self, _below: LogPos, _events: Vec<Applied>) {}
+impl<E> Observer<E> for Nobody {
+    fn on_events(&self, _below: LogPos, _events: Vec<E>) {}
 }
 
 /// Takes a node's door down: the engine and its door hold each other.
-pub fn close_door(engine: &Engine<Cells>) {
+pub fn close_door<A: Application>(engine: &Engine<A>) {
     engine.observe(Arc::new(Nobody));
 }
 
 /// What clients of a node use.
-pub fn engine_of(life: &Life<NodeHandles>, engines: &Engines) -> Option<Engine<Cells>> {
+pub fn engine_of(life: &Life<NodeHandles>, engines: &Engines<Cells>) -> Option<Engine<Cells>> {
     engines.get(life.node, life.env.incarnation())
 }
 
@@ -96,7 +96,12 @@ fn report(stage: &Stage<NodeHandles>, oracle: &DatabaseOracle) {
 }
 
 /// Writes until the load is over, a few at a time.
-pub async fn writer(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle, think: Duration) {
+pub async fn writer(
+    stage: Stage<NodeHandles>,
+    engines: Engines<Cells>,
+    oracle: DatabaseOracle,
+    think: Duration,
+) {
     while !stage.over.is_up() {
         stage.pause(think).await;
         let at = stage.below(64) as usize % stage.cluster.hosts();
@@ -111,7 +116,7 @@ pub async fn writer(stage: Stage<NodeHandles>, engines: Engines, oracle: Databas
 /// Proposes a write; its end is told to the oracle when it comes. False from the ticket: ask again.
 fn write(
     stage: &Stage<NodeHandles>,
-    engines: &Engines,
+    engines: &Engines<Cells>,
     oracle: &DatabaseOracle,
     life: &Life<NodeHandles>,
 ) -> atoll_core::Ticket<bool> {
@@ -144,7 +149,12 @@ fn write(
 }
 
 /// Reads behind barriers until the load is over, and compares hashes.
-pub async fn reader(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle, think: Duration) {
+pub async fn reader(
+    stage: Stage<NodeHandles>,
+    engines: Engines<Cells>,
+    oracle: DatabaseOracle,
+    think: Duration,
+) {
     while !stage.over.is_up() {
         stage.pause(think).await;
         let at = stage.below(64) as usize % stage.cluster.hosts();
@@ -156,7 +166,7 @@ pub async fn reader(stage: Stage<NodeHandles>, engines: Engines, oracle: Databas
 
 async fn read(
     stage: &Stage<NodeHandles>,
-    engines: &Engines,
+    engines: &Engines<Cells>,
     oracle: &DatabaseOracle,
     life: &Life<NodeHandles>,
 ) -> bool {
@@ -173,7 +183,7 @@ async fn read(
 }
 
 /// Everybody gets on and shows the same.
-pub async fn demand(stage: Stage<NodeHandles>, engines: Engines, oracle: DatabaseOracle) {
+pub async fn demand(stage: Stage<NodeHandles>, engines: Engines<Cells>, oracle: DatabaseOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a write through host {host}"));
         loop {

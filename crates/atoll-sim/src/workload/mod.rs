@@ -6,3 +6,5 @@ pub mod log;
 pub mod membership;
 pub mod native;
 pub mod register;
+pub mod tables;
+pub mod zookeeper;

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use atoll_core::Ticket;
+use atoll_core::testing::{Mutant, mutant};
 use atoll_db::View;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -60,6 +62,9 @@ pub(crate) struct Connection<S> {
     pub(crate) out: Vec<u8>,
     pub(crate) pending: Queue,
     pub(crate) figures: Arc<ConnectionFigures>,
+    /// The newest change that replies tell. Events of changes up to it stand in front of them: a client that goes elsewhere brings it
+    /// along, and is told of later ones only. Never goes back: clients keep that of their last reply.
+    pub(crate) zxid: i64,
     /// The view of this turn, until a write of the client is answered.
     view: Option<View>,
     stream: S,
@@ -98,6 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             out,
             pending: Queue::default(),
             figures,
+            zxid: 0,
             view: None,
             stream,
             input,
@@ -141,8 +147,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// One turn: answers what is ready, takes what was sent, sends what there is.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.outbox.register(cx.waker());
-        self.view = None;
+        self.forget_view();
         loop {
+            // First of all: what the client sent here before it went elsewhere is not done behind its back, and nothing is answered
+            // that an event which was dropped should stand in front of.
+            if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
+                return Poll::Ready(Err(Ended::Here(end)));
+            }
             if let Err(ended) = self.advance(cx) {
                 self.said.get_or_insert(Err(ended));
             }
@@ -356,7 +367,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Err(code) => {
                 self.shared.figures.refuse(Refusal::Request);
                 let mut reply = Vec::new();
-                frame::error(&mut reply, xid, self.shared.zxid(), code);
+                frame::error(&mut reply, xid, 0, code);
                 Some(Pending::Reply(reply))
             }
         }
@@ -383,7 +394,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn sync(&mut self, xid: i32, body: &[u8]) {
         match <&str as Jute>::parse(body) {
             Ok(path) => {
-                let barrier = self.shared.engine.barrier();
+                let engine = &self.shared.engine;
+                let barrier = match mutant(Mutant::ZkSyncWithoutBarrier) {
+                    true => Ticket::ready(Ok(engine.view().below())),
+                    false => engine.barrier(),
+                };
                 self.pending.push(Pending::Sync { xid, path: path.to_owned(), barrier });
             }
             Err(_) => self.refuse(xid, ErrorCode::MarshallingError),
@@ -398,13 +413,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// A reply behind those of all earlier requests.
     pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
-        let zxid = self.shared.zxid();
         if self.pending.is_empty() {
+            self.drain_events();
             self.replied(1);
-            write(&mut self.out, zxid);
+            write(&mut self.out, self.zxid);
         } else {
             let mut reply = Vec::new();
-            write(&mut reply, zxid);
+            // Its zxid is set when its turn comes.
+            write(&mut reply, 0);
             self.pending.push(Pending::Reply(reply));
         }
     }
@@ -431,30 +447,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     let us = at.map_or(0, |at| at.elapsed().as_micros());
                     self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
                     self.after_write();
-                    frame::answer(&mut self.out, xid, &answer);
+                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
+                    frame::answer(&mut self.out, xid, self.zxid, &answer);
                     self.replied(1);
                 }
                 Ready::Closed { xid, answer } => {
                     self.after_write();
-                    frame::answer(&mut self.out, xid, &answer);
+                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
+                    frame::answer(&mut self.out, xid, self.zxid, &answer);
                     self.replied(1);
                     self.said = Some(Ok(()));
                     return Ok(());
                 }
                 Ready::Synced { xid, path } => {
                     self.after_write();
-                    let zxid = self.shared.zxid();
-                    frame::reply(&mut self.out, xid, zxid, |out| PathReply { path: &path }.write(out));
+                    frame::reply(&mut self.out, xid, self.zxid, |out| PathReply { path: &path }.write(out));
                     self.replied(1);
                 }
                 Ready::Serve(bytes) => self.serve(&bytes)?,
                 Ready::Listed(reply) => {
+                    let at = self.out.len();
                     self.out.extend_from_slice(&reply);
+                    frame::set_zxid(&mut self.out[at..], self.zxid);
                     self.replied(1);
                 }
                 Ready::Reply(reply) => {
                     self.drain_events();
+                    let at = self.out.len();
                     self.out.extend_from_slice(&reply);
+                    frame::set_zxid(&mut self.out[at..], self.zxid);
                     self.replied(1);
                 }
             }
@@ -465,36 +486,62 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// A write was applied: its events go out before its reply, and later reads see it.
     fn after_write(&mut self) {
         self.forget_view();
-        self.drain_events();
+        self.drain_events_first();
     }
 
     /// The next read takes a newer view.
     pub(crate) fn forget_view(&mut self) {
-        self.view = None;
+        if !mutant(Mutant::ZkServesBehindSession) {
+            self.view = None;
+        }
     }
 
     /// The view of this turn. Events of what it shows stand in front of whatever is answered from it, and no others (contracts X19). None
     /// if the request was put off: the client knows of something that the newest view does not show yet.
     pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
         if self.view.is_none() {
+            let newest = self.shared.zxid();
             let view = self.shared.engine.view();
-            match self.outbox.drain_for(view.below(), &mut self.out) {
-                Ok(events) => self.show(view, events),
+            let drained = match mutant(Mutant::ZkEventsAfterReplies) {
+                true => Ok(0),
+                false => self.outbox.drain_for(view.below(), &mut self.out),
+            };
+            match drained {
+                Ok(events) => self.show(view, events, newest),
                 Err(below) => self.put_off(bytes, NotYet(below)),
             }
         }
         self.view.clone()
     }
 
-    /// Makes a view the one of this turn; so many events of what it shows were put in front.
-    pub(crate) fn show(&mut self, view: View, events: u64) {
+    /// Makes a view the one of this turn; so many events of what it shows were put in front. `newest` was read before they were.
+    pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
         self.view = Some(view);
+        self.told_up_to(newest);
         self.replied(events);
+    }
+
+    /// All events of changes up to `newest` were put in front: it was read before the outbox was.
+    pub(crate) fn told_up_to(&mut self, newest: i64) {
+        // An outbox that has ended may have been told less.
+        if self.outbox.ended().is_none() {
+            self.zxid = self.zxid.max(newest);
+        }
+    }
+
+    /// In front of a reply.
+    pub(crate) fn drain_events_first(&mut self) {
+        if !mutant(Mutant::ZkEventsAfterReplies) {
+            self.drain_events();
+        }
     }
 
     /// Sends events, also of what the view of this turn does not show.
     fn drain_events(&mut self) {
+        // Taken first: events of changes up to it are in the outbox by now.
+        let newest = self.shared.zxid();
         let events = self.outbox.drain(&mut self.out);
+        self.told_up_to(newest);
         if events > 0 {
             self.forget_view();
             self.replied(events);

@@ -28,12 +28,22 @@ pub fn error(out: &mut Vec<u8>, xid: i32, zxid: i64, code: ErrorCode) {
     write(out, |out| ReplyHeader { xid, zxid, err: code.number() }.write(out));
 }
 
-/// Appends the reply that a command has answered.
-pub fn answer(out: &mut Vec<u8>, xid: i32, answer: &[u8]) {
+/// Appends the reply that a command has answered, with the newest change that the client has seen with it.
+pub fn answer(out: &mut Vec<u8>, xid: i32, zxid: i64, answer: &[u8]) {
+    let at = out.len();
     write(out, |out| {
         xid.write(out);
         out.extend_from_slice(answer);
     });
+    set_zxid(&mut out[at..], zxid);
+}
+
+/// Sets the zxid in the header of a reply that is whole.
+pub fn set_zxid(reply: &mut [u8], zxid: i64) {
+    // Behind its length and its xid.
+    if let Some(place) = reply.get_mut(8..16) {
+        place.copy_from_slice(&zxid.to_be_bytes());
+    }
 }
 
 /// The head of a command's answer. Nothing else than [`AnswerHead`] begins one.

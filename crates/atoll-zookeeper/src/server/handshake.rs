@@ -7,7 +7,6 @@ use std::time::Duration;
 use atoll_core::Abandoned;
 use atoll_db::ProposeError;
 use bytes::{Buf, BytesMut};
-use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connection::{Connection, Parts};
@@ -219,8 +218,9 @@ async fn open(
     let timeout_ms = asked.timeout_ms.clamp(options.min_session_timeout_ms, options.max_session_timeout_ms);
     let mut password = [0; PASSWORD_BYTES];
     let command = if asked.session == 0 {
-        let random = ring::rand::SystemRandom::new();
-        random.fill(&mut password).map_err(|_| Ended::Log("the system has no random bytes".into()))?;
+        if !shared.cluster.draw_password(&mut password) {
+            return Err(Ended::Log("the system has no random bytes".into()));
+        }
         Command::Open(OpenSession { password: Some(&password), timeout_ms }).to_bytes()
     } else {
         let Some(Ok(given)) = asked.password.map(Password::try_from) else { return Ok(None) };

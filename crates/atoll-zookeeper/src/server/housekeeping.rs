@@ -162,6 +162,9 @@ async fn take_from(shared: &Arc<Shared>, holder: Proposer) {
 
 /// Deletes containers and nodes past their time to live: the first of the living nodes in each round, the others now and then.
 async fn reap(shared: &Arc<Shared>) {
+    if shared.options.reap_every.is_zero() {
+        return;
+    }
     let mut ticks = every(shared.options.reap_every);
     for round in 1_usize.. {
         ticks.tick().await;

@@ -53,10 +53,12 @@ use std::time::Duration;
 
 use atoll_core::NodeId;
 use atoll_db::{Engine, LogPos, Observer, View};
+use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::command::PASSWORD_BYTES;
 use crate::event::Event;
 use crate::session::keeper::Sessions;
 use crate::tree::ZooKeeper;
@@ -84,6 +86,11 @@ pub trait Cluster: Send + Sync {
     /// Whether this node orders the entries of the log: what ZooKeeper calls the leader.
     fn leads(&self) -> bool {
         false
+    }
+
+    /// Fills a new session's password with random bytes; false if there are none. The system's, unless a host has its own.
+    fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
+        ring::rand::SystemRandom::new().fill(password).is_ok()
     }
 }
 
@@ -130,10 +137,11 @@ struct Follower(Arc<Shared>);
 
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
+        self.0.watches.tell(below, &events);
+        // Behind the events: who reads it finds those of all changes up to it in its outbox.
         if let Some(newest) = events.iter().map(Event::zxid).max() {
             self.0.zxid.fetch_max(newest, Ordering::AcqRel);
         }
-        self.0.watches.tell(below, &events);
         self.0.tell_quotas(&events);
         events.iter().for_each(|event| self.0.sessions.tell(event));
     }
@@ -188,6 +196,11 @@ impl Door {
         Ok(Door(shared))
     }
 
+    /// What hears of the engine's events; [`Door::open`] has hung it up there. For a host that wants to hear of them, too.
+    pub fn observer(&self) -> Arc<dyn Observer<Event>> {
+        Arc::new(Follower(self.0.clone()))
+    }
+
     /// Serves one connection until it ends, if one more is allowed. Sessions are kept by [`Door::serve`], which runs besides.
     pub async fn serve_stream<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, peer: SocketAddr) {
         if let Some((id, figures)) = self.0.admit(peer) {
@@ -203,6 +216,11 @@ impl Door {
     /// Serves the admin commands over HTTP until `stop` is done. Whoever reaches the port may run them, but for those that carry the tree.
     pub async fn serve_admin(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
         admin::serve(self.0.clone(), listener, stop).await;
+    }
+
+    /// Keeps the sessions of this node for ever, for a host that accepts connections itself.
+    pub async fn keep(&self) {
+        housekeeping::run(self.0.clone()).await;
     }
 
     /// Serves connections until `stop` is done, and keeps the sessions of this node.

@@ -39,7 +39,7 @@ pub struct Options {
     pub words: Vec<String>,
     /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
     pub enforce_quota: bool,
-    /// `znode.container.checkIntervalMs`.
+    /// `znode.container.checkIntervalMs`; zero for never.
     pub reap_every: Duration,
     /// The admin commands.
     pub admin: AdminOptions,

@@ -181,7 +181,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     pub(crate) fn answer_error(&mut self, xid: i32, code: ErrorCode) -> Result<(), Ended> {
-        frame::error(&mut self.out, xid, self.shared.zxid(), code);
+        frame::error(&mut self.out, xid, self.zxid, code);
         self.replied(1);
         Ok(())
     }
@@ -193,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: impl FnOnce(&[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError>,
     ) -> Result<(), Ended> {
         self.replied(1);
-        let zxid = self.shared.zxid();
+        let zxid = self.zxid;
         let mut out = std::mem::take(&mut self.out);
         let done = replied(&mut out, xid, zxid, |out| body(&self.client(), out));
         self.out = out;
@@ -246,7 +246,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         view: View,
         body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError> + Send + 'static,
     ) -> Result<(), Ended> {
-        let (ids, zxid) = (self.ids.clone(), self.shared.zxid());
+        let (ids, zxid) = (self.ids.clone(), self.zxid);
         let handle = tokio::task::spawn_blocking(move || {
             let client: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
             let mut out = Vec::new();
@@ -266,9 +266,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Leaves a watch and takes the view that goes with it, and whether the watch is new; None if the request was put off.
     pub(crate) fn leave(&mut self, watch: (Kind, &str), bytes: &[u8]) -> Option<(View, bool)> {
         let engine = self.shared.engine.clone();
+        let newest = self.shared.zxid();
         match self.shared.watches.leave(self.id, [watch], &mut self.out, || engine.view()) {
             Ok(left) => {
-                self.show(left.view.clone(), left.events);
+                self.show(left.view.clone(), left.events, newest);
                 Some((left.view, left.new == [true]))
             }
             Err(not_yet) => {

@@ -88,7 +88,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Request::CheckWatches(r) | Request::RemoveWatches(r) => {
                 let remove = matches!(request, Request::RemoveWatches(_));
-                match self.find_watches(*r, remove) {
+                let found = self.find_watches(*r, remove);
+                // What they have told stands in front of the answer that they are gone.
+                self.drain_events_first();
+                match found {
                     Ok(()) => self.answer(xid, |_, _| Ok(())),
                     Err(code) => self.answer_error(xid, code),
                 }
@@ -116,10 +119,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn set_watches(&mut self, xid: i32, asked: &SetWatches2Request<'_>, bytes: &[u8]) -> Result<(), Ended> {
         let engine = self.shared.engine.clone();
+        let newest = self.shared.zxid();
         let (watches, out) = (&self.shared.watches, &mut self.out);
         match watches.leave_again(self.id, &self.outbox, asked, out, || engine.view()) {
             Ok(left) => {
                 // What was missed stands in front of the reply. The view may be older than that.
+                self.told_up_to(newest);
                 self.replied(left.events);
                 self.forget_view();
                 self.answer(xid, |_, _| Ok(()))

@@ -107,7 +107,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // The address is known already, and proves nothing.
             "ip" => {}
             scheme => {
-                frame::error(&mut self.out, xid::AUTH, self.shared.zxid(), ErrorCode::AuthFailed);
+                frame::error(&mut self.out, xid::AUTH, self.zxid, ErrorCode::AuthFailed);
                 return Err(Ended::NotAuthenticated(format!("authentication by {scheme:?} failed")));
             }
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Direction, KeyRange, Proposer, View};
 use tokio::time::Instant;
@@ -105,8 +106,10 @@ impl Sessions {
                 self.end_all(End::Closed);
                 lock(&self.held).clear();
             }
-            Event::SessionHeld { session, by, moves, timeout_ms, .. } if *by == self.me => {
-                let before = lock(&self.held).insert(*session, Held::new(*moves, *timeout_ms));
+            Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
+                let at_once = mutant(Mutant::ZkTakeOverWithoutTimeout) && !by_client;
+                let timeout_ms = if at_once { 0 } else { *timeout_ms };
+                let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
                 // Its client came back by another connection.
                 end(before, End::SessionMoved);
             }

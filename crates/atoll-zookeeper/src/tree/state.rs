@@ -1,5 +1,6 @@
 //! The store under a command.
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_db::{Direction, KeyRange, Tx};
 use bytes::Bytes;
 
@@ -202,7 +203,9 @@ pub fn check_access(node: &Node, client: &[Id<'_>], wanted: i32) -> Result<(), E
 
 /// The version after the next change, if the one at hand is what was expected; -1 expects any.
 pub fn next_version(is: i32, expected: i32) -> Result<i32, ErrorCode> {
-    if expected != -1 && expected != is {
+    // The bug is in only now and then, as where a path is forgotten.
+    let unchecked = mutant(Mutant::ZkVersionUnchecked) && is % 4 == 3;
+    if expected != -1 && expected != is && !unchecked {
         return Err(ErrorCode::BadVersion);
     }
     // -1 is skipped: it means "any" to clients.

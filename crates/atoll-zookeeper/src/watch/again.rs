@@ -1,6 +1,7 @@
 //! setWatches: a client that comes from another node, or back, brings its watches. What happened meanwhile is told at once; the rest is
 //! left as before.
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_db::View;
 
 use super::outbox::Outbox;
@@ -44,7 +45,11 @@ impl Watches {
         let view = &left.view;
         // What a restore has brought back may be older than what the client saw: it is told of everything.
         let is_new = read::restored(view).map_err(AgainError::Read)? > one_time.relative_zxid;
-        let since = if is_new { -1 } else { one_time.relative_zxid };
+        let since = match mutant(Mutant::ZkWatchesIgnoreZxid) {
+            true => i64::MAX,
+            false if is_new => -1,
+            false => one_time.relative_zxid,
+        };
         let mut missed = Vec::new();
         for path in &one_time.data {
             match read::node(view, path).map_err(AgainError::Read)? {

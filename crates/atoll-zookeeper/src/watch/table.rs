@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_db::LogPos;
 
 use super::ConnectionId;
@@ -154,6 +155,10 @@ impl Table {
         let path = path.clone();
         for kind in kinds {
             let Some(watchers) = self.by_path.get_mut(&path) else { break };
+            if mutant(Mutant::ZkWatchFiresAgain) {
+                out.extend(watchers.of(*kind));
+                continue;
+            }
             for id in std::mem::take(watchers.of_mut(*kind)) {
                 self.counts[*kind as usize] -= 1;
                 if let Some(connection) = self.connections.get_mut(&id) {

@@ -1,0 +1,282 @@
+//! Tables as their clients see them, against rows of our own to which the commands are applied in the order
+//! of the log: answers and reads
+//! agree with that order, the order with real time, every index with a scan, and a repeated command is done once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::codec::Decode;
+use atoll_core::testing::{AppliedCommand, hit, take_applied};
+use atoll_db::{Application, LogPos};
+use atoll_tables::row::StoredRow;
+use atoll_tables::{Action, Body, Command, Done, Expect, Op, RejectKind, Rejection, Tables, Value, Values};
+use bytes::Bytes;
+
+/// A command's place in the order of all: log position, index.
+pub type Place = (u64, u32);
+/// A client and its number: the name of a command.
+pub type Name = (u64, u64);
+
+/// Columns that are not the key, by their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// Text.
+    pub colour: u16,
+    /// Integer.
+    pub size: u16,
+    /// Text that no two rows have.
+    pub tag: u16,
+}
+
+/// A row: its version, and what is not null.
+pub type Row = (u64, Values);
+
+#[derive(Debug, Default)]
+struct State {
+    columns: Option<Columns>,
+    rows: BTreeMap<i64, Row>,
+    was: BTreeMap<i64, Vec<(Place, Option<Row>)>>,
+    version: u64,
+    /// Commands that wrote, with their answers.
+    done: BTreeMap<Name, Bytes>,
+    log: BTreeMap<Place, AppliedCommand>,
+    highest: Option<Place>,
+    operations: u64,
+    failures: Vec<String>,
+}
+
+/// See the module's words. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct TablesOracle(Arc<Mutex<State>>);
+
+type Refusal = (RejectKind, Option<u64>);
+
+fn key_of(op: &Op) -> Option<i64> {
+    match op.key.as_slice() {
+        [Value::Int64(key)] => Some(*key),
+        _ => None,
+    }
+}
+
+fn holds(expect: &Expect, old: Option<&Row>) -> Result<(), Refusal> {
+    let fine = match (expect, old) {
+        (Expect::Any {}, _) | (Expect::Absent {}, None) | (Expect::Present {}, Some(_)) => true,
+        (Expect::Version { version }, Some((is, _))) => version == is,
+        _ => false,
+    };
+    if fine { Ok(()) } else { Err((RejectKind::Conflict, old.map(|(version, _)| *version))) }
+}
+
+impl State {
+    fn fail(&mut self, what: String) {
+        self.failures.push(format!("TABLES: {what}"));
+    }
+
+    /// Applies operations to a copy of the rows: what was read, and the rows afterwards.
+    #[allow(clippy::type_complexity)] // Read rows, and all rows.
+    fn transact(&self, ops: &[Op]) -> Result<(Vec<Option<Row>>, BTreeMap<i64, Row>), (usize, Refusal)> {
+        let (mut rows, mut read) = (self.rows.clone(), Vec::new());
+        for (n, op) in ops.iter().enumerate() {
+            let at = |refusal: Refusal| (n, refusal);
+            let key = key_of(op).ok_or(at((RejectKind::Invalid, None)))?;
+            let old = rows.get(&key).cloned();
+            read.push(if matches!(op.action, Action::Read {}) { old.clone() } else { None });
+            match &op.action {
+                Action::Read {} => {}
+                Action::Check { expect } => holds(expect, old.as_ref()).map_err(at)?,
+                Action::Delete { expect } => {
+                    holds(expect, old.as_ref()).map_err(at)?;
+                    rows.remove(&key);
+                }
+                Action::Put { expect, values, merge } => {
+                    holds(expect, old.as_ref()).map_err(at)?;
+                    let mut new =
+                        if *merge { old.map(|(_, v)| v).unwrap_or_default() } else { Values::new() };
+                    new.extend(values.clone());
+                    new.retain(|_, value| !value.is_null());
+                    let tag = self.columns.and_then(|c| new.get(&c.tag).cloned());
+                    let taken = |(other, (_, v)): (&i64, &Row)| {
+                        *other != key && self.columns.is_some_and(|c| v.get(&c.tag) == tag.as_ref())
+                    };
+                    if tag.is_some() && rows.iter().any(taken) {
+                        return Err(at((RejectKind::Duplicate, None)));
+                    }
+                    rows.insert(key, (self.version + 1, new));
+                }
+            }
+        }
+        Ok((read, rows))
+    }
+
+    fn applied(&mut self, applied: AppliedCommand) {
+        if let Some(first) = self.log.get(&applied.place) {
+            if *first != applied {
+                let first = first.clone();
+                self.fail(format!("two replicas differ: {first:?} and {applied:?}"));
+            }
+            return;
+        }
+        let place = applied.place;
+        if self.log.last_key_value().is_some_and(|(last, _)| *last > place) {
+            return self.fail(format!("{applied:?} was applied by nobody who applied what follows it"));
+        }
+        match Command::from_bytes(applied.command.clone()) {
+            Ok(command) => self.command(place, &command, &applied.reply),
+            Err(e) => self.fail(format!("{applied:?} is no command: {e}")),
+        }
+        self.log.insert(place, applied);
+    }
+
+    fn command(&mut self, place: Place, command: &Command, reply: &Result<Bytes, Bytes>) {
+        let name = (command.client, command.seq);
+        if let Some(first) = self.done.get(&name).filter(|_| command.client != 0) {
+            hit("sim.tables.repeated");
+            if reply.as_ref().ok() != Some(first) {
+                let first = first.clone();
+                self.fail(format!("{command:?} at {place:?} was answered {reply:?}, and first {first:?}"));
+            }
+            return;
+        }
+        let Body::Transaction { ops } = &command.body else {
+            // Schemas and steps: only their versions count here.
+            if let Ok(done) = reply.clone().map(Done::from_bytes) {
+                self.version = done.map_or(self.version, |d| d.version.max(self.version));
+            }
+            return;
+        };
+        let writes = ops.iter().any(|op| matches!(op.action, Action::Put { .. } | Action::Delete { .. }));
+        let right = match (self.transact(ops), reply) {
+            (Ok((read, rows)), Ok(bytes)) => {
+                let version = self.version + u64::from(writes);
+                let right = Done::from_bytes(bytes.clone())
+                    .is_ok_and(|done| done.version == version && is_read(&done, &read));
+                if writes {
+                    self.version = version;
+                    self.done.insert(name, bytes.clone());
+                    self.become_rows(place, rows);
+                }
+                right
+            }
+            (Err((n, (kind, found))), Err(bytes)) => Rejection::from_bytes(bytes.clone())
+                .is_ok_and(|r| (r.kind, r.found, r.op) == (kind, found, Some(n as u32))),
+            _ => false,
+        };
+        if !right {
+            let expected = self.transact(ops).map(|(read, _)| read);
+            self.fail(format!("{command:?} at {place:?} was answered {reply:?}; expected: {expected:?}"));
+        }
+    }
+
+    fn become_rows(&mut self, place: Place, rows: BTreeMap<i64, Row>) {
+        let before = std::mem::replace(&mut self.rows, rows);
+        let keys = before.keys().chain(self.rows.keys()).copied();
+        for key in keys.collect::<std::collections::BTreeSet<i64>>() {
+            let now = self.rows.get(&key);
+            if before.get(&key) != now {
+                self.was.entry(key).or_default().push((place, now.cloned()));
+            }
+        }
+    }
+
+    /// The rows as they were below a position.
+    fn below(&self, below: LogPos) -> BTreeMap<i64, Row> {
+        let at = |was: &Vec<(Place, Option<Row>)>| {
+            was[..was.partition_point(|((position, _), _)| *position < below.0)].last()?.1.clone()
+        };
+        self.was.iter().filter_map(|(key, was)| Some((*key, at(was)?))).collect()
+    }
+}
+
+fn is_read(done: &Done, expected: &[Option<Row>]) -> bool {
+    let decode = |row: &Option<Bytes>| {
+        row.clone().map(|bytes| StoredRow::from_bytes(bytes).map(|row| (row.version, row.values)).ok())
+    };
+    done.read.as_ref().is_some_and(|read| {
+        read.len() == expected.len()
+            && read.iter().zip(expected).all(|(r, e)| decode(r) == e.clone().map(Some))
+    })
+}
+
+impl TablesOracle {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what replicas have applied since the last call.
+    pub fn follow(&self) {
+        let mut state = self.lock();
+        for command in take_applied().into_iter().filter(|c| c.app == Tables::ID.0) {
+            state.applied(command);
+        }
+    }
+
+    /// The columns of the table, once it is there.
+    pub fn is_made(&self, columns: Columns) {
+        self.lock().columns = Some(columns);
+    }
+
+    /// The highest place that was answered to anybody.
+    pub fn now(&self) -> Option<Place> {
+        self.lock().highest
+    }
+
+    /// A command was answered. Its first attempt was sent when `since` was the highest place that anybody
+    /// had been answered; `again`: it was not the only one.
+    pub fn answered(
+        &self,
+        name: Name,
+        place: Place,
+        reply: &Result<Bytes, Bytes>,
+        since: Option<Place>,
+        again: bool,
+    ) {
+        let mut state = self.lock();
+        state.operations += 1;
+        if since.is_some_and(|since| place <= since) && !again {
+            state.fail(format!("{name:?} is at {place:?}, sent after {since:?} had been answered"));
+        }
+        let logged = state.log.get(&place).map(|c| c.reply.clone());
+        if logged.as_ref() != Some(reply) {
+            state.fail(format!("{name:?} at {place:?} was answered {reply:?}, and there {logged:?}"));
+        }
+        state.highest = state.highest.max(Some(place));
+    }
+
+    /// A read behind a barrier, begun when `since` was the highest place answered: rows by key, which the
+    /// table must have below a position; in the order of an index, if it is by one.
+    pub fn read(&self, below: LogPos, since: Option<Place>, by: Option<&str>, shown: &[(i64, Row)]) {
+        let mut state = self.lock();
+        state.operations += 1;
+        if since.is_some_and(|(position, _)| position >= below.0) {
+            state.fail(format!("a read of what is below {below} began after {since:?} had been answered"));
+        }
+        let Some(columns) = state.columns else { return };
+        let mut expected: Vec<(i64, Row)> = state.below(below).into_iter().collect();
+        let by_columns: &[u16] = match by {
+            Some("by_colour") => &[columns.colour, columns.size],
+            Some("by_tag") => &[columns.tag],
+            Some("by_size") => &[columns.size],
+            _ => &[],
+        };
+        expected.sort_by_key(|(key, (_, values))| {
+            let value = |id: &u16| values.get(id).cloned().unwrap_or(Value::Null);
+            (by_columns.iter().map(value).collect::<Vec<_>>(), *key)
+        });
+        if expected != shown {
+            state.fail(format!("below {below}, by {by:?}: {shown:?}; expected: {expected:?}"));
+        }
+        if by.is_some() {
+            hit("sim.tables.read_by_index");
+        }
+    }
+
+    /// Operations answered.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    /// What was found wrong since the last call.
+    pub fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().failures)
+    }
+}

@@ -1,0 +1,475 @@
+//! ZooKeeper's tree and sessions once more, written from its documentation: commands go in, in the order of
+//! the log, and the answers that they must have come out. What every node ever was is kept, by zxid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use atoll_zookeeper::command::{AnswerHead, Command, SessionAnswer};
+use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, EventType, OpCode};
+use atoll_zookeeper::jute::records::Stat;
+use atoll_zookeeper::jute::reply::{Create2Reply, PathReply, StatReply};
+use atoll_zookeeper::jute::request::{CreateRequest, Request};
+use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
+use atoll_zookeeper::jute::{Jute, Reader};
+
+/// A node's life: node, incarnation.
+pub type Holder = (u32, u64);
+
+/// The zxid before the first change.
+pub const FIRST_ZXID: i64 = 1 << 32;
+
+/// A znode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Znode {
+    /// What clients are told of it.
+    pub stat: Stat,
+    /// Its data.
+    pub data: Option<Vec<u8>>,
+    /// Names of its children.
+    pub children: Arc<BTreeSet<String>>,
+    created: i32,
+}
+
+impl Znode {
+    fn new(zxid: i64, time_ms: i64, owner: i64, data: Option<Vec<u8>>) -> Znode {
+        let data_length = data.as_ref().map_or(0, Vec::len) as i32;
+        let stat = Stat {
+            czxid: zxid,
+            mzxid: zxid,
+            ctime: time_ms,
+            mtime: time_ms,
+            ephemeral_owner: owner,
+            data_length,
+            pzxid: zxid,
+            ..Stat::default()
+        };
+        Znode { stat, data, children: Arc::default(), created: 0 }
+    }
+
+    /// A child came or went.
+    fn child(&mut self, zxid: i64, name: &str, is_there: bool) {
+        let children = Arc::make_mut(&mut self.children);
+        if is_there {
+            children.insert(name.to_owned());
+            self.created = self.created.wrapping_add(1);
+        } else {
+            children.remove(name);
+        }
+        self.stat.num_children = children.len() as i32;
+        self.stat.cversion = self.created.wrapping_mul(2).wrapping_sub(self.stat.num_children);
+        self.stat.pzxid = zxid;
+    }
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Who has it may attach.
+    pub password: Vec<u8>,
+    /// In milliseconds.
+    pub timeout_ms: i32,
+    /// Who holds it.
+    pub holder: Holder,
+    /// How often it has got a holder.
+    pub moves: i64,
+    ephemerals: BTreeSet<String>,
+}
+
+/// What happened to a path, as watches see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// By which change of the state.
+    pub zxid: i64,
+    /// What an event of it tells.
+    pub kind: EventType,
+    /// Where.
+    pub path: String,
+}
+
+/// What a command did to sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// It expired one, which was held like this.
+    Expired(i64, Session),
+}
+
+/// The answer that a command must have: done or refused, and the bytes.
+pub struct Expected {
+    /// Whether it changed something.
+    pub done: bool,
+    /// zxid, error, body.
+    pub answer: Vec<u8>,
+    /// Besides.
+    pub told: Told,
+}
+
+/// See the module's words.
+#[derive(Debug)]
+pub struct Model {
+    now: BTreeMap<String, Znode>,
+    was: BTreeMap<String, Vec<(i64, Option<Znode>)>>,
+    /// The sessions that are there.
+    pub sessions: BTreeMap<i64, Session>,
+    opened: i64,
+    /// The newest change.
+    pub zxid: i64,
+    /// Everything that watches may tell, in order.
+    pub changes: Vec<Change>,
+    /// What the command at hand has done so far, to be taken back.
+    undo: Vec<(String, Option<Znode>)>,
+}
+
+/// Parent and name.
+pub fn split(path: &str) -> (&str, &str) {
+    match path.rsplit_once('/') {
+        Some(("", name)) => ("/", name),
+        Some((parent, name)) => (parent, name),
+        None => ("/", path),
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let mut model = Model {
+            now: BTreeMap::new(),
+            was: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            opened: 0,
+            zxid: FIRST_ZXID,
+            changes: Vec::new(),
+            undo: Vec::new(),
+        };
+        for (path, children) in [
+            ("/", vec!["zookeeper"]),
+            ("/zookeeper", vec!["config", "quota"]),
+            ("/zookeeper/quota", vec![]),
+            ("/zookeeper/config", vec![]),
+        ] {
+            let mut node = Znode::new(0, 0, 0, Some(Vec::new()));
+            node.children = Arc::new(children.iter().map(|c| (*c).to_owned()).collect());
+            node.stat.num_children = children.len() as i32;
+            node.stat.cversion = -node.stat.num_children;
+            model.was.insert(path.to_owned(), vec![(0, Some(node.clone()))]);
+            model.now.insert(path.to_owned(), node);
+        }
+        model
+    }
+}
+
+impl Model {
+    /// Paths that ever had a node.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.was.keys().map(String::as_str)
+    }
+
+    /// Nodes that are there, and ephemerals among them.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.now.len(), self.sessions.values().map(|s| s.ephemerals.len()).sum())
+    }
+
+    /// A node as it was after a change.
+    pub fn at(&self, path: &str, zxid: i64) -> Option<&Znode> {
+        let was = self.was.get(path)?;
+        let behind = was.partition_point(|(z, _)| *z <= zxid);
+        was[..behind].last()?.1.as_ref()
+    }
+
+    /// The changes of a node after `zxid` up to `most`.
+    pub fn turns(&self, path: &str, zxid: i64, most: i64) -> impl Iterator<Item = i64> {
+        let was = self.was.get(path).map(Vec::as_slice).unwrap_or_default();
+        was.iter().map(|(z, _)| *z).filter(move |z| *z > zxid && *z <= most)
+    }
+
+    fn set(&mut self, path: &str, node: Option<Znode>) {
+        let before = match node {
+            Some(node) => self.now.insert(path.to_owned(), node),
+            None => self.now.remove(path),
+        };
+        self.undo.push((path.to_owned(), before));
+    }
+
+    /// Applies a command. `by` proposed it.
+    pub fn apply(&mut self, by: Holder, time_ms: u64, command: &[u8]) -> Expected {
+        let newest = self.zxid;
+        let changes = self.changes.len();
+        self.undo.clear();
+        let refused = |err: i32, body: &[u8]| Expected {
+            done: false,
+            answer: [AnswerHead { zxid: newest, err }.to_vec(), body.to_vec()].concat(),
+            told: Told::Nothing,
+        };
+        let Ok(command) = Command::read(command) else {
+            return refused(ErrorCode::MarshallingError.number(), &[]);
+        };
+        match self.command(by, time_ms as i64, &command) {
+            Ok((body, told)) => {
+                self.zxid += 1;
+                let mut touched: Vec<String> = self.undo.drain(..).map(|(path, _)| path).collect();
+                touched.sort();
+                touched.dedup();
+                for path in touched {
+                    let now = self.now.get(&path).cloned();
+                    self.was.entry(path).or_default().push((self.zxid, now));
+                }
+                let head = AnswerHead { zxid: self.zxid, err: 0 }.to_vec();
+                Expected { done: true, answer: [head, body].concat(), told }
+            }
+            Err(refusal) => {
+                self.changes.truncate(changes);
+                while let Some((path, before)) = self.undo.pop() {
+                    match before {
+                        Some(node) => self.now.insert(path, node),
+                        None => self.now.remove(&path),
+                    };
+                }
+                match refusal {
+                    Refusal::Because(code) => refused(code.number(), &[]),
+                    Refusal::Multi(results) => refused(0, &results),
+                }
+            }
+        }
+    }
+
+    fn command(
+        &mut self,
+        by: Holder,
+        time_ms: i64,
+        command: &Command<'_>,
+    ) -> Result<(Vec<u8>, Told), Refusal> {
+        let nothing = |body: Vec<u8>| Ok((body, Told::Nothing));
+        match command {
+            Command::Write(head, body) => {
+                self.held(head.session, by)?;
+                nothing(self.write(head.session, time_ms, head.op, body)?)
+            }
+            Command::Open(new) => {
+                self.opened += 1;
+                let id = (self.zxid >> 32) << 40 | self.opened;
+                let session = Session {
+                    password: new.password.unwrap_or_default().to_vec(),
+                    timeout_ms: new.timeout_ms,
+                    holder: by,
+                    moves: 0,
+                    ephemerals: BTreeSet::new(),
+                };
+                self.sessions.insert(id, session);
+                nothing(SessionAnswer { session: id, moves: 0, timeout_ms: new.timeout_ms }.to_vec())
+            }
+            Command::Attach(asked) => {
+                let known = self.sessions.get_mut(&asked.session);
+                let session = known.filter(|s| asked.password == Some(&s.password[..]));
+                let session = session.ok_or(ErrorCode::SessionExpired)?;
+                session.moves += 1;
+                (session.holder, session.timeout_ms) = (by, asked.timeout_ms);
+                let (session, moves, timeout_ms) = (asked.session, session.moves, asked.timeout_ms);
+                nothing(SessionAnswer { session, moves, timeout_ms }.to_vec())
+            }
+            Command::Close(asked) => {
+                self.held(asked.session, by)?;
+                self.end(asked.session);
+                nothing(Vec::new())
+            }
+            Command::Expire(asked) => {
+                if self.held(asked.session, by)?.moves != asked.moves {
+                    return Err(ErrorCode::SessionMoved.into());
+                }
+                let was = self.sessions[&asked.session].clone();
+                self.end(asked.session);
+                Ok((Vec::new(), Told::Expired(asked.session, was)))
+            }
+            Command::TakeOver(asked) => {
+                let from = (asked.node as u32, asked.incarnation);
+                let of = |s: &&mut Session| s.holder == from && from != by;
+                let taken = self.sessions.values_mut().filter(of).map(|s| {
+                    (s.holder, s.moves) = (by, s.moves + 1);
+                });
+                match taken.count() {
+                    0 => Err(ErrorCode::UnknownSession.into()),
+                    n => nothing((n as i32).to_vec()),
+                }
+            }
+            Command::Reap(_) | Command::RaiseEpoch => Err(ErrorCode::Unimplemented.into()),
+        }
+    }
+
+    fn held(&self, session: i64, by: Holder) -> Result<&Session, ErrorCode> {
+        let session = self.sessions.get(&session).ok_or(ErrorCode::SessionExpired)?;
+        if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
+    }
+
+    fn end(&mut self, id: i64) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        for path in session.ephemerals {
+            self.remove(&path);
+        }
+    }
+
+    fn change(&mut self, kind: EventType, path: &str) {
+        self.changes.push(Change { zxid: self.zxid + 1, kind, path: path.to_owned() });
+    }
+
+    fn write(&mut self, session: i64, time_ms: i64, op: i32, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let op = OpCode::of(op).ok_or(ErrorCode::Unimplemented)?;
+        let request = Request::read(op, &mut Reader::new(body)).ok().flatten();
+        Ok(match request.ok_or(ErrorCode::MarshallingError)? {
+            Request::Create(r) => PathReply { path: &self.create(session, time_ms, &r)? }.to_vec(),
+            Request::Create2(r) => {
+                let path = self.create(session, time_ms, &r)?;
+                Create2Reply { path: &path, stat: self.now[&path].stat }.to_vec()
+            }
+            Request::Delete(r) => {
+                self.delete(r.path, r.version)?;
+                Vec::new()
+            }
+            Request::SetData(r) => {
+                StatReply { stat: self.set_data(time_ms, r.path, r.data, r.version)? }.to_vec()
+            }
+            Request::Multi(r) => self.multi(session, time_ms, &r)?,
+            _ => return Err(ErrorCode::Unimplemented.into()),
+        })
+    }
+
+    fn multi(&mut self, session: i64, time_ms: i64, request: &MultiRequest<'_>) -> Result<Vec<u8>, Refusal> {
+        let ephemerals: Vec<(i64, BTreeSet<String>)> =
+            self.sessions.iter().map(|(id, s)| (*id, s.ephemerals.clone())).collect();
+        let mut out = Vec::new();
+        for (n, op) in request.ops.iter().enumerate() {
+            let Err(code) = self.one(session, time_ms, op, &mut out) else { continue };
+            // The nodes are put back by the caller.
+            for (id, before) in ephemerals {
+                self.sessions.entry(id).and_modify(|s| s.ephemerals = before);
+            }
+            let mut results = Vec::new();
+            for place in 0..request.ops.len() {
+                let error = match place.cmp(&n) {
+                    std::cmp::Ordering::Less => None,
+                    std::cmp::Ordering::Equal => Some(code),
+                    std::cmp::Ordering::Greater => Some(ErrorCode::RuntimeInconsistency),
+                };
+                MultiResult::Error(error).write(&mut results);
+            }
+            MultiResult::write_end(&mut results);
+            return Err(Refusal::Multi(results));
+        }
+        MultiResult::write_end(&mut out);
+        Ok(out)
+    }
+
+    fn one(
+        &mut self,
+        session: i64,
+        time_ms: i64,
+        op: &MultiOp<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ErrorCode> {
+        match op {
+            MultiOp::Create(r) => MultiResult::Create(&self.create(session, time_ms, r)?).write(out),
+            MultiOp::Create2(r) => {
+                let path = self.create(session, time_ms, r)?;
+                MultiResult::Create2(&path, self.now[&path].stat).write(out);
+            }
+            MultiOp::Delete(r) => {
+                self.delete(r.path, r.version)?;
+                MultiResult::Delete.write(out);
+            }
+            MultiOp::SetData(r) => {
+                MultiResult::SetData(self.set_data(time_ms, r.path, r.data, r.version)?).write(out)
+            }
+            MultiOp::Check(r) => {
+                let node = self.now.get(r.path).ok_or(ErrorCode::NoNode)?;
+                fits(node, r.version)?;
+                MultiResult::Check.write(out);
+            }
+            MultiOp::CreateContainer(_) | MultiOp::CreateTtl(_) => return Err(ErrorCode::Unimplemented),
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, session: i64, time_ms: i64, r: &CreateRequest<'_>) -> Result<String, ErrorCode> {
+        let mode = CreateMode::of(r.flags).ok_or(ErrorCode::BadArguments)?;
+        let (parent_path, _) = split(r.path);
+        let mut parent = self.now.get(parent_path).cloned().ok_or(ErrorCode::NoNode)?;
+        let number = if mode.is_sequential() { format!("{:010}", parent.created) } else { String::new() };
+        let path = format!("{}{number}", r.path);
+        if self.now.contains_key(&path) {
+            return Err(ErrorCode::NodeExists);
+        }
+        if parent.stat.ephemeral_owner != 0 {
+            return Err(ErrorCode::NoChildrenForEphemerals);
+        }
+        let owner = if mode.is_ephemeral() { session } else { 0 };
+        let zxid = self.zxid + 1;
+        let node = Znode::new(zxid, time_ms, owner, r.data.map(<[u8]>::to_vec));
+        parent.child(zxid, split(&path).1, true);
+        self.set(parent_path, Some(parent));
+        self.set(&path, Some(node));
+        if let Some(session) = self.sessions.get_mut(&owner) {
+            session.ephemerals.insert(path.clone());
+        }
+        self.change(EventType::NodeCreated, &path);
+        self.change(EventType::NodeChildrenChanged, parent_path);
+        Ok(path)
+    }
+
+    fn delete(&mut self, path: &str, version: i32) -> Result<(), ErrorCode> {
+        let node = self.now.get(path).ok_or(ErrorCode::NoNode)?;
+        fits(node, version)?;
+        if !node.children.is_empty() {
+            return Err(ErrorCode::NotEmpty);
+        }
+        self.remove(path);
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str) {
+        let (parent_path, name) = split(path);
+        let Some(owner) = self.now.get(path).map(|n| n.stat.ephemeral_owner) else { return };
+        if let Some(session) = self.sessions.get_mut(&owner) {
+            session.ephemerals.remove(path);
+        }
+        self.set(path, None);
+        if let Some(mut parent) = self.now.get(parent_path).cloned() {
+            parent.child(self.zxid + 1, name, false);
+            self.set(parent_path, Some(parent));
+        }
+        self.change(EventType::NodeDeleted, path);
+        self.change(EventType::NodeChildrenChanged, parent_path);
+    }
+
+    fn set_data(
+        &mut self,
+        time_ms: i64,
+        path: &str,
+        data: Option<&[u8]>,
+        version: i32,
+    ) -> Result<Stat, ErrorCode> {
+        let mut node = self.now.get(path).cloned().ok_or(ErrorCode::NoNode)?;
+        fits(&node, version)?;
+        node.stat.version += 1;
+        node.stat.mzxid = self.zxid + 1;
+        node.stat.mtime = time_ms;
+        node.stat.data_length = data.map_or(0, <[u8]>::len) as i32;
+        node.data = data.map(<[u8]>::to_vec);
+        let stat = node.stat;
+        self.set(path, Some(node));
+        self.change(EventType::NodeDataChanged, path);
+        Ok(stat)
+    }
+}
+
+fn fits(node: &Znode, version: i32) -> Result<(), ErrorCode> {
+    if version == -1 || version == node.stat.version { Ok(()) } else { Err(ErrorCode::BadVersion) }
+}
+
+enum Refusal {
+    Because(ErrorCode),
+    Multi(Vec<u8>),
+}
+
+impl From<ErrorCode> for Refusal {
+    fn from(code: ErrorCode) -> Self {
+        Refusal::Because(code)
+    }
+}

@@ -1,0 +1,130 @@
+//! Whole nodes with a database: stores that forget what they did not persist, or lose everything; small limits, so that all of it is met
+//! within a run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{Env, Frame, NodeCore, StorageId};
+use atoll_db::{
+    Application, Applications, Cluster, Database, Engine, Ground, MemoryStore, Options as DatabaseOptions,
+    Store, Threads,
+};
+use atoll_node::assembly::Options;
+use atoll_node::database::LOG;
+
+use crate::rng::Rng;
+use crate::scenario::node::{NodeHandles, Nodes};
+use crate::world::observer::Who;
+use crate::world::{Assembly, Weather};
+
+/// One start in so many finds its store empty.
+const LOSES_STORE_EVERY: u64 = 6;
+
+/// An application on every node, and what is hung over it.
+pub trait Tenant: Send {
+    /// The application.
+    type App: Application;
+
+    /// A new one.
+    fn app(&self) -> Self::App;
+
+    /// It is open in a node's new life.
+    fn opened(&mut self, who: &Who, handles: &NodeHandles, engine: Engine<Self::App>);
+
+    /// The clock on the wall of a node, in milliseconds: not the same on all of them, and new with each life.
+    fn clock_ms(&self, env: &Env) -> Box<dyn Fn() -> u64 + Send + Sync> {
+        let env = env.clone();
+        Box::new(move || env.now().0 / 1_000_000)
+    }
+}
+
+/// Nodes with a database.
+pub struct Replicas<T> {
+    nodes: Nodes,
+    /// What is hung over it.
+    pub tenant: T,
+    stores: BTreeMap<StorageId, MemoryStore>,
+    starts: u64,
+}
+
+/// How large, and with what network and disks.
+pub fn place(rng: &mut Rng) -> (usize, Weather) {
+    let members = [1, 3, 3, 3, 5][rng.below(5) as usize];
+    let weather = Weather {
+        latency_ns: [50_000, 200_000, 1_000_000][rng.below(3) as usize],
+        sync_ns: [50_000, 200_000, 2_000_000][rng.below(3) as usize],
+        skew_permille: rng.below(50),
+        ..Weather::default()
+    };
+    (members, weather)
+}
+
+impl<T: Tenant> Replicas<T> {
+    /// So many members.
+    pub fn new(members: usize, tenant: T) -> Self {
+        let mut options = Options::default();
+        // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
+        options.timings.heartbeat_every = Duration::from_millis(150);
+        options.timings.silent_after = Duration::from_millis(600);
+        let nodes = Nodes { members, founders: members.min(3), options, starts: 0 };
+        Replicas { nodes, tenant, stores: BTreeMap::new(), starts: 0 }
+    }
+
+    /// The store of a data directory: what it persisted in the life before, or nothing.
+    fn store(&mut self, of: StorageId) -> MemoryStore {
+        self.starts += 1;
+        // What all have lost nobody can give back: the log is trimmed behind the stores.
+        let others = self.stores.iter().filter(|(id, _)| **id != of);
+        let mut others = others.map(|(_, store)| store.size_bytes() > 0).peekable();
+        let may_lose = others.peek().is_some() && others.all(|full| full);
+        let store = self.stores.entry(of).or_default();
+        if may_lose && self.starts.is_multiple_of(LOSES_STORE_EVERY) {
+            *store = MemoryStore::new();
+        }
+        store.crash();
+        store.clone()
+    }
+}
+
+impl<T: Tenant> Assembly for Replicas<T> {
+    type Handles = NodeHandles;
+
+    fn describe(&self, frame: &Frame) -> String {
+        self.nodes.describe(frame)
+    }
+
+    fn assemble(&mut self, who: &Who, seed: u64) -> (NodeCore, NodeHandles) {
+        self.nodes.assemble(who, seed)
+    }
+
+    fn start(&mut self, core: &mut NodeCore, who: &Who, handles: &NodeHandles) {
+        self.nodes.start(core, who, handles);
+        let parts = &handles.0;
+        let mut apps = Applications::new();
+        let slot = apps.add(self.tenant.app());
+        let Ok(log) = parts.logs.open(LOG) else { return };
+        let ground = Ground {
+            env: parts.env.clone(),
+            log,
+            store: Box::new(self.store(who.storage)),
+            clock: Arc::from(self.tenant.clock_ms(&parts.env)),
+            cluster: Some(Cluster {
+                directory: Arc::new(parts.members.clone()),
+                shelf: parts.database.shelf.clone(),
+            }),
+            threads: Threads::None,
+            options: DatabaseOptions {
+                max_entry_commands: 8,
+                commit_above_bytes: 20_000,
+                idle_after: Duration::from_millis(300),
+                patrol_every: Duration::from_millis(700),
+                keep_entries: 150,
+                ..DatabaseOptions::default()
+            },
+        };
+        // A store in memory can be read.
+        let Ok(database) = Database::open(apps, ground) else { return };
+        self.tenant.opened(who, handles, database.engine(&slot));
+    }
+}

@@ -1,0 +1,284 @@
+//! What clients ask for: requests drawn at random, over few nodes, so that clients meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_zookeeper::acl;
+use atoll_zookeeper::jute::Jute;
+use atoll_zookeeper::jute::codes::{CreateMode, OpCode, watch_mode, watcher_type};
+use atoll_zookeeper::jute::request::{
+    AddWatchRequest, CreateRequest, PathRequest, SetDataRequest, SetWatches2Request, SetWatchesRequest,
+    VersionRequest, WatchedRequest, WatcherRequest,
+};
+use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest};
+
+use crate::oracle::zookeeper::watches::Kind;
+
+/// Nodes that everybody writes, creates and deletes.
+const SHARED: u64 = 5;
+/// More children of the queue than this are deleted first.
+const LONG_QUEUE: usize = 12;
+
+/// What a client waits for an answer to.
+#[derive(Clone, Debug)]
+pub(super) enum Asking {
+    /// A write; what it touches.
+    Write(Vec<String>),
+    /// The end of the session.
+    Close,
+    Exists {
+        path: String,
+        watch: bool,
+    },
+    Data {
+        path: String,
+        watch: bool,
+    },
+    Children {
+        path: String,
+        watch: bool,
+        with_stat: bool,
+    },
+    /// multiRead: paths, and whether it is the children that are read.
+    Many(Vec<(String, bool)>),
+    Sync,
+    AddWatch(Kind, String),
+    RemoveWatches(String),
+    /// Relative to this zxid.
+    SetWatches(i64),
+}
+
+impl Asking {
+    /// Whether it would show a write of this path.
+    pub(super) fn shows(&self, write: &str) -> bool {
+        let parent = crate::oracle::zookeeper::model::split(write).0;
+        let shows = |path: &str| path == write || path == parent || path.starts_with(write);
+        match self {
+            Asking::Exists { path, .. } | Asking::Data { path, .. } | Asking::Children { path, .. } => {
+                shows(path)
+            }
+            Asking::Many(paths) => paths.iter().any(|(path, _)| shows(path)),
+            _ => false,
+        }
+    }
+}
+
+/// A request to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) op: OpCode,
+    pub(super) body: Vec<u8>,
+    pub(super) asking: Asking,
+}
+
+fn request(op: OpCode, body: Vec<u8>, asking: Asking) -> Request {
+    Request { op, body, asking }
+}
+
+/// What a client knows of the tree, right or wrong.
+#[derive(Debug, Default)]
+pub(super) struct Knowledge {
+    pub(super) versions: BTreeMap<String, i32>,
+    pub(super) queue: BTreeSet<String>,
+}
+
+/// Draws requests.
+pub(super) struct Draw<'d> {
+    pub(super) below: &'d dyn Fn(u64) -> u64,
+    pub(super) knows: &'d Knowledge,
+    /// Data that nobody has written before.
+    pub(super) data: Vec<u8>,
+}
+
+fn shared(n: u64) -> String {
+    format!("/s{n}")
+}
+
+/// The nodes that there should be, whoever makes them.
+pub(super) fn base(data: &[u8]) -> Vec<Request> {
+    let names = (0..SHARED).map(shared).chain(["/q".to_owned(), "/e".to_owned()]);
+    names.map(|path| create(OpCode::Create, &path, data, CreateMode::Persistent)).collect()
+}
+
+fn create_body<'r>(path: &'r str, data: &'r [u8], mode: CreateMode) -> CreateRequest<'r> {
+    CreateRequest { path, data: Some(data), acl: vec![acl::OPEN], flags: mode.number() }
+}
+
+fn create(op: OpCode, path: &str, data: &[u8], mode: CreateMode) -> Request {
+    request(op, create_body(path, data, mode).to_vec(), Asking::Write(vec![path.to_owned()]))
+}
+
+/// Watches as they are left again.
+pub(super) fn set_watches(since: i64, of: &dyn Fn(Kind) -> Vec<String>) -> Request {
+    let all: Vec<Vec<String>> =
+        [Kind::Data, Kind::Exist, Kind::Child, Kind::Persistent, Kind::Recursive].map(of).to_vec();
+    let at = |n: usize| all[n].iter().map(String::as_str).collect::<Vec<_>>();
+    let one_time = SetWatchesRequest { relative_zxid: since, data: at(0), exist: at(1), child: at(2) };
+    let (persistent, recursive) = (at(3), at(4));
+    let asking = Asking::SetWatches(since);
+    if persistent.is_empty() && recursive.is_empty() {
+        return request(OpCode::SetWatches, one_time.to_vec(), asking);
+    }
+    let body = SetWatches2Request { one_time, persistent, recursive };
+    request(OpCode::SetWatches2, body.to_vec(), asking)
+}
+
+/// The end of a session.
+pub(super) fn close() -> Request {
+    request(OpCode::CloseSession, Vec::new(), Asking::Close)
+}
+
+impl Draw<'_> {
+    fn below(&self, n: u64) -> u64 {
+        (self.below)(n)
+    }
+
+    fn shared(&self) -> String {
+        shared(self.below(SHARED))
+    }
+
+    /// A shared node, or a child of one.
+    fn any(&self) -> String {
+        match self.below(4) {
+            0 => format!("{}/c{}", self.shared(), self.below(2)),
+            1 => format!("/e/n{}", self.below(3)),
+            _ => self.shared(),
+        }
+    }
+
+    /// A version: any, the one that is known, or a wrong one.
+    fn version(&self, path: &str) -> i32 {
+        let known = self.knows.versions.get(path).copied().unwrap_or(0);
+        match self.below(6) {
+            0 | 1 => -1,
+            2 => known + 1,
+            _ => known,
+        }
+    }
+
+    fn queued(&self) -> Option<String> {
+        let n = self.below(self.knows.queue.len() as u64) as usize;
+        self.knows.queue.iter().nth(n).map(|name| format!("/q/{name}"))
+    }
+
+    /// The next request.
+    pub(super) fn next(&self) -> Request {
+        match self.below(20) {
+            0..3 => self.set_data(),
+            3..5 => self.create(),
+            5..7 => self.queue(),
+            7 => self.delete(),
+            8..10 => self.multi(),
+            10..17 => self.read(),
+            17 => self.multi_read(),
+            18 => request(OpCode::Sync, PathRequest { path: "/" }.to_vec(), Asking::Sync),
+            _ => self.watch(),
+        }
+    }
+
+    fn set_data(&self) -> Request {
+        let path = self.any();
+        let body = SetDataRequest { path: &path, data: Some(&self.data), version: self.version(&path) };
+        request(OpCode::SetData, body.to_vec(), Asking::Write(vec![path.clone()]))
+    }
+
+    fn create(&self) -> Request {
+        let path = self.any();
+        let mode = if path.starts_with("/e") { CreateMode::Ephemeral } else { CreateMode::Persistent };
+        let op = if self.below(2) == 0 { OpCode::Create } else { OpCode::Create2 };
+        create(op, &path, &self.data, mode)
+    }
+
+    fn queue(&self) -> Request {
+        match self.queued().filter(|_| self.knows.queue.len() > LONG_QUEUE || self.below(3) == 0) {
+            Some(path) => {
+                let body = VersionRequest { path: &path, version: -1 };
+                request(OpCode::Delete, body.to_vec(), Asking::Write(vec![path.clone()]))
+            }
+            None => {
+                let modes = [CreateMode::PersistentSequential, CreateMode::EphemeralSequential];
+                create(OpCode::Create, "/q/x-", &self.data, modes[self.below(2) as usize])
+            }
+        }
+    }
+
+    fn delete(&self) -> Request {
+        let path = self.any();
+        let body = VersionRequest { path: &path, version: self.version(&path) };
+        request(OpCode::Delete, body.to_vec(), Asking::Write(vec![path.clone()]))
+    }
+
+    fn multi(&self) -> Request {
+        let paths: Vec<String> = (0..2 + self.below(3)).map(|_| self.any()).collect();
+        let mut ops =
+            vec![MultiOp::Create(create_body("/q/m-", &self.data, CreateMode::EphemeralSequential))];
+        for path in &paths {
+            let version = self.version(path);
+            ops.push(match self.below(5) {
+                0 => MultiOp::Check(VersionRequest { path, version }),
+                1 => MultiOp::Delete(VersionRequest { path, version }),
+                2 => {
+                    let ephemeral = path.starts_with("/e");
+                    let mode = if ephemeral { CreateMode::Ephemeral } else { CreateMode::Persistent };
+                    MultiOp::Create2(create_body(path, &self.data, mode))
+                }
+                _ => MultiOp::SetData(SetDataRequest { path, data: Some(&self.data), version }),
+            });
+        }
+        let body = MultiRequest { ops }.to_vec();
+        let touches = paths.into_iter().chain(["/q/m-".to_owned()]).collect();
+        request(OpCode::Multi, body, Asking::Write(touches))
+    }
+
+    fn read(&self) -> Request {
+        let path = match self.below(6) {
+            0 => "/q".to_owned(),
+            1 => "/e".to_owned(),
+            2 => self.queued().unwrap_or_else(|| self.any()),
+            _ => self.any(),
+        };
+        let watch = self.below(3) == 0;
+        let body = WatchedRequest { path: &path, watch }.to_vec();
+        match self.below(4) {
+            0 => request(OpCode::Exists, body, Asking::Exists { path, watch }),
+            1 => {
+                let with_stat = self.below(2) == 0;
+                let op = if with_stat { OpCode::GetChildren2 } else { OpCode::GetChildren };
+                request(op, body, Asking::Children { path, watch, with_stat })
+            }
+            _ => request(OpCode::GetData, body, Asking::Data { path, watch }),
+        }
+    }
+
+    fn multi_read(&self) -> Request {
+        let paths: Vec<(String, bool)> =
+            (0..2 + self.below(3)).map(|_| (self.any(), self.below(3) == 0)).collect();
+        let ops = paths.iter().map(|(path, children)| {
+            let read = WatchedRequest { path, watch: false };
+            if *children { MultiReadOp::GetChildren(read) } else { MultiReadOp::GetData(read) }
+        });
+        let body = MultiReadRequest { ops: ops.collect() }.to_vec();
+        request(OpCode::MultiRead, body, Asking::Many(paths))
+    }
+
+    fn watch(&self) -> Request {
+        let path = match self.below(3) {
+            0 => "/".to_owned(),
+            1 => "/q".to_owned(),
+            _ => self.shared(),
+        };
+        match self.below(3) {
+            0 => {
+                let body = WatcherRequest { path: &path, kind: watcher_type::ANY }.to_vec();
+                request(OpCode::RemoveWatches, body, Asking::RemoveWatches(path))
+            }
+            n => {
+                let (mode, kind) = [
+                    (watch_mode::PERSISTENT, Kind::Persistent),
+                    (watch_mode::PERSISTENT_RECURSIVE, Kind::Recursive),
+                ][n as usize - 1];
+                let body = AddWatchRequest { path: &path, mode }.to_vec();
+                request(OpCode::AddWatch, body, Asking::AddWatch(kind, path))
+            }
+        }
+    }
+}

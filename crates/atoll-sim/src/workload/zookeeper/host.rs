@@ -1,0 +1,342 @@
+//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a runtime of their own whose
+//! clock is the node's, and stands still unless it is moved. Not simulated: the listener, threads beside the node's, and what goes by
+//! itself (containers, times to live), which the product looks for by the clock on the wall.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Env, Incarnation, NodeId, Tick};
+use atoll_db::{Engine, LogPos, Observer, View};
+use atoll_node::members::Members;
+use atoll_zookeeper::command::PASSWORD_BYTES;
+use atoll_zookeeper::event::Event;
+use atoll_zookeeper::server::options::Options;
+use atoll_zookeeper::tree::read;
+use atoll_zookeeper::{Cluster as Living, Door, ZooKeeper};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::socket::{ClientEnd, DoorEnd, pair};
+use crate::oracle::zookeeper::{ConnId, ZooKeeperOracle};
+use crate::scenario::node::NodeHandles;
+use crate::world::clients::Cluster;
+
+/// The door's clock is moved this often at least.
+const STEP: Duration = Duration::from_millis(10);
+/// How often in a row tasks may wake each other before the door counts as spinning.
+const MOST_ROUNDS: usize = 2_000;
+
+/// Says that a task of the door has something to do.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: AtomicBool,
+    driver: Mutex<Option<Waker>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Relaxed);
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Rings when the task's own waker is used.
+struct Ring {
+    bell: Arc<Bell>,
+    task: Waker,
+}
+
+impl Wake for Ring {
+    fn wake(self: Arc<Self>) {
+        self.task.wake_by_ref();
+        self.bell.ring();
+    }
+}
+
+/// A task whose wakes ring the bell.
+struct Rung<F> {
+    bell: Arc<Bell>,
+    task: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Rung<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let waker = Waker::from(Arc::new(Ring { bell: self.bell.clone(), task: cx.waker().clone() }));
+        self.task.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}
+
+/// The clock of a door: virtual time since its start, a little fast or slow.
+#[derive(Debug)]
+struct Clock {
+    env: Env,
+    runtime: Handle,
+    started: Tick,
+    /// Speed, in thousandths.
+    speed: u64,
+    shown_ns: AtomicU64,
+}
+
+impl Clock {
+    /// Moves the runtime's clock to what it is by now.
+    fn follow(&self) {
+        let since = u64::try_from(self.env.now().since(self.started).as_nanos()).unwrap_or(u64::MAX);
+        let now = since / 1000 * self.speed;
+        let step = now.saturating_sub(self.shown_ns.fetch_max(now, Ordering::Relaxed));
+        let _here = self.runtime.enter();
+        let mut advance = pin!(tokio::time::advance(Duration::from_nanos(step)));
+        // The clock is moved by the first poll; what follows only gives way to other tasks.
+        let _ = advance.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// Stands between the engine and the door's own observer.
+struct Hearer {
+    door: Arc<dyn Observer<Event>>,
+    engine: Engine<ZooKeeper>,
+    clock: Arc<Clock>,
+    oracle: ZooKeeperOracle,
+    cluster: Cluster<NodeHandles>,
+}
+
+impl Observer<Event> for Hearer {
+    fn on_events(&self, below: LogPos, events: Vec<Event>) {
+        let now_ns = self.clock.env.now().0;
+        self.oracle.follow(now_ns);
+        let me = self.engine.proposer();
+        for event in &events {
+            if let Event::SessionHeld { session, by, moves, .. } = event
+                && *by == me
+            {
+                self.oracle.held(*session, *moves, now_ns);
+            }
+        }
+        let shown = self.engine.view().below();
+        if shown >= below {
+            self.cluster.fail(format!("X19: events below {below} came when the view was at {shown}"));
+        }
+        self.clock.follow();
+        let _here = self.clock.runtime.enter();
+        self.door.on_events(below, events);
+    }
+
+    fn on_restored(&self, below: LogPos, view: &View) {
+        hit("sim.zookeeper.refilled");
+        let now_ns = self.clock.env.now().0;
+        self.oracle.follow(now_ns);
+        let me = self.engine.proposer();
+        self.oracle.refilled((me.node.0, me.incarnation.0), now_ns);
+        self.clock.follow();
+        let _here = self.clock.runtime.enter();
+        self.door.on_restored(below, view);
+    }
+}
+
+/// Hears of nothing: engine and observer hold each other.
+struct Nobody;
+
+impl Observer<Event> for Nobody {
+    fn on_events(&self, _below: LogPos, _events: Vec<Event>) {}
+}
+
+/// The members, and a source of passwords that is the same in every run of a seed.
+struct AreLiving {
+    members: Members,
+    env: Env,
+}
+
+impl Living for AreLiving {
+    fn living(&self) -> Vec<NodeId> {
+        let others = self.members.peers().into_iter().filter(|node| self.members.is_alive(*node));
+        others.chain([self.members.identity().node]).collect()
+    }
+
+    fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
+        password.iter_mut().for_each(|byte| *byte = self.env.random() as u8);
+        true
+    }
+}
+
+/// A door that is open.
+struct Host {
+    runtime: Runtime,
+    door: Door,
+    engine: Engine<ZooKeeper>,
+    clock: Arc<Clock>,
+    bell: Arc<Bell>,
+    at: Arc<AtomicI64>,
+    incarnation: Incarnation,
+    knocking: Vec<DoorEnd>,
+}
+
+impl Host {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(Rung { bell: self.bell.clone(), task: Box::pin(task) });
+        self.bell.ring();
+    }
+
+    /// Lets the door's tasks do what there is to do. False if that has no end.
+    fn run(&mut self) -> bool {
+        for end in std::mem::take(&mut self.knocking) {
+            let door = self.door.clone();
+            let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+            self.spawn(async move { door.serve_stream(end, peer).await });
+        }
+        let zxid = read::counters(&self.engine.view()).map_or(0, |c| c.zxid);
+        self.at.store(zxid, Ordering::Relaxed);
+        self.clock.follow();
+        let bell = self.bell.clone();
+        self.runtime.block_on(async move {
+            for _ in 0..MOST_ROUNDS {
+                bell.rung.store(false, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+                if !bell.rung.load(Ordering::Relaxed) {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+}
+
+#[derive(Default)]
+struct Open {
+    hosts: BTreeMap<NodeId, Host>,
+    connections: ConnId,
+}
+
+/// The doors of all nodes. Clones are one.
+#[derive(Clone)]
+pub struct Doors {
+    open: Arc<Mutex<Open>>,
+    env: Env,
+    cluster: Cluster<NodeHandles>,
+    oracle: ZooKeeperOracle,
+    options: Options,
+}
+
+impl Doors {
+    /// None yet.
+    pub fn new(env: Env, cluster: Cluster<NodeHandles>, oracle: ZooKeeperOracle, options: Options) -> Doors {
+        Doors { open: Arc::default(), env, cluster, oracle, options }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine of a node that is up.
+    pub fn engine(&self, node: NodeId) -> Option<Engine<ZooKeeper>> {
+        self.lock().hosts.get(&node).map(|host| host.engine.clone())
+    }
+
+    /// Opens the door of a node's new life, whose clock runs at `speed` thousandths.
+    pub fn open(&self, node: NodeId, engine: Engine<ZooKeeper>, members: Members, speed: u64) {
+        self.close(node);
+        let Ok(runtime) = Builder::new_current_thread().enable_time().start_paused(true).build() else {
+            return self.cluster.fail("HARNESS: no runtime for a door".to_owned());
+        };
+        let here = runtime.enter();
+        let opened = Door::open(
+            engine.clone(),
+            Arc::new(AreLiving { members, env: self.env.clone() }),
+            self.options.clone(),
+        );
+        drop(here);
+        let Ok(door) = opened else {
+            return self.cluster.fail(format!("the door of {node} does not open"));
+        };
+        let env = self.env.clone();
+        let started = env.now();
+        let (handle, shown_ns) = (runtime.handle().clone(), AtomicU64::new(0));
+        let clock = Arc::new(Clock { env, runtime: handle, started, speed, shown_ns });
+        engine.observe(Arc::new(Hearer {
+            door: door.observer(),
+            engine: engine.clone(),
+            clock: clock.clone(),
+            oracle: self.oracle.clone(),
+            cluster: self.cluster.clone(),
+        }));
+        let (bell, at) = (Arc::<Bell>::default(), Arc::<AtomicI64>::default());
+        let incarnation = engine.proposer().incarnation;
+        let host =
+            Host { runtime, door, engine, clock, bell: bell.clone(), at, incarnation, knocking: Vec::new() };
+        let keeper = host.door.clone();
+        host.spawn(async move { keeper.keep().await });
+        self.lock().hosts.insert(node, host);
+        self.env.spawn("zookeeper.door", Box::pin(self.clone().drive(node, incarnation, bell)));
+    }
+
+    /// Runs the door of a life until that is over.
+    async fn drive(self, node: NodeId, incarnation: Incarnation, bell: Arc<Bell>) {
+        let index = (node.0 as usize).saturating_sub(1);
+        loop {
+            let rung = std::future::poll_fn(|cx| {
+                if bell.rung.load(Ordering::Relaxed) {
+                    return Poll::Ready(());
+                }
+                *bell.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+                Poll::Pending
+            });
+            let _ = self.env.within(STEP, rung).await;
+            let lives = self.cluster.host(index).is_some_and(|l| l.env.incarnation() == incarnation);
+            if !lives {
+                let is_mine =
+                    |open: &Open| open.hosts.get(&node).is_some_and(|h| h.incarnation == incarnation);
+                if is_mine(&self.lock()) {
+                    self.close(node);
+                }
+                return;
+            }
+            if self.cluster.health(index).paused {
+                self.env.sleep(STEP).await;
+                continue;
+            }
+            self.oracle.follow(self.env.now().0);
+            let Some(mut host) = self.lock().hosts.remove(&node) else { return };
+            let settled = host.run();
+            self.lock().hosts.insert(node, host);
+            if !settled {
+                self.cluster
+                    .fail(format!("SPIN: the tasks of the door of {node} wake each other without end"));
+                return;
+            }
+        }
+    }
+
+    /// The node's life is over: its tasks go, and its connections break.
+    fn close(&self, node: NodeId) {
+        let host = self.lock().hosts.remove(&node);
+        if let Some(host) = host {
+            host.engine.observe(Arc::new(Nobody));
+        }
+    }
+
+    /// Closes all.
+    pub fn close_all(&self) {
+        let nodes: Vec<NodeId> = self.lock().hosts.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.close(node));
+    }
+
+    /// A client connects to a node that is up; a stopped one takes its bytes, too, and answers when it goes on.
+    pub fn connect(&self, node: NodeId, latency: Duration) -> Option<ClientEnd> {
+        let mut open = self.lock();
+        open.connections += 1;
+        let id = open.connections;
+        let host = open.hosts.get_mut(&node)?;
+        let to = (node.0, host.incarnation.0);
+        let (client, door) = pair(id, to, &self.env, &self.oracle, host.at.clone(), latency);
+        host.knocking.push(door);
+        host.bell.ring();
+        Some(client)
+    }
+}
