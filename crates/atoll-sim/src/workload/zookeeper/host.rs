@@ -59,18 +59,50 @@ impl Wake for Ring {
     }
 }
 
-/// A task whose wakes ring the bell.
-struct Rung<F> {
-    bell: Arc<Bell>,
-    task: Pin<Box<F>>,
+/// What a door does.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A task, until it has ended or its door is closed.
+#[derive(Clone)]
+struct Slot(Arc<Mutex<Option<Task>>>);
+
+impl Slot {
+    fn new(task: impl Future<Output = ()> + Send + 'static) -> Slot {
+        Slot(Arc::new(Mutex::new(Some(Box::pin(task)))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Task>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    fn end(&self) {
+        let task = self.lock().take();
+        drop(task);
+    }
 }
 
-impl<F: Future> Future for Rung<F> {
-    type Output = F::Output;
+/// A task whose wakes ring the bell.
+struct Rung {
+    bell: Arc<Bell>,
+    slot: Slot,
+}
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+impl Future for Rung {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let waker = Waker::from(Arc::new(Ring { bell: self.bell.clone(), task: cx.waker().clone() }));
-        self.task.as_mut().poll(&mut Context::from_waker(&waker))
+        let mut slot = self.slot.lock();
+        let Some(task) = slot.as_mut() else { return Poll::Ready(()) };
+        let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+        let ended = if polled.is_ready() { slot.take() } else { None };
+        drop(slot);
+        drop(ended);
+        polled
     }
 }
 
@@ -175,11 +207,24 @@ struct Host {
     at: Arc<AtomicI64>,
     incarnation: Incarnation,
     knocking: Vec<DoorEnd>,
+    tasks: Vec<Slot>,
+}
+
+impl Drop for Host {
+    /// The runtime drops its tasks in an order that depends on what else the process has run: here they go in the order of their start,
+    /// so that a seed is one trace.
+    fn drop(&mut self) {
+        let _here = self.runtime.enter();
+        self.tasks.iter().for_each(Slot::end);
+    }
 }
 
 impl Host {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(Rung { bell: self.bell.clone(), task: Box::pin(task) });
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        let slot = Slot::new(task);
+        self.tasks.retain(|task| !task.has_ended());
+        self.tasks.push(slot.clone());
+        self.runtime.spawn(Rung { bell: self.bell.clone(), slot });
         self.bell.ring();
     }
 
@@ -268,8 +313,17 @@ impl Doors {
         }));
         let (bell, at) = (Arc::<Bell>::default(), Arc::<AtomicI64>::default());
         let incarnation = engine.proposer().incarnation;
-        let host =
-            Host { runtime, door, engine, clock, bell: bell.clone(), at, incarnation, knocking: Vec::new() };
+        let mut host = Host {
+            runtime,
+            door,
+            engine,
+            clock,
+            bell: bell.clone(),
+            at,
+            incarnation,
+            knocking: Vec::new(),
+            tasks: Vec::new(),
+        };
         let keeper = host.door.clone();
         host.spawn(async move { keeper.keep().await });
         self.lock().hosts.insert(node, host);
