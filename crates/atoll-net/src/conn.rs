@@ -391,9 +391,13 @@ impl Conn {
 
     async fn write_loop<W: AsyncWrite + Unpin>(&self, mut w: W, counters: &Counters) -> Ended {
         let mut batch = WriteBatch::default();
+        let mut busy = false;
         loop {
-            // Let everybody who is ready queue first: without this every batch is one frame, and costs five times as much.
-            tokio::task::yield_now().await;
+            if busy {
+                // Let everybody who is ready queue first: without this every batch is one frame, and costs five times as much. A
+                // lone frame does not wait: a pause is a look at all sockets.
+                tokio::task::yield_now().await;
+            }
             let (frames, cost) = self.take(&mut batch);
             if frames == 0 {
                 if self.lock().ending {
@@ -403,6 +407,7 @@ impl Conn {
                 self.work.notified().await;
                 continue;
             }
+            busy = frames > 1;
             if let Err(e) = write_all(&mut w, &mut batch, counters).await {
                 return e.into();
             }

@@ -5,13 +5,19 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use atoll_core::{NodeCore, Outputs, Tick};
+use atoll_core::{JournalBatch, NodeCore, Outputs, Tick};
 use atoll_net::{Net, NetEvent, NetEvents, RefusalCode};
 use tokio::time::Sleep;
 
+use super::journal::{SharedWriter, write_here};
 use super::stats::add;
 use super::wake::Incoming;
 use super::{Ended, HostOptions, Shared};
+
+/// Most network events in a turn whose batch this thread writes itself. With more, somebody else waits for this thread.
+const FEW_EVENTS: usize = 3;
+/// How many batches are left to the journal's thread after a turn with more.
+const SKIP: u32 = 32;
 
 pub(crate) struct Driver {
     core: Option<NodeCore>,
@@ -25,8 +31,13 @@ pub(crate) struct Driver {
     out: Outputs,
     batch: Vec<NetEvent>,
     incoming: Vec<Incoming>,
-    /// A batch is in the journal thread's hands.
+    /// A batch is being written.
     writing: bool,
+    writer: SharedWriter,
+    /// Of the last turn, for [`write_here`].
+    batch_here: Option<JournalBatch>,
+    /// So many batches are left to the journal's thread without a try.
+    skip: u32,
     stopping: bool,
     timer: Pin<Box<Sleep>>,
     armed: Option<Tick>,
@@ -37,6 +48,10 @@ pub(crate) struct Driver {
 enum Next {
     Wait,
     Again,
+    /// Write the batch that is left here, then again; the turn has something to send before.
+    Write {
+        sends: bool,
+    },
     End,
 }
 
@@ -46,6 +61,7 @@ impl Driver {
         net: Net,
         events: NetEvents,
         shared: Arc<Shared>,
+        writer: SharedWriter,
         options: &HostOptions,
     ) -> Self {
         core.env().set_host_waker(Waker::from(shared.inbound.bell.clone()));
@@ -61,6 +77,9 @@ impl Driver {
             batch: Vec::new(),
             incoming: Vec::new(),
             writing: false,
+            writer,
+            batch_here: None,
+            skip: 0,
             stopping: false,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
@@ -72,6 +91,13 @@ impl Driver {
             match self.turn() {
                 // Sockets get their turn, and everybody who is ready may add to the next batch.
                 Next::Again => tokio::task::yield_now().await,
+                Next::Write { sends } => {
+                    if sends {
+                        // It leaves first: others are at work on it meanwhile.
+                        tokio::task::yield_now().await;
+                    }
+                    self.write();
+                }
                 Next::Wait => self.wait().await,
                 Next::End => break,
             }
@@ -126,10 +152,21 @@ impl Driver {
             add(&stats.events, took);
             stats.events_per_turn.add(took as u64);
         }
+        let mut batch = out.journal.take();
+        self.writing |= batch.is_some();
+        if took > FEW_EVENTS {
+            self.skip = SKIP;
+        }
+        if batch.is_some() && !out.more && !self.stopping && out.freed.is_empty() {
+            match self.skip {
+                0 => self.batch_here = batch.take(),
+                _ => self.skip -= 1,
+            }
+        }
         // The disk first: it takes longest, and works while the rest is done.
-        self.writing |= out.journal.is_some();
-        self.shared.journal.put(out.journal.take(), &mut out.freed, out.checkpoint.take());
-        if !out.frames.is_empty() {
+        self.shared.journal.put(batch, &mut out.freed, out.checkpoint.take());
+        let sends = !out.frames.is_empty();
+        if sends {
             self.net.send(out.frames.drain(..));
         }
         for fetch in out.fetches.drain(..) {
@@ -140,7 +177,9 @@ impl Driver {
         }
         let more = std::mem::take(&mut out.more);
         out.steps = 0;
-        if more {
+        if self.batch_here.is_some() {
+            Next::Write { sends }
+        } else if more {
             Next::Again
         } else if (self.stopping && !self.writing) || self.events.is_closed() {
             Next::End
@@ -148,6 +187,16 @@ impl Driver {
             Next::Again
         } else {
             Next::Wait
+        }
+    }
+
+    /// Writes the batch that was left here, or hands it to the journal's thread after all.
+    fn write(&mut self) {
+        if let Some(batch) = self.batch_here.take()
+            && let Err(batch) = write_here(&self.writer, batch)
+        {
+            self.skip = SKIP;
+            self.shared.journal.put(Some(batch), &mut Vec::new(), None);
         }
     }
 

@@ -2,12 +2,16 @@
 //!
 //! One batch at a time, the next begun when the last is synced (contracts X2). After a failure nothing is written any
 //! more; the node goes on answering what it can.
+//!
+//! A small batch that comes alone is written and synced by the node's thread itself, if the disk is quick and this thread has nothing
+//! to do: two threads would be woken for it, one after the other, and that takes longer than such a disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_core::testing::hit;
 use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
 use atoll_storage::{Journal, JournalError, PrepareJob, Prepared};
 
@@ -27,6 +31,8 @@ const BUSY_FACTOR: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// Syncs since the last piece that make a journal busy.
 const BUSY_SYNCS: u64 = 4;
+/// Most bytes of a batch that the node's thread writes itself. More: sockets wait longer; fewer: two threads are woken more often.
+const HERE_BYTES: usize = 8 * 1024;
 
 /// Bounded by the core: one batch, one checkpoint; freed places are entries that were there.
 #[derive(Default)]
@@ -36,12 +42,18 @@ struct Work {
     checkpoint: Option<Checkpoint>,
     /// And how long it took.
     prepared: Option<(Prepared, Duration)>,
+    /// The node's thread has written something: a mark is due in a while.
+    unmarked: bool,
     stop: bool,
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        self.batch.is_none() && self.freed.is_empty() && self.checkpoint.is_none() && self.prepared.is_none()
+        self.batch.is_none()
+            && self.freed.is_empty()
+            && self.checkpoint.is_none()
+            && self.prepared.is_none()
+            && !self.unmarked
     }
 }
 
@@ -75,6 +87,17 @@ impl JournalPort {
         work.freed.append(freed);
         work.checkpoint = checkpoint.or(work.checkpoint.take());
         drop(work);
+        self.bell.notify_one();
+    }
+
+    /// Nothing was handed over that is not taken.
+    fn is_idle(&self) -> bool {
+        let work = self.lock();
+        work.is_empty() && !work.stop
+    }
+
+    fn unmarked(&self) {
+        self.lock().unmarked = true;
         self.bell.notify_one();
     }
 
@@ -115,7 +138,40 @@ impl JournalPort {
     }
 }
 
-/// The state of the journal thread.
+/// The writer, which one thread at a time uses.
+pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
+
+/// Writes and syncs a batch in the caller's thread, if that takes no longer than waking another one. `Err`: it did not, here is the
+/// batch. Otherwise it was dealt with as by the journal's thread.
+pub(crate) fn write_here(writer: &Mutex<Writer>, batch: JournalBatch) -> Result<(), JournalBatch> {
+    let Ok(mut writer) = writer.try_lock() else { return Err(batch) };
+    if !writer.may_write_here(&batch) {
+        return Err(batch);
+    }
+    hit("host.journal.here");
+    writer.write_alone(batch);
+    Ok(())
+}
+
+/// The journal's thread.
+pub(crate) fn run(writer: &Mutex<Writer>, shared: &Shared) {
+    // However this thread ends: no answer that waits for the disk is given any more.
+    let _closed = CloseOnPanic(shared);
+    let lock = || writer.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().look_after(true);
+    loop {
+        let patience = lock().patience();
+        let (work, stop) = shared.journal.take(patience);
+        let mut writer = lock();
+        writer.round(work);
+        if stop {
+            writer.mark();
+            return writer.publish();
+        }
+    }
+}
+
+/// What writes the journal.
 pub(crate) struct Writer {
     journal: Journal,
     shared: Arc<Shared>,
@@ -132,6 +188,12 @@ pub(crate) struct Writer {
     asked: bool,
     /// The last batch is marked.
     marked: bool,
+    /// When the last batch was synced.
+    synced_at: Instant,
+    /// How long a batch takes, smoothed.
+    usual: Duration,
+    /// See [`HostOptions::quick_disk`].
+    quick: Duration,
     published: Instant,
 }
 
@@ -153,38 +215,54 @@ impl Writer {
             checkpoint_at: None,
             asked: false,
             marked: false,
+            synced_at: Instant::now(),
+            usual: Duration::ZERO,
+            quick: options.quick_disk,
             published: Instant::now(),
         }
     }
 
-    pub(crate) fn run(mut self) {
-        let shared = self.shared.clone();
-        // However this thread ends: no answer that waits for the disk is given any more.
-        let _closed = CloseOnPanic(&shared);
-        self.look_after(true);
-        loop {
-            let (work, stop) = shared.journal.take(self.patience());
-            let quiet = work.is_empty();
-            if let Err(error) = self.work(work) {
-                self.fail(&error);
-            }
-            if stop {
-                break;
-            }
-            if quiet && self.stalled.is_none() && !self.marked {
-                self.mark();
-            }
-            self.look_after(quiet);
+    /// What there is to do, or, if that is nothing, what is due in a quiet moment.
+    fn round(&mut self, work: Work) {
+        let quiet = work.is_empty();
+        if let Err(error) = self.work(work) {
+            self.fail(&error);
         }
-        self.mark();
-        self.publish();
+        let due = quiet && self.stalled.is_none() && !self.marked;
+        if due && self.synced_at.elapsed() >= QUIET {
+            self.mark();
+        }
+        self.look_after(quiet);
+    }
+
+    fn may_write_here(&self, batch: &JournalBatch) -> bool {
+        let bytes: usize = batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum();
+        self.space == Space::Plenty
+            && self.stalled.is_none()
+            && self.usual < self.quick
+            && bytes <= HERE_BYTES
+            && self.journal.has_room_for(batch)
+            && self.shared.journal.is_idle()
+    }
+
+    /// A batch while the journal's thread sleeps.
+    fn write_alone(&mut self, batch: JournalBatch) {
+        let was_marked = self.marked;
+        if let Err(error) = self.write(batch) {
+            return self.fail(&error);
+        }
+        add(&self.shared.stats.syncs_here, 1);
+        if was_marked {
+            self.shared.journal.unmarked();
+        }
+        self.look_after(false);
     }
 
     /// How long to wait for work at most.
     fn patience(&self) -> Option<Duration> {
         let rest = match () {
             () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
-            () if !self.marked => Some(QUIET),
+            () if !self.marked => Some(QUIET.saturating_sub(self.synced_at.elapsed())),
             () => None,
         };
         let now = Instant::now();
@@ -193,7 +271,7 @@ impl Writer {
     }
 
     fn work(&mut self, work: Work) -> Result<(), JournalError> {
-        let Work { batch, freed, checkpoint, prepared, stop: _ } = work;
+        let Work { batch, freed, checkpoint, prepared, unmarked: _, stop: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
         }
@@ -242,6 +320,8 @@ impl Writer {
         let ended = Instant::now();
         self.shared.inbound.put(Incoming::Durable(Ok(written)));
         self.marked = false;
+        self.synced_at = ended;
+        self.usual = (self.usual * 7 + (ended - began)) / 8;
         self.giving_back.syncs += 1;
         let stats = &self.shared.stats;
         add(&stats.syncs, 1);

@@ -3,8 +3,8 @@
 //!
 //! | file | thread | what it does |
 //! | --- | --- | --- |
-//! | `driver.rs` | node thread | many events, one turn, outputs; never waits for a disk |
-//! | `journal.rs` | journal thread | write and sync, one batch at a time; checkpoints, frees, space |
+//! | `driver.rs` | node thread | many events, one turn, outputs; waits for no disk but a quick one (`journal.rs`) |
+//! | `journal.rs` | journal thread, node thread | write and sync, one batch at a time; checkpoints, frees, space |
 //! | `readers.rs` | reader threads, preparing thread | records read back; segments made ahead of time |
 //! | `wake.rs` | | how the other threads wake the node thread, and when they need not |
 //! | `stats.rs` | | counters and histograms |
@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use driver::Driver;
-use journal::JournalPort;
+use journal::{JournalPort, SharedWriter};
 use readers::Readers;
 pub use stats::{Histogram, HostStats};
 use wake::{Inbound, Incoming};
@@ -56,6 +56,10 @@ pub struct HostOptions {
     /// A checkpoint is written at most this long after it was found due, at a random moment: it holds up the writer, and what
     /// makes one due (a trim) does so on all nodes at once, while a quorum of journals is to go on.
     pub checkpoint_spread: Duration,
+    /// A disk is quick if writing and syncing a batch takes no longer than this, smoothed: the node's thread then does that itself with a
+    /// small batch that comes alone. Too large: sockets wait for the disk. Too small: two threads are woken for a write that takes less
+    /// than that. A disk that comes to a stand is noticed once. Zero: the node's thread waits for no disk.
+    pub quick_disk: Duration,
     /// How long a clean stop waits for the journal, and again for the network.
     pub stop_patience: Duration,
 }
@@ -70,6 +74,7 @@ impl Default for HostOptions {
             prepare_pause: Duration::from_millis(1),
             remove_pause: Duration::from_millis(100),
             checkpoint_spread: Duration::from_secs(1),
+            quick_disk: Duration::from_micros(200),
             stop_patience: Duration::from_secs(5),
         }
     }
@@ -142,9 +147,10 @@ impl NodeHost {
             journal: Arc::default(),
             readers,
         });
-        let threads = start_threads(journal, &shared, &options).inspect_err(|_| shared.stop_threads())?;
+        let (threads, writer) =
+            start_threads(journal, &shared, &options).inspect_err(|_| shared.stop_threads())?;
         let env = core.env();
-        let driver = Driver::new(core, net.clone(), events, shared.clone(), &options);
+        let driver = Driver::new(core, net.clone(), events, shared.clone(), writer, &options);
         let driver = tokio::spawn(driver.run());
         let handle = HostHandle { shared, env, net };
         Ok(NodeHost { handle, driver, threads, options })
@@ -187,17 +193,19 @@ fn start_threads(
     journal: Journal,
     shared: &Arc<Shared>,
     options: &HostOptions,
-) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
+) -> std::io::Result<(Vec<thread::JoinHandle<()>>, SharedWriter)> {
     let named = |name: &str| thread::Builder::new().name(name.into());
     let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
     let reader = journal.reader();
-    let writer = journal::Writer::new(journal, shared.clone(), jobs, options);
-    let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(move || writer.run())?];
+    let writer = Arc::new(Mutex::new(journal::Writer::new(journal, shared.clone(), jobs, options)));
+    let (its, of_all) = (writer.clone(), shared.clone());
+    let writing = move || journal::run(&its, &of_all);
+    let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(writing)?];
     for _ in 0..options.reader_threads.max(1) {
         let (reader, shared) = (reader.clone(), shared.clone());
         threads.push(named("reader").spawn(move || readers::read(&reader, &shared))?);
     }
-    Ok(threads)
+    Ok((threads, writer))
 }
 
 impl Shared {

@@ -65,6 +65,7 @@ pub(crate) struct Counters {
     pub(crate) steps: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    pub(crate) syncs_here: AtomicU64,
     pub(crate) records: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) fetches: AtomicU64,
@@ -88,6 +89,8 @@ pub struct HostStats {
     pub events: u64,
     /// Batches written and synced.
     pub syncs: u64,
+    /// Those of them that the node's thread did itself.
+    pub syncs_here: u64,
     /// Records in them.
     pub records: u64,
     /// Bytes of heads and payloads in them.
@@ -122,6 +125,7 @@ impl Counters {
             steps: get(&self.steps),
             events: get(&self.events),
             syncs: get(&self.syncs),
+            syncs_here: get(&self.syncs_here),
             records: get(&self.records),
             bytes: get(&self.bytes),
             fetches: get(&self.fetches),

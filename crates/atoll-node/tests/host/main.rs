@@ -37,6 +37,17 @@ fn journal_options(id: u32) -> JournalOptions {
 }
 
 async fn start_with(id: u32, life: u64, disk: Arc<dyn Disk>, options: JournalOptions) -> Node {
+    // Its thread waits for no disk.
+    start_on(id, life, disk, options, Duration::ZERO).await
+}
+
+async fn start_on(
+    id: u32,
+    life: u64,
+    disk: Arc<dyn Disk>,
+    options: JournalOptions,
+    quick_disk: Duration,
+) -> Node {
     let (node, incarnation) = (NodeId(id), Incarnation(life));
     let mut core = NodeCore::new(node, incarnation, life);
     core.add_role(ECHO, Box::new(Echo::default()));
@@ -53,6 +64,7 @@ async fn start_with(id: u32, life: u64, disk: Arc<dyn Disk>, options: JournalOpt
         let hasty = HostOptions {
             checkpoint_spread: Duration::ZERO,
             remove_pause: Duration::ZERO,
+            quick_disk,
             ..HostOptions::default()
         };
         NodeHost::start(core, journal, net, events, hasty).unwrap()
@@ -175,6 +187,41 @@ async fn no_answer_before_the_sync_and_no_waiting_for_it() {
     b.host.shutdown().await;
 }
 
+/// The second node takes every disk to be quick.
+async fn pair_on_a_quick_disk(disk: Arc<dyn Disk>) -> (Node, Node) {
+    let a = start(1, 11, Arc::new(MemDisk::new())).await;
+    let b = start_on(2, 22, disk, journal_options(2), PATIENCE).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    (a, b)
+}
+
+#[tokio::test]
+async fn what_comes_alone_is_written_by_the_nodes_thread_and_marked_later() {
+    let disk = MemDisk::new();
+    let (a, b) = pair_on_a_quick_disk(Arc::new(disk.clone())).await;
+    for n in 0..200 {
+        put_many(&a, n..n + 1).await;
+    }
+    let stats = b.handle.stats();
+    assert!(stats.syncs_here > 0, "none of {} batches was written by the node's thread", stats.syncs);
+    assert_eq!((stats.records, stats.batch_records.sum), (200, 200));
+    // The other thread, which slept meanwhile, marks what was written: one sync more.
+    in_time(async {
+        while b.handle.journal_stats().syncs <= stats.syncs {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    b.host.shutdown().await;
+    let b = start(2, 23, Arc::new(disk)).await;
+    meet(&[&a, &b]);
+    connected(&a, 2).await;
+    check_many(&a, 0..200).await;
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
 async fn poll_once<F: Future + Unpin>(f: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|cx| {
         std::task::Poll::Ready(match std::pin::Pin::new(&mut *f).poll(cx) {
@@ -221,6 +268,17 @@ async fn a_clean_stop_answers_what_was_staged() {
 async fn a_failed_sync_closes_the_journal_and_the_node_goes_on() {
     let disk = MemDisk::new();
     let (a, b) = pair(Arc::new(disk.clone())).await;
+    fails_at_a_sync(a, b, disk).await;
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_in_the_nodes_thread_closes_the_journal_alike() {
+    let disk = MemDisk::new();
+    let (a, b) = pair_on_a_quick_disk(Arc::new(disk.clone())).await;
+    fails_at_a_sync(a, b, disk).await;
+}
+
+async fn fails_at_a_sync(a: Node, b: Node, disk: MemDisk) {
     put_many(&a, 0..10).await;
     disk.fail_next(Fault::Sync, 1);
     let seen = on(&a, |env| async move {

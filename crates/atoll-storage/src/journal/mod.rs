@@ -340,6 +340,14 @@ impl Journal {
         Ok(places)
     }
 
+    /// Whether the segment that is being written takes the whole batch: [`Journal::write`] and [`Journal::sync`] then touch that one
+    /// file and make no other.
+    pub fn has_room_for(&self, batch: &JournalBatch) -> bool {
+        let body: usize = batch.records.iter().map(|(_, record)| record_bytes(record)).sum();
+        let whole = padded(BATCH_HEADER_BYTES + body, self.options.block_bytes);
+        self.closing.is_empty() && whole as u64 <= self.active.room()
+    }
+
     /// Splits a batch over segments, and makes sure that they are there, before a byte is written (X5).
     fn plan(&mut self, batch: &JournalBatch) -> Result<Vec<Chunk>, JournalError> {
         let limit = self.options.max_record_bytes();
