@@ -36,6 +36,7 @@ TYPED = [
     ("whoami", "ip: "),
     ("delete /none", "Node does not exist: /none"),
     ("reconfig -add 4=host:1:2;3", "Reconfig is disabled"),
+    ("config", ":participant;127.0.0.1:"),
     ("setquota -n 2 /cli", "the count quota you create is less than the existing count:3"),
     ("setquota -B 1000 /cli", ""),
     ("listquota /cli", "Output quota for /cli count=2,bytes=-1=;byteHardLimit=1000;countHardLimit=-1"),

@@ -40,6 +40,9 @@ pub struct Founder {
     pub roles: Roles,
 }
 
+/// See [`NodeConfig::least_free_bytes`]: room for what is under way, and for a store that is rewritten while it gives room back.
+pub const LEAST_FREE_BYTES: u64 = 256 << 20;
+
 /// Everything; checked already where it came from.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -79,6 +82,8 @@ pub struct NodeConfig {
     pub database: DatabaseState,
     /// Settings of the database's engine.
     pub database_options: DatabaseOptions,
+    /// Below so many free bytes of the data directory's disk the database's doors refuse what makes its data grow; 0 for never.
+    pub least_free_bytes: u64,
     /// Test switch: leave syncs out, to show that they matter.
     pub syncs_off: bool,
 }
@@ -106,6 +111,7 @@ impl NodeConfig {
             drain_at_most: Duration::from_secs(10),
             database: DatabaseState::default(),
             database_options: DatabaseOptions::default(),
+            least_free_bytes: LEAST_FREE_BYTES,
             syncs_off: false,
         }
     }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
+use crate::space::Space;
 use crate::start::StartError;
 
 /// The log that the database is on.
@@ -99,6 +100,8 @@ pub struct DatabaseCell {
     open: Arc<OnceLock<Database>>,
     /// Where the node's role for peers finds the replica.
     pub shelf: Shelf,
+    /// Whether there is room for more.
+    pub space: Space,
 }
 
 impl DatabaseCell {

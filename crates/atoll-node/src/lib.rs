@@ -6,6 +6,7 @@
 //! | `assembly.rs` | roles and procedures put together; the same in the simulator |
 //! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
 //! | `database.rs` | the database: its log, its store, the doors that serve it |
+//! | `space.rs` | whether the disk has room for more |
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
 //! | `logs.rs` | the virtual logs that are open |
@@ -25,6 +26,7 @@ pub mod members;
 pub mod operations;
 pub mod policy;
 pub mod settings;
+pub mod space;
 mod start;
 pub mod survey;
 

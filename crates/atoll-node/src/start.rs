@@ -367,6 +367,7 @@ async fn open_doors(
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, StartError> {
     let database = database::open(&config, parts, &mut doors)?;
     tokio::spawn(database::watch(database.clone()));
+    tokio::spawn(parts.database.space.clone().watch(config.data.clone(), config.least_free_bytes));
     let up = DatabaseUp { database, parts: parts.clone(), config: Arc::new(config), stopping };
     let mut tasks = Vec::new();
     for door in doors {

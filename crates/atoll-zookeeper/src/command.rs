@@ -113,6 +113,19 @@ record! {
 }
 
 record! {
+    /// A node serves ZooKeeper's clients, or does so at other addresses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Announce<'a> {
+        /// Which.
+        node: i64,
+        /// Where the other nodes reach it: host:port.
+        peer: &'a str,
+        /// Where clients reach it: host:port.
+        client: &'a str,
+    }
+}
+
+record! {
     /// An upload is given up, if it is no further than that.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Discard {
@@ -120,6 +133,15 @@ record! {
         upload: i64,
         /// How many pieces it had when it was judged.
         pieces: i32,
+    }
+}
+
+record! {
+    /// Nodes are members no more.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Forget {
+        /// Which.
+        nodes: Vec<i64>,
     }
 }
 
@@ -136,6 +158,8 @@ pub enum Command<'a> {
     Reap(Reap<'a>),
     /// The next zxid begins a new epoch (contracts X23): after a restore.
     RaiseEpoch,
+    Announce(Announce<'a>),
+    Forget(Forget),
     Stage(Stage<'a>),
     Restore(Restore<'a>),
     Discard(Discard),
@@ -158,6 +182,8 @@ impl<'a> Command<'a> {
             6 => Command::TakeOver(Jute::read(&mut from)?),
             7 => Command::Reap(Jute::read(&mut from)?),
             8 => Command::RaiseEpoch,
+            9 => Command::Announce(Jute::read(&mut from)?),
+            10 => Command::Forget(Jute::read(&mut from)?),
             11 => Command::Stage(Jute::read(&mut from)?),
             12 => Command::Restore(Jute::read(&mut from)?),
             13 => Command::Discard(Jute::read(&mut from)?),
@@ -184,6 +210,8 @@ impl<'a> Command<'a> {
             Command::TakeOver(c) => put(6, &|out| c.write(out)),
             Command::Reap(c) => put(7, &|out| c.write(out)),
             Command::RaiseEpoch => put(8, &|_| {}),
+            Command::Announce(c) => put(9, &|out| c.write(out)),
+            Command::Forget(c) => put(10, &|out| c.write(out)),
             Command::Stage(c) => put(11, &|out| c.write(out)),
             Command::Restore(c) => put(12, &|out| c.write(out)),
             Command::Discard(c) => put(13, &|out| c.write(out)),

@@ -24,6 +24,7 @@ pub mod watch;
 
 pub use server::admin::AdminOptions;
 pub use server::digest_md5::Users;
+pub use server::membership::Addresses;
 pub use server::monitor::{Metric, exposition};
 pub use server::options::{ConnectionThrottle, Options};
 pub use server::tls::{ClientCertificates, TlsError, TlsFiles};

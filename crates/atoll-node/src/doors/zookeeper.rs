@@ -1,11 +1,12 @@
 //! The door of ZooKeeper's clients (`atoll-zookeeper`), as a door of the node's database.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_core::{BoxFuture, NodeId};
 use atoll_db::{Applications, Slot};
-use atoll_zookeeper::{Cluster, Door, Listening, ZooKeeper};
+use atoll_zookeeper::{Addresses, Cluster, Door, Listening, ZooKeeper};
 
 pub use atoll_zookeeper::{
     AdminOptions, ClientCertificates, ConnectionThrottle, KNOWN_WORDS, Options, TlsError, TlsFiles, Users,
@@ -15,6 +16,7 @@ use crate::assembly::NodeParts;
 use crate::database::{DatabaseDoor, DatabaseUp, LOG, Serving};
 use crate::members::Members;
 use crate::policy::Guardian;
+use crate::space::Space;
 use crate::start::{StartError, ZOOKEEPER_TLS, listen, stopped};
 
 /// A node that nothing was heard of yet counts as alive for so long after the start: it may have had no time to say so.
@@ -51,7 +53,8 @@ impl DatabaseDoor for ZooKeeperDoor {
             if places.is_empty() {
                 return Ok(Box::pin(async {}) as Serving);
             }
-            let cluster = Arc::new(Living::new(&up.parts));
+            let client = places.first().and_then(|place| place.listener.local_addr().ok());
+            let cluster = Arc::new(Living::new(&up.parts, up.config.peer.clone(), client));
             let options = up.config.zookeeper_options.clone();
             let door = Door::open(up.database.engine(slot), cluster, options)?;
             // The first call counts, and there is one.
@@ -88,13 +91,18 @@ pub fn check_tls(files: &TlsFiles) -> Result<(), TlsError> {
 struct Living {
     members: Members,
     guardian: Guardian,
+    space: Space,
     started: Instant,
+    /// Where the configuration has other nodes reach this one, and where its door listens.
+    peer: String,
+    client: Option<SocketAddr>,
 }
 
 impl Living {
-    fn new(parts: &NodeParts) -> Living {
+    fn new(parts: &NodeParts, peer: String, client: Option<SocketAddr>) -> Living {
         let (members, guardian) = (parts.members.clone(), parts.guardian.clone());
-        Living { members, guardian, started: Instant::now() }
+        let space = parts.database.space.clone();
+        Living { members, guardian, space, started: Instant::now(), peer, client }
     }
 }
 
@@ -115,5 +123,23 @@ impl Cluster for Living {
 
     fn leads(&self) -> bool {
         self.guardian.sequenced_by(self.members.identity().node).iter().any(|log| log == LOG)
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        self.space.is_short()
+    }
+
+    fn member_ids(&self) -> Vec<NodeId> {
+        self.members.table().nodes.into_keys().collect()
+    }
+
+    fn addresses(&self) -> Option<Addresses> {
+        let (me, client) = (self.members.identity().node, self.client?);
+        let listed = self.members.table().nodes.get(&me).map(|member| member.peer.clone());
+        let peer = listed.filter(|peer| !peer.is_empty()).unwrap_or_else(|| self.peer.clone());
+        // Nobody can connect to an address that stands for all.
+        let host = peer.rsplit_once(':').map(|(host, _)| host).filter(|_| client.ip().is_unspecified());
+        let client = host.map_or_else(|| client.to_string(), |host| format!("{host}:{}", client.port()));
+        Some(Addresses { peer, client })
     }
 }

@@ -17,7 +17,7 @@ use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
 use super::pending::{Pending, Queue, Ready};
 use super::sasl::Sasl;
-use super::{Shared, frame};
+use super::{Shared, frame, read_only};
 use crate::acl;
 use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
@@ -49,6 +49,8 @@ pub(crate) struct Parts {
     pub(crate) out: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) heard: Arc<Heard>,
+    /// The client is served without the log.
+    pub(crate) read_only: bool,
 }
 
 /// See the module's words.
@@ -75,6 +77,8 @@ pub(crate) struct Connection<S> {
     served: u64,
     pub(crate) sasl: Sasl,
     heard: Arc<Heard>,
+    /// The client is served without the log.
+    read_only: bool,
     busy: Option<Pin<Box<Sleep>>>,
     /// The client has asked for the end: nothing more is taken from it.
     closing: bool,
@@ -93,7 +97,7 @@ enum Taken {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn new(shared: Arc<Shared>, stream: S, figures: Arc<ConnectionFigures>, parts: Parts) -> Self {
-        let Parts { id, session, input, out, outbox, heard } = parts;
+        let Parts { id, session, input, out, outbox, heard, read_only } = parts;
         let mut connection = Connection {
             shared,
             id,
@@ -112,6 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             served: 0,
             sasl: Sasl::default(),
             heard,
+            read_only,
             busy: None,
             closing: false,
             said: None,
@@ -327,6 +332,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Taken::Done);
         };
         match op {
+            OpCode::CloseSession if self.read_only => {
+                self.pending.push(read_only::closed(header.xid, self.shared.zxid()));
+                self.closing = true;
+            }
+            op if self.read_only && !read_only::serves(op) => self.refuse(header.xid, ErrorCode::NotReadOnly),
             OpCode::Auth => self.authenticate(from.rest())?,
             OpCode::Sasl => self.sasl(header.xid, from.rest())?,
             op if is_write(op) || op == OpCode::CloseSession => {

@@ -56,11 +56,13 @@ pub enum Refusal {
     Quota,
     /// Its TLS handshake failed, or its certificate.
     Tls,
+    /// A write that makes the data grow, while the disk is nearly full.
+    Disk,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 12] = [
+    pub const ALL: [Refusal; 13] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
         Refusal::ConnectionRate,
@@ -73,6 +75,7 @@ impl Refusal {
         Refusal::Authentication,
         Refusal::Quota,
         Refusal::Tls,
+        Refusal::Disk,
     ];
 
     /// As metrics and the node's log have it.
@@ -90,6 +93,7 @@ impl Refusal {
             Refusal::Authentication => "authentication",
             Refusal::Quota => "quota",
             Refusal::Tls => "TLS",
+            Refusal::Disk => "disk",
         }
     }
 }

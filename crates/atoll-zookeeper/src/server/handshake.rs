@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connection::{Connection, Parts};
 use super::figures::{ConnectionFigures, Refusal};
-use super::{Shared, frame, words};
+use super::{Shared, frame, read_only, words};
 use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, SessionAnswer};
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
@@ -142,14 +142,35 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let asked = ConnectRequest::parse(&message).map_err(|e| Ended::Malformed(e.to_string()))?;
     shared.figures.connects.add(1);
     shared.figures.revalidated.add(u64::from(asked.session != 0));
-    catch_up(shared, asked.last_zxid_seen).await?;
     let mut out = Vec::new();
+    if shared.is_read_only() {
+        let (session, password, heard) = read_only::admit(shared, &asked, id, outbox)?;
+        shared.watches.join(id, outbox.clone());
+        // If the log came back before it was in the list, nobody would send it away.
+        if !shared.is_read_only() {
+            return Err(Ended::Here(End::Closed));
+        }
+        figures.session.store(session.session, Ordering::Relaxed);
+        write_connect(&mut out, &asked, session, &password, true);
+        let parts = Parts {
+            id,
+            session: session.session,
+            input,
+            out,
+            outbox: outbox.clone(),
+            heard,
+            read_only: true,
+        };
+        return Connection::new(shared.clone(), stream, figures.clone(), parts).run().await;
+    }
+    catch_up(shared, asked.last_zxid_seen).await?;
     let Some((session, password)) = open(shared, &asked).await? else {
         write_connect(
             &mut out,
             &asked,
             SessionAnswer { session: 0, moves: 0, timeout_ms: 0 },
             &[0; PASSWORD_BYTES],
+            false,
         );
         stream.write_all(&out).await?;
         return Ok(stream.shutdown().await?);
@@ -158,8 +179,9 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let bound = shared.sessions.bind(session.session, session.moves, id, outbox);
     let heard = bound.ok_or(Ended::Here(End::SessionMoved))?;
     figures.session.store(session.session, Ordering::Relaxed);
-    write_connect(&mut out, &asked, session, &password);
-    let parts = Parts { id, session: session.session, input, out, outbox: outbox.clone(), heard };
+    write_connect(&mut out, &asked, session, &password, false);
+    let parts =
+        Parts { id, session: session.session, input, out, outbox: outbox.clone(), heard, read_only: false };
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
 }
 
@@ -207,15 +229,14 @@ async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
     }
 }
 
-type Password = [u8; PASSWORD_BYTES];
+pub(crate) type Password = [u8; PASSWORD_BYTES];
 
 /// Opens a session or takes the client's one; None if that is gone.
 async fn open(
     shared: &Shared,
     asked: &ConnectRequest<'_>,
 ) -> Result<Option<(SessionAnswer, Password)>, Ended> {
-    let options = &shared.options;
-    let timeout_ms = asked.timeout_ms.clamp(options.min_session_timeout_ms, options.max_session_timeout_ms);
+    let timeout_ms = shared.timeout_ms(asked);
     let mut password = [0; PASSWORD_BYTES];
     let command = if asked.session == 0 {
         if !shared.cluster.draw_password(&mut password) {
@@ -252,13 +273,19 @@ async fn open(
     }
 }
 
-fn write_connect(out: &mut Vec<u8>, asked: &ConnectRequest<'_>, session: SessionAnswer, password: &Password) {
+fn write_connect(
+    out: &mut Vec<u8>,
+    asked: &ConnectRequest<'_>,
+    session: SessionAnswer,
+    password: &Password,
+    read_only: bool,
+) {
     let response = ConnectResponse {
         protocol_version: 0,
         timeout_ms: session.timeout_ms,
         session: session.session,
         password: Some(password),
-        read_only: asked.read_only.map(|_| false),
+        read_only: asked.read_only.map(|_| read_only),
     };
     frame::write(out, |out| response.write(out));
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_db::{Direction, Proposer};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Shared, admin, frame};
+use super::{Shared, admin, frame, membership};
 use crate::command::{Command, ExpireSession, Reap, TakeOver};
 use crate::session::keeper::{self, JUDGED_EVERY, Silent};
 use crate::session::state::TAKEN_AT_ONCE;
@@ -39,7 +39,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         take_over(&shared),
         reap(&shared),
         stay_in_touch(&shared),
-        admin::restore::give_up(&shared)
+        admin::restore::give_up(&shared),
+        membership::run(&shared)
     );
 }
 
@@ -71,15 +72,16 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
         ticks.tick().await;
         if shared.engine.is_withheld() {
             tracing::warn!("this replica was found to be wrong: ZooKeeper's clients are sent elsewhere");
+            shared.end_read_only();
             shared.sessions.end_all(End::OutOfTouch);
             continue;
         }
         let began = Instant::now();
         if matches!(tokio::time::timeout(out_of_touch, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
             reached = began;
+            shared.end_read_only();
         } else if reached.elapsed() >= out_of_touch {
-            tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
-            shared.sessions.end_all(End::OutOfTouch);
+            shared.out_of_touch();
         }
     }
 }

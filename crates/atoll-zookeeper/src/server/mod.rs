@@ -18,6 +18,8 @@
 //! | `writes.rs` | requests that go into the log: checked, made whole |
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
+//! | `membership.rs` | keeps `/zookeeper/config` true |
+//! | `read_only.rs` | reads without the log |
 //! | `words.rs` | the four-letter words |
 //! | `admin/` | ZooKeeper's AdminServer |
 //! | `figures.rs`, `latency.rs` | counts |
@@ -32,10 +34,12 @@ pub(crate) mod frame;
 mod handshake;
 mod housekeeping;
 pub mod latency;
+pub mod membership;
 pub mod monitor;
 pub mod options;
 mod order;
 mod pending;
+mod read_only;
 mod reads;
 mod sasl;
 mod subject;
@@ -47,7 +51,7 @@ mod writes;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,12 +64,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::command::PASSWORD_BYTES;
 use crate::event::Event;
+use crate::jute::records::ConnectRequest;
 use crate::session::keeper::Sessions;
 use crate::tree::ZooKeeper;
 use crate::tree::read::{self, ReadError};
 use crate::watch::outbox::End;
 use crate::watch::{ConnectionId, Watches};
 use figures::{ConnectionFigures, Figures};
+use membership::Addresses;
 use options::Options;
 
 pub use words::KNOWN as KNOWN_WORDS;
@@ -92,6 +98,21 @@ pub trait Cluster: Send + Sync {
     fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
         ring::rand::SystemRandom::new().fill(password).is_ok()
     }
+
+    /// This node's disk is nearly full: what makes the data grow is refused.
+    fn is_short_of_space(&self) -> bool {
+        false
+    }
+
+    /// All of them by id; none where that is not known.
+    fn member_ids(&self) -> Vec<NodeId> {
+        Vec::new()
+    }
+
+    /// Where this node is reached; None keeps it out of `/zookeeper/config`.
+    fn addresses(&self) -> Option<Addresses> {
+        None
+    }
 }
 
 /// What the connections of a node share.
@@ -102,6 +123,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) figures: Figures,
     cluster: Arc<dyn Cluster>,
+    /// See `read_only.rs`.
+    read_only: AtomicBool,
     /// The newest change whose events were handed out: never older than any published view.
     zxid: AtomicI64,
     admission: admission::Admission,
@@ -112,6 +135,11 @@ impl Shared {
     /// What replies tell as the newest change.
     pub(crate) fn zxid(&self) -> i64 {
         self.zxid.load(Ordering::Acquire)
+    }
+
+    /// The session timeout that a client gets.
+    pub(crate) fn timeout_ms(&self, asked: &ConnectRequest<'_>) -> i32 {
+        asked.timeout_ms.clamp(self.options.min_session_timeout_ms, self.options.max_session_timeout_ms)
     }
 
     pub(crate) fn connections(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<ConnectionFigures>>> {
@@ -183,6 +211,7 @@ impl Door {
             sessions: Sessions::new(engine.proposer()),
             figures: Figures::default(),
             cluster,
+            read_only: AtomicBool::new(false),
             zxid: AtomicI64::new(0),
             admission: admission::Admission::new(&options),
             connections: Mutex::default(),

@@ -47,6 +47,7 @@ pub(crate) fn counters(shared: &Shared) -> Counters {
 /// `standalone`, `leader` for the node that orders the log's entries, else `follower`.
 pub(crate) fn state(shared: &Shared) -> &'static str {
     match shared.cluster.living().len() {
+        _ if shared.is_read_only() => "read-only",
         _ if shared.cluster.leads() && shared.cluster.members() > 1 => "leader",
         0 | 1 if shared.cluster.members() <= 1 => "standalone",
         _ => "follower",
@@ -125,6 +126,7 @@ fn counts(shared: &Shared, out: &mut Vec<Metric>) {
     add("slow_clients_cut_off", f.refused(Refusal::Slow));
     add("writes_above_quota", f.over_quota.get());
     add("writes_refused_by_quota", f.refused(Refusal::Quota));
+    add("writes_refused_by_disk", f.refused(Refusal::Disk));
     add("commit_count", f.write_us.summary().count);
 }
 

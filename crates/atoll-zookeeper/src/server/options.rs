@@ -39,6 +39,8 @@ pub struct Options {
     pub words: Vec<String>,
     /// `enforceQuota`: whether hard quotas refuse writes that come through this door.
     pub enforce_quota: bool,
+    /// `readonlymode.enabled`: whether a node that has lost the log serves reads to clients that ask for that.
+    pub read_only_mode: bool,
     /// `znode.container.checkIntervalMs`; zero for never.
     pub reap_every: Duration,
     /// The admin commands.
@@ -79,6 +81,7 @@ impl Default for Options {
             x509_super: None,
             sasl_users: Users::default(),
             sasl_super: None,
+            read_only_mode: false,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
             admin: AdminOptions::default(),

@@ -26,6 +26,7 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     }
     match word {
         "ruok" => "imok".to_owned(),
+        "isro" if shared.is_read_only() => "ro".to_owned(),
         "isro" => if shared.engine.halted().is_some() { "null" } else { "rw" }.to_owned(),
         // What Java keeps as a trace mask: nothing is traced that way here.
         "gtmk" | "stmk" => "0".to_owned(),

@@ -5,6 +5,7 @@ use atoll_db::{MAX_COMMAND_BYTES, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
+use super::figures::Refusal;
 use super::frame;
 use super::handshake::Ended;
 use crate::acl;
@@ -66,6 +67,20 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     }
 }
 
+/// Whether a write may make the data grow. A transaction may, if one of its operations may.
+fn may_grow(op: OpCode, body: &[u8]) -> bool {
+    match Request::read(op, &mut Reader::new(body)) {
+        Ok(Some(Request::Delete(_))) => false,
+        Ok(Some(Request::SetData(r))) => r.data.is_some_and(|data| !data.is_empty()),
+        Ok(Some(Request::Multi(r))) => r.ops.iter().any(|op| match op {
+            MultiOp::Delete(_) | MultiOp::Check(_) => false,
+            MultiOp::SetData(r) => r.data.is_some_and(|data| !data.is_empty()),
+            _ => true,
+        }),
+        _ => true,
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Hands a write to the log; None if its queue is full.
     ///
@@ -74,6 +89,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn propose_write(&mut self, op: OpCode, body: &[u8]) -> Result<Option<Proposed>, ErrorCode> {
         let ids = self.client();
         check(op, body, &ids)?;
+        if self.shared.cluster.is_short_of_space() && may_grow(op, body) {
+            self.shared.figures.refuse(Refusal::Disk);
+            return Err(ErrorCode::SystemError);
+        }
         let enforce_quota = self.shared.options.enforce_quota;
         let head = WriteHead { session: self.session, ids, op: op.number(), enforce_quota };
         let command = Command::Write(head, body).to_bytes();

@@ -31,7 +31,8 @@ pub struct Heard {
 }
 
 impl Heard {
-    fn new() -> Arc<Heard> {
+    /// Now, for the first time.
+    pub fn new() -> Arc<Heard> {
         Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0), waits: AtomicBool::new(false) })
     }
 

@@ -93,6 +93,14 @@ fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> 
             state.keys.emit(Event::Counted { zxid: state.zxid });
             Ok(Vec::new())
         }
+        Command::Announce(asked) => {
+            state.announce(asked)?;
+            Ok(Vec::new())
+        }
+        Command::Forget(asked) => {
+            state.forget(&asked)?;
+            Ok(Vec::new())
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `t` path | a container or a node with a time to live |
 //! | `s` session | the session |
 //! | `h` node incarnation session | the session is held there |
+//! | `c` node | where a node serves clients |
 //! | `z` | the counters |
 //! | `r` | the zxid of the last restore |
 //! | `u` | a snapshot that is being brought: which, and how far it is |
@@ -106,6 +107,16 @@ pub fn transient(of: &str) -> Vec<u8> {
 /// All of them.
 pub fn transients() -> KeyRange {
     KeyRange::prefix(b"t")
+}
+
+/// Where a node serves clients.
+pub fn server(node: u32) -> Vec<u8> {
+    joined(&[b"c", &node.to_be_bytes()])
+}
+
+/// All of them, in the order of their ids.
+pub fn servers() -> KeyRange {
+    KeyRange::prefix(b"c")
 }
 
 /// A session.

@@ -9,12 +9,14 @@
 //! | `create.rs`, `change.rs`, `multi.rs` | writes of clients |
 //! | `import.rs` | znodes of another ensemble, with their Stat |
 //! | `quota.rs` | limits on subtrees, and what is counted for them |
+//! | `config.rs` | `/zookeeper/config`: the nodes that serve clients |
 //! | `reap.rs` | containers and nodes past their time to live |
 //! | `snapshot.rs`, `restore.rs` | the tree as a file, and a file as the tree |
 //! | `read.rs` | reads of a published view |
 
 pub mod application;
 mod change;
+pub mod config;
 pub mod create;
 mod import;
 pub mod key;

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_db::{LogPos, View};
 
 use crate::event::Event;
-use outbox::Outbox;
+use outbox::{End, Outbox};
 use table::{Kind, Table};
 
 /// A connection's number on its node, never used again.
@@ -112,6 +112,11 @@ impl Watches {
         for event in events {
             inner.table.tell(below, event);
         }
+    }
+
+    /// Ends all connections of the node.
+    pub fn end_all(&self, why: End) {
+        self.lock().table.end_all(why);
     }
 
     /// Looks at the table, for figures and lists.

@@ -7,7 +7,7 @@ use atoll_core::testing::{Mutant, mutant};
 use atoll_db::LogPos;
 
 use super::ConnectionId;
-use super::outbox::Outbox;
+use super::outbox::{End, Outbox};
 use crate::event::{Change, Event};
 use crate::jute::codes::EventType;
 use crate::path;
@@ -194,6 +194,11 @@ impl Table {
     /// Moves what a connection was told and has not sent yet behind `out`; how many events.
     pub fn drain(&self, id: ConnectionId, out: &mut Vec<u8>) -> u64 {
         self.connections.get(&id).map_or(0, |connection| connection.outbox.drain(out))
+    }
+
+    /// Ends all connections.
+    pub fn end_all(&self, why: End) {
+        self.connections.values().for_each(|connection| connection.outbox.end(why));
     }
 
     /// Watches of one kind.

@@ -26,12 +26,21 @@ pub fn door(options: Options) -> SocketAddr {
     door_with(options, None).0
 }
 
+/// The same, in a cluster of the test's making.
+pub fn door_in(cluster: Arc<dyn Cluster>, options: Options) -> SocketAddr {
+    serve(cluster, options, None).0
+}
+
 /// The same, with TLS at the second address if there are files for it.
 pub fn door_with(options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
+    serve(Arc::new(Alone), options, files)
+}
+
+fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
     let mut applications = Applications::new();
     let slot = applications.add(ZooKeeper);
     let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
-    let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
+    let door = Door::open(solo.engine(&slot), cluster, options).unwrap();
     let acceptor = files.map(|files| acceptor(files).unwrap());
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -249,11 +249,6 @@ pub fn within(least: u64, most: u64) -> impl Fn(&DeValue<'_>) -> Option<u64> {
     move |v| integer(v).filter(|n| (least..=most).contains(n))
 }
 
-/// A boolean.
-pub fn flag(value: &DeValue<'_>) -> Option<bool> {
-    if let DeValue::Boolean(b) = value { Some(*b) } else { None }
-}
-
 /// A text.
 pub fn text(value: &DeValue<'_>) -> Option<String> {
     value.as_str().map(str::to_owned)

@@ -94,6 +94,7 @@ fn node_config(config: Config) -> NodeConfig {
             false => atoll_node::DatabaseState::default(),
         },
         database_options: Default::default(),
+        least_free_bytes: config.least_free_bytes,
         syncs_off: config.syncs_off,
     }
 }

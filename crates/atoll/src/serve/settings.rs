@@ -361,6 +361,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "zookeeper",
+        "read_only_mode",
+        "false",
+        "true or false",
+        "`readonlymode.enabled`: whether a node that has lost the log serves reads, maybe old ones, to clients that ask for that.",
+    ),
+    with_default(
+        "zookeeper",
         "container_check_every_ms",
         "10000",
         "an integer, 100 to 3600000",
@@ -421,6 +428,13 @@ pub const SETTINGS: &[Setting] = &[
         "\"disk\"",
         "\"disk\" or \"memory\"",
         "memory: all of it must fit there, and a start replays the log, or fetches the state from a peer. This node does not\ntrim the log then. May differ between nodes, and change at a restart.",
+    ),
+    with_default(
+        "database",
+        "least_free_mb",
+        "256",
+        "an integer, 0 to 1000000000",
+        "With less room on the disk of the data directory, in MiB, this node refuses what makes the data grow; deletes go on. At four\ntimes as much it warns. 0 for never. Too small: the store cannot be written, and the node applies no more.",
     ),
     with_default(
         "testing",

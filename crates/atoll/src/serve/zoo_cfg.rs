@@ -49,6 +49,8 @@ const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("X509AuthenticationProvider.superUser", "zookeeper", "x509_super", Kind::Text),
     ("superUser", "zookeeper", "sasl_super", Kind::Text),
     ("ssl.clientAuth", "zookeeper", "tls_client_certificates", Kind::Text),
+    ("enforceQuota", "zookeeper", "enforce_quota", Kind::Flag),
+    ("readonlymode.enabled", "zookeeper", "read_only_mode", Kind::Flag),
     ("admin.snapshot.enabled", "zookeeper", "admin_snapshot", Kind::Flag),
     ("admin.snapshot.intervalInMS", "zookeeper", "admin_snapshot_every_ms", Kind::Number),
     ("admin.restore.enabled", "zookeeper", "admin_restore", Kind::Flag),
@@ -551,17 +553,16 @@ fn write_other(line: &Line, writer: &mut Writer) {
     };
     match kind {
         Kind::Text => writer.set_text(table, name, value, *number, key),
-        Kind::Flag if matches!(value.as_str(), "true" | "false") => {
-            writer.set(table, name, value.clone(), *number, key);
-        }
-        Kind::Flag => {
-            let (key, value) = (shown(key), shown(value));
-            writer.fault(*number, format!("`{key}` is {value:?}; allowed: true or false"));
-        }
         Kind::List => {
             let items: Vec<String> = value.split(',').map(|w| quoted(w.trim())).collect();
             writer.set(table, name, format!("[{}]", items.join(", ")), *number, key);
         }
+        // As Java reads them: whatever is not true is false, which here is an error.
+        Kind::Flag => match value.to_ascii_lowercase().as_str() {
+            flag @ ("true" | "false") => writer.set(table, name, flag.to_owned(), *number, key),
+            _ => writer
+                .fault(*number, format!("`{}` is {:?}; allowed: true or false", shown(key), shown(value))),
+        },
         Kind::NumberOrDefault if value == "-1" => {}
         Kind::Number | Kind::NumberOrDefault => match number_of(value) {
             Some(n) => writer.set(table, name, n.to_string(), *number, key),

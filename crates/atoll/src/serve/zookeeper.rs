@@ -9,7 +9,7 @@ use atoll_node::doors::zookeeper::{
 use toml::de::DeValue;
 
 use super::config::{Tls, path};
-use super::reader::{Source, Table, flag, text, texts, within};
+use super::reader::{Source, Table, text, texts, within};
 
 /// Session timeouts in ticks, where they are not given: as ZooKeeper has it.
 const LEAST_TICKS: u64 = 2;
@@ -30,10 +30,11 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let reap_every = count("container_check_every_ms", 100, 3_600_000);
     let snapshot_every = count("admin_snapshot_every_ms", 0, 86_400_000);
     let restore_every = count("admin_restore_every_ms", 0, 86_400_000);
-    let snapshot = table.read(source, "admin_snapshot", flag);
-    let restore = table.read(source, "admin_restore", flag);
+    let snapshot = table.read(source, "admin_snapshot", |v| v.as_bool());
+    let restore = table.read(source, "admin_restore", |v| v.as_bool());
     let words = table.read(source, "words", words);
-    let enforce_quota = table.read(source, "enforce_quota", flag);
+    let read_only_mode = table.read(source, "read_only_mode", |v| v.as_bool());
+    let enforce_quota = table.read(source, "enforce_quota", |v| v.as_bool());
     let super_digest = maybe(source, table, "super_digest", digest);
     let x509_super = maybe(source, table, "x509_super", words_of_a_name);
     let sasl_super = maybe(source, table, "sasl_super", words_of_a_name);
@@ -59,6 +60,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         x509_super: x509_super?,
         sasl_users: sasl_users?,
         sasl_super: sasl_super?,
+        read_only_mode: read_only_mode?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
         admin: AdminOptions {

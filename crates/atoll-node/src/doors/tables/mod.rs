@@ -23,6 +23,7 @@ use tokio::sync::{Notify, Semaphore};
 pub(super) use service::Door;
 
 use crate::database::{DatabaseDoor, DatabaseUp, Serving};
+use crate::space::Space;
 use crate::start::StartError;
 
 /// How often a node looks whether work in the background stands still. Whoever was asked for it does it at once; so this is only waited out
@@ -38,6 +39,7 @@ const MAX_SCANS: usize = 64;
 pub struct TablesHandle {
     /// Proposes and reads.
     pub engine: Engine<Tables>,
+    space: Space,
     kick: Arc<Notify>,
     scans: Arc<Semaphore>,
 }
@@ -67,7 +69,8 @@ impl DatabaseDoor for TablesDoor {
     fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>> {
         Box::pin(async move {
             let Some(slot) = &self.slot else { return Ok(Box::pin(async {}) as Serving) };
-            let handle = TablesHandle::new(up.database.engine(slot));
+            let space = up.parts.database.space.clone();
+            let handle = TablesHandle::new(up.database.engine(slot), space);
             // A node opens its database once.
             let _ = up.parts.tables.0.set(handle.clone());
             let mut stopping = up.stopping;
@@ -83,8 +86,8 @@ impl DatabaseDoor for TablesDoor {
 }
 
 impl TablesHandle {
-    fn new(engine: Engine<Tables>) -> Self {
-        TablesHandle { engine, kick: Arc::default(), scans: Arc::new(Semaphore::new(MAX_SCANS)) }
+    fn new(engine: Engine<Tables>, space: Space) -> Self {
+        TablesHandle { engine, space, kick: Arc::default(), scans: Arc::new(Semaphore::new(MAX_SCANS)) }
     }
 
     /// Does work in the background that was asked for here, or that nobody else gets on with.

@@ -29,6 +29,15 @@ pub(in super::super) struct Door {
     shared: Shared,
 }
 
+/// Refuses what makes the data grow while the disk is nearly full.
+fn need_room(tables: &TablesHandle, grows: bool) -> Result<(), Refusal> {
+    if grows && tables.space.is_short() {
+        let next = "delete rows or drop tables, give the disk room, or go on at another node";
+        return Err(Refusal::no(Reason::DiskFull, "the disk of this node is nearly full", next));
+    }
+    Ok(())
+}
+
 /// Proposes a command and waits until it is applied here.
 pub(super) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<Done, Refusal> {
     let words = |e: ProposeError| {
@@ -111,6 +120,7 @@ impl Door {
     /// Changes the schema; the table's own work in the background begins at once.
     async fn change(&self, write: Option<proto::WriteName>, body: Body) -> Result<TablesHandle, Refusal> {
         let tables = self.tables()?;
+        need_room(&tables, !matches!(body, Body::DropTable { .. }))?;
         propose(&tables.engine, command(write, body)?).await?;
         tables.kick.notify_one();
         Ok(tables)
@@ -163,6 +173,7 @@ impl Door {
             }
             Ok(converted) => converted,
         };
+        need_room(&tables, ops.iter().any(|op| matches!(op.action, Action::Put { .. })))?;
         let keys: Vec<_> = ops.iter().map(|op| op.key.clone()).collect();
         let reads = ops.iter().any(|op| matches!(op.action, Action::Read {}));
         let done = propose(&tables.engine, command(request.write, Body::Transaction { ops })?).await?;

@@ -291,7 +291,9 @@ impl Model {
                 }
             }
             // No load of the scenario asks for these.
-            Command::Reap(_)
+            Command::Announce(_)
+            | Command::Forget(_)
+            | Command::Reap(_)
             | Command::RaiseEpoch
             | Command::Stage(_)
             | Command::Restore(_)

@@ -1,0 +1,78 @@
+//! Whether this node's disk has room for more data in the database. The log has its own reserve and refuses appends (contracts X5);
+//! but whatever is in the log is applied everywhere, and a store that cannot be written stops its replica. So the doors refuse what makes
+//! the data grow while there is still room for what is under way, and for deletes, which need some before they give some back.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the disk is asked.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// So many times the least room there is a warning.
+const WARNED_AT: u64 = 4;
+
+/// What the doors ask. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Space(Arc<AtomicBool>);
+
+impl Space {
+    /// The disk is nearly full: what makes the data grow is refused, before it is replicated.
+    pub fn is_short(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Asks the disk, for ever. A disk that does not answer counts as having room: the journal finds out otherwise.
+    pub(crate) async fn watch(self, data: PathBuf, least_bytes: u64) {
+        let mut warned = false;
+        loop {
+            if let Ok(free_bytes) = free_bytes(&data) {
+                let short = free_bytes < least_bytes;
+                let low = free_bytes < least_bytes.saturating_mul(WARNED_AT);
+                if short != self.0.swap(short, Ordering::Relaxed) {
+                    if short {
+                        tracing::error!(
+                            free_bytes,
+                            least_bytes,
+                            "the disk is nearly full: writes are refused, deletes are not"
+                        );
+                    } else {
+                        tracing::info!(free_bytes, "the disk has room again: writes are taken");
+                    }
+                } else if low && !warned {
+                    tracing::warn!(
+                        free_bytes,
+                        least_bytes,
+                        "the disk has little room: below the least, writes will be refused"
+                    );
+                }
+                warned = low;
+            }
+            tokio::time::sleep(ASKED_EVERY).await;
+        }
+    }
+}
+
+fn free_bytes(data: &std::path::Path) -> rustix::io::Result<u64> {
+    let stat = rustix::fs::statvfs(data)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_free_is_held_against_the_least() {
+        let folder = tempfile::tempdir().unwrap();
+        for (least_bytes, short) in [(0, false), (u64::MAX, true)] {
+            let space = Space::default();
+            let watching = tokio::spawn(space.clone().watch(folder.path().to_owned(), least_bytes));
+            // The first look is before the first pause.
+            tokio::task::yield_now().await;
+            assert_eq!(space.is_short(), short, "{least_bytes}");
+            watching.abort();
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Keeps `/zookeeper/config` true: announces this node, and forgets those that are members no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_db::{Direction, View};
+
+use super::Shared;
+use super::housekeeping::{did, every, rank};
+use crate::command::{Announce, Command, Forget};
+use crate::tree::config::{Server, listed};
+use crate::tree::key;
+use crate::tree::read::ReadError;
+
+/// How often it is looked whether the list is true.
+const LOOKED_EVERY: Duration = Duration::from_millis(500);
+/// How often in a row a node must be no member before the first node forgets it, and how much more often for each that comes before.
+const LOOKS: usize = 3;
+
+/// Where a node is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// By the other nodes: host:port.
+    pub peer: String,
+    /// By ZooKeeper's clients: host:port.
+    pub client: String,
+}
+
+/// Runs as long as the door.
+pub(crate) async fn run(shared: &Arc<Shared>) {
+    let mut ticks = every(LOOKED_EVERY);
+    let mut looks = 0;
+    loop {
+        ticks.tick().await;
+        let found = match look(shared, &shared.engine.view()) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(%error, "/zookeeper/config cannot be kept");
+                continue;
+            }
+        };
+        if let Some(Addresses { peer, client }) = &found.mine {
+            let node = shared.engine.proposer().node.0.into();
+            did(shared, &Command::Announce(Announce { node, peer, client })).await;
+        }
+        looks = if found.gone.is_empty() { 0 } else { looks + 1 };
+        if looks >= LOOKS * (1 + rank(shared)) {
+            let nodes = found.gone.iter().map(|node| node.0.into()).collect();
+            did(shared, &Command::Forget(Forget { nodes })).await;
+            looks = 0;
+        }
+    }
+}
+
+struct Found {
+    /// What is to be announced.
+    mine: Option<Addresses>,
+    /// Who is listed and no member.
+    gone: Vec<NodeId>,
+}
+
+fn look(shared: &Shared, view: &View) -> Result<Found, ReadError> {
+    let (me, members) = (shared.engine.proposer().node, shared.cluster.member_ids());
+    // Nobody announces what is not a member: it would be forgotten, and announced again.
+    let mut mine = shared.cluster.addresses().filter(|_| members.contains(&me));
+    let mut gone = Vec::new();
+    for found in view.scan(&key::servers(), Direction::Forward) {
+        let (key, value) = found?;
+        let damaged = |_| ReadError::Damaged { what: "a server".to_owned() };
+        let (id, Server { peer, client }) = listed(&key, &value).map_err(damaged)?;
+        let is_mine = NodeId(id) == me;
+        if is_mine && mine.as_ref().is_some_and(|a| a.peer == peer && a.client == client) {
+            mine = None;
+        }
+        if !members.is_empty() && !members.contains(&NodeId(id)) {
+            gone.push(NodeId(id));
+        }
+    }
+    Ok(Found { mine, gone })
+}
