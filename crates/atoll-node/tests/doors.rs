@@ -341,6 +341,25 @@ async fn a_cluster_that_is_down_is_reported_in_time_with_what_to_do() {
     );
 }
 
+/// Its client has given it up and sent the record through another node, where it landed (X16).
+#[tokio::test]
+async fn an_append_that_comes_late_is_not_done_again() {
+    let logs = Logs::default();
+    let door = Door::open(1, &logs).await;
+    let mut bare = LogServiceClient::connect(format!("http://{}", door.address)).await.unwrap();
+    let mut append = async |client, floor, known_tail| {
+        let records = Some(proto::Records { first_seq: 1, payloads: vec!["x".into()], floor });
+        let request = proto::AppendRequest { log: "main".into(), client, records, known_tail };
+        bare.append(request).await.unwrap().into_inner().runs[0].first
+    };
+    assert_eq!(append(8, None, Some(0)).await, 0);
+    let retried = append(9, Some(1), None).await;
+    assert_eq!(retried, 1);
+    // The first attempt, which was stuck in a stopped node.
+    assert_eq!(append(9, None, Some(1)).await, retried);
+    assert_eq!(log_of(&logs, "main").entries().len(), 2);
+}
+
 /// The protocol as other languages speak it, without the Rust client on top.
 #[tokio::test]
 async fn the_bare_protocol() {
@@ -353,7 +372,12 @@ async fn the_bare_protocol() {
         payloads: payloads.iter().map(|p| (*p).into()).collect(),
         floor: None,
     };
-    let unnamed = |p| proto::AppendRequest { log: "main".into(), client: 0, records: Some(records(0, p)) };
+    let unnamed = |p| proto::AppendRequest {
+        log: "main".into(),
+        client: 0,
+        records: Some(records(0, p)),
+        known_tail: None,
+    };
     assert_eq!(
         bare.append(unnamed(&["a", "b"])).await.unwrap().into_inner().runs,
         [proto::Run { first: 0, count: 2 }]

@@ -114,6 +114,7 @@ async fn messages_beyond_the_limit_are_refused_and_the_door_stays_open() {
         log: "main".into(),
         client: 0,
         records: Some(proto::Records { first_seq: 0, payloads, floor: None }),
+        known_tail: None,
     };
     let long = bytes::Bytes::from(vec![1; 1_000_001]);
     let status = bare.append(append(vec![long.clone()])).await.unwrap_err();

@@ -69,7 +69,7 @@ impl Door {
         let first_seq = if request.client == 0 { records.first_seq.max(1) } else { records.first_seq };
         let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
         let log = self.shared.log_for_append(&request.log).await?;
-        let mut held = records;
+        let mut held = LogRecords { known: request.known_tail.map(LogPos), ..records };
         for _ in 0..BUSY_WAITS {
             match self.submit(&*log, held) {
                 Submitted::Pending(pending) => return Ok(runs(&pending.await?)),
