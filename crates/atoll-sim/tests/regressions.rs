@@ -34,6 +34,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "the answer to a write told an older zxid than the reply in front of it, and a client keeps that of the last one",
     ),
     ("zookeeper", 108, "an event of a watch came after the reply that the watch was removed"),
+    (
+        "zookeeper",
+        750,
+        "a write of a connection came behind the client's return by another one to the same node",
+    ),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
 ];
 

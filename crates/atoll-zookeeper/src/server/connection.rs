@@ -367,8 +367,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Taken::Done
     }
 
-    /// Hands a write to the log; None if its queue is full.
+    /// Hands a write to the log; None if its queue is full, or if the client has left this connection, which then ends.
     fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
+        let heard = self.heard.clone();
+        let _stays = heard.stays()?;
         if op == OpCode::CloseSession {
             return Some(Pending::Close { xid, proposed: self.propose_close()? });
         }

@@ -247,6 +247,10 @@ async fn open(
         let Some(Ok(given)) = asked.password.map(Password::try_from) else { return Ok(None) };
         password = given;
         let session = asked.session;
+        // Not for a stranger who knows a number.
+        if read::session(&shared.engine.view(), session)?.is_some_and(|s| s.password == password) {
+            shared.sessions.leave(session);
+        }
         Command::Attach(AttachSession { session, password: asked.password, timeout_ms }).to_bytes()
     };
     let proposed = loop {
