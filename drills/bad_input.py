@@ -144,9 +144,10 @@ def last_segment(data):
 
 
 def end_of_data(path):
-    """The offset behind the last byte that is not zero."""
+    """The offset behind the last byte that is not zero, but for the footer at a closed segment's end."""
     data = path.read_bytes()
-    return len(data.rstrip(b"\0"))
+    gap = data.find(bytes(1 << 16))
+    return len(data[:gap if gap >= 0 else None].rstrip(b"\0"))
 
 
 def journal(drill):
@@ -215,7 +216,7 @@ def wrong_identity(drill):
         # As node 2, with ports and data of its own; first with the living node's data.
         file = drill.folder / "twin.toml"
         text = original.config.read_text()
-        text = re.sub(r"(?m)^(grpc|peer|metrics|zookeeper) = \"127\.0\.0\.1:\d+\"$", r'\1 = "127.0.0.1:0"', text.split("[[peer]]")[0]) \
+        text = re.sub(r"(?m)^(grpc|peer|metrics|zookeeper|zookeeper_admin) = \"127\.0\.0\.1:\d+\"$", r'\1 = "127.0.0.1:0"', text.split("[[peer]]")[0]) \
             + "".join("[[peer]]" + p for p in text.split("[[peer]]")[1:])
         file.write_text(text.replace('data = "data"', f'data = "{original.data}"'))
         said.append(refused(drill, "a data folder in use", [str(original.data)], "--config", file))

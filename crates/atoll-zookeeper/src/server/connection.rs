@@ -472,7 +472,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Ok(());
                 }
                 Ready::Synced { xid, path } => {
+                    let newest = self.shared.zxid();
                     self.after_write();
+                    self.told_up_to(newest);
                     frame::reply(&mut self.out, xid, self.zxid, |out| PathReply { path: &path }.write(out));
                     self.replied(1);
                 }
@@ -553,8 +555,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         // Taken first: events of changes up to it are in the outbox by now.
         let newest = self.shared.zxid();
         let events = self.outbox.drain(&mut self.out);
-        self.told_up_to(newest);
         if events > 0 {
+            // Otherwise a write's reply has the write's own zxid, as some clients take it to be.
+            self.told_up_to(newest);
             self.forget_view();
             self.replied(events);
         }
