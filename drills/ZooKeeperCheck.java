@@ -171,8 +171,11 @@ public class ZooKeeperCheck {
         try (Client ann = new Client(root)) {
             ann.zk.addAuthInfo("digest", bytes("ann:secret"));
             ann.zk.create("/p", bytes("private"), Ids.CREATOR_ALL_ACL, CreateMode.PERSISTENT);
+            // Another client's server may be behind.
+            c.zk.sync("/p", (code, path, context) -> { }, null);
             refused(KeeperException.Code.NOAUTH, () -> c.zk.getData("/p", false, null));
             ann.zk.setACL("/p", Ids.READ_ACL_UNSAFE, 0);
+            c.zk.sync("/p", (code, path, context) -> { }, null);
             equal(new String(c.zk.getData("/p", false, null), StandardCharsets.UTF_8), "private");
             equal(c.zk.getACL("/p", null).get(0).getPerms(), ZooDefs.Perms.READ);
         }
