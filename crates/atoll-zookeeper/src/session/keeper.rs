@@ -145,10 +145,11 @@ impl Sessions {
 
     /// The client is about to come back by another connection: the one that it has here hands nothing to the log any more, and ends.
     pub fn leave(&self, session: i64) {
-        if let Some(held) = lock(&self.held).get_mut(&session)
-            && let Some((_, outbox)) = held.connection.take()
-        {
-            *lock(&held.heard.left) = true;
+        let bound =
+            lock(&self.held).get_mut(&session).and_then(|h| Some((h.connection.take()?, h.heard.clone())));
+        if let Some(((_, outbox), heard)) = bound {
+            // Not under the lock of all sessions: whoever has this one is at work with the engine, whose events want that.
+            *lock(&heard.left) = true;
             outbox.end(End::SessionMoved);
         }
     }
