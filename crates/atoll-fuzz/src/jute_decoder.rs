@@ -71,6 +71,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     out.push([&[254], first.to_vec().as_slice()].concat());
     let write = atoll_zookeeper::command::WriteHead {
         session: 1,
+        moves: 1,
         ids: vec![Id { scheme: "ip", id: "127.0.0.1" }],
         op: OpCode::Delete.number(),
         enforce_quota: false,

@@ -9,6 +9,7 @@ use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest, VersionRequest};
 use atoll_zookeeper::jute::{Jute, Reader};
+use atoll_zookeeper::session::state::Session;
 use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::restore::MAX_PIECE_BYTES;
@@ -105,7 +106,9 @@ impl Replica {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "super", id: "" }];
-        let head = WriteHead { session, ids, op: request.op().number(), enforce_quota: true };
+        let known = self.keys.get(&key::session(session)).and_then(|bytes| Session::of_bytes(bytes).ok());
+        let moves = known.map_or(0, |known| known.moves);
+        let head = WriteHead { session, moves, ids, op: request.op().number(), enforce_quota: true };
         self.apply(&Command::Write(head, &body));
     }
 }

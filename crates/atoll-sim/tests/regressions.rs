@@ -39,6 +39,12 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         750,
         "a write of a connection came behind the client's return by another one to the same node",
     ),
+    (
+        "zookeeper",
+        1783,
+        "the same: what guarded a write was who holds the session, and not by which of its moves",
+    ),
+    ("zookeeper", 3259, "the same, once more"),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
 ];
 

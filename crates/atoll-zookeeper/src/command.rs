@@ -13,6 +13,9 @@ record! {
     WriteHead<'a> {
         /// Its session, which the proposer must hold.
         session: i64,
+        /// And by this move: what a connection has left behind is not done once its client is back by another one, whichever node that
+        /// is at (contracts X22).
+        moves: i64,
         /// Who the client is.
         ids: Vec<Id<'a>>,
         /// An [`OpCode`] that writes.
@@ -83,6 +86,8 @@ record! {
     CloseSession {
         /// The session.
         session: i64,
+        /// The move by which its connection holds it.
+        moves: i64,
     }
 }
 

@@ -104,7 +104,7 @@ fn what_is_there_is_counted_when_a_quota_is_set_and_from_then_on() {
     assert_eq!((bench.stats("/q").as_str(), bench.told()), ("count=3,bytes=6", 0));
     bench.write(&Request::Create(creation("/q/e", &DATA[..7], CreateMode::Ephemeral))).unwrap();
     assert_eq!(bench.stats("/q"), "count=4,bytes=13");
-    let close = Command::Close(CloseSession { session: bench.session });
+    let close = Command::Close(CloseSession { session: bench.session, moves: 0 });
     bench.replica.apply(bench.me, &close).unwrap();
     assert_eq!(bench.stats("/q"), "count=3,bytes=6", "what goes with a session is counted, too");
 }

@@ -69,7 +69,8 @@ impl Replica {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
-        let head = WriteHead { session: self.session, ids, op: request.op().number(), enforce_quota: true };
+        let (session, op) = (self.session, request.op().number());
+        let head = WriteHead { session, moves: 0, ids, op, enforce_quota: true };
         self.propose(&Command::Write(head, &body));
     }
 

@@ -62,11 +62,28 @@ fn writes_of_a_session_that_went_elsewhere_do_not_happen() {
     let session = replica.open(a);
     replica.apply(b, &attach(session)).unwrap();
     assert_eq!(replica.write(a, session, &ephemeral("/late")), Err(ErrorCode::SessionMoved));
-    assert_eq!(replica.apply(a, &Command::Close(CloseSession { session })), Err(ErrorCode::SessionMoved));
+    let close = |moves| Command::Close(CloseSession { session, moves });
+    assert_eq!(replica.apply(a, &close(0)), Err(ErrorCode::SessionMoved));
     replica.write(b, session, &ephemeral("/here")).unwrap();
-    replica.apply(b, &Command::Close(CloseSession { session })).unwrap();
+    replica.apply(b, &close(1)).unwrap();
     assert!(replica.node("/here").is_none());
     assert_eq!(replica.write(b, session, &ephemeral("/more")), Err(ErrorCode::SessionExpired));
+    replica.audit();
+}
+
+#[test]
+fn writes_of_a_connection_do_not_happen_once_the_client_is_back_by_another_one_of_the_same_node() {
+    let me = proposer(1, 10);
+    let mut replica = Replica::default();
+    let session = replica.open(me);
+    replica.apply(me, &attach(session)).unwrap();
+    let late = replica.write_by_move(me, session, 0, &ephemeral("/late"));
+    assert_eq!(late, Err(ErrorCode::SessionMoved), "in flight when the client came back");
+    let close = |moves| Command::Close(CloseSession { session, moves });
+    assert_eq!(replica.apply(me, &close(0)), Err(ErrorCode::SessionMoved));
+    replica.write_by_move(me, session, 1, &ephemeral("/here")).unwrap();
+    replica.audit();
+    replica.apply(me, &close(1)).unwrap();
     replica.audit();
 }
 

@@ -3,7 +3,7 @@
 
 mod support;
 
-use atoll_zookeeper::command::{Command, Reap};
+use atoll_zookeeper::command::{CloseSession, Command, Reap};
 use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
 use atoll_zookeeper::jute::records::{Acl, Id};
@@ -220,7 +220,7 @@ proptest! {
             let before = replica.map.clone();
             let outcome = match step {
                 Step::Close => {
-                    let close = Command::Close(atoll_zookeeper::command::CloseSession { session });
+                    let close = Command::Close(CloseSession { session, moves: 0 });
                     let closed = replica.apply(me, &close);
                     session = replica.open(me);
                     closed

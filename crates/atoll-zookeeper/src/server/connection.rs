@@ -45,6 +45,8 @@ const BUSY_FOR: Duration = Duration::from_millis(1);
 pub(crate) struct Parts {
     pub(crate) id: ConnectionId,
     pub(crate) session: i64,
+    /// The move by which the connection serves it.
+    pub(crate) moves: i64,
     pub(crate) input: BytesMut,
     pub(crate) out: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
@@ -58,6 +60,7 @@ pub(crate) struct Connection<S> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: ConnectionId,
     pub(crate) session: i64,
+    pub(crate) moves: i64,
     /// Who the client is.
     pub(crate) ids: Vec<(String, String)>,
     pub(crate) outbox: Arc<Outbox>,
@@ -97,11 +100,12 @@ enum Taken {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) fn new(shared: Arc<Shared>, stream: S, figures: Arc<ConnectionFigures>, parts: Parts) -> Self {
-        let Parts { id, session, input, out, outbox, heard, read_only } = parts;
+        let Parts { id, session, moves, input, out, outbox, heard, read_only } = parts;
         let mut connection = Connection {
             shared,
             id,
             session,
+            moves,
             ids: vec![("ip".to_owned(), figures.peer.ip().to_canonical().to_string())],
             outbox,
             out,
@@ -367,10 +371,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Taken::Done
     }
 
-    /// Hands a write to the log; None if its queue is full, or if the client has left this connection, which then ends.
+    /// Hands a write to the log; None if its queue is full.
     fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
-        let heard = self.heard.clone();
-        let _stays = heard.stays()?;
         if op == OpCode::CloseSession {
             return Some(Pending::Close { xid, proposed: self.propose_close()? });
         }

@@ -155,6 +155,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         let parts = Parts {
             id,
             session: session.session,
+            moves: session.moves,
             input,
             out,
             outbox: outbox.clone(),
@@ -180,8 +181,16 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let heard = bound.ok_or(Ended::Here(End::SessionMoved))?;
     figures.session.store(session.session, Ordering::Relaxed);
     write_connect(&mut out, &asked, session, &password, false);
-    let parts =
-        Parts { id, session: session.session, input, out, outbox: outbox.clone(), heard, read_only: false };
+    let parts = Parts {
+        id,
+        session: session.session,
+        moves: session.moves,
+        input,
+        out,
+        outbox: outbox.clone(),
+        heard,
+        read_only: false,
+    };
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
 }
 
@@ -247,10 +256,6 @@ async fn open(
         let Some(Ok(given)) = asked.password.map(Password::try_from) else { return Ok(None) };
         password = given;
         let session = asked.session;
-        // Not for a stranger who knows a number.
-        if read::session(&shared.engine.view(), session)?.is_some_and(|s| s.password == password) {
-            shared.sessions.leave(session);
-        }
         Command::Attach(AttachSession { session, password: asked.password, timeout_ms }).to_bytes()
     };
     let proposed = loop {

@@ -94,7 +94,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Err(ErrorCode::SystemError);
         }
         let enforce_quota = self.shared.options.enforce_quota;
-        let head = WriteHead { session: self.session, ids, op: op.number(), enforce_quota };
+        let head =
+            WriteHead { session: self.session, moves: self.moves, ids, op: op.number(), enforce_quota };
         let command = Command::Write(head, body).to_bytes();
         if command.len() > MAX_COMMAND_BYTES {
             return Err(ErrorCode::BadArguments);
@@ -104,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Hands the end of the session to the log; None if its queue is full.
     pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
-        let command = Command::Close(CloseSession { session: self.session }).to_bytes();
+        let command = Command::Close(CloseSession { session: self.session, moves: self.moves }).to_bytes();
         self.shared.engine.propose(command.into()).ok()
     }
 

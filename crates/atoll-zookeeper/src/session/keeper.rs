@@ -28,21 +28,12 @@ pub struct Heard {
     start: Instant,
     after_ms: AtomicU64,
     waits: AtomicBool,
-    /// The client has come back by another connection.
-    left: Mutex<bool>,
 }
 
 impl Heard {
     /// Now, for the first time.
     pub fn new() -> Arc<Heard> {
-        let (after_ms, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Heard { start: Instant::now(), after_ms, waits, left: Mutex::new(false) })
-    }
-
-    /// As long as this is held, the client's return by another connection to this node waits: what is handed to the log meanwhile comes
-    /// before it. None if it is back: the session's guard in the log, its holder, is the same for both connections.
-    pub fn stays(&self) -> Option<MutexGuard<'_, bool>> {
-        Some(lock(&self.left)).filter(|left| !**left)
+        Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0), waits: AtomicBool::new(false) })
     }
 
     /// Whether the client waits for answers: then it is this side that is silent, and its pings may lie in the socket.
@@ -141,17 +132,6 @@ impl Sessions {
         held.heard.touch();
         held.connection = Some((id, outbox.clone()));
         Some(held.heard.clone())
-    }
-
-    /// The client is about to come back by another connection: the one that it has here hands nothing to the log any more, and ends.
-    pub fn leave(&self, session: i64) {
-        let bound =
-            lock(&self.held).get_mut(&session).and_then(|h| Some((h.connection.take()?, h.heard.clone())));
-        if let Some(((_, outbox), heard)) = bound {
-            // Not under the lock of all sessions: whoever has this one is at work with the engine, whose events want that.
-            *lock(&heard.left) = true;
-            outbox.end(End::SessionMoved);
-        }
     }
 
     /// The connection serves it no more; its client may come back until the timeout.
@@ -263,19 +243,6 @@ mod tests {
 
     fn held(session: i64, by: Proposer, moves: i64) -> Event {
         Event::SessionHeld { session, by, moves, timeout_ms: 1_000, by_client: true, zxid: 1 }
-    }
-
-    #[test]
-    fn a_connection_that_the_client_has_left_hands_nothing_to_the_log() {
-        let sessions = Sessions::new(ME);
-        sessions.tell(&held(7, ME, 1));
-        let heard = sessions.bind(7, 1, 1, &Arc::default()).unwrap();
-        assert!(heard.stays().is_some());
-        sessions.leave(7);
-        assert!(heard.stays().is_none());
-        // The next one is of another move.
-        sessions.tell(&held(7, ME, 2));
-        assert!(sessions.bind(7, 2, 2, &Arc::default()).unwrap().stays().is_some());
     }
 
     /// Judges every now and then from `from_ms` to `to_ms` after `start`.

@@ -89,13 +89,24 @@ impl<K: Keys> State<'_, K> {
         Some(Session::of_bytes(&bytes).unwrap_or_else(|e| panic!("session {id:#x}: {e}")))
     }
 
-    /// The session, if the proposer holds it: a client that went to another node has nothing left to come from here.
-    pub fn held_session(&mut self, id: i64, by: Proposer) -> Result<Session, ErrorCode> {
+    /// The session, if the proposer holds it.
+    fn held_session(&mut self, id: i64, by: Proposer) -> Result<Session, ErrorCode> {
         let session = self.session(id).ok_or(ErrorCode::SessionExpired)?;
-        if session.holder == by || mutant(Mutant::ZkWriteAfterMove) {
-            Ok(session)
-        } else {
-            Err(ErrorCode::SessionMoved)
+        if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
+    }
+
+    /// The session, if it is served by that move of the proposer: a client that went to another connection, here or elsewhere, has
+    /// nothing left to come from the one before (contracts X22).
+    ///
+    /// # Errors
+    /// It is gone, or was moved since.
+    pub fn served_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
+        if mutant(Mutant::ZkWriteAfterMove) {
+            return self.session(id).ok_or(ErrorCode::SessionExpired);
+        }
+        match self.held_session(id, by)? {
+            session if session.moves == moves => Ok(session),
+            _ => Err(ErrorCode::SessionMoved),
         }
     }
 
@@ -146,7 +157,7 @@ impl<K: Keys> State<'_, K> {
     /// # Errors
     /// The proposer does not hold it.
     pub fn close_session(&mut self, asked: CloseSession, by: Proposer) -> Result<(), ErrorCode> {
-        let session = self.held_session(asked.session, by)?;
+        let session = self.served_session(asked.session, asked.moves, by)?;
         self.end_session(asked.session, session);
         Ok(())
     }

@@ -110,7 +110,7 @@ fn write<K: Keys>(
     body: &[u8],
     state: &mut State<'_, K>,
 ) -> Result<Vec<u8>, Refused> {
-    state.held_session(head.session, at.proposer)?;
+    state.served_session(head.session, head.moves, at.proposer)?;
     state.enforce_quota = head.enforce_quota;
     let op = OpCode::of(head.op).ok_or(ErrorCode::Unimplemented)?;
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;

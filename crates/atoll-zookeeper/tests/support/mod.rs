@@ -12,6 +12,7 @@ use atoll_zookeeper::jute::records::Id;
 use atoll_zookeeper::jute::request::Request;
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::path;
+use atoll_zookeeper::session::state::Session;
 use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
@@ -115,12 +116,25 @@ impl Replica {
         SessionAnswer::parse(&body).unwrap().session
     }
 
-    /// A write of a session through a node, by a client with an address.
+    /// A write of a session through a node, by a client with an address, and by the session's newest move.
     pub fn write(&mut self, by: Proposer, session: i64, request: &Request<'_>) -> Outcome {
+        let known = self.map.keys.get(&key::session(session)).map(|bytes| Session::of_bytes(bytes).unwrap());
+        self.write_by_move(by, session, known.map_or(0, |known| known.moves), request)
+    }
+
+    /// A write of a connection that serves the session by a move.
+    pub fn write_by_move(
+        &mut self,
+        by: Proposer,
+        session: i64,
+        moves: i64,
+        request: &Request<'_>,
+    ) -> Outcome {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
-        let head = WriteHead { session, ids, op: request.op().number(), enforce_quota: self.enforce_quota };
+        let (op, enforce_quota) = (request.op().number(), self.enforce_quota);
+        let head = WriteHead { session, moves, ids, op, enforce_quota };
         self.apply(by, &Command::Write(head, &body))
     }
 

@@ -241,7 +241,7 @@ impl Model {
         let nothing = |body: Vec<u8>| Ok((body, Told::Nothing));
         match command {
             Command::Write(head, body) => {
-                self.held(head.session, by)?;
+                self.served(head.session, head.moves, by)?;
                 nothing(self.write(head.session, time_ms, head.op, body)?)
             }
             Command::Open(new) => {
@@ -267,7 +267,7 @@ impl Model {
                 nothing(SessionAnswer { session, moves, timeout_ms }.to_vec())
             }
             Command::Close(asked) => {
-                self.held(asked.session, by)?;
+                self.served(asked.session, asked.moves, by)?;
                 self.end(asked.session);
                 nothing(Vec::new())
             }
@@ -299,6 +299,10 @@ impl Model {
             | Command::Restore(_)
             | Command::Discard(_) => Err(ErrorCode::Unimplemented.into()),
         }
+    }
+
+    fn served(&self, session: i64, moves: i64, by: Holder) -> Result<(), ErrorCode> {
+        if self.held(session, by)?.moves == moves { Ok(()) } else { Err(ErrorCode::SessionMoved) }
     }
 
     fn held(&self, session: i64, by: Holder) -> Result<&Session, ErrorCode> {
