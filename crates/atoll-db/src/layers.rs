@@ -14,7 +14,7 @@ pub(crate) struct Layers {
     pub(crate) active: Arc<VersionedMap>,
     /// Written no more: being committed.
     pub(crate) frozen: Option<Arc<VersionedMap>>,
-    /// What was committed last. It is in the store, too, whose point reads cost more.
+    /// What was committed last, unless it was large. It is in the store, too, whose point reads cost more.
     pub(crate) settled: Option<Arc<VersionedMap>>,
     /// What is committed.
     pub(crate) base: Arc<dyn StoreSnapshot>,

@@ -138,3 +138,50 @@ proptest! {
         equal(&*store.snapshot(), &refilled(), &range, limit);
     }
 }
+
+/// Large enough to be written as a file at once.
+fn large(keys: std::ops::Range<u32>, value: u8) -> Vec<Change> {
+    keys.map(|n| (Bytes::from(n.to_be_bytes().to_vec()), Some(Bytes::from(vec![value; 100_000])))).collect()
+}
+
+/// Large commits go another way to the disk than small ones. Whichever comes last of a key counts, also when the store is opened again.
+#[test]
+fn fjall_mixes_large_commits_and_small_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = |key: u32, value: Option<u8>| {
+        vec![(Bytes::from(key.to_be_bytes().to_vec()), value.map(|v| Bytes::from(vec![v; 3])))]
+    };
+    let mut removes = large(100..250, 5);
+    removes[..50].iter_mut().for_each(|(_, value)| *value = None);
+    // The engine's own keys come before those of the commit.
+    removes.extend(small(0, Some(5)));
+    let batches = [
+        small(1, Some(1)),
+        small(150, Some(1)),
+        large(100..200, 2),
+        small(101, Some(3)),
+        small(102, None),
+        removes,
+        small(103, Some(6)),
+        large(90..180, 7),
+        small(104, Some(8)),
+    ];
+    let mut model = Model::new();
+    for pair in batches.chunks(2) {
+        let mut store = FjallStore::open(folder.path(), 1 << 20).unwrap();
+        equal(&*store.snapshot(), &model, &KeyRange::all(), 3);
+        model = {
+            let mut after = model.clone();
+            for batch in pair {
+                let before = store.snapshot();
+                store.commit(batch.clone()).unwrap();
+                equal(&*before, &after, &KeyRange::all(), 3);
+                apply(&mut after, batch);
+                equal(&*store.snapshot(), &after, &KeyRange::all(), 3);
+            }
+            after
+        };
+    }
+    let store = FjallStore::open(folder.path(), 1 << 20).unwrap();
+    equal(&*store.snapshot(), &model, &KeyRange::all(), 3);
+}

@@ -13,12 +13,16 @@ use super::core::{Core, Waiting};
 use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
 use crate::store::StoreError;
 
+/// A replica that lacks so many entries catches up: more than are under way at any moment while it keeps pace.
+const BEHIND_ENTRIES: u64 = 256;
+
 /// Drives a replica on behalf of a core. One per replica, on one thread.
 pub(crate) struct Applier {
     replica: Replica,
     core: Arc<Core>,
     committer: Box<dyn Committer>,
     commit_above_bytes: usize,
+    catch_up_commit_bytes: usize,
     sync_above_bytes: usize,
     /// Given to the store since it was last told to make everything durable.
     unsynced_bytes: usize,
@@ -49,6 +53,7 @@ impl Applier {
             core,
             committer,
             commit_above_bytes: options.commit_above_bytes,
+            catch_up_commit_bytes: options.catch_up_commit_bytes.max(options.commit_above_bytes),
             sync_above_bytes: options.sync_above_bytes,
             unsynced_bytes: 0,
             committing: false,
@@ -153,10 +158,16 @@ impl Applier {
             return;
         }
         self.adopt(false);
-        if self.replica.active_bytes() < self.commit_above_bytes {
+        let behind = self.core.known_tail().0.saturating_sub(self.replica.next().0);
+        let above_bytes = match behind {
+            0..BEHIND_ENTRIES => self.commit_above_bytes,
+            BEHIND_ENTRIES.. => self.catch_up_commit_bytes,
+        };
+        if self.replica.active_bytes() < above_bytes {
             return;
         }
-        if self.committing && self.replica.active_bytes() >= 2 * self.commit_above_bytes {
+        // Memory is bounded by this: what is applied, what is being committed, and what was committed last, each of about as much.
+        if self.committing && self.replica.active_bytes() >= above_bytes + self.commit_above_bytes {
             self.adopt(true);
         }
         if !self.committing && !self.halted {

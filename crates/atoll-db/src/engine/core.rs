@@ -247,6 +247,11 @@ impl Core {
         lock(&self.published).clone()
     }
 
+    /// The highest tail that is known here.
+    pub(crate) fn known_tail(&self) -> LogPos {
+        self.path.known_tail()
+    }
+
     pub(crate) fn halted(&self) -> Option<Halt> {
         lock(&self.state).halted.clone()
     }

@@ -19,6 +19,9 @@ pub struct Options {
     /// What is applied is set aside for a commit when it takes more than this. Too small: a key that is written often is written to the
     /// store often. Too large: memory, and a longer replay after a crash.
     pub commit_above_bytes: usize,
+    /// The same while this replica is far behind the log, as after a crash: nobody waits for it to be durable, and fewer pieces are less
+    /// work for the store. Too large: memory.
+    pub catch_up_commit_bytes: usize,
     /// The store is synced after so many bytes of commits, besides at every patrol. Too small: syncs beside those of the log. Too
     /// large: many bytes at once, for which the log's own writes wait.
     pub sync_above_bytes: usize,
@@ -51,6 +54,7 @@ impl Default for Options {
             max_waiting_commands: 32 * 1024,
             max_waiting_bytes: 32 * 1024 * 1024,
             commit_above_bytes: 16 * 1024 * 1024,
+            catch_up_commit_bytes: 64 * 1024 * 1024,
             sync_above_bytes: 16 * 1024 * 1024,
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,

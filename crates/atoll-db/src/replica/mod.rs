@@ -23,7 +23,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use atoll_core::Encode;
-use atoll_core::invariant;
 use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
 use atoll_log::{Entry, LogPos, OpId};
 
@@ -379,11 +378,9 @@ impl Replica {
 
     /// Sets what is applied aside, to be committed. Only one such job at a time: [`Replica::committed`] ends it.
     pub(crate) fn freeze(&mut self) -> CommitJob {
-        let layers = &mut self.working.layers;
-        invariant!(layers.frozen.is_none(), "one commit at a time");
-        let full = std::mem::replace(&mut layers.active, Arc::new(VersionedMap::new(self.live.clone())));
-        layers.frozen = Some(full.clone());
-        CommitJob { layer: full, befores: self.working.take_befores(), record: self.record() }
+        let active = Arc::new(VersionedMap::new(self.live.clone()));
+        let (layer, befores) = self.working.freeze(active);
+        CommitJob { layer, befores, record: self.record() }
     }
 
     /// What was set aside is in the store. What is published must be published anew to show it.

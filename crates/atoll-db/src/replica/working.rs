@@ -2,19 +2,24 @@
 
 use std::sync::Arc;
 
+use atoll_core::invariant;
 use bytes::Bytes;
 
 use super::Reads;
 use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
-use crate::store::{Points, Prior, StoreError, StoreSnapshot};
+use crate::store::{Points, Prior, StoreError, StoreSnapshot, VersionedMap};
 
 /// Memory that values which were read from the store may take, until it changes: most writes follow a read of the same key, and need
 /// its old value for the hash; sessions are read with every write.
 const SEEN_BYTES: usize = 1024 * 1024;
 /// What one takes besides its bytes, about.
 const SEEN_ONE_BYTES: usize = 96;
+
+/// What was committed last stays in memory up to this size: a larger one is that of a replica that catches up, which reads hardly any
+/// of it again.
+const SETTLED_BYTES: usize = 48 * 1024 * 1024;
 
 /// See the module's words.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ pub(crate) struct Working {
     undo: Vec<(Bytes, Prior)>,
     /// What keys had below the layer that takes the writes; of a key that is there more than once, the first one counts.
     befores: Vec<Before>,
-    /// What the store has, as far as it was asked.
+    /// What the store has, as far as it was asked: of keys that no layer below the one that takes the writes has.
     seen: Points<Option<Bytes>>,
     seen_bytes: usize,
     /// What may be read. A failure tells of what may not.
@@ -65,11 +70,11 @@ impl Working {
 
     /// What the key had before anything in the layer that takes the writes.
     fn get_below(&mut self, key: &[u8]) -> Option<Bytes> {
-        if let Some(value) = self.layers.get_below(key, self.version) {
-            return value;
-        }
         if let Some(value) = self.seen.get(key) {
             return value.clone();
+        }
+        if let Some(value) = self.layers.get_below(key, self.version) {
+            return value;
         }
         if !self.may_read_base() {
             return None;
@@ -104,10 +109,21 @@ impl Working {
         self.seen.insert(Bytes::copy_from_slice(key), value);
     }
 
+    /// Sets what is written aside, and takes writes in a new layer; what keys had before comes with it.
+    pub(crate) fn freeze(&mut self, active: Arc<VersionedMap>) -> (Arc<VersionedMap>, Vec<Before>) {
+        let layers = &mut self.layers;
+        invariant!(layers.frozen.is_none(), "one commit at a time");
+        let full = std::mem::replace(&mut layers.active, active);
+        layers.frozen = Some(full.clone());
+        // A key that was read from the store may be in what is below now.
+        self.forget_seen();
+        (full, std::mem::take(&mut self.befores))
+    }
+
     /// What was set aside is in the store.
     pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.layers.base = base;
-        self.layers.settled = self.layers.frozen.take();
+        self.layers.settled = self.layers.frozen.take().filter(|layer| layer.size_bytes() <= SETTLED_BYTES);
         self.forget_seen();
     }
 
@@ -168,11 +184,6 @@ impl Working {
         self.undo.clear();
     }
 
-    /// The layer that takes the writes is another one from here on.
-    pub(crate) fn take_befores(&mut self) -> Vec<Before> {
-        std::mem::take(&mut self.befores)
-    }
-
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.failed.take()
     }
@@ -187,12 +198,13 @@ mod tests {
 
     use super::*;
     use crate::key_range::KeyRange;
-    use crate::store::{Live, MemoryStore, Store, VersionedMap};
+    use crate::store::{Live, MemoryStore, Store};
 
     #[derive(Clone, Debug)]
     enum Step {
         Write(u8, Option<u8>),
         Read(u8),
+        Scan,
         /// The writes since the last one stay.
         Keep,
         /// They are taken back.
@@ -208,6 +220,7 @@ mod tests {
         prop_oneof![
             6 => (0u8..6, proptest::option::of(any::<u8>())).prop_map(|(key, value)| Step::Write(key, value)),
             3 => (0u8..6).prop_map(Step::Read),
+            1 => Just(Step::Scan),
             2 => Just(Step::Keep),
             1 => Just(Step::Rollback),
             2 => Just(Step::Publish),
@@ -267,7 +280,7 @@ mod tests {
             }
             assert!(matches!(working.take_failure(), Some(Failure::NotInMemory)));
             working.rollback(&mark);
-            assert!(working.take_befores().is_empty() && working.hash == StateHash::default());
+            assert!(working.befores.is_empty() && working.hash == StateHash::default());
         }
         working.reads = Reads::Anywhere;
         assert_eq!(working.get(&key(1)), Some(key(7)), "as it was");
@@ -302,6 +315,11 @@ mod tests {
                         }
                     }
                     Step::Read(n) => prop_assert_eq!(working.get(&key(n)), model.get(&key(n)).cloned()),
+                    Step::Scan => {
+                        let page = working.page(&KeyRange::all(), Direction::Forward, 100);
+                        let all: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+                        prop_assert_eq!(page.items, all);
+                    }
                     Step::Rollback => {
                         working.rollback(&mark);
                         model = kept.clone();
@@ -318,7 +336,7 @@ mod tests {
                         published.push((working.layers.clone(), live.hold(version), model.clone()));
                     }
                     Step::Freeze if working.layers.frozen.is_none() => {
-                        working.layers.frozen = Some(std::mem::replace(&mut working.layers.active, fresh()));
+                        working.freeze(fresh());
                     }
                     Step::Committed => {
                         if let Some(frozen) = working.layers.frozen.clone() {
@@ -328,7 +346,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                if !matches!(step, Step::Write(..) | Step::Read(_)) {
+                if !matches!(step, Step::Write(..) | Step::Read(_) | Step::Scan) {
                     mark = working.mark();
                 }
             }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
 use super::{Change, Store, StoreError, StoreSnapshot};
@@ -19,6 +20,16 @@ const CHOSEN: &str = "state";
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// What its own log may take on disk before memory is written out; fjall takes no less.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
+/// A commit from this size on is written as a file of the tree at once: not to the store's own log, nor to its memory, from where it would
+/// be written out later. That memory is bounded only while the one worker is not busy with merging files. Smaller: many small files,
+/// which are merged more often.
+const FILE_BYTES: usize = 8 * 1024 * 1024;
+/// So many files that are not merged yet make commits go the other way, on which the store has them wait for its worker.
+const FILES_AT_MOST: usize = 24;
+/// Files that are not merged yet before they are. More: point reads look into more of them. Fewer: the same data is merged more often.
+const MERGED_FILES: u8 = 8;
+/// Of a merged file.
+const MERGED_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A store in a directory.
 pub struct FjallStore {
@@ -77,7 +88,22 @@ impl FjallStore {
 }
 
 fn tree_options() -> KeyspaceCreateOptions {
-    KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES)
+    let leveled =
+        Leveled::default().with_l0_threshold(MERGED_FILES).with_table_target_size(MERGED_FILE_BYTES);
+    KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES).compaction_strategy(Arc::new(leveled))
+}
+
+/// Writes changes as files of a tree, which it has all at once and durably. They are above everything that was committed before.
+fn write_files(tree: &Keyspace, mut changes: Vec<Change>) -> fjall::Result<()> {
+    changes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut files = tree.start_ingestion()?;
+    for (key, value) in changes {
+        match value {
+            Some(value) => files.write(key, value)?,
+            None => files.write_tombstone(key)?,
+        }
+    }
+    files.finish()
 }
 
 impl Store for FjallStore {
@@ -86,6 +112,11 @@ impl Store for FjallStore {
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let bytes: usize =
+            changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+        if bytes >= FILE_BYTES && self.tree.l0_table_count() < FILES_AT_MOST {
+            return write_files(&self.tree, changes).map_err(failed("committed"));
+        }
         let mut batch = self.db.batch();
         for (key, value) in changes {
             match value {

@@ -93,14 +93,30 @@ pub(crate) enum Prior {
 #[derive(Debug, Default)]
 struct Table {
     points: Points<Versions>,
-    /// The same keys.
+    /// The same keys, but for those that no scan has asked for since they came.
     order: BTreeSet<Bytes>,
+    /// These: most layers are committed without a scan, and a writer should not pay for the order of each key.
+    unordered: Vec<Bytes>,
 }
 
 impl Table {
+    fn put_in_order(&mut self) {
+        let new = self.unordered.drain(..);
+        if self.order.is_empty() {
+            self.order = new.collect();
+        } else {
+            self.order.extend(new);
+        }
+    }
+
     fn remove(&mut self, key: &[u8]) {
         self.points.remove(key);
-        self.order.remove(key);
+        if self.unordered.last().is_some_and(|last| last == key) {
+            self.unordered.pop();
+        } else {
+            self.put_in_order();
+            self.order.remove(key);
+        }
     }
 }
 
@@ -125,6 +141,18 @@ impl VersionedMap {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// With all keys in order.
+    fn read_in_order(&self) -> RwLockReadGuard<'_, Table> {
+        let map = self.read();
+        if map.unordered.is_empty() {
+            return map;
+        }
+        drop(map);
+        let mut map = self.write();
+        map.put_in_order();
+        RwLockWriteGuard::downgrade(map)
+    }
+
     /// Memory that it takes, about.
     pub(crate) fn size_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -143,7 +171,7 @@ impl VersionedMap {
         let Some(versions) = map.points.get_mut(key) else {
             self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
             map.points.insert(key.clone(), Versions { newest: Version { at, value }, older: Vec::new() });
-            map.order.insert(key.clone());
+            map.unordered.push(key.clone());
             return Prior::Unknown;
         };
         debug_assert!(versions.newest.at <= at, "versions are written in order");
@@ -234,7 +262,7 @@ impl VersionedMap {
         if range.is_empty() {
             return (Vec::new(), true);
         }
-        let map = self.read();
+        let map = self.read_in_order();
         let end = match &range.end {
             Some(end) => Bound::Excluded(end),
             None => Bound::Unbounded,
@@ -255,7 +283,10 @@ impl VersionedMap {
     /// The newest value of every key, deleted ones too, in order. For a map that is written no more.
     pub(crate) fn newest(&self) -> Vec<(Bytes, Option<Bytes>)> {
         let map = self.read();
+        // Readers go on meanwhile: the order is made beside the map.
+        let mut keys: Vec<&Bytes> = map.order.iter().chain(&map.unordered).collect();
+        keys.sort_unstable();
         let newest = |key: &Bytes| Some((key.clone(), map.points.get(key)?.newest.value.clone()));
-        map.order.iter().filter_map(newest).collect()
+        keys.into_iter().filter_map(newest).collect()
     }
 }

@@ -117,6 +117,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
             options: DatabaseOptions {
                 max_entry_commands: 8,
                 commit_above_bytes: 20_000,
+                catch_up_commit_bytes: 50_000,
                 idle_after: Duration::from_millis(300),
                 patrol_every: Duration::from_millis(700),
                 keep_entries: 150,
