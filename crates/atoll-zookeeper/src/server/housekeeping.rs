@@ -79,8 +79,10 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
         let began = Instant::now();
         if matches!(tokio::time::timeout(out_of_touch, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
             reached = began;
+            shared.sessions.set_out_of_touch(false);
             shared.end_read_only();
         } else if reached.elapsed() >= out_of_touch {
+            shared.sessions.set_out_of_touch(true);
             shared.out_of_touch();
         }
     }

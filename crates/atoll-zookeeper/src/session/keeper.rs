@@ -12,6 +12,7 @@ use atoll_db::{Direction, KeyRange, Proposer, View};
 use tokio::time::Instant;
 
 use crate::event::Event;
+use crate::session::state::Session;
 use crate::tree::key;
 use crate::tree::read::{self, ReadError};
 use crate::watch::ConnectionId;
@@ -86,6 +87,7 @@ pub struct Sessions {
     me: Proposer,
     held: Mutex<BTreeMap<i64, Held>>,
     judged: Mutex<Instant>,
+    out_of_touch: AtomicBool,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,7 +97,8 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Sessions {
     /// None yet.
     pub fn new(me: Proposer) -> Sessions {
-        Sessions { me, held: Mutex::default(), judged: Mutex::new(Instant::now()) }
+        let judged = Mutex::new(Instant::now());
+        Sessions { me, held: Mutex::default(), judged, out_of_touch: AtomicBool::new(false) }
     }
 
     /// Follows the log.
@@ -103,10 +106,7 @@ impl Sessions {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
             // The clients come again: to this tree, and to those of its sessions that are told next.
-            Event::Restored { .. } => {
-                self.end_all(End::Closed);
-                lock(&self.held).clear();
-            }
+            Event::Restored { .. } => self.replace(BTreeMap::new()),
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
                 let at_once = mutant(Mutant::ZkTakeOverWithoutTimeout) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
@@ -144,12 +144,18 @@ impl Sessions {
         }
     }
 
+    /// Whether this node has lost the log. Then its clients are sent away and cannot come back, so that their silence says nothing: they
+    /// get a full timeout once it is there again.
+    pub fn set_out_of_touch(&self, out_of_touch: bool) {
+        self.out_of_touch.store(out_of_touch, Ordering::Relaxed);
+    }
+
     /// The sessions whose clients were silent for their timeout. Each is told once, until [`Sessions::spare`].
     pub fn judge(&self, now: Instant) -> Vec<Silent> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
         let mut held = lock(&self.held);
-        if paused {
+        if paused || self.out_of_touch.load(Ordering::Relaxed) {
             held.values().for_each(|h| h.heard.touch());
             return Vec::new();
         }
@@ -182,12 +188,19 @@ impl Sessions {
             let Some(session) = read::session(view, id)? else { continue };
             found.insert(id, session);
         }
+        self.replace(found);
+        Ok(())
+    }
+
+    /// These are held here and no others, whose connections end: no event tells them.
+    fn replace(&self, by: BTreeMap<i64, Session>) {
         let mut held = lock(&self.held);
-        held.retain(|id, before| found.get(id).is_some_and(|session| session.moves == before.moves));
-        for (id, session) in found {
+        let is_other =
+            |id: &i64, before: &mut Held| by.get(id).is_none_or(|session| session.moves != before.moves);
+        held.extract_if(.., is_other).for_each(|(_, before)| end(Some(before), End::Closed));
+        for (id, session) in by {
             held.entry(id).or_insert_with(|| Held::new(session.moves, session.timeout_ms));
         }
-        Ok(())
     }
 
     /// Sessions that are held here.
@@ -288,6 +301,37 @@ mod tests {
         assert_eq!(outbox.ended(), Some(End::SessionMoved));
         assert_eq!(judge(&sessions, start, 0, 5_000), []);
         assert!(sessions.bind(7, 0, 6, &outbox).is_none());
+    }
+
+    /// Found in a state that was replaced as a whole: its events were not told.
+    #[test]
+    fn a_session_that_is_not_held_here_any_more_loses_its_connection() {
+        let sessions = Sessions::new(ME);
+        let session = |moves| Session { password: [0; 16], timeout_ms: 1_000, holder: ME, moves };
+        let outboxes = [1, 2, 3].map(|id| {
+            let outbox = Arc::new(Outbox::default());
+            sessions.tell(&held(id, ME, 0));
+            sessions.bind(id, 0, 5, &outbox).unwrap();
+            outbox
+        });
+        // One is gone, and one came back.
+        sessions.replace(BTreeMap::from([(1, session(0)), (3, session(2))]));
+        assert_eq!(outboxes.map(|outbox| outbox.ended()), [None, Some(End::Closed), Some(End::Closed)]);
+        assert_eq!(sessions.ids().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [1, 3]);
+        assert!(sessions.bind(1, 0, 6, &Arc::default()).is_some());
+        assert!(sessions.bind(3, 2, 6, &Arc::default()).is_some());
+    }
+
+    #[test]
+    fn without_the_log_nobody_is_judged_silent() {
+        let (sessions, start) = (Sessions::new(ME), Instant::now());
+        sessions.tell(&held(7, ME, 0));
+        assert_eq!(judge(&sessions, start, 0, 400), []);
+        sessions.set_out_of_touch(true);
+        assert_eq!(judge(&sessions, start, 600, 60_000), [], "it was sent away");
+        sessions.set_out_of_touch(false);
+        let heard = sessions.bind(7, 0, 1, &Arc::default()).unwrap();
+        assert!(heard.after_ms.load(Ordering::Relaxed) < 10_000, "by the clock of this test");
     }
 
     #[test]
