@@ -166,7 +166,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if let Err(ended) = self.advance(cx) {
                 self.said.get_or_insert(Err(ended));
             }
-            self.heard.set_waits(!self.pending.is_empty());
+            // Nor does a client wait that does not read what it was answered: requests behind that have no answer through its own fault.
+            self.heard.set_waits(!self.pending.is_empty() && self.out.len() < MAX_UNSENT_BYTES);
             self.count_outstanding();
             // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view
             // that a long read is answered from go out behind its reply.
@@ -571,7 +572,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match Pin::new(&mut self.stream).poll_write(cx, &self.out[self.sent..]) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(n)) => self.sent += n,
+                Poll::Ready(Ok(n)) => {
+                    self.sent += n;
+                    // The client reads, if slowly. Its pings lie in the socket until it has read enough.
+                    if self.out.len() >= MAX_UNSENT_BYTES {
+                        self.heard.touch();
+                    }
+                }
                 Poll::Ready(Err(error)) => return Err(error),
             }
         }

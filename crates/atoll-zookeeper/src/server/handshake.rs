@@ -16,6 +16,7 @@ use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, Sessio
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::{ConnectRequest, ConnectResponse};
+use crate::session::keeper::Heard;
 use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -133,8 +134,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let length = match first.await.map_err(|_| Ended::Silent)?? {
         First::Word(word) => {
             let answer = words::answer(shared, &word);
-            stream.write_all(answer.as_bytes()).await?;
-            return Ok(stream.shutdown().await?);
+            return say_last(&mut stream, answer.as_bytes()).await;
         }
         First::Connect(length) => length,
     };
@@ -143,55 +143,42 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     shared.figures.connects.add(1);
     shared.figures.revalidated.add(u64::from(asked.session != 0));
     let mut out = Vec::new();
-    if shared.is_read_only() {
-        let (session, password, heard) = read_only::admit(shared, &asked, id, outbox)?;
-        shared.watches.join(id, outbox.clone());
-        // If the log came back before it was in the list, nobody would send it away.
-        if !shared.is_read_only() {
-            return Err(Ended::Here(End::Closed));
-        }
-        figures.session.store(session.session, Ordering::Relaxed);
-        write_connect(&mut out, &asked, session, &password, true);
-        let parts = Parts {
-            id,
-            session: session.session,
-            moves: session.moves,
-            input,
-            out,
-            outbox: outbox.clone(),
-            heard,
-            read_only: true,
-        };
-        return Connection::new(shared.clone(), stream, figures.clone(), parts).run().await;
-    }
-    catch_up(shared, asked.last_zxid_seen).await?;
-    let Some((session, password)) = open(shared, &asked).await? else {
-        write_connect(
-            &mut out,
-            &asked,
-            SessionAnswer { session: 0, moves: 0, timeout_ms: 0 },
-            &[0; PASSWORD_BYTES],
-            false,
-        );
-        stream.write_all(&out).await?;
-        return Ok(stream.shutdown().await?);
+    let read_only = shared.is_read_only();
+    let opened = match read_only {
+        true => Some(read_only::admit(shared, &asked)?),
+        false => open_in_time(shared, &asked).await?,
     };
+    let Some((session, password)) = opened else {
+        let none = SessionAnswer { session: 0, moves: 0, timeout_ms: 0 };
+        write_connect(&mut out, &asked, none, &[0; PASSWORD_BYTES], false);
+        return say_last(&mut stream, &out).await;
+    };
+    let SessionAnswer { session: number, moves, .. } = session;
     shared.watches.join(id, outbox.clone());
-    let bound = shared.sessions.bind(session.session, session.moves, id, outbox);
-    let heard = bound.ok_or(Ended::Here(End::SessionMoved))?;
-    figures.session.store(session.session, Ordering::Relaxed);
-    write_connect(&mut out, &asked, session, &password, false);
-    let parts = Parts {
-        id,
-        session: session.session,
-        moves: session.moves,
-        input,
-        out,
-        outbox: outbox.clone(),
-        heard,
-        read_only: false,
+    let heard = match shared.sessions.bind(number, moves, id, outbox) {
+        Some(heard) => heard,
+        // Nobody judges it here.
+        None if read_only => Heard::new(),
+        None => return Err(Ended::Here(End::SessionMoved)),
     };
+    figures.session.store(number, Ordering::Relaxed);
+    // If the log came back or was lost before it was in the lists, nobody would send it away.
+    if shared.is_read_only() != read_only {
+        return Err(Ended::Here(End::Closed));
+    }
+    write_connect(&mut out, &asked, session, &password, read_only);
+    let outbox = outbox.clone();
+    let parts = Parts { id, session: number, moves, input, out, outbox, heard, read_only };
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
+}
+
+/// Says the last thing on a connection. A client that does not read it is not waited for.
+async fn say_last<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), Ended> {
+    let said = async {
+        stream.write_all(bytes).await?;
+        stream.shutdown().await
+    };
+    Ok(tokio::time::timeout(WITHIN, said).await.map_err(|_| Ended::Here(End::Behind))??)
 }
 
 enum First {
@@ -240,6 +227,20 @@ async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
 
 pub(crate) type Password = [u8; PASSWORD_BYTES];
 
+/// Opens a session or takes the client's one once this node is as far as the client; None if that is gone. A client that hears nothing
+/// for so long has gone elsewhere: what waits here for it would be too much while the log is out of reach.
+async fn open_in_time(
+    shared: &Shared,
+    asked: &ConnectRequest<'_>,
+) -> Result<Option<(SessionAnswer, Password)>, Ended> {
+    let opened = async {
+        catch_up(shared, asked.last_zxid_seen).await?;
+        open(shared, asked).await
+    };
+    let opened = tokio::time::timeout(SESSION_WITHIN, opened).await;
+    opened.map_err(|_| Ended::Log(format!("no answer within {SESSION_WITHIN:?}")))?
+}
+
 /// Opens a session or takes the client's one; None if that is gone.
 async fn open(
     shared: &Shared,
@@ -267,9 +268,7 @@ async fn open(
             }
         }
     };
-    let applied = tokio::time::timeout(SESSION_WITHIN, proposed);
-    let applied =
-        applied.await.map_err(|_| Ended::Log(format!("no answer within {SESSION_WITHIN:?}")))???;
+    let applied = proposed.await??;
     let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
     let head = frame::head(&answer);
     if head.err == ErrorCode::SessionExpired.number() {

@@ -1,7 +1,6 @@
 //! Read-only mode (`readonlymode.enabled`): a node that has lost the log goes on serving reads of what it has, to clients that asked for
 //! that. What they read may be old, and nothing is written; as soon as the log is back they are sent away, to come again as usual.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use atoll_core::Ticket;
@@ -15,10 +14,8 @@ use crate::command::{AnswerHead, PASSWORD_BYTES, SessionAnswer, is_write};
 use crate::jute::Jute;
 use crate::jute::codes::OpCode;
 use crate::jute::records::ConnectRequest;
-use crate::session::keeper::Heard;
 use crate::tree::read;
-use crate::watch::ConnectionId;
-use crate::watch::outbox::{End, Outbox};
+use crate::watch::outbox::End;
 
 /// Whether a request can be served without the log.
 pub(crate) fn serves(op: OpCode) -> bool {
@@ -60,17 +57,12 @@ impl Shared {
     }
 }
 
-/// A session for a client that may be served without the log: one of its own that is known here, or one that nobody else knows. And when
-/// it was heard of.
+/// A session for a client that may be served without the log: one of its own that is known here, or one that nobody else knows. If it is
+/// held here, its connection must be bound to it: this node must not judge its client silent once the log is back.
 ///
 /// # Errors
 /// It did not ask for that, it has seen more than is here, or its session is not known: it may be known elsewhere.
-pub(crate) fn admit(
-    shared: &Shared,
-    asked: &ConnectRequest<'_>,
-    id: ConnectionId,
-    outbox: &Arc<Outbox>,
-) -> Result<(SessionAnswer, Password, Arc<Heard>), Ended> {
+pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(SessionAnswer, Password), Ended> {
     if asked.read_only != Some(true) {
         return Err(Ended::Here(End::OutOfTouch));
     }
@@ -87,12 +79,10 @@ pub(crate) fn admit(
         // Sessions in the state have positive numbers.
         let session = i64::from_be_bytes(number) | i64::MIN;
         let timeout_ms = shared.timeout_ms(asked);
-        return Ok((SessionAnswer { session, moves: 0, timeout_ms }, password, Heard::new()));
+        return Ok((SessionAnswer { session, moves: 0, timeout_ms }, password));
     }
     let known = read::session(&view, asked.session)?.filter(|s| asked.password == Some(&s.password[..]));
     let known = known.ok_or(Ended::Here(End::OutOfTouch))?;
     let answer = SessionAnswer { session: asked.session, moves: known.moves, timeout_ms: known.timeout_ms };
-    // If it is held here, this node must not judge its client silent once the log is back.
-    let heard = shared.sessions.bind(asked.session, known.moves, id, outbox);
-    Ok((answer, known.password, heard.unwrap_or_else(Heard::new)))
+    Ok((answer, known.password))
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use atoll_core::NodeId;
-use atoll_db::{Applications, MemoryStore, Solo};
+use atoll_db::{Applications, Engine, MemoryStore, Solo};
 use atoll_zookeeper::server::tls::acceptor;
 use atoll_zookeeper::{Cluster, Door, Listening, Options, TlsFiles, ZooKeeper};
 
@@ -36,11 +36,20 @@ pub fn door_with(options: Options, files: Option<&TlsFiles>) -> (SocketAddr, Soc
     serve(Arc::new(Alone), options, files)
 }
 
-fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
+/// A door that nobody serves yet, and its engine.
+pub fn alone(options: Options) -> (Door, Engine<ZooKeeper>) {
+    open(Arc::new(Alone), options)
+}
+
+fn open(cluster: Arc<dyn Cluster>, options: Options) -> (Door, Engine<ZooKeeper>) {
     let mut applications = Applications::new();
     let slot = applications.add(ZooKeeper);
-    let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
-    let door = Door::open(solo.engine(&slot), cluster, options).unwrap();
+    let engine = Solo::open(applications, Box::new(MemoryStore::new())).unwrap().engine(&slot);
+    (Door::open(engine.clone(), cluster, options).unwrap(), engine)
+}
+
+fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
+    let (door, _) = open(cluster, options);
     let acceptor = files.map(|files| acceptor(files).unwrap());
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -61,10 +70,7 @@ fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) 
 
 /// A door, and where it answers the admin commands.
 pub fn door_with_admin(options: Options) -> (SocketAddr, SocketAddr) {
-    let mut applications = Applications::new();
-    let slot = applications.add(ZooKeeper);
-    let solo = Solo::open(applications, Box::new(MemoryStore::new())).unwrap();
-    let door = Door::open(solo.engine(&slot), Arc::new(Alone), options).unwrap();
+    let (door, _) = alone(options);
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

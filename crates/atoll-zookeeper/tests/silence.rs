@@ -1,0 +1,127 @@
+//! Who is taken for gone: clients whose sockets stand still, in virtual time.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/client.rs"]
+mod client;
+#[path = "support/served.rs"]
+mod served;
+
+use std::time::Duration;
+
+use atoll_db::Engine;
+use atoll_zookeeper::jute::Jute;
+use atoll_zookeeper::jute::codes::OpCode;
+use atoll_zookeeper::jute::records::{ConnectRequest, ConnectResponse, RequestHeader};
+use atoll_zookeeper::jute::request::{Request, SetDataRequest, WatchedRequest};
+use atoll_zookeeper::tree::read;
+use atoll_zookeeper::{Door, Options, ZooKeeper};
+use client::create;
+use served::alone;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+/// Between a client and the door, each way: little, so that a client that does not read is felt at once.
+const SOCKET_BYTES: usize = 16 * 1024;
+const LARGE: &str = "/large";
+const TIMEOUT_MS: i32 = 4_000;
+
+fn framed(xid: i32, request: &Request<'_>) -> Vec<u8> {
+    let mut frame = RequestHeader { xid, op: request.op().number() }.to_vec();
+    request.write(&mut frame);
+    with_length(&frame)
+}
+
+fn with_length(frame: &[u8]) -> Vec<u8> {
+    [&i32::try_from(frame.len()).unwrap().to_be_bytes()[..], frame].concat()
+}
+
+/// A connection to the door.
+fn connect(door: &Door) -> DuplexStream {
+    let (near, far) = tokio::io::duplex(SOCKET_BYTES);
+    let door = door.clone();
+    tokio::spawn(async move { door.serve_stream(far, "127.0.0.1:1".parse().unwrap()).await });
+    near
+}
+
+async fn receive(stream: &mut DuplexStream) -> Vec<u8> {
+    let mut frame = vec![0; usize::try_from(stream.read_i32().await.unwrap()).unwrap()];
+    stream.read_exact(&mut frame).await.unwrap();
+    frame
+}
+
+/// A client with a session, and a node whose data is larger than what waits for a socket.
+async fn client(door: &Door) -> (DuplexStream, i64) {
+    let mut stream = connect(door);
+    let first = ConnectRequest {
+        protocol_version: 0,
+        last_zxid_seen: 0,
+        timeout_ms: TIMEOUT_MS,
+        session: 0,
+        password: Some(&[0; 16]),
+        read_only: Some(false),
+    };
+    stream.write_all(&with_length(&first.to_vec())).await.unwrap();
+    let session = ConnectResponse::parse(&receive(&mut stream).await).unwrap().session;
+    stream.write_all(&framed(1, &create(LARGE, &vec![7; 500_000]))).await.unwrap();
+    receive(&mut stream).await;
+    (stream, session)
+}
+
+fn gets(count: i32) -> Vec<u8> {
+    let get = Request::GetData(WatchedRequest { path: LARGE, watch: false });
+    (0..count).flat_map(|n| framed(10 + n, &get)).collect()
+}
+
+fn lives(engine: &Engine<ZooKeeper>, session: i64) -> bool {
+    read::session(&engine.view(), session).unwrap().is_some()
+}
+
+fn door() -> (Door, Engine<ZooKeeper>) {
+    let (door, engine) = alone(Options::default());
+    let keeping = door.clone();
+    tokio::spawn(async move { keeping.keep().await });
+    (door, engine)
+}
+
+/// Requests of it wait for their answers, but it is not the door that is silent.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_answers_is_silent() {
+    let (door, engine) = door();
+    let (mut stream, session) = client(&door).await;
+    // The reads stand behind the write, and have no answer when it has one.
+    let write = Request::SetData(SetDataRequest { path: "/", data: None, version: -1 });
+    let all = [framed(2, &write), gets(20)].concat();
+    stream.write_all(&all).await.unwrap();
+    let gone = async {
+        while lives(&engine, session) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("its session expires");
+}
+
+/// Its pings lie in the socket meanwhile, since the door reads nothing.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_long_to_read_an_answer_is_not_silent() {
+    let (door, engine) = door();
+    let (mut stream, session) = client(&door).await;
+    stream.write_all(&gets(5)).await.unwrap();
+    let ping = with_length(&RequestHeader { xid: -2, op: OpCode::Ping.number() }.to_vec());
+    // 40 KB in a second: an answer takes longer than three timeouts.
+    let (mut left, mut some) = (5 * 500_000, vec![0; 4_000]);
+    while left > 0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left -= stream.read(&mut some).await.unwrap().min(left);
+        stream.write_all(&ping).await.unwrap();
+        assert!(lives(&engine, session), "its session expired, with {left} bytes to read");
+    }
+}
+
+/// It holds a place among the connections of its address.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_the_answer_to_a_word_is_cut_off() {
+    let (door, _) = door();
+    let (mut near, far) = tokio::io::duplex(64);
+    near.write_all(b"mntr").await.unwrap();
+    let served = door.serve_stream(far, "127.0.0.1:1".parse().unwrap());
+    tokio::time::timeout(Duration::from_secs(60), served).await.expect("the connection ends");
+}
