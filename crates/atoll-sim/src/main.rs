@@ -172,7 +172,7 @@ fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sum
         }
     }
     let asked = n >= coverage::SEEDS && wanted.mutant == Mutant::None;
-    let missing = scenario.marks.iter().filter(|m| asked && !sums.marks.contains_key(**m));
+    let missing = scenario.marks.iter().copied().flatten().filter(|m| asked && !sums.marks.contains_key(**m));
     (sums.clone(), missing.inspect(|mark| println!("  mark never reached: {mark}")).count())
 }
 

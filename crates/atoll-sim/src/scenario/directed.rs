@@ -26,7 +26,7 @@ pub const LATE: Scenario = Scenario {
     name: "vlog-late",
     about: "directed: nodes are stopped with an append, its client moves on, the log moves on, the node continues",
     run: run_late,
-    marks: &["sim.went_on_late", "sim.fault.pause"],
+    marks: &[&["sim.went_on_late", "sim.fault.pause"]],
     full: false,
 };
 
@@ -35,7 +35,7 @@ pub const SLEEPERS: Scenario = Scenario {
     name: "vlog-sleepers",
     about: "directed: nodes are stopped over three extends, a trim and a truncate, and go on with their old chain",
     run: run_sleepers,
-    marks: &["sim.slept_over_changes"],
+    marks: &[&["sim.slept_over_changes"]],
     full: false,
 };
 
@@ -44,7 +44,7 @@ pub const RULE_K: Scenario = Scenario {
     name: "native-rule-k",
     about: "directed: five servers; an entry on one, sealed tails without and with it, and a server that knows of no seal",
     run: run_rule_k,
-    marks: &["sim.rule_k"],
+    marks: &[&["sim.rule_k"]],
     full: false,
 };
 

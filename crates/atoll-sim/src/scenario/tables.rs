@@ -25,13 +25,13 @@ pub const SCENARIO: Scenario = Scenario {
     name: "tables",
     about: "transactions, conditional writes and queries by index over a log that is reconfigured; an index comes and goes",
     run,
-    marks: &[
+    marks: &[&[
         "db.refilled",
         "sim.tables.read_by_index",
         "sim.tables.repeated",
         "sim.tables.schema_changed",
         "sim.tables.sent_again",
-    ],
+    ]],
     full: true,
 };
 

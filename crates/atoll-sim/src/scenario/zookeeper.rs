@@ -29,7 +29,7 @@ pub const SCENARIO: Scenario = Scenario {
     name: "zookeeper",
     about: "ZooKeeper clients with sessions, watches and transactions at doors whose nodes die, stop and are cut off",
     run,
-    marks: &[
+    marks: &[&[
         "db.refilled",
         "sim.zookeeper.audited",
         "sim.zookeeper.came_back",
@@ -40,7 +40,7 @@ pub const SCENARIO: Scenario = Scenario {
         "sim.zookeeper.refilled",
         "sim.zookeeper.taken_over",
         "sim.zookeeper.told_late",
-    ],
+    ]],
     full: true,
 };
 
