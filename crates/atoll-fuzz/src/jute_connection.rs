@@ -69,14 +69,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn hello() -> Vec<u8> {
-    let first = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: 10_000,
-        session: 0,
-        password: Some(&[0; 16]),
-        read_only: Some(false),
-    };
+    let first = ConnectRequest::first(10_000);
     framed(&first.to_vec())
 }
 

@@ -60,14 +60,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             bytes
         })
         .collect();
-    let first = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: 10_000,
-        session: 0,
-        password: Some(&[0; 16]),
-        read_only: Some(false),
-    };
+    let first = ConnectRequest::first(10_000);
     out.push([&[254], first.to_vec().as_slice()].concat());
     let write = atoll_zookeeper::command::WriteHead {
         session: 1,

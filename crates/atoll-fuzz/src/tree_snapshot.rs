@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use atoll_core::{Incarnation, NodeId};
-use atoll_db::{ApplyAt, KeyRange, LogPos, Proposer};
+use atoll_db::{ApplyAt, LogPos, Proposer};
 use atoll_zookeeper::command::{AnswerHead, Command, ExpireSession, Restore, Stage, WriteHead};
-use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::records::{Acl, Id};
 use atoll_zookeeper::jute::request::{CreateRequest, Request, SetDataRequest, VersionRequest};
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::session::state::Session;
+use atoll_zookeeper::testing::Map;
 use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::restore::MAX_PIECE_BYTES;
 use atoll_zookeeper::tree::snapshot::{Snapshot, Writer, is_carried};
-use atoll_zookeeper::tree::state::Keys;
 use bytes::Bytes;
 
 const ME: Proposer = Proposer { node: NodeId(1), incarnation: Incarnation(1) };
@@ -59,32 +58,11 @@ fn file(zxid: i64, entries: &BTreeMap<Vec<u8>, Bytes>) -> Bytes {
     file.into()
 }
 
-/// A replica: a plain map.
+/// A replica, to whose events nobody listens.
 #[derive(Default)]
 struct Replica {
-    keys: BTreeMap<Vec<u8>, Bytes>,
+    map: Map,
     position: u64,
-}
-
-impl Keys for Replica {
-    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
-        self.keys.get(key).cloned()
-    }
-
-    fn put(&mut self, key: &[u8], value: Vec<u8>) {
-        self.keys.insert(key.to_vec(), value.into());
-    }
-
-    fn delete(&mut self, key: &[u8]) {
-        self.keys.remove(key);
-    }
-
-    fn first(&mut self, range: &KeyRange, limit: usize) -> Vec<(Bytes, Bytes)> {
-        let all = self.keys.range(range.start.to_vec()..).take_while(|(key, _)| range.contains(key));
-        all.take(limit).map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())).collect()
-    }
-
-    fn emit(&mut self, _event: Event) {}
 }
 
 impl Replica {
@@ -92,11 +70,12 @@ impl Replica {
     fn apply(&mut self, command: &Command<'_>) -> Option<i64> {
         self.position += 1;
         let at = ApplyAt { position: LogPos(self.position), index: 0, proposer: ME, time_ms: self.position };
-        let before = self.keys.clone();
-        match apply(&at, &command.to_bytes(), self) {
+        self.map.events.clear();
+        let before = self.map.clone();
+        match apply(&at, &command.to_bytes(), &mut self.map) {
             Ok(answer) => AnswerHead::read(&mut Reader::new(&answer)).ok().map(|head| head.zxid),
             Err(_) => {
-                self.keys = before;
+                self.map = before;
                 None
             }
         }
@@ -106,7 +85,7 @@ impl Replica {
         let mut body = Vec::new();
         request.write(&mut body);
         let ids = vec![Id { scheme: "super", id: "" }];
-        let known = self.keys.get(&key::session(session)).and_then(|bytes| Session::of_bytes(bytes).ok());
+        let known = self.map.keys.get(&key::session(session)).and_then(|bytes| Session::of_bytes(bytes).ok());
         let moves = known.map_or(0, |known| known.moves);
         let head = WriteHead { session, moves, ids, op: request.op().number(), enforce_quota: true };
         self.apply(&Command::Write(head, &body));
@@ -125,12 +104,13 @@ fn use_it(file: &Bytes, snapshot: &Snapshot) {
     let Some(zxid) = replica.apply(&restore) else { panic!("what was checked was refused") };
     assert!(zxid > snapshot.zxid, "the zxid went back");
     let sessions: Vec<i64> = replica
+        .map
         .keys
         .keys()
         .filter(|k| k.first() == Some(&b's'))
         .filter_map(|k| key::session_at_end(k))
         .collect();
-    let paths: Vec<String> = replica.keys.keys().filter_map(|k| key::path_of_node(k)).collect();
+    let paths: Vec<String> = replica.map.keys.keys().filter_map(|k| key::path_of_node(k)).collect();
     let me = sessions.first().copied().unwrap_or(0);
     for path in paths.iter().rev() {
         let below = format!("{}/x", path.trim_end_matches('/'));
@@ -144,7 +124,7 @@ fn use_it(file: &Bytes, snapshot: &Snapshot) {
         assert!(replica.apply(&Command::Expire(expire)).is_some(), "a session does not expire");
     }
     assert!(
-        !replica.keys.keys().any(|k| matches!(k.first(), Some(b'e' | b's' | b'h'))),
+        !replica.map.keys.keys().any(|k| matches!(k.first(), Some(b'e' | b's' | b'h'))),
         "sessions left something"
     );
 }
@@ -154,7 +134,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut replica = Replica::default();
     let new = atoll_zookeeper::command::OpenSession { password: Some(&[7; 16]), timeout_ms: 9_000 };
     replica.apply(&Command::Open(new));
-    let session = replica.keys.keys().find(|k| k.first() == Some(&b's')).and_then(|k| key::session_at_end(k));
+    let session =
+        replica.map.keys.keys().find(|k| k.first() == Some(&b's')).and_then(|k| key::session_at_end(k));
     let session = session.unwrap_or_default();
     let mut seeds = Vec::new();
     for (path, length, flags) in
@@ -164,6 +145,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let data = vec![7; length];
         replica.write(session, &Request::Create(CreateRequest { path, data: Some(&data), acl, flags }));
         let entries: BTreeMap<_, _> = replica
+            .map
             .keys
             .iter()
             .filter(|(key, _)| is_carried(key))

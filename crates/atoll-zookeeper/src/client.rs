@@ -186,14 +186,7 @@ impl Client {
 
 impl Link {
     async fn begin(&mut self, auth: &[(String, String)]) -> Result<(), Failed> {
-        let first = ConnectRequest {
-            protocol_version: 0,
-            last_zxid_seen: 0,
-            timeout_ms: SESSION_TIMEOUT_MS,
-            session: 0,
-            password: Some(&[0; 16]),
-            read_only: Some(false),
-        };
+        let first = ConnectRequest::first(SESSION_TIMEOUT_MS);
         let mut out = Vec::new();
         frame::write(&mut out, |out| first.write(out));
         self.stream.write_all(&out).await?;

@@ -10,6 +10,7 @@
 //! | `watch/` | watches, per node |
 //! | `server/` | connections |
 //! | `client.rs` | a small client, for imports from other ensembles |
+//! | `testing.rs` | a replica's store as a plain map, for tests |
 
 pub mod acl;
 pub mod client;
@@ -19,6 +20,8 @@ pub mod jute;
 pub mod path;
 pub mod server;
 pub mod session;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod tree;
 pub mod watch;
 

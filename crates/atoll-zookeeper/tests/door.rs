@@ -195,15 +195,7 @@ fn what_makes_no_sense_ends_its_connection_and_no_other() {
 
 fn handshake() -> Vec<u8> {
     use atoll_zookeeper::jute::records::ConnectRequest;
-    ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: 10_000,
-        session: 0,
-        password: Some(&[0; 16]),
-        read_only: None,
-    }
-    .to_vec()
+    ConnectRequest { read_only: None, ..ConnectRequest::first(10_000) }.to_vec()
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn file(map: &Map) -> Bytes {
     let zxid = map.counters().zxid;
     let (mut writer, head) = Writer::begin(zxid);
     let mut out = head.to_vec();
-    for (key, value) in map.keys().iter().filter(|(key, _)| is_carried(key)) {
+    for (key, value) in map.keys.iter().filter(|(key, _)| is_carried(key)) {
         out.extend(writer.push(key.clone().into(), value.clone()).unwrap_or_default());
     }
     out.extend(writer.finish());
@@ -53,7 +53,7 @@ fn restore(replica: &mut Replica, file: &Bytes) -> Result<i64, ErrorCode> {
 
 /// The nodes: all of the state that clients see, but for the sessions and what follows from them.
 fn nodes(map: &Map) -> Vec<(Vec<u8>, Bytes)> {
-    let shown = map.keys().iter().filter(|(key, _)| matches!(key.first(), Some(b'n' | b'd' | b'e' | b't')));
+    let shown = map.keys.iter().filter(|(key, _)| matches!(key.first(), Some(b'n' | b'd' | b'e' | b't')));
     shown.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -97,7 +97,7 @@ fn what_is_restored_is_the_snapshot_and_all_zxids_go_up() {
     assert_eq!((zxid >> 32, zxid & 0xffff_ffff), ((newest >> 32) + 1, 0), "a new epoch");
     assert_eq!(nodes(&replica.map), before);
     replica.audit();
-    assert!(!replica.map.keys().keys().any(|key| key.first() == Some(&b'u')), "no piece is left");
+    assert!(!replica.map.keys.keys().any(|key| key.first() == Some(&b'u')), "no piece is left");
     let told: Vec<Event> =
         replica.events().into_iter().filter(|e| !matches!(e, Event::Counted { .. })).collect();
     assert_eq!(told.len(), 2);
@@ -164,7 +164,7 @@ fn an_upload_that_is_overtaken_or_given_up_changes_nothing() {
     replica.apply(by, &discard(1)).unwrap();
     assert_eq!(replica.apply(by, &discard(1)), Err(ErrorCode::NoNode));
     assert_eq!(nodes(&replica.map), before);
-    assert!(!replica.map.keys().keys().any(|key| key.first() == Some(&b'u')));
+    assert!(!replica.map.keys.keys().any(|key| key.first() == Some(&b'u')));
     // A file whose hash is not the one that was checked.
     let pieces = bring(&mut replica, 3, &file);
     let command = Command::Restore(Restore { upload: 3, pieces, hash: Some(&[0; 32]) });
@@ -186,7 +186,7 @@ fn a_snapshot_in_which_something_does_not_fit_is_refused_by_name() {
             other => panic!("{other:?}"),
         }
     };
-    let without = |key: Vec<u8>| move |map: &mut Map| drop(map.keys_mut().remove(&key).unwrap());
+    let without = |key: Vec<u8>| move |map: &mut Map| drop(map.keys.remove(&key).unwrap());
     use atoll_zookeeper::tree::key;
     assert!(fault(&without(key::node("/a"))).contains("without its parent"));
     assert!(fault(&without(key::node("/t"))).contains("/: has another number of children"));
@@ -194,15 +194,15 @@ fn a_snapshot_in_which_something_does_not_fit_is_refused_by_name() {
     assert!(fault(&without(key::ephemeral(session, "/a/e"))).contains("what belongs to the node is missing"));
     assert!(fault(&without(key::session(session))).contains("an ephemeral without its session"));
     let with = |key: Vec<u8>, value: Vec<u8>| {
-        move |map: &mut Map| drop(map.keys_mut().insert(key.clone(), value.clone().into()))
+        move |map: &mut Map| drop(map.keys.insert(key.clone(), value.clone().into()))
     };
     assert!(fault(&with(key::data("/zz"), b"x".to_vec())).contains("what points to nodes"));
     assert!(fault(&with(key::node("/t"), b"x".to_vec())).contains("no node that can be read"));
     assert!(fault(&with(b"n/a\0b/../c".to_vec(), b"x".to_vec())).contains("no path of a node"));
     let newer = |map: &mut Map| {
-        let node = Node::of_bytes(&map.keys()[&key::node("/t")]).unwrap();
+        let node = Node::of_bytes(&map.keys[&key::node("/t")]).unwrap();
         let newer = Node { mzxid: 1 << 50, ..node }.to_bytes();
-        map.keys_mut().insert(key::node("/t"), newer.into());
+        map.keys.insert(key::node("/t"), newer.into());
     };
     assert!(fault(&newer).contains("newer than the snapshot"));
 }

@@ -51,14 +51,7 @@ async fn receive(stream: &mut DuplexStream) -> Vec<u8> {
 /// A client with a session, and a node whose data is larger than what waits for a socket.
 async fn client(door: &Door) -> (DuplexStream, i64) {
     let mut stream = connect(door);
-    let first = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: TIMEOUT_MS,
-        session: 0,
-        password: Some(&[0; 16]),
-        read_only: Some(false),
-    };
+    let first = ConnectRequest::first(TIMEOUT_MS);
     stream.write_all(&with_length(&first.to_vec())).await.unwrap();
     let session = ConnectResponse::parse(&receive(&mut stream).await).unwrap().session;
     stream.write_all(&framed(1, &create(LARGE, &vec![7; 500_000]))).await.unwrap();

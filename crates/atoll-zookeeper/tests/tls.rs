@@ -70,15 +70,7 @@ fn handshake(dir: &Path, door: SocketAddr, with_certificate: bool) -> std::io::R
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, Client::socket(door));
-    let first = ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 0,
-        timeout_ms: 10_000,
-        session: 0,
-        password: Some(&[0; 16]),
-        read_only: Some(false),
-    }
-    .to_vec();
+    let first = ConnectRequest::first(10_000).to_vec();
     exchange(&mut stream, &first)?;
     // whoAmI
     exchange(&mut stream, &[1_i32.to_be_bytes(), 107_i32.to_be_bytes()].concat())

@@ -94,6 +94,20 @@ pub struct ConnectRequest<'a> {
     pub read_only: Option<bool>,
 }
 
+impl ConnectRequest<'static> {
+    /// Of a client that has no session and has seen nothing.
+    pub const fn first(timeout_ms: i32) -> Self {
+        ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms,
+            session: 0,
+            password: Some(&[0; 16]),
+            read_only: Some(false),
+        }
+    }
+}
+
 impl<'a> Jute<'a> for ConnectRequest<'a> {
     const LEAST_BYTES: usize = 28;
 

@@ -41,14 +41,7 @@ impl Client {
     /// A session that is there; a new number 0 means that it is not.
     pub fn attach(door: SocketAddr, session: i64, password: &[u8]) -> Client {
         let mut stream = Client::socket(door);
-        let first = ConnectRequest {
-            protocol_version: 0,
-            last_zxid_seen: 0,
-            timeout_ms: 10_000,
-            session,
-            password: Some(password),
-            read_only: Some(false),
-        };
+        let first = ConnectRequest { session, password: Some(password), ..ConnectRequest::first(10_000) };
         send(&mut stream, &first.to_vec());
         let answer = receive(&mut stream).unwrap();
         let answer = ConnectResponse::parse(&answer).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::{Incarnation, NodeId};
-use atoll_db::{ApplyAt, KeyRange, LogPos, Proposer, Rejected};
+use atoll_db::{ApplyAt, LogPos, Proposer, Rejected};
 use atoll_zookeeper::command::{AnswerHead, Command, OpenSession, SessionAnswer, WriteHead};
 use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::codes::ErrorCode;
@@ -13,58 +13,11 @@ use atoll_zookeeper::jute::request::Request;
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::path;
 use atoll_zookeeper::session::state::Session;
+pub use atoll_zookeeper::testing::Map;
 use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::key;
 use atoll_zookeeper::tree::node::{Data, Lifetime, Node};
 use atoll_zookeeper::tree::state::{Counters, Keys};
-use bytes::Bytes;
-
-/// The store.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Map {
-    keys: BTreeMap<Vec<u8>, Bytes>,
-    events: Vec<Event>,
-}
-
-impl Map {
-    /// All that is kept.
-    pub fn keys(&self) -> &BTreeMap<Vec<u8>, Bytes> {
-        &self.keys
-    }
-
-    /// To damage it.
-    pub fn keys_mut(&mut self) -> &mut BTreeMap<Vec<u8>, Bytes> {
-        &mut self.keys
-    }
-
-    /// What is counted.
-    pub fn counters(&self) -> Counters {
-        Counters::of_bytes(&self.keys[key::COUNTERS])
-    }
-}
-
-impl Keys for Map {
-    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
-        self.keys.get(key).cloned()
-    }
-
-    fn put(&mut self, key: &[u8], value: Vec<u8>) {
-        self.keys.insert(key.to_vec(), value.into());
-    }
-
-    fn delete(&mut self, key: &[u8]) {
-        self.keys.remove(key);
-    }
-
-    fn first(&mut self, range: &KeyRange, limit: usize) -> Vec<(Bytes, Bytes)> {
-        let all = self.keys.range(range.start.to_vec()..).take_while(|(key, _)| range.contains(key));
-        all.take(limit).map(|(key, value)| (Bytes::from(key.clone()), value.clone())).collect()
-    }
-
-    fn emit(&mut self, event: Event) {
-        self.events.push(event);
-    }
-}
 
 /// A node in one of its lives.
 pub fn proposer(node: u32, incarnation: u64) -> Proposer {

@@ -1,0 +1,49 @@
+//! For tests: what commands read and write, without an engine.
+
+use std::collections::BTreeMap;
+
+use atoll_db::KeyRange;
+use bytes::Bytes;
+
+use crate::event::Event;
+use crate::tree::key;
+use crate::tree::state::{Counters, Keys};
+
+/// The store of a replica as a plain map. A caller undoes what a refused command has written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Map {
+    /// All that is kept.
+    pub keys: BTreeMap<Vec<u8>, Bytes>,
+    /// What was told since somebody took it.
+    pub events: Vec<Event>,
+}
+
+impl Map {
+    /// What is counted, once there was a command.
+    pub fn counters(&self) -> Counters {
+        Counters::of_bytes(&self.keys[key::COUNTERS])
+    }
+}
+
+impl Keys for Map {
+    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        self.keys.get(key).cloned()
+    }
+
+    fn put(&mut self, key: &[u8], value: Vec<u8>) {
+        self.keys.insert(key.to_vec(), value.into());
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+
+    fn first(&mut self, range: &KeyRange, limit: usize) -> Vec<(Bytes, Bytes)> {
+        let all = self.keys.range(range.start.to_vec()..).take_while(|(key, _)| range.contains(key));
+        all.take(limit).map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())).collect()
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
