@@ -174,14 +174,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.out.len() < MAX_UNSENT_BYTES && !self.pending.is_elsewhere() {
                 self.drain_events();
             }
+            // Again, before the replies of this turn go out: events may have been dropped in front of them, of changes up to the zxids that
+            // they tell. The client would never hear of those, wherever it brings its watches.
+            if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
+                return Poll::Ready(Err(Ended::Here(end)));
+            }
             let had = self.out.len();
             let flushed = match self.flush(cx) {
                 Ok(flushed) => flushed,
                 Err(error) => return Poll::Ready(Err(error.into())),
             };
-            if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
-                return Poll::Ready(Err(Ended::Here(end)));
-            }
             if flushed {
                 if let Some(said) = self.said.take() {
                     return Poll::Ready(said);
