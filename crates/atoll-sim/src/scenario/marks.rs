@@ -37,6 +37,17 @@ const EVERY_LOG: Marks = &[
     "store.move",
 ];
 
+/// Of a register, and of a virtual log that has one.
+const REGISTER: Marks = &[
+    "rmw.acceptor.laggard_write",
+    "rmw.read.establish",
+    "rmw.write.incremental_disagrees",
+    "rmw.write.nacked",
+    "rmw.write.stale_token",
+    "rmw.write.through",
+    "rmw.write.token",
+];
+
 /// Of a virtual log, besides those.
 const VIRTUAL: Marks = &[
     "lane.new_epoch",
@@ -46,13 +57,6 @@ const VIRTUAL: Marks = &[
     "native.server.tombstone",
     "policy.back_fill",
     "policy.extend",
-    "rmw.acceptor.laggard_write",
-    "rmw.read.establish",
-    "rmw.write.incremental_disagrees",
-    "rmw.write.nacked",
-    "rmw.write.stale_token",
-    "rmw.write.through",
-    "rmw.write.token",
     "vlog.append.found",
     "vlog.check_tail.sealed",
     "vlog.extend.met_by_other",
@@ -137,25 +141,20 @@ pub const NATIVE: &[Marks] = &[
 
 /// `registers`.
 pub const REGISTERS: &[Marks] = &[
+    REGISTER,
     MOVES,
     &[
         "rmw.acceptor.duplicate_write",
-        "rmw.acceptor.laggard_write",
         "rmw.move.rolled_forward",
         "rmw.proposer.new_group",
         "rmw.proposer.opens_laggard",
-        "rmw.read.establish",
-        "rmw.write.incremental_disagrees",
-        "rmw.write.nacked",
-        "rmw.write.stale_token",
-        "rmw.write.through",
-        "rmw.write.token",
     ],
 ];
 
 /// `virtuallog`.
 pub const VIRTUALLOG: &[Marks] = &[
     EVERY_LOG,
+    REGISTER,
     VIRTUAL,
     &[
         "journal.closed",
@@ -177,6 +176,7 @@ pub const VIRTUALLOG: &[Marks] = &[
 /// `crashes`.
 pub const CRASHES: &[Marks] = &[
     EVERY_LOG,
+    REGISTER,
     VIRTUAL,
     &[
         "journal.recover.gap",
@@ -193,6 +193,7 @@ pub const CRASHES: &[Marks] = &[
 /// `disks`.
 pub const DISKS: &[Marks] = &[
     EVERY_LOG,
+    REGISTER,
     VIRTUAL,
     MOVES,
     CHANGES,
@@ -207,23 +208,13 @@ pub const DISKS: &[Marks] = &[
 ];
 
 /// `membership`.
-pub const MEMBERSHIP: &[Marks] = &[EVERY_LOG, VIRTUAL, MOVES, CHANGES];
+pub const MEMBERSHIP: &[Marks] = &[EVERY_LOG, REGISTER, VIRTUAL, MOVES, CHANGES];
 
 /// `all`.
-pub const ALL: &[Marks] = &[EVERY_LOG, VIRTUAL, MOVES, CHANGES, FAULTS];
+pub const ALL: &[Marks] = &[EVERY_LOG, REGISTER, VIRTUAL, MOVES, CHANGES, FAULTS];
 
 /// `register-lives`.
-pub const REGISTER_LIVES: &[Marks] = &[&[
-    "journal.recover.gap",
-    "rmw.acceptor.laggard_write",
-    "rmw.read.establish",
-    "rmw.write.incremental_disagrees",
-    "rmw.write.nacked",
-    "rmw.write.stale_token",
-    "rmw.write.through",
-    "rmw.write.timed_out",
-    "rmw.write.token",
-]];
+pub const REGISTER_LIVES: &[Marks] = &[REGISTER, &["journal.recover.gap", "rmw.write.timed_out"]];
 
 /// `native-seals`.
 pub const NATIVE_SEALS: &[Marks] = &[
@@ -240,6 +231,7 @@ pub const NATIVE_SEALS: &[Marks] = &[
 /// `vlog-seals`.
 pub const VLOG_SEALS: &[Marks] = &[
     EVERY_LOG,
+    REGISTER,
     VIRTUAL,
     &[
         "journal.segment.inline",
