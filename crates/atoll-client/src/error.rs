@@ -150,6 +150,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         | Reason::DiskFull
         | Reason::Refused
         | Reason::Conflict
+        | Reason::Forgotten
         | Reason::Damaged => false,
     }
 }
@@ -161,14 +162,14 @@ fn code(reason: Reason) -> Code {
         Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
         Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
-        Reason::Refused => Code::FailedPrecondition,
+        Reason::Refused | Reason::Forgotten => Code::FailedPrecondition,
         Reason::Conflict => Code::Aborted,
         Reason::Damaged => Code::DataLoss,
         Reason::Abandoned | Reason::Unspecified => Code::Unknown,
     }
 }
 
-const REASONS: [(Reason, &str); 16] = [
+const REASONS: [(Reason, &str); 17] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -185,6 +186,7 @@ const REASONS: [(Reason, &str); 16] = [
     (Reason::Damaged, "damaged"),
     (Reason::Abandoned, "abandoned"),
     (Reason::NoSuchTable, "no-such-table"),
+    (Reason::Forgotten, "forgotten"),
 ];
 
 /// The reason as trailers and `--json` spell it.
@@ -226,7 +228,7 @@ mod tests {
                 reason.as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', "-");
             assert_eq!(reason_word(reason), expected);
         }
-        assert!(Reason::try_from(16).is_err(), "a new reason needs a word");
+        assert!(Reason::try_from(17).is_err(), "a new reason needs a word");
     }
 
     #[test]

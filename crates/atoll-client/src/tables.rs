@@ -20,8 +20,9 @@ const WINDOW: u64 = 32;
 /// Longest message that a node sends.
 const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct UnderWay {
+    client: u64,
     last: u64,
     seqs: BTreeSet<u64>,
 }
@@ -29,7 +30,6 @@ struct UnderWay {
 /// Names writes, and keeps those that are under way close enough together.
 #[derive(Debug)]
 struct Names {
-    client: u64,
     under_way: Mutex<UnderWay>,
     done: Notify,
 }
@@ -37,10 +37,27 @@ struct Names {
 /// A write under way; it counts until this is dropped.
 struct Named<'a> {
     names: &'a Names,
+    client: u64,
     seq: u64,
 }
 
 impl Names {
+    fn new(client: u64) -> Names {
+        let under_way = UnderWay { client, last: 0, seqs: BTreeSet::new() };
+        Names { under_way: Mutex::new(under_way), done: Notify::new() }
+    }
+
+    /// The cluster does not know `client` any more, or never did: so many writes of it came to nothing that the first one which did not
+    /// looks like one of a client that was forgotten. What comes is another client's.
+    fn renew(&self, client: u64) {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.client == client {
+            *under_way = UnderWay { client: random_client(), last: 0, seqs: BTreeSet::new() };
+            drop(under_way);
+            self.done.notify_one();
+        }
+    }
+
     fn try_next(&self) -> Option<Named<'_>> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         let next = under_way.last + 1;
@@ -49,7 +66,7 @@ impl Names {
         }
         under_way.last = next;
         under_way.seqs.insert(next);
-        Some(Named { names: self, seq: next })
+        Some(Named { names: self, client: under_way.client, seq: next })
     }
 
     async fn next(&self) -> Named<'_> {
@@ -68,13 +85,17 @@ impl Names {
 
 impl Named<'_> {
     fn write(&self) -> Option<WriteName> {
-        Some(WriteName { client: self.names.client, seq: self.seq })
+        Some(WriteName { client: self.client, seq: self.seq })
     }
 }
 
 impl Drop for Named<'_> {
     fn drop(&mut self) {
-        self.names.under_way.lock().unwrap_or_else(PoisonError::into_inner).seqs.remove(&self.seq);
+        let mut under_way = self.names.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.client == self.client {
+            under_way.seqs.remove(&self.seq);
+        }
+        drop(under_way);
         // The permit is kept for a waiter that has looked and does not wait yet.
         self.names.done.notify_one();
     }
@@ -106,10 +127,32 @@ macro_rules! call {
     }};
 }
 
+/// One write, by a name. If the cluster has forgotten the client and every attempt was answered, it is done by a new one.
+macro_rules! write {
+    ($self:ident, $method:ident, $request:expr) => {{
+        let mut request = $request;
+        let mut renewed = false;
+        loop {
+            let name = $self.names.next().await;
+            request.write = name.write();
+            let done: Result<_, Error> = call!($self, $method, request.clone());
+            match done {
+                Err(error) if error.failure().reason == Reason::Forgotten => {
+                    $self.names.renew(name.client);
+                    if renewed || matches!(error, Error::Unknown(_)) {
+                        break Err(error);
+                    }
+                    renewed = true;
+                }
+                done => break done,
+            }
+        }
+    }};
+}
+
 impl Tables {
     pub(crate) fn new(connections: Arc<Connections>) -> Self {
-        let names = Names { client: random_client(), under_way: Mutex::default(), done: Notify::new() };
-        Tables { connections, names: Arc::new(names) }
+        Tables { connections, names: Arc::new(Names::new(random_client())) }
     }
 
     fn table(reply: proto::TableReply) -> Result<proto::Table, Error> {
@@ -121,16 +164,14 @@ impl Tables {
 
     /// Creates a table.
     pub async fn create(&self, table: proto::Table) -> Result<proto::Table, Error> {
-        let name = self.names.next().await;
-        let request = proto::CreateTableRequest { write: name.write(), table: Some(table) };
-        Self::table(call!(self, create_table, request)?)
+        let request = proto::CreateTableRequest { write: None, table: Some(table) };
+        Self::table(write!(self, create_table, request)?)
     }
 
     /// Drops a table.
     pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
-        let name = self.names.next().await;
-        let request = proto::DropTableRequest { write: name.write(), table: table.to_owned() };
-        call!(self, drop_table, request).map(drop)
+        let request = proto::DropTableRequest { write: None, table: table.to_owned() };
+        write!(self, drop_table, request).map(drop)
     }
 
     /// Adds or drops a column or an index.
@@ -139,10 +180,9 @@ impl Tables {
         table: &str,
         change: proto::change_table_request::Change,
     ) -> Result<proto::Table, Error> {
-        let name = self.names.next().await;
         let request =
-            proto::ChangeTableRequest { write: name.write(), table: table.to_owned(), change: Some(change) };
-        Self::table(call!(self, change_table, request)?)
+            proto::ChangeTableRequest { write: None, table: table.to_owned(), change: Some(change) };
+        Self::table(write!(self, change_table, request)?)
     }
 
     /// A table.
@@ -163,9 +203,8 @@ impl Tables {
 
     /// Operations in order, all or none.
     pub async fn transact(&self, operations: Vec<proto::Operation>) -> Result<proto::TransactReply, Error> {
-        let name = self.names.next().await;
-        let request = proto::TransactRequest { write: name.write(), operations };
-        call!(self, transact, request)
+        let request = proto::TransactRequest { write: None, operations };
+        write!(self, transact, request)
     }
 
     /// Rows of a range, all of one state. If the node fails before the first of them, another one is asked.
@@ -202,7 +241,7 @@ mod tests {
 
     #[test]
     fn writes_stay_within_the_window() {
-        let names = Names { client: 7, under_way: Mutex::default(), done: Notify::new() };
+        let names = Names::new(7);
         let mut held: Vec<Named<'_>> = (0..WINDOW).filter_map(|_| names.try_next()).collect();
         assert_eq!(held.len() as u64, WINDOW);
         assert!(names.try_next().is_none(), "the oldest would be forgotten");
@@ -210,5 +249,18 @@ mod tests {
         assert!(names.try_next().is_none(), "the oldest is still under way");
         held.remove(0);
         assert_eq!(names.try_next().map(|n| n.seq), Some(WINDOW + 1));
+    }
+
+    #[test]
+    fn a_forgotten_client_is_another_one_from_then_on() {
+        let names = Names::new(7);
+        let held: Vec<Named<'_>> = (0..WINDOW).filter_map(|_| names.try_next()).collect();
+        names.renew(7);
+        let first = names.try_next().expect("room");
+        assert!(first.client != 7 && first.seq == 1);
+        // The old one's writes do not count as those of the new one, and are told of once.
+        names.renew(7);
+        drop(held);
+        assert_eq!(names.try_next().map(|n| (n.client, n.seq)), Some((first.client, 2)));
     }
 }

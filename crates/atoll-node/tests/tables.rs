@@ -189,3 +189,20 @@ async fn a_write_that_is_sent_again_is_answered_as_the_first_time() {
     assert_eq!(first, second);
     node.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_client_whose_writes_have_all_come_to_nothing_may_still_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let (node, tables) = node(dir.path(), &address).await;
+    tables.create(fish()).await.unwrap();
+    let other = Client::connect(&address).unwrap().tables();
+    let absent = || Some(expect::What::Absent(true));
+    tables.transact(vec![put("cod", 1, "red", None)]).await.unwrap();
+    for _ in 0..40 {
+        assert_eq!(reason(other.transact(vec![put("cod", 1, "red", absent())]).await).0, Reason::Conflict);
+    }
+    other.transact(vec![put("cod", 2, "red", absent())]).await.unwrap();
+    assert_eq!(scan(&tables, ScanRequest::default()).await.0.len(), 2);
+    node.shutdown().await;
+}

@@ -45,6 +45,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "the same: what guarded a write was who holds the session, and not by which of its moves",
     ),
     ("zookeeper", 3259, "the same, once more"),
+    (
+        "tables",
+        878,
+        "no write of a client was done before its 33rd, which was taken for one of a client that is forgotten",
+    ),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
 ];
 

@@ -38,7 +38,7 @@ pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Op
     if let Some(bytes) = state.tx.get(&layout::outcome(id, seq)) {
         return Ok(Some(Done::from_bytes(bytes).expect("damaged state: an outcome")));
     }
-    // A client that is not known and far in its sequence was forgotten, and its earlier writes with it.
+    // A client that is not known and far in its sequence may have been forgotten, and its earlier writes with it.
     let newest = load(state, id).map(|client| client.newest);
     let forgotten = match newest {
         Some(newest) => seq.saturating_add(CLIENT_WINDOW) <= newest,
@@ -46,7 +46,7 @@ pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Op
     };
     if forgotten {
         let words = format!(
-            "write {seq} of this client is too old, or the client was forgotten: whether it was done before is not known"
+            "write {seq} of this client is too old, or the client was forgotten: this attempt did nothing; whether an earlier one did is not known"
         );
         return Err(Rejection::new(RejectKind::Forgotten, words));
     }

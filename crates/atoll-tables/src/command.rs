@@ -105,7 +105,7 @@ pub enum RejectKind {
     Duplicate,
     /// A limit in bytes or operations.
     TooLarge,
-    /// This write is too old for its outcome to be remembered: it happened or did not.
+    /// This write is too old for its outcome to be remembered: this attempt did nothing, an earlier one may have done it.
     Forgotten,
 }
 
@@ -135,7 +135,7 @@ impl Decode for RejectKind {
 }
 
 record! {
-    /// The answer to a command that was rejected: nothing of it happened, but for [`RejectKind::Forgotten`].
+    /// The answer to a command that was rejected: nothing of it happened; see also [`RejectKind::Forgotten`].
     pub struct Rejection {
         /// Why.
         pub kind: RejectKind,

@@ -1,5 +1,4 @@
-//! Tables as their clients see them, against rows of our own to which the commands are applied in the order
-//! of the log: answers and reads
+//! Tables as their clients see them, against rows of our own to which the commands are applied in the order of the log: answers and reads
 //! agree with that order, the order with real time, every index with a scan, and a repeated command is done once.
 
 use std::collections::BTreeMap;
@@ -9,7 +8,9 @@ use atoll_core::codec::Decode;
 use atoll_core::testing::{AppliedCommand, hit, take_applied};
 use atoll_db::{Application, LogPos};
 use atoll_tables::row::StoredRow;
-use atoll_tables::{Action, Body, Command, Done, Expect, Op, RejectKind, Rejection, Tables, Value, Values};
+use atoll_tables::{
+    Action, Body, CLIENT_WINDOW, Command, Done, Expect, Op, RejectKind, Rejection, Tables, Value, Values,
+};
 use bytes::Bytes;
 
 /// A command's place in the order of all: log position, index.
@@ -39,6 +40,8 @@ struct State {
     version: u64,
     /// Commands that wrote, with their answers.
     done: BTreeMap<Name, Bytes>,
+    /// Of each client, the highest number of a command that wrote.
+    newest: BTreeMap<u64, u64>,
     log: BTreeMap<Place, AppliedCommand>,
     highest: Option<Place>,
     operations: u64,
@@ -129,6 +132,16 @@ impl State {
 
     fn command(&mut self, place: Place, command: &Command, reply: &Result<Bytes, Bytes>) {
         let name = (command.client, command.seq);
+        if !matches!(command.body, Body::Step { .. }) && self.is_forgotten(name) {
+            hit("sim.tables.forgotten");
+            let told = reply.as_ref().err().and_then(|bytes| Rejection::from_bytes(bytes.clone()).ok());
+            if told.is_none_or(|r| r.kind != RejectKind::Forgotten) {
+                self.fail(format!(
+                    "{command:?} at {place:?} is of a forgotten client, and was answered {reply:?}"
+                ));
+            }
+            return;
+        }
         if let Some(first) = self.done.get(&name).filter(|_| command.client != 0) {
             hit("sim.tables.repeated");
             if reply.as_ref().ok() != Some(first) {
@@ -139,9 +152,12 @@ impl State {
         }
         let Body::Transaction { ops } = &command.body else {
             // Schemas and steps: only their versions count here.
-            if let Ok(done) = reply.clone().map(Done::from_bytes) {
-                self.version = done.map_or(self.version, |d| d.version.max(self.version));
+            let version =
+                reply.clone().ok().and_then(|bytes| Done::from_bytes(bytes).ok()).map(|d| d.version);
+            if version > Some(self.version) && !matches!(command.body, Body::Step { .. }) {
+                self.noted(name);
             }
+            self.version = version.unwrap_or_default().max(self.version);
             return;
         };
         let writes = ops.iter().any(|op| matches!(op.action, Action::Put { .. } | Action::Delete { .. }));
@@ -153,6 +169,7 @@ impl State {
                 if writes {
                     self.version = version;
                     self.done.insert(name, bytes.clone());
+                    self.noted(name);
                     self.become_rows(place, rows);
                 }
                 right
@@ -164,6 +181,20 @@ impl State {
         if !right {
             let expected = self.transact(ops).map(|(read, _)| read);
             self.fail(format!("{command:?} at {place:?} was answered {reply:?}; expected: {expected:?}"));
+        }
+    }
+
+    fn noted(&mut self, (client, seq): Name) {
+        let newest = self.newest.entry(client).or_default();
+        *newest = seq.max(*newest);
+    }
+
+    /// Whether the outcome of a write is not kept, or would not be had it been done: of an unknown client nobody can tell.
+    fn is_forgotten(&self, (client, seq): Name) -> bool {
+        match self.newest.get(&client) {
+            _ if client == 0 => false,
+            Some(newest) => seq + CLIENT_WINDOW <= *newest,
+            None => seq > CLIENT_WINDOW,
         }
     }
 

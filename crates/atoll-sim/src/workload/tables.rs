@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_core::codec::Encode;
+use atoll_core::codec::{Decode, Encode};
 use atoll_core::testing::hit;
 use atoll_db::{Direction, Engine, View};
 use atoll_tables::{
     Action, Body, Change, ColumnDefinition, ColumnType, Command, Expect, IndexDefinition, IndexState, Op,
-    Query, Scan, Schema, TableDefinition, Tables, Value, Values, pending, read,
+    Query, RejectKind, Rejection, Scan, Schema, TableDefinition, Tables, Value, Values, pending, read,
 };
 
 use crate::oracle::tables::{Columns, Row, TablesOracle};
@@ -101,6 +101,10 @@ impl Sea {
                 let reply = applied.reply.map_err(|rejected| rejected.0);
                 let place = (applied.position.0, applied.index);
                 self.oracle.answered(name, place, &reply, since, attempt > 0);
+                let refused = reply.err().and_then(|bytes| Rejection::from_bytes(bytes).ok());
+                if refused.is_some_and(|refused| refused.kind == RejectKind::Forgotten) {
+                    *names = Names { client: self.stage.env.random() | 1, seq: 0 };
+                }
                 self.stage.count(1);
                 self.report();
                 return true;

@@ -64,7 +64,8 @@ pub(super) fn rejection_refusal(rejection: Rejection) -> Refusal {
         RejectKind::Duplicate => Refusal::no(Reason::Conflict, message, ""),
         RejectKind::TooLarge => Refusal::no(Reason::TooLarge, message, ""),
         RejectKind::Forgotten => {
-            Refusal::unknown(Reason::Refused, message, "read what it would have written")
+            let next = "if an earlier attempt had no answer, read what it would have written";
+            Refusal::no(Reason::Forgotten, message, next)
         }
     }
 }
