@@ -6,6 +6,7 @@ The papers' own data are not public. What stands beside ours is what their text 
 import json
 import pathlib
 import sys
+from statistics import median
 
 import matplotlib
 
@@ -24,11 +25,6 @@ def lines(name):
     """The raw results of a figure."""
     text = (HERE / name / "run.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines() if line.strip()]
-
-
-def median(values):
-    values = sorted(values)
-    return values[len(values) // 2]
 
 
 def save(figure, name):
