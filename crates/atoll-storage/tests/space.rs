@@ -163,6 +163,25 @@ fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
     assert_eq!(journal.space(), Space::Plenty);
 }
 
+/// Nobody prepares segments: only the writer finds the disk full, and while there is room for facts yet.
+#[test]
+fn a_writer_that_is_faster_than_the_preparation_leaves_room_for_facts() {
+    let disk = MemDisk::new();
+    disk.set_capacity(Some(300 * KIB));
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let mut next = 1;
+    while journal.space() == Space::Plenty {
+        journal.write(&entries(next, 2, 3000)).unwrap();
+        next += 2;
+        journal.sync().unwrap();
+    }
+    for _ in 0..40 {
+        journal.write(&facts(next, 1, 200)).unwrap();
+        next += 1;
+        journal.sync().unwrap();
+    }
+}
+
 #[test]
 fn a_batch_that_finds_no_space_can_be_offered_again() {
     let disk = MemDisk::new();

@@ -345,11 +345,15 @@ impl Journal {
     pub fn has_room_for(&self, batch: &JournalBatch) -> bool {
         let body: usize = batch.records.iter().map(|(_, record)| record_bytes(record)).sum();
         let whole = padded(BATCH_HEADER_BYTES + body, self.options.block_bytes);
-        self.closing.is_empty() && whole as u64 <= self.active.room()
+        self.closing.is_empty() && whole as u64 <= self.active.room() && !self.eats_reserve()
     }
 
     /// Splits a batch over segments, and makes sure that they are there, before a byte is written (X5).
     fn plan(&mut self, batch: &JournalBatch) -> Result<Vec<Chunk>, JournalError> {
+        if self.eats_reserve() {
+            hit("journal.space.reserve");
+            self.make_inline()?;
+        }
         let limit = self.options.max_record_bytes();
         let block = self.options.block_bytes;
         let mut chunks = Vec::new();
@@ -381,16 +385,21 @@ impl Journal {
 
     /// The writer was faster than the preparation.
     fn prepare_inline(&mut self) -> Result<(), JournalError> {
+        self.make_inline()?;
+        if self.full.is_some() {
+            return Err(JournalError::NoSpace { needed_bytes: self.options.segment_bytes.into() });
+        }
+        Ok(())
+    }
+
+    /// Makes a segment, or finds the disk full.
+    fn make_inline(&mut self) -> Result<(), JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
         let make = self.make();
-        let (source, needed_bytes) = (make.source, make.file_bytes);
+        let source = make.source;
         let made = make.run(&*self.disk, &mut || {});
-        self.adopt(source, made)?;
-        if self.full.is_some() {
-            return Err(JournalError::NoSpace { needed_bytes });
-        }
-        Ok(())
+        self.adopt(source, made)
     }
 
     /// Closes the active segment and goes on in the next one, which is there.

@@ -290,11 +290,22 @@ impl Journal {
         if self.failure.is_some() {
             return Space::Closed;
         }
-        let prepared = self.active.room() + self.ready.iter().map(Ready::room).sum::<u64>();
         match self.full {
-            Some(_) if prepared < self.options.fact_reserve_bytes => Space::FactsOnly,
+            Some(_) if self.is_reserve_all() => Space::FactsOnly,
             _ => Space::Plenty,
         }
+    }
+
+    /// Whether no more is prepared than what is kept for facts.
+    fn is_reserve_all(&self) -> bool {
+        let prepared = self.active.room() + self.ready.iter().map(Ready::room).sum::<u64>();
+        prepared < self.options.fact_reserve_bytes
+    }
+
+    /// Whether records go where facts would have to go if the disk turned out to be full: nobody has asked it yet, because the writer
+    /// was faster than the preparation. Without that room a trim could not be journaled, and nothing would ever make any.
+    pub(crate) fn eats_reserve(&self) -> bool {
+        self.full.is_none() && self.is_reserve_all()
     }
 
     /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone. Stays so until
