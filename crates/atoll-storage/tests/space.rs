@@ -249,6 +249,39 @@ fn records_too_large_are_refused_and_the_largest_is_taken() {
     assert_eq!(open(&disk, options).1, Lsn(1));
 }
 
+/// Every write of the node waits for it.
+#[test]
+fn a_segment_that_the_writer_makes_itself_is_a_short_one() {
+    let disk = MemDisk::new();
+    let (short, whole) = (16 * 512, 128 * 512);
+    let options = JournalOptions {
+        first_segment_bytes: short,
+        segment_bytes: whole,
+        fact_reserve_bytes: 0,
+        ..JournalOptions::small(STORAGE)
+    };
+    let (mut journal, _) = open(&disk, options);
+    // Nobody runs the job: the writer needs one segment after the other.
+    let job = journal.needs_segment().unwrap();
+    let mut lsn = 0;
+    let mut grown = |journal: &mut Journal, record_bytes: usize| {
+        let before = (journal.stats().disk_bytes, journal.stats().inline_prepares);
+        while journal.stats().inline_prepares == before.1 {
+            lsn += 1;
+            journal.write(&entries(lsn, 1, record_bytes)).unwrap();
+            journal.sync().unwrap();
+        }
+        journal.stats().disk_bytes - before.0
+    };
+    assert_eq!(grown(&mut journal, 6000), short.into());
+    assert_eq!(grown(&mut journal, 20_000), whole.into(), "a short one would not take the record");
+    // The preparation goes on all the while, and what it made is used for a later one.
+    journal.prepared(job.run()).unwrap();
+    let job = journal.needs_segment().unwrap();
+    journal.prepared(job.run()).unwrap();
+    assert_eq!(journal.stats().ready_segments, 1);
+}
+
 #[test]
 fn sparse_segments_are_emptied_by_their_owner() {
     let disk = MemDisk::new();
@@ -303,7 +336,12 @@ fn bad_options_are_named() {
 fn a_file_is_given_back_in_pieces_while_segments_are_made() {
     let disk = MemDisk::new();
     let segment_bytes = 8 << 20;
-    let options = JournalOptions { segment_bytes, spare_segments: 0, ..JournalOptions::small(STORAGE) };
+    let options = JournalOptions {
+        segment_bytes,
+        first_segment_bytes: 8 << 20,
+        spare_segments: 0,
+        ..JournalOptions::small(STORAGE)
+    };
     let (mut journal, _) = open(&disk, options.clone());
     let mut places = Vec::new();
     for batch in 0..40 {

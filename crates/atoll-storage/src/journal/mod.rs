@@ -43,6 +43,7 @@ use atoll_core::{JournalBatch, Loc, Lsn, StorageId};
 
 use crate::disk::{Disk, DiskError, DiskPath, File};
 use format::{BATCH_HEADER_BYTES, BatchHeader, Seed, padded, put_record, record_bytes};
+use prepare::Source;
 use reader::Readable;
 use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slacks};
 
@@ -98,7 +99,8 @@ pub struct JournalOptions {
     pub storage: StorageId,
     /// Length of a segment. Larger: fewer rolls; smaller: trims give space back sooner. At least four blocks.
     pub segment_bytes: u32,
-    /// Length of the segment that a start makes if there is no spare one: small, so that starting is quick.
+    /// Length of the segment that a start makes if there is no spare one, and of one that the writer has to make itself: small, so that
+    /// neither takes long.
     pub first_segment_bytes: u32,
     /// What is never written again once acknowledged: the device's block. A power of two, 512 to 65536. Each batch takes
     /// whole blocks.
@@ -153,7 +155,12 @@ impl JournalOptions {
 
     /// Longest record, head and payload and 24 bytes, that a segment takes.
     pub fn max_record_bytes(&self) -> usize {
-        (self.segment_bytes - 2 * self.block_bytes) as usize - BATCH_HEADER_BYTES
+        self.max_record_bytes_in(self.segment_bytes)
+    }
+
+    /// The same of a segment of this length. Its first block and its last hold no records.
+    fn max_record_bytes_in(&self, segment_bytes: u32) -> usize {
+        (segment_bytes - 2 * self.block_bytes) as usize - BATCH_HEADER_BYTES
     }
 
     fn check(&self) -> Result<(), JournalError> {
@@ -352,7 +359,7 @@ impl Journal {
     fn plan(&mut self, batch: &JournalBatch) -> Result<Vec<Chunk>, JournalError> {
         if self.eats_reserve() {
             hit("journal.space.reserve");
-            self.make_inline()?;
+            self.make_inline(0)?;
         }
         let limit = self.options.max_record_bytes();
         let block = self.options.block_bytes;
@@ -371,7 +378,7 @@ impl Journal {
                 (start, body) = (i, 0);
                 ahead += 1;
                 if self.ready.len() < ahead {
-                    self.prepare_inline()?;
+                    self.prepare_inline(bytes)?;
                 }
                 room = self.ready[ahead - 1].room();
             }
@@ -383,21 +390,26 @@ impl Journal {
         Ok(chunks)
     }
 
-    /// The writer was faster than the preparation.
-    fn prepare_inline(&mut self) -> Result<(), JournalError> {
-        self.make_inline()?;
+    /// The writer was faster than the preparation, and has a record of so many bytes.
+    fn prepare_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
+        self.make_inline(record_bytes)?;
         if self.full.is_some() {
             return Err(JournalError::NoSpace { needed_bytes: self.options.segment_bytes.into() });
         }
         Ok(())
     }
 
-    /// Makes a segment, or finds the disk full.
-    fn make_inline(&mut self) -> Result<(), JournalError> {
+    /// Makes a segment that takes such a record, or finds the disk full. Everything waits for it, so a new file is a short one: the
+    /// preparation goes on meanwhile.
+    fn make_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
-        let make = self.make();
+        let mut make = self.make();
         let source = make.source;
+        let short = self.options.first_segment_bytes;
+        if matches!(source, Source::New) && record_bytes <= self.options.max_record_bytes_in(short) {
+            make.file_bytes = short.into();
+        }
         let made = make.run(&*self.disk, &mut || {});
         self.adopt(source, made)
     }
