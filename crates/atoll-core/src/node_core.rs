@@ -3,7 +3,7 @@
 //! A host feeds it (envelopes, durable positions, links, time) and drains it (envelopes, one journal batch at a time,
 //! reads). There are two hosts: the TCP host, and the simulator. What is in here is simulated (contracts §1).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
@@ -11,7 +11,7 @@ use std::task::{Context, Waker};
 use bytes::Bytes;
 
 use crate::codec::DecodeError;
-use crate::env::{Env, Link, Refused, TaskId, TaskWaker};
+use crate::env::{Env, Link, Refused, Spawned, TaskId, TaskWaker};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
@@ -78,8 +78,15 @@ struct Running {
 pub struct NodeCore {
     env: Env,
     roles: BTreeMap<RoleKind, Box<dyn Role>>,
-    touched: BTreeSet<RoleKind>,
+    /// Those that ran since they were flushed, by rising kind.
+    touched: Vec<RoleKind>,
+    /// To be filled while the one above is gone through: they take turns, so that none is allocated anew.
+    flushing: Vec<RoleKind>,
+    /// The first deadline of a role, if none has run since it was looked up.
+    first_deadline: Option<Option<Tick>>,
     tasks: BTreeMap<TaskId, Running>,
+    /// Empty between two polls; kept for its room.
+    adopting: Vec<Spawned>,
     staged: Vec<(Lsn, Record)>,
     /// Owners of the records in the writer, to tell each role of its own.
     writing: Vec<(Lsn, RoleKind)>,
@@ -89,6 +96,8 @@ pub struct NodeCore {
     space: Space,
     fetches: Vec<Fetch>,
     freed: Vec<Loc>,
+    /// Empty between two inputs; kept for its room.
+    todo: Vec<(Lsn, Effect)>,
     checkpoint_wanted: bool,
     steps: usize,
 }
@@ -100,8 +109,11 @@ impl NodeCore {
         NodeCore {
             env: Env::new(node, incarnation, seed),
             roles: BTreeMap::new(),
-            touched: BTreeSet::new(),
+            touched: Vec::new(),
+            flushing: Vec::new(),
+            first_deadline: None,
             tasks: BTreeMap::new(),
+            adopting: Vec::new(),
             staged: Vec::new(),
             writing: Vec::new(),
             next_lsn: 1,
@@ -110,6 +122,7 @@ impl NodeCore {
             space: Space::Plenty,
             fetches: Vec::new(),
             freed: Vec::new(),
+            todo: Vec::new(),
             checkpoint_wanted: false,
             steps: 0,
         }
@@ -156,24 +169,28 @@ impl NodeCore {
 
     fn with_role(&mut self, kind: RoleKind, now: Tick, f: impl FnOnce(&mut dyn Role, &mut Effects)) -> bool {
         let Some(role) = self.roles.get_mut(&kind) else { return false };
-        self.touched.insert(kind);
+        if let Err(place) = self.touched.binary_search(&kind) {
+            self.touched.insert(place, kind);
+        }
+        self.first_deadline = None;
         let mut fx = Effects {
             role: kind,
             node: self.env.node(),
             space: self.space,
             next_lsn: self.next_lsn,
             durable: self.durable,
-            staged: Vec::new(),
-            freed: Vec::new(),
-            todo: Vec::new(),
+            staged: std::mem::take(&mut self.staged),
+            freed: std::mem::take(&mut self.freed),
+            todo: std::mem::take(&mut self.todo),
         };
         f(role.as_mut(), &mut fx);
         self.next_lsn = fx.next_lsn;
-        if self.space != Space::Closed {
-            self.staged.append(&mut fx.staged);
+        self.staged = fx.staged;
+        if self.space == Space::Closed {
+            self.staged.clear();
         }
-        self.freed.append(&mut fx.freed);
-        for (reveals, effect) in fx.todo {
+        self.freed = fx.freed;
+        for (reveals, effect) in fx.todo.drain(..) {
             assert!(reveals.0 < self.next_lsn, "an answer reveals {reveals}, which was never staged");
             if reveals <= self.durable || mutant(Mutant::X1) {
                 self.perform(now, effect);
@@ -181,6 +198,7 @@ impl NodeCore {
                 self.held.entry(reveals).or_default().push(effect);
             }
         }
+        self.todo = fx.todo;
         true
     }
 
@@ -256,9 +274,10 @@ impl NodeCore {
         for (kind, records) in mine {
             self.with_role(kind, now, |role, fx| role.on_durable(now, upto, &records, fx));
         }
-        let later = self.held.split_off(&Lsn(upto.0 + 1));
-        for effect in std::mem::replace(&mut self.held, later).into_values().flatten() {
-            self.perform(now, effect);
+        while let Some(held) = self.held.first_entry().filter(|held| *held.key() <= upto) {
+            for effect in held.remove() {
+                self.perform(now, effect);
+            }
         }
     }
 
@@ -318,6 +337,7 @@ impl NodeCore {
     /// Takes every step that is due, then hands out what the host has to do.
     pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
         self.clock(now);
+        self.first_deadline = None;
         loop {
             while self.step(now) {
                 self.steps += 1;
@@ -325,52 +345,52 @@ impl NodeCore {
                     return self.drain(out, true);
                 }
             }
-            let touched = std::mem::take(&mut self.touched);
-            if touched.is_empty() {
+            if self.touched.is_empty() {
                 return self.drain(out, false);
             }
-            for kind in touched {
+            std::mem::swap(&mut self.touched, &mut self.flushing);
+            for i in 0..self.flushing.len() {
+                let kind = self.flushing[i];
                 self.with_role(kind, now, |role, fx| role.flush(now, fx));
                 // Flushing is no reason to flush again; new input is.
-                self.touched.remove(&kind);
+                self.touched.retain(|touched| *touched != kind);
             }
+            self.flushing.clear();
         }
     }
 
     /// One message, deadline or poll; false if nothing is due.
     fn step(&mut self, now: Tick) -> bool {
-        let (reply, envelope) = {
-            let mut state = self.env.state();
-            let reply = state.local_replies.pop_front();
-            let envelope = if reply.is_none() { state.local.pop_front() } else { None };
-            (reply, envelope)
-        };
-        if let Some((request, frame)) = reply {
+        let mut state = self.env.state();
+        if let Some((request, frame)) = state.local_replies.pop_front() {
+            drop(state);
             self.env.complete(request, frame);
             return true;
         }
-        if let Some(envelope) = envelope {
+        if let Some(envelope) = state.local.pop_front() {
+            drop(state);
             self.receive(now, self.env.node(), Class::Control, envelope);
             return true;
         }
-        self.fire_timers(now) || self.run_deadline(now) || self.poll_one()
-    }
-
-    fn fire_timers(&mut self, now: Tick) -> bool {
-        let due: Vec<Waker> = {
-            let mut state = self.env.state();
-            if state.timers.first_key_value().is_none_or(|((at, _), _)| *at > now) {
-                return false;
-            }
+        if state.timers.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
             let later = state.timers.split_off(&(Tick(now.0 + 1), 0));
-            std::mem::replace(&mut state.timers, later).into_values().collect()
-        };
-        due.into_iter().for_each(Waker::wake);
-        true
+            let due = std::mem::replace(&mut state.timers, later);
+            drop(state);
+            due.into_values().for_each(Waker::wake);
+            return true;
+        }
+        drop(state);
+        self.run_deadline(now) || self.poll_one()
     }
 
     fn run_deadline(&mut self, now: Tick) -> bool {
-        let due = self.roles.iter().find(|(_, r)| r.deadline().is_some_and(|d| d <= now)).map(|(k, _)| *k);
+        let roles = &self.roles;
+        let first =
+            *self.first_deadline.get_or_insert_with(|| roles.values().filter_map(|r| r.deadline()).min());
+        if first.is_none_or(|at| at > now) {
+            return false;
+        }
+        let due = roles.iter().find(|(_, r)| r.deadline().is_some_and(|d| d <= now)).map(|(k, _)| *k);
         let Some(kind) = due else { return false };
         self.with_role(kind, now, |role, fx| role.on_deadline(now, fx));
         true
@@ -379,25 +399,25 @@ impl NodeCore {
     fn poll_one(&mut self) -> bool {
         self.adopt_spawned();
         let Some(id) = self.env.0.ready.pop() else { return false };
-        let Some(mut task) = self.tasks.remove(&id) else { return true };
+        let Some(task) = self.tasks.get_mut(&id) else { return true };
         task.flag.queued.store(false, Ordering::Release);
-        let waker = task.waker.clone();
-        let mut cx = Context::from_waker(&waker);
-        if task.future.as_mut().poll(&mut cx).is_pending() {
-            self.tasks.insert(id, task);
+        let mut cx = Context::from_waker(&task.waker);
+        if task.future.as_mut().poll(&mut cx).is_ready() {
+            self.tasks.remove(&id);
         }
         true
     }
 
     fn adopt_spawned(&mut self) {
-        let (spawned, aborted) = {
+        let aborted = {
             let mut state = self.env.state();
             if state.spawned.is_empty() && state.aborted.is_empty() {
                 return;
             }
-            (std::mem::take(&mut state.spawned), std::mem::take(&mut state.aborted))
+            std::mem::swap(&mut self.adopting, &mut state.spawned);
+            std::mem::take(&mut state.aborted)
         };
-        for s in spawned {
+        for s in self.adopting.drain(..) {
             let flag = Arc::new(TaskWaker {
                 id: s.id,
                 ready: self.env.0.ready.clone(),

@@ -30,7 +30,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 pub enum DatabaseState {
     /// In the data directory; it may be larger than memory.
     OnDisk {
-        /// Of what was read, so much stays in memory.
+        /// Of what was read, so much stays in memory, besides what the kernel keeps of the files.
         cache_bytes: u64,
     },
     /// In memory: every start replays the log, or fetches the state from a peer. This node does not trim the log, which alone keeps
@@ -40,7 +40,7 @@ pub enum DatabaseState {
 
 impl Default for DatabaseState {
     fn default() -> Self {
-        DatabaseState::OnDisk { cache_bytes: 64 << 20 }
+        DatabaseState::OnDisk { cache_bytes: 112 << 20 }
     }
 }
 

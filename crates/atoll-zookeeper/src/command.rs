@@ -2,7 +2,7 @@
 
 use crate::jute::codes::OpCode;
 use crate::jute::records::Id;
-use crate::jute::{Jute, JuteError, Reader, record};
+use crate::jute::{Jute, JuteError, Reader, USUAL_BYTES, record};
 
 /// Bytes of a session's password.
 pub const PASSWORD_BYTES: usize = 16;
@@ -198,7 +198,7 @@ impl<'a> Command<'a> {
 
     /// Its bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_BYTES);
         let mut put = |kind: u8, write: &dyn Fn(&mut Vec<u8>)| {
             out.push(kind);
             write(&mut out);

@@ -164,7 +164,7 @@ pub struct KeeperOptions {
 
 impl Default for KeeperOptions {
     fn default() -> Self {
-        KeeperOptions { cache_bytes: 64 << 20, max_disk_reads: 512, move_bytes: 4 << 20 }
+        KeeperOptions { cache_bytes: 32 << 20, max_disk_reads: 512, move_bytes: 4 << 20 }
     }
 }
 

@@ -104,6 +104,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Room that a value is written into at first: most take less, and a buffer that grows from nothing is allocated three times.
+pub(crate) const USUAL_BYTES: usize = 128;
+
 /// A value with a form in Jute.
 pub trait Jute<'a>: Sized {
     /// Fewest bytes that a value takes: bounds the elements of a list before they are read.
@@ -128,7 +131,7 @@ pub trait Jute<'a>: Sized {
 
     /// The bytes of the value.
     fn to_vec(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_BYTES);
         self.write(&mut out);
         out
     }

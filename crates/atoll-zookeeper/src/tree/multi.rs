@@ -3,12 +3,12 @@
 use super::create::Create;
 use super::state::{Keys, State};
 use crate::event::Event;
-use crate::jute::Jute;
 use crate::jute::codes::{CreateMode, ErrorCode};
 use crate::jute::records::Id;
 use crate::jute::reply::{Create2Reply, PathReply, StatReply};
 use crate::jute::request::{CreateRequest, CreateTtlRequest, Request};
 use crate::jute::transaction::{MultiOp, MultiRequest, MultiResult};
+use crate::jute::{Jute, USUAL_BYTES};
 
 /// Who writes.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl<K: Keys> State<'_, K> {
     /// # Errors
     /// It was refused.
     pub fn write(&mut self, request: &Request<'_>, who: Writer<'_>) -> Result<Vec<u8>, Refused> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_BYTES);
         match request {
             Request::Create(r) => {
                 let (path, _) = self.create(plain(r, who)?)?;

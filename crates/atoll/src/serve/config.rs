@@ -98,6 +98,8 @@ pub struct Config {
     pub zookeeper_admin: Option<String>,
     /// How that door behaves.
     pub zookeeper_options: atoll_node::doors::zookeeper::Options,
+    /// Of what was read from a state on disk, so much stays in memory.
+    pub cache_bytes: u64,
     /// Below so many free bytes the data of the database must not grow.
     pub least_free_bytes: u64,
     /// The operator said that others may come in without TLS.
@@ -189,6 +191,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         read_doors(source, &tables.get("listen"), over, [tls.is_some(), known], plaintext == Some(true));
     let peers = read_peers(source, tables);
     let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
+    let cache_mb = tables.get("database").read(source, "cache_mb", within(1, 1_000_000));
     let least_free_mb = tables.get("database").read(source, "least_free_mb", within(0, 1_000_000_000));
     let timings = read_timings(source, &tables.get("timings"));
     let state_in_memory = match over.state_in_memory {
@@ -228,6 +231,7 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         zookeeper_tls: zookeeper_tls.zip(zookeeper_files),
         zookeeper_admin: zookeeper_admin.filter(|a| !a.is_empty()),
         zookeeper_options: zookeeper_options?,
+        cache_bytes: cache_mb? << 20,
         least_free_bytes: least_free_mb? << 20,
         plaintext_beyond_loopback: plaintext?,
         peers,

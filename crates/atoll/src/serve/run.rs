@@ -91,7 +91,7 @@ fn node_config(config: Config) -> NodeConfig {
         drain_at_most: ms(t.drain_at_most_ms),
         database: match config.state_in_memory {
             true => atoll_node::DatabaseState::InMemory,
-            false => atoll_node::DatabaseState::default(),
+            false => atoll_node::DatabaseState::OnDisk { cache_bytes: config.cache_bytes },
         },
         database_options: Default::default(),
         least_free_bytes: config.least_free_bytes,

@@ -431,6 +431,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "database",
+        "cache_mb",
+        "112",
+        "an integer, 1 to 1000000",
+        "Of what was read from a state on disk, so many MiB stay in memory, besides what the kernel keeps of its files.\nToo small: reads find blocks in files and take them apart each time. Too large: the memory is missing elsewhere.",
+    ),
+    with_default(
+        "database",
         "least_free_mb",
         "256",
         "an integer, 0 to 1000000000",
