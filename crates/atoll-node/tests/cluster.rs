@@ -1,8 +1,9 @@
 //! Three whole nodes in one process, on real sockets and disks: a log is made, appended to, extended, and read back.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,19 +13,16 @@ use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::settings::Timings;
 use atoll_node::{RunningNode, start};
-
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
+use common::free_address;
 
 fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
     let founders: BTreeMap<NodeId, Founder> = (1..=nodes)
-        .map(|n| (NodeId(n), Founder { peer: free_port(), grpc: None, roles: Roles::ALL }))
+        .map(|n| (NodeId(n), Founder { peer: free_address(), grpc: None, roles: Roles::ALL }))
         .collect();
     let config = |n: u32| NodeConfig {
         node: NodeId(n),
         cluster: "test".into(),
-        grpc: free_port(),
+        grpc: free_address(),
         peer: founders[&NodeId(n)].peer.clone(),
         founders: founders.clone(),
         timings: Timings::default(),

@@ -5,6 +5,8 @@
 #[allow(dead_code)] // Its `main`.
 mod counter_map;
 
+mod common;
+
 use std::time::{Duration, Instant};
 
 use atoll_core::NodeId;
@@ -13,6 +15,7 @@ use atoll_log::LogletSpec;
 use atoll_node::config::{Founder, Roles};
 use atoll_node::{DatabaseState, NodeConfig, RunningNode, embed, start_with};
 use bytes::Bytes;
+use common::free_address;
 
 /// `key=value` puts; the answer is the value before.
 struct Puts;
@@ -80,14 +83,8 @@ async fn the_counter_map_counts_over_native_and_local() {
 }
 
 fn cluster(root: &std::path::Path, state: &DatabaseState) -> Vec<NodeConfig> {
-    let ports: Vec<u16> = {
-        let doors: Vec<_> = (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        doors.iter().map(|d| d.local_addr().unwrap().port()).collect()
-    };
     let founders: std::collections::BTreeMap<_, _> = (1..=3)
-        .map(NodeId)
-        .zip(&ports)
-        .map(|(n, p)| (n, Founder { peer: format!("127.0.0.1:{p}"), grpc: None, roles: Roles::ALL }))
+        .map(|n| (NodeId(n), Founder { peer: free_address(), grpc: None, roles: Roles::ALL }))
         .collect();
     let config = |n: u32| NodeConfig {
         node: NodeId(n),

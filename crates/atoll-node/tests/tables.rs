@@ -1,6 +1,8 @@
 //! Tables through the public API of a node, and over its restart.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::path::Path;
 
 use atoll_client::proto::table_service_client::TableServiceClient;
@@ -10,11 +12,7 @@ use atoll_client::proto::{
 use atoll_client::{Client, Error, Reason, Tables};
 use atoll_node::doors::tables::TablesDoor;
 use atoll_node::{NodeConfig, RunningNode, start_with};
-
-/// A free port, so that a second life of the node is found where the first one was.
-fn free_address() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
+use common::free_address;
 
 async fn node(dir: &Path, address: &str) -> (RunningNode, Tables) {
     let config = NodeConfig { grpc: address.to_owned(), ..NodeConfig::alone(dir) };
