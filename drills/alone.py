@@ -34,15 +34,16 @@ def memory(pid):
 
 
 def folder_bytes(path):
-    """What a folder takes on disk; files that go meanwhile count nothing."""
-    total = 0
+    """What a folder takes on disk, each file once, whatever names it has; files that go meanwhile count nothing."""
+    files = {}
     for root, _, names in os.walk(path):
         for name in names:
             try:
-                total += os.stat(os.path.join(root, name)).st_blocks * 512
+                stat = os.stat(os.path.join(root, name))
+                files[stat.st_ino] = stat.st_blocks * 512
             except FileNotFoundError:
                 pass
-    return total
+    return sum(files.values())
 
 
 class Alone:

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
+use super::leftovers::Leftovers;
 use super::{Change, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
 
@@ -40,6 +41,7 @@ pub struct FjallStore {
     tree: Keyspace,
     /// A second state that is filled.
     second: Option<Keyspace>,
+    _leftovers: Leftovers,
 }
 
 impl fmt::Debug for FjallStore {
@@ -83,7 +85,9 @@ impl FjallStore {
             }
         }
         let tree = db.keyspace(&name, tree_options).map_err(&opening)?;
-        Ok(FjallStore { db, choice, number, tree, second: None })
+        let leftovers = Leftovers::of(path)
+            .map_err(|error| StoreError { doing: "was opened", reason: error.to_string() })?;
+        Ok(FjallStore { db, choice, number, tree, second: None, _leftovers: leftovers })
     }
 }
 

@@ -5,6 +5,7 @@
 //! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
 
 mod fjall;
+mod leftovers;
 mod memory;
 mod points;
 mod versions;
