@@ -6,8 +6,8 @@
 //! and goes.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::{self, DirEntry, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirEntry, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -100,39 +100,72 @@ impl Aside {
         let folder = store.join(FOLDER);
         fs::create_dir_all(&folder)?;
         let names = entries(&folder)?.iter().map(DirEntry::file_name).collect();
-        Ok(Aside { store: store.to_owned(), folder, names })
+        let mut aside = Aside { store: store.to_owned(), folder, names };
+        // Whatever else lies here is not ours to remove.
+        aside.names = aside.names.iter().filter(|name| aside.first_name(name).is_some()).cloned().collect();
+        Ok(aside)
+    }
+
+    /// Where the store has the file of a second name: its log `N.jnl`, or table `N-M`, number M of tree N.
+    fn first_name(&self, name: &OsStr) -> Option<PathBuf> {
+        let name = name.to_str()?;
+        let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+        if let Some(number) = name.strip_suffix(".jnl") {
+            return is_number(number).then(|| self.store.join(name));
+        }
+        let (tree, table) = name.split_once('-')?;
+        let both = is_number(tree) && is_number(table);
+        both.then(|| self.store.join("keyspaces").join(tree).join("tables").join(table))
     }
 
     /// Gives second names to new files; those that have no other any more, with their lengths.
     fn look(&mut self) -> io::Result<Vec<(OsString, u64)>> {
         for file in entries(&self.store)? {
-            if Path::new(&file.file_name()).extension().is_some_and(|e| e == "jnl") {
-                self.name(&file.path(), file.file_name())?;
-            }
+            self.name(file.file_name())?;
         }
         for keyspace in entries(&self.store.join("keyspaces"))? {
             for file in entries(&keyspace.path().join("tables"))? {
                 let mut name = keyspace.file_name();
                 name.push("-");
                 name.push(file.file_name());
-                self.name(&file.path(), name)?;
+                self.name(name)?;
             }
         }
         let mut left = Vec::new();
         for name in &self.names {
             let meta = fs::symlink_metadata(self.folder.join(name))?;
-            if meta.nlink() == 1 {
+            if meta.nlink() == 1 && !self.is_stored(name, &meta)? {
                 left.push((name.clone(), meta.len()));
             }
         }
         Ok(left)
     }
 
-    fn name(&mut self, file: &Path, name: OsString) -> io::Result<()> {
-        if self.names.contains(&name) {
-            return Ok(());
+    /// Whether the store has this very file. The number of its names says so, too, where the file system counts right: nothing
+    /// that is in use may ever be cut.
+    fn is_stored(&self, name: &OsStr, meta: &Metadata) -> io::Result<bool> {
+        let Some(first) = self.first_name(name) else { return Ok(true) };
+        match fs::symlink_metadata(first) {
+            Ok(stored) => Ok((stored.dev(), stored.ino()) == (meta.dev(), meta.ino())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
-        match fs::hard_link(file, self.folder.join(&name)) {
+    }
+
+    /// Gives a file its second name, if it is one to have such and has none.
+    fn name(&mut self, name: OsString) -> io::Result<()> {
+        let Some(first) = self.first_name(&name).filter(|_| !self.names.contains(&name)) else {
+            return Ok(());
+        };
+        let second = self.folder.join(&name);
+        match fs::hard_link(&first, &second) {
+            Ok(()) if fs::symlink_metadata(&second)?.nlink() < 2 && first.exists() => {
+                fs::remove_file(&second)?;
+                Err(io::Error::new(
+                    ErrorKind::Unsupported,
+                    "the file system does not count the names of a file",
+                ))
+            }
             Ok(()) => {
                 self.names.insert(name);
                 Ok(())
@@ -202,8 +235,9 @@ mod tests {
         aside.cut(&mut left).unwrap();
         assert_eq!(left, [("0-7".into(), 2 * MIB as u64)]);
 
-        // The next life finds a part, and another file by the same name, which waits for its turn.
+        // The next life finds a part, and another file by the same name, which waits for its turn; and one that is nobody's.
         fs::write(tables.join("7"), b"new").unwrap();
+        fs::write(aside.folder.join("7"), b"a stranger").unwrap();
         let mut aside = Aside::open(dir.path()).unwrap();
         let mut left = aside.look().unwrap();
         assert_eq!(left, [("0-7".into(), 2 * MIB as u64)]);
@@ -212,7 +246,24 @@ mod tests {
         }
         assert_eq!(fs::read(tables.join("7")).unwrap(), b"new");
         assert_eq!(aside.look().unwrap(), []);
-        assert_eq!(bytes_in(&aside.folder), [("0-7".into(), 3), ("0.jnl".into(), MIB as u64)]);
+        let all = [("0-7".into(), 3), ("0.jnl".into(), MIB as u64), ("7".into(), 10)];
+        assert_eq!(bytes_in(&aside.folder), all);
+    }
+
+    /// As some file systems do for all of their files.
+    #[test]
+    fn a_file_that_the_store_has_is_not_cut_whatever_the_count_of_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("3.jnl"), b"in use").unwrap();
+        let mut aside = Aside::open(dir.path()).unwrap();
+        assert_eq!(aside.look().unwrap(), []);
+        let name = OsStr::new("3.jnl");
+        let meta = fs::symlink_metadata(aside.folder.join(name)).unwrap();
+        assert!(aside.is_stored(name, &meta).unwrap());
+        let other = fs::symlink_metadata(dir.path()).unwrap();
+        assert!(!aside.is_stored(name, &other).unwrap());
+        fs::remove_file(dir.path().join("3.jnl")).unwrap();
+        assert!(!aside.is_stored(name, &meta).unwrap());
     }
 
     #[test]
