@@ -205,6 +205,7 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
