@@ -8,6 +8,7 @@ the stated memory.
 import pathlib
 import time
 
+from alone import folder_bytes
 from cluster import Cluster, Drill, need, say, table
 from load import Load, verify
 
@@ -16,17 +17,6 @@ RECORD_BYTES = 4096
 # Most disk and memory of one node.
 DISK_BYTES = 1_000_000_000
 MEMORY_BYTES = 400_000_000
-
-
-def disk_of(folder):
-    """Bytes that a folder takes on its disk: blocks, not lengths."""
-    total = 0
-    for path in pathlib.Path(folder).rglob("*"):
-        try:
-            total += path.lstat().st_blocks * 512
-        except FileNotFoundError:
-            continue  # taken away while we looked
-    return total
 
 
 def memory_of(pid):
@@ -51,7 +41,7 @@ def body(drill):
                 trimmed = to
             for node in cluster.nodes():
                 seen = most[node.id]
-                seen[0] = max(seen[0], disk_of(node.data))
+                seen[0] = max(seen[0], folder_bytes(node.data))
                 seen[1] = max(seen[1], memory_of(node.pid))
                 need(seen[0] <= DISK_BYTES, f"node {node.id} uses {seen[0]} bytes of disk; at most {DISK_BYTES} is promised")
                 need(seen[1] <= MEMORY_BYTES, f"node {node.id} uses {seen[1]} bytes of memory; at most {MEMORY_BYTES} is promised")
