@@ -282,6 +282,68 @@ fn a_segment_that_the_writer_makes_itself_is_a_short_one() {
     assert_eq!(journal.stats().ready_segments, 1);
 }
 
+/// A writer that is faster than the preparation, over a log that is trimmed: what was freed is used again, short files too, though
+/// they are given back slowly.
+#[test]
+fn short_files_are_used_again() {
+    let disk = MemDisk::new();
+    let (short, whole) = (16 * 512_u32, 128 * 512);
+    let options = JournalOptions {
+        first_segment_bytes: short,
+        segment_bytes: whole,
+        fact_reserve_bytes: 0,
+        ..JournalOptions::small(STORAGE)
+    };
+    let (mut journal, _) = open(&disk, options.clone());
+    let (mut kept, mut lsn, mut most) = (VecDeque::new(), 0, 0);
+    while journal.stats().recycled < 200 {
+        lsn += 1;
+        let record_bytes = if lsn % 50 == 0 { 20_000 } else { 2000 };
+        kept.extend(journal.write(&entries(lsn, 1, record_bytes)).unwrap().iter().map(|(_, loc)| *loc));
+        journal.sync().unwrap();
+        if kept.len() > 30 {
+            journal.free(&[kept.pop_front().unwrap()]).unwrap();
+        }
+        most = most.max(disk.used_bytes());
+    }
+    let few = 100 * 2048 + 3 * u64::from(whole);
+    assert!(journal.stats().inline_prepares > 100 && most < few, "{most} {:?}", journal.stats());
+    // They survive a restart, which has no use for them, and go back in pieces; spares of full length stay.
+    drop(journal);
+    let (mut journal, _) = open(&disk, options);
+    (0..200).for_each(|_| tend(&mut journal));
+    let stats = journal.stats();
+    assert!(!journal.has_excess() && disk.used_bytes() <= stats.disk_bytes + 16 * KIB, "{stats:?}");
+}
+
+/// A due checkpoint may wait for a good moment, but not while new files are filled because nothing is free.
+#[test]
+fn a_checkpoint_that_would_free_the_next_file_is_told() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
+    let mut next = 1;
+    let mut fill = |journal: &mut Journal| {
+        let segments = journal.stats().used_segments;
+        let mut places = Vec::new();
+        while journal.stats().used_segments == segments {
+            journal.write(&facts(next, 1, 10)).unwrap();
+            places.extend(journal.write(&entries(next + 1, 1, 2000)).unwrap().iter().map(|(_, loc)| *loc));
+            next += 2;
+            journal.sync().unwrap();
+        }
+        places
+    };
+    let places = fill(&mut journal);
+    assert!(!journal.lacks_files(), "it is needed");
+    journal.free(&places).unwrap();
+    fill(&mut journal);
+    assert!(journal.lacks_files() && journal.wants_checkpoint());
+    let checkpoint = Checkpoint { covers: journal.synced(), states: Vec::new() };
+    journal.write_checkpoint(&checkpoint).unwrap();
+    assert!(!journal.lacks_files());
+    assert!(journal.stats().spare_segments > 0);
+}
+
 #[test]
 fn sparse_segments_are_emptied_by_their_owner() {
     let disk = MemDisk::new();

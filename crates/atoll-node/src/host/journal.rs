@@ -31,6 +31,8 @@ const BUSY_FACTOR: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// Syncs since the last piece that make a journal busy.
 const BUSY_SYNCS: u64 = 4;
+/// By how much sooner a checkpoint comes that is waited for, or a fast writer under a trimmed log would fill one new file after the other.
+const HURRY: u32 = 16;
 /// Most bytes of a batch that the node's thread writes itself. More: sockets wait longer; fewer: two threads are woken more often.
 const HERE_BYTES: usize = 8 * 1024;
 
@@ -182,7 +184,9 @@ pub(crate) struct Writer {
     space: Space,
     giving_back: GivingBack,
     checkpoint_spread: Duration,
-    /// When a checkpoint that is due is to be asked for.
+    /// Since when a checkpoint is due, and which part of the spread it waits.
+    checkpoint_due: Option<(Instant, f64)>,
+    /// When it is to be asked for.
     checkpoint_at: Option<Instant>,
     /// A checkpoint was asked for and is not written yet.
     asked: bool,
@@ -212,6 +216,7 @@ impl Writer {
             jobs,
             stalled: None,
             space: Space::Plenty,
+            checkpoint_due: None,
             checkpoint_at: None,
             asked: false,
             marked: false,
@@ -360,10 +365,13 @@ impl Writer {
             self.shared.inbound.put(Incoming::Space(space));
         }
         if !self.asked && self.journal.wants_checkpoint() {
-            let at = *self.checkpoint_at.get_or_insert_with(|| now + part_of(self.checkpoint_spread));
+            let (due, part) = *self.checkpoint_due.get_or_insert_with(|| (now, part()));
+            let hurry = if self.journal.lacks_files() { HURRY } else { 1 };
+            let at = due + (self.checkpoint_spread / hurry).mul_f64(part);
+            self.checkpoint_at = Some(at);
             // Without space it is what gives some back.
             if now >= at || self.space == Space::FactsOnly {
-                self.checkpoint_at = None;
+                (self.checkpoint_due, self.checkpoint_at) = (None, None);
                 self.asked = true;
                 self.shared.inbound.put(Incoming::WantsCheckpoint);
             }
@@ -452,10 +460,10 @@ impl Shared {
     }
 }
 
-/// A random part of a duration.
-fn part_of(whole: Duration) -> Duration {
+/// A random number from 0 to 1.
+fn part() -> f64 {
     let bits = RandomState::new().build_hasher().finish() as u32;
-    whole.mul_f64(f64::from(bits) / f64::from(u32::MAX))
+    f64::from(bits) / f64::from(u32::MAX)
 }
 
 struct CloseOnPanic<'a>(&'a Shared);

@@ -107,7 +107,7 @@ pub struct JournalOptions {
     pub block_bytes: u32,
     /// Segments prepared ahead of the active one.
     pub ready_segments: usize,
-    /// Files kept for reuse; more are removed, slowly: under load they are sooner used again.
+    /// Files kept for reuse, and as many bytes of short ones; more are removed, slowly: under load they are sooner used again.
     pub spare_segments: usize,
     /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5).
     pub fact_reserve_bytes: u64,
@@ -270,8 +270,10 @@ pub struct Journal {
     closed: BTreeMap<u64, Segment>,
     /// Generations of spare files, each `segment_bytes` long.
     spares: Vec<u64>,
-    /// Generations of spare files of another length, to be removed.
+    /// Generations of spare files of any other length, to be removed.
     surplus: Vec<u64>,
+    /// Generations of spare files `first_segment_bytes` long, if that is another length.
+    short_spares: Vec<u64>,
     /// The spare file that is being removed, and the bytes that it still has.
     shrinking: Option<(u64, u64)>,
     /// What closed segments have behind their last batch, to be given back.
@@ -404,7 +406,7 @@ impl Journal {
     fn make_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
-        let mut make = self.make();
+        let mut make = self.make(record_bytes);
         let source = make.source;
         let short = self.options.first_segment_bytes;
         if matches!(source, Source::New) && record_bytes <= self.options.max_record_bytes_in(short) {

@@ -24,8 +24,8 @@ pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 /// Where the file comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// `spare-N.seg`.
-    Spare { generation: u64 },
+    /// `spare-N.seg`, of this length.
+    Spare { generation: u64, file_bytes: u64 },
     /// A new file.
     New,
 }
@@ -128,7 +128,7 @@ impl Make {
     /// The segment's name and header are durable on return.
     pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
-            Source::Spare { generation } => {
+            Source::Spare { generation, .. } => {
                 // The old name must be gone for good before the header changes: a power cut between would otherwise leave
                 // a segment whose header denies its name.
                 disk.sync_dir(&journal_dir())?;

@@ -469,6 +469,7 @@ impl Journal {
             closed: walk.closed.into_iter().map(|s| (s.generation, s)).collect(),
             spares,
             surplus: odd,
+            short_spares: Vec::new(),
             shrinking: None,
             slacks: walk.slacks,
             shortening: None,
@@ -562,14 +563,14 @@ fn first_segment(
     };
     let least = 4 * options.block_bytes;
     let made = match spares.pop() {
-        Some((generation, bytes)) => run(Source::Spare { generation }, bytes),
+        Some((generation, bytes)) => run(Source::Spare { generation, file_bytes: bytes.into() }, bytes),
         None => run(Source::New, options.first_segment_bytes),
     };
     let made = match made {
         Err(DiskError::NoSpace { .. }) if odd.last().is_some_and(|(_, bytes)| *bytes >= least) => {
             hit("journal.recover.from_odd_spare");
             let (generation, bytes) = odd.pop().unwrap_or_default();
-            run(Source::Spare { generation }, bytes)
+            run(Source::Spare { generation, file_bytes: bytes.into() }, bytes)
         }
         Err(DiskError::NoSpace { .. }) if files.reserve => {
             // With less, facts could not be written, and nothing be freed.

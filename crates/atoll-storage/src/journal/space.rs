@@ -61,6 +61,7 @@ impl Journal {
     pub fn stats(&self) -> Stats {
         let ready: u64 = self.ready.iter().map(|r| r.file_bytes).sum();
         let spare = self.spares.len() as u64 * u64::from(self.options.segment_bytes)
+            + self.short_spares.len() as u64 * u64::from(self.options.first_segment_bytes)
             + self.shrinking.map_or(0, |(_, bytes)| bytes);
         let used = self.closed.values().chain([&self.active.segment]);
         let (used_bytes, live_bytes) =
@@ -128,12 +129,19 @@ impl Journal {
     /// A segment's file becomes a spare, at least by name.
     fn put_away(&mut self, generation: u64, file_bytes: u64) -> Result<(), DiskError> {
         self.disk.rename(&segment_path(generation), &spare_path(generation))?;
+        self.keep_spare(generation, file_bytes);
+        Ok(())
+    }
+
+    /// Puts a spare file where those of its length are.
+    fn keep_spare(&mut self, generation: u64, file_bytes: u64) {
         if file_bytes == u64::from(self.options.segment_bytes) {
             self.spares.push(generation);
+        } else if file_bytes == u64::from(self.options.first_segment_bytes) {
+            self.short_spares.push(generation);
         } else {
             self.surplus.push(generation);
         }
-        Ok(())
     }
 
     /// What there is to do beside writing: [`Journal::needs_segment`], or else [`Journal::gives_back`].
@@ -151,7 +159,7 @@ impl Journal {
         if self.failure.is_some() || self.job.is_some() || !wanted || !self.may_have_space() {
             return None;
         }
-        let make = self.make();
+        let make = self.make(0);
         self.job = Some(make.generation);
         Some(PrepareJob { disk: self.disk.clone(), task: Task::Make(make) })
     }
@@ -162,7 +170,8 @@ impl Journal {
             && (self.shrinking.is_some()
                 || !self.surplus.is_empty()
                 || !self.slacks.is_empty()
-                || self.spares.len() > self.options.spare_segments)
+                || self.spares.len() > self.options.spare_segments
+                || self.short_spares.len() > self.short_spares_kept())
     }
 
     /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should: a syncing
@@ -190,9 +199,19 @@ impl Journal {
         if let Some((generation, _)) = self.shrinking {
             return generation;
         }
-        let whole = self.surplus.pop().unwrap_or_else(|| self.spares.remove(0));
-        self.shrinking = Some((whole, self.options.segment_bytes.into()));
-        whole
+        let (options, short) = (&self.options, self.short_spares.len() > self.short_spares_kept());
+        let (generation, bytes) = match self.surplus.pop() {
+            Some(odd) => (odd, options.segment_bytes),
+            None if short => (self.short_spares.remove(0), options.first_segment_bytes),
+            None => (self.spares.remove(0), options.segment_bytes),
+        };
+        self.shrinking = Some((generation, bytes.into()));
+        generation
+    }
+
+    /// As many as take the room of the whole ones that are kept.
+    fn short_spares_kept(&self) -> usize {
+        self.options.spare_segments * (self.options.segment_bytes / self.options.first_segment_bytes) as usize
     }
 
     fn shortened(&mut self, generation: u64, left: u64) {
@@ -207,20 +226,35 @@ impl Journal {
     /// the failure, or some time has passed. That room may have come between the failure and the look, and then it need
     /// never grow again.
     fn may_have_space(&mut self) -> bool {
-        let Some(full) = self.full.as_mut().filter(|_| self.spares.is_empty()) else { return true };
+        let no_spare = self.spares.is_empty() && self.short_spares.is_empty();
+        let Some(full) = self.full.as_mut().filter(|_| no_spare) else { return true };
         let free = self.disk.free_bytes().unwrap_or(0);
         full.asks += 1;
         let again = free > full.free_bytes || full.asks >= full.patience;
         again && free >= u64::from(self.options.segment_bytes)
     }
 
-    pub(crate) fn make(&mut self) -> Make {
+    /// A segment that takes records of so many bytes, from a spare file if there is one. A short one will do: it is there at once, a new
+    /// one is filled first, and what is not used again is given back too slowly for a writer that makes many.
+    pub(crate) fn make(&mut self, record_bytes: usize) -> Make {
         let generation = self.next_generation;
         self.next_generation += 1;
+        let (short, whole) = (self.options.first_segment_bytes, self.options.segment_bytes);
+        let short_does = record_bytes <= self.options.max_record_bytes_in(short);
+        let spare = |generation, file_bytes: u32| {
+            (Source::Spare { generation, file_bytes: file_bytes.into() }, file_bytes)
+        };
+        let (source, file_bytes) = if let Some(generation) = self.spares.pop() {
+            spare(generation, whole)
+        } else if let Some(generation) = self.short_spares.pop_if(|_| short_does) {
+            spare(generation, short)
+        } else {
+            (Source::New, whole)
+        };
         Make {
             generation,
-            source: self.spares.pop().map_or(Source::New, |generation| Source::Spare { generation }),
-            file_bytes: self.options.segment_bytes.into(),
+            source,
+            file_bytes: file_bytes.into(),
             block_bytes: self.options.block_bytes,
             floor: self.synced,
             storage: self.options.storage,
@@ -273,8 +307,8 @@ impl Journal {
             }
             Err(DiskError::NoSpace { .. }) => {
                 hit("journal.space.full");
-                if let Source::Spare { generation } = source {
-                    self.spares.push(generation);
+                if let Source::Spare { generation, file_bytes } = source {
+                    self.keep_spare(generation, file_bytes);
                 }
                 let free_bytes = self.disk.free_bytes().unwrap_or(0);
                 let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| f.patience.saturating_mul(2));
@@ -311,11 +345,22 @@ impl Journal {
     /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone. Stays so until
     /// [`Journal::write_checkpoint`]: ask for one at a time.
     pub fn wants_checkpoint(&self) -> bool {
-        let pinned = |s: &super::Segment| {
-            s.live_entries == 0 && s.last_fact > self.covers && s.last_fact <= self.synced
-        };
-        self.failure.is_none()
-            && (self.fact_bytes > self.options.checkpoint_facts_bytes || self.closed.values().any(pinned))
+        let due =
+            self.fact_bytes > self.options.checkpoint_facts_bytes || self.kept_by_facts().next().is_some();
+        self.failure.is_none() && due
+    }
+
+    /// Whether the next segment takes a new file although a checkpoint would free as much: one that is due should not wait.
+    pub fn lacks_files(&self) -> bool {
+        let kept_bytes: u64 = self.kept_by_facts().map(|s| s.file_bytes).sum();
+        let no_spare = self.spares.is_empty() && self.short_spares.is_empty();
+        no_spare && kept_bytes >= self.options.segment_bytes.into()
+    }
+
+    /// Segments that the next checkpoint frees.
+    fn kept_by_facts(&self) -> impl Iterator<Item = &super::Segment> {
+        let pinned = |s: &&super::Segment| s.last_fact > self.covers && s.last_fact <= self.synced;
+        self.closed.values().filter(|s| s.live_entries == 0).filter(pinned)
     }
 
     /// A closed segment whose live entries should be journaled again and then freed, if the files have grown out of
