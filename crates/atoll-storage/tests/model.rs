@@ -294,7 +294,7 @@ fn options(block_bytes: u32, first_blocks: u32) -> JournalOptions {
 }
 
 /// Every rare branch of the journal that this test is for.
-const MARKS: [&str; 15] = [
+const MARKS: [&str; 16] = [
     "journal.checkpoint.from_reserve",
     "journal.checkpoint.no_space",
     "journal.closed",
@@ -309,6 +309,7 @@ const MARKS: [&str; 15] = [
     "journal.segment.recycle",
     "journal.segment.reused",
     "journal.segment.roll",
+    "journal.segment.short_again",
     "journal.space.full",
 ];
 

@@ -247,6 +247,7 @@ impl Journal {
         let (source, file_bytes) = if let Some(generation) = self.spares.pop() {
             spare(generation, whole)
         } else if let Some(generation) = self.short_spares.pop_if(|_| short_does) {
+            hit("journal.segment.short_again");
             spare(generation, short)
         } else {
             (Source::New, whole)
