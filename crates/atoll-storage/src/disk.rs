@@ -190,12 +190,20 @@ pub(crate) fn replace(
     })();
     if let Err(error) = written {
         if matches!(error, DiskError::NoSpace { .. }) {
-            disk.remove(aside)?;
+            remove_if_there(disk, aside)?;
         }
         return Err(error);
     }
     disk.rename(aside, path)?;
     disk.sync_dir(&path.parent())
+}
+
+/// A full disk may have had no room for the name itself.
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &DiskPath) -> Result<(), DiskError> {
+    match disk.remove(path) {
+        Err(DiskError::NotFound { .. }) => Ok(()),
+        other => other,
+    }
 }
 
 #[cfg(test)]

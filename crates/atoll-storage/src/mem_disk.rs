@@ -409,6 +409,8 @@ impl Disk for MemDisk {
             match existing.and_then(|i| state.inodes.get_mut(&i)) {
                 Some(inode) => inode.set_len(0),
                 None => {
+                    // As on file systems that make inodes when they are needed.
+                    state.room_for(1, DiskOp::Open, path)?;
                     state.next_inode += 1;
                     let inode = state.next_inode;
                     state.inodes.insert(inode, Inode::default());

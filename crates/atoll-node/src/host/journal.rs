@@ -188,6 +188,8 @@ pub(crate) struct Writer {
     checkpoint_due: Option<(Instant, f64)>,
     /// When it is to be asked for.
     checkpoint_at: Option<Instant>,
+    /// Not before this: the last one found no space.
+    checkpoint_rest: Option<Instant>,
     /// A checkpoint was asked for and is not written yet.
     asked: bool,
     /// The last batch is marked.
@@ -218,6 +220,7 @@ impl Writer {
             space: Space::Plenty,
             checkpoint_due: None,
             checkpoint_at: None,
+            checkpoint_rest: None,
             asked: false,
             marked: false,
             synced_at: Instant::now(),
@@ -295,8 +298,11 @@ impl Writer {
             self.asked = false;
             match self.journal.write_checkpoint(&checkpoint) {
                 Ok(()) => add(&self.shared.stats.checkpoints, 1),
-                // The old one is in force; the next is asked for when space came back.
-                Err(error @ JournalError::NoSpace { .. }) => tracing::warn!(%error, "checkpoint not written"),
+                // The old one is in force. The next is asked for after a rest: space has to come back.
+                Err(error @ JournalError::NoSpace { .. }) => {
+                    self.checkpoint_rest = Some(Instant::now() + RETRY);
+                    tracing::warn!(%error, "checkpoint not written");
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -367,11 +373,13 @@ impl Writer {
         if !self.asked && self.journal.wants_checkpoint() {
             let (due, part) = *self.checkpoint_due.get_or_insert_with(|| (now, part()));
             let hurry = if self.journal.lacks_files() { HURRY } else { 1 };
-            let at = due + (self.checkpoint_spread / hurry).mul_f64(part);
-            self.checkpoint_at = Some(at);
             // Without space it is what gives some back.
-            if now >= at || self.space == Space::FactsOnly {
-                (self.checkpoint_due, self.checkpoint_at) = (None, None);
+            let spread =
+                if self.space == Space::FactsOnly { Duration::ZERO } else { self.checkpoint_spread / hurry };
+            let at = self.checkpoint_rest.into_iter().fold(due + spread.mul_f64(part), Instant::max);
+            self.checkpoint_at = Some(at);
+            if now >= at {
+                (self.checkpoint_due, self.checkpoint_at, self.checkpoint_rest) = (None, None, None);
                 self.asked = true;
                 self.shared.inbound.put(Incoming::WantsCheckpoint);
             }

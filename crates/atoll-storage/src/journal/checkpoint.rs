@@ -6,8 +6,8 @@ use atoll_core::{Checkpoint, Decode, Encode, Lsn, Reader, StorageId, testing::hi
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::prepare::fill;
-use super::{Journal, JournalError, checkpoint_path, journal_dir, reserve_path};
-use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, replace};
+use super::{Journal, JournalError, checkpoint_path, journal_dir, reserve_path, spare_path};
+use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, remove_if_there, replace};
 
 /// The version of checkpoints that this program writes, and the only one that it reads.
 pub const CHECKPOINT_FORMAT: u32 = 1;
@@ -105,41 +105,59 @@ impl Journal {
         self.keep_reserve(2 * bytes.len() as u64)
     }
 
+    /// On a full disk the reserve is given up for it, and then spare files, one by one: without a checkpoint nothing is freed any more.
     fn put_checkpoint(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         let aside = DiskPath::fixed("journal/checkpoint.new");
-        match replace(&*self.disk, &checkpoint_path(), &aside, bytes) {
-            Err(DiskError::NoSpace { .. }) if self.reserved_bytes > 0 => {
+        loop {
+            let put = replace(&*self.disk, &checkpoint_path(), &aside, bytes);
+            if !matches!(put, Err(DiskError::NoSpace { .. })) {
+                return put;
+            }
+            if self.reserved_bytes > 0 {
                 hit("journal.checkpoint.from_reserve");
                 self.disk.remove(&reserve_path())?;
-                self.disk.sync_dir(&journal_dir())?;
                 self.reserved_bytes = 0;
-                replace(&*self.disk, &checkpoint_path(), &aside, bytes)
+            } else if let Some(generation) = self.spares.give_up() {
+                hit("journal.checkpoint.from_spare");
+                self.disk.remove(&spare_path(generation))?;
+            } else {
+                return put;
             }
-            other => other,
+            self.disk.sync_dir(&journal_dir())?;
         }
     }
 
     /// Keeps a file of zeros that is given up when a checkpoint finds the disk full: without one, nothing could be freed
-    /// any more (contracts X5). Less than asked for, or none, if there is no space now.
+    /// any more (contracts X5). What there was, or none, if there is no space now.
     pub(crate) fn keep_reserve(&mut self, wanted_bytes: u64) -> Result<(), JournalError> {
-        let wanted = wanted_bytes.max(self.options.checkpoint_reserve_bytes);
-        if self.reserved_bytes >= wanted {
+        let (kept, wanted) = (self.reserved_bytes, wanted_bytes.max(self.options.checkpoint_reserve_bytes));
+        if kept >= wanted {
             return Ok(());
         }
-        let path = reserve_path();
-        let made = (|| {
-            let mut file = self.disk.open(&path, Open::Create)?;
-            fill(&mut *file, wanted, &mut || {})?;
-            self.disk.sync_dir(&journal_dir())
-        })();
-        match made {
+        match self.lengthen_reserve(wanted) {
             Ok(()) => self.reserved_bytes = wanted,
             Err(DiskError::NoSpace { .. }) => {
-                self.reserved_bytes = 0;
-                self.disk.remove(&path).map_err(|e| self.fail(&e))?;
+                hit("journal.checkpoint.no_reserve");
+                self.cut_reserve(kept).map_err(|error| self.fail(&error))?;
             }
             Err(error) => return Err(self.fail(&error)),
         }
         Ok(())
+    }
+
+    fn lengthen_reserve(&self, wanted: u64) -> Result<(), DiskError> {
+        let kept = self.reserved_bytes;
+        let open = if kept > 0 { Open::Write } else { Open::Create };
+        let mut file = self.disk.open(&reserve_path(), open)?;
+        fill(&mut *file, kept..wanted, &mut || {})?;
+        self.disk.sync_dir(&journal_dir())
+    }
+
+    /// Back to what it was: less would be less than the last checkpoint was found to need.
+    fn cut_reserve(&self, kept: u64) -> Result<(), DiskError> {
+        if kept == 0 {
+            return remove_if_there(&*self.disk, &reserve_path());
+        }
+        self.disk.open(&reserve_path(), Open::Write)?.set_len(kept)
     }
 }

@@ -24,6 +24,7 @@
 //! | `recover.rs` | reading all of it back |
 //! | `checkpoint.rs` | facts, written aside |
 //! | `space.rs` | freeing, recycling, sparse segments, what the journal takes |
+//! | `spares.rs` | files for reuse |
 //! | `reader.rs` | records by place |
 
 mod checkpoint;
@@ -33,6 +34,7 @@ mod reader;
 mod recover;
 mod segment;
 mod space;
+mod spares;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -46,6 +48,7 @@ use format::{BATCH_HEADER_BYTES, BatchHeader, Seed, padded, put_record, record_b
 use prepare::Source;
 use reader::Readable;
 use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slacks};
+use spares::Spares;
 
 pub use checkpoint::CHECKPOINT_FORMAT;
 pub use format::SEGMENT_FORMAT;
@@ -109,7 +112,9 @@ pub struct JournalOptions {
     pub ready_segments: usize,
     /// Files kept for reuse, and as many bytes of short ones; more are removed, slowly: under load they are sooner used again.
     pub spare_segments: usize,
-    /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5).
+    /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5). What has been taken by then
+    /// and waits to be written goes there, too: twice what a sequencer has on its way to a server, and more for the facts. On a disk
+    /// with room it costs nothing.
     pub fact_reserve_bytes: u64,
     /// Kept as a file of zeros, to be given up if a checkpoint finds the disk full; at least twice the last checkpoint.
     pub checkpoint_reserve_bytes: u64,
@@ -130,7 +135,7 @@ impl JournalOptions {
             block_bytes: 4096,
             ready_segments: 1,
             spare_segments: 2,
-            fact_reserve_bytes: 4 * 1024 * 1024,
+            fact_reserve_bytes: 40 * 1024 * 1024,
             checkpoint_reserve_bytes: 4 * 1024 * 1024,
             checkpoint_facts_bytes: 16 * 1024 * 1024,
             sparse_percent: 150,
@@ -268,14 +273,7 @@ pub struct Journal {
     /// Prepared, in the order of use.
     ready: VecDeque<Ready>,
     closed: BTreeMap<u64, Segment>,
-    /// Generations of spare files, each `segment_bytes` long.
-    spares: Vec<u64>,
-    /// Generations of spare files of any other length, to be removed.
-    surplus: Vec<u64>,
-    /// Generations of spare files `first_segment_bytes` long, if that is another length.
-    short_spares: Vec<u64>,
-    /// The spare file that is being removed, and the bytes that it still has.
-    shrinking: Option<(u64, u64)>,
+    spares: Spares,
     /// What closed segments have behind their last batch, to be given back.
     slacks: Slacks,
     /// The segment that a job shortens: its file keeps its name meanwhile.
@@ -354,14 +352,17 @@ impl Journal {
     pub fn has_room_for(&self, batch: &JournalBatch) -> bool {
         let body: usize = batch.records.iter().map(|(_, record)| record_bytes(record)).sum();
         let whole = padded(BATCH_HEADER_BYTES + body, self.options.block_bytes);
-        self.closing.is_empty() && whole as u64 <= self.active.room() && !self.eats_reserve()
+        self.closing.is_empty() && whole as u64 <= self.active.room() && !self.eats_reserve(whole as u64)
     }
 
     /// Splits a batch over segments, and makes sure that they are there, before a byte is written (X5).
     fn plan(&mut self, batch: &JournalBatch) -> Result<Vec<Chunk>, JournalError> {
-        if self.eats_reserve() {
+        let batch_bytes: u64 = batch.records.iter().map(|(_, record)| record_bytes(record) as u64).sum();
+        while self.eats_reserve(batch_bytes) {
             hit("journal.space.reserve");
-            self.make_inline(0)?;
+            if !self.make_inline(0)? {
+                break;
+            }
         }
         let limit = self.options.max_record_bytes();
         let block = self.options.block_bytes;
@@ -394,16 +395,15 @@ impl Journal {
 
     /// The writer was faster than the preparation, and has a record of so many bytes.
     fn prepare_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
-        self.make_inline(record_bytes)?;
-        if self.full.is_some() {
-            return Err(JournalError::NoSpace { needed_bytes: self.options.segment_bytes.into() });
+        match self.make_inline(record_bytes)? {
+            true => Ok(()),
+            false => Err(JournalError::NoSpace { needed_bytes: self.options.segment_bytes.into() }),
         }
-        Ok(())
     }
 
-    /// Makes a segment that takes such a record, or finds the disk full. Everything waits for it, so a new file is a short one: the
-    /// preparation goes on meanwhile.
-    fn make_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
+    /// Makes a segment that takes such a record, or finds the disk full: false. Everything waits for it, so a new file is a short one:
+    /// the preparation goes on meanwhile.
+    fn make_inline(&mut self, record_bytes: usize) -> Result<bool, JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
         let mut make = self.make(record_bytes);
@@ -413,7 +413,9 @@ impl Journal {
             make.file_bytes = short.into();
         }
         let made = make.run(&*self.disk, &mut || {});
-        self.adopt(source, made)
+        let there = made.is_ok();
+        self.adopt(source, made)?;
+        Ok(there)
     }
 
     /// Closes the active segment and goes on in the next one, which is there.

@@ -11,6 +11,7 @@ use atoll_core::{Lsn, StorageId};
 
 use super::format::SegmentHeader;
 use super::segment::Ready;
+use super::spares::Spare;
 use super::{journal_dir, segment_path, spare_path};
 use crate::disk::{Disk, DiskError, Open};
 
@@ -24,8 +25,8 @@ pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 /// Where the file comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// `spare-N.seg`, of this length.
-    Spare { generation: u64, file_bytes: u64 },
+    /// `spare-N.seg`.
+    Spare(Spare),
     /// A new file.
     New,
 }
@@ -128,7 +129,7 @@ impl Make {
     /// The segment's name and header are durable on return.
     pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
-            Source::Spare { generation, .. } => {
+            Source::Spare((generation, _)) => {
                 // The old name must be gone for good before the header changes: a power cut between would otherwise leave
                 // a segment whose header denies its name.
                 disk.sync_dir(&journal_dir())?;
@@ -144,7 +145,7 @@ impl Make {
             Source::New => {
                 let aside = spare_path(self.generation);
                 let mut file = disk.open(&aside, Open::Create)?;
-                if let Err(error) = fill(&mut *file, self.file_bytes, pause) {
+                if let Err(error) = fill(&mut *file, 0..self.file_bytes, pause) {
                     hit("journal.segment.fill_failed");
                     drop(file);
                     // What was allocated goes back; if that fails, too, the first error is the one to tell.
@@ -176,16 +177,17 @@ impl Make {
     }
 }
 
-/// Writes zeros over the first `len` bytes; synced on return.
+/// Writes zeros over these bytes; synced on return.
 pub(crate) fn fill(
     file: &mut dyn crate::disk::File,
-    len: u64,
+    range: std::ops::Range<u64>,
     pause: &mut dyn FnMut(),
 ) -> Result<(), DiskError> {
-    let zeros = vec![0; FILL_BYTES.min(usize::try_from(len).unwrap_or(FILL_BYTES))];
-    let (mut at, mut synced) = (0, 0);
-    while at < len {
-        let n = zeros.len().min(usize::try_from(len - at).unwrap_or(zeros.len()));
+    let piece = |left: u64| FILL_BYTES.min(usize::try_from(left).unwrap_or(FILL_BYTES));
+    let (mut at, mut synced) = (range.start, range.start);
+    let zeros = vec![0; piece(range.end.saturating_sub(at))];
+    while at < range.end {
+        let n = piece(range.end - at);
         file.write_at(at, &[IoSlice::new(&zeros[..n])])?;
         at += n as u64;
         if at - synced >= FILL_BYTES_PER_SYNC {

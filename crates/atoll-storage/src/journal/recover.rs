@@ -19,6 +19,7 @@ use super::format::{
 use super::prepare::{Make, REMOVE_BYTES, Source};
 use super::reader::Readable;
 use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slack, Slacks};
+use super::spares::Spares;
 use super::{
     Journal, JournalError, JournalOptions, MAX_BLOCK_BYTES, MAX_SEGMENT_BYTES, Stats, checkpoint,
     generation_of, journal_dir, reserve_path, segment_path, spare_path,
@@ -376,9 +377,9 @@ impl Walk {
 }
 
 /// Files of a journal, by name.
-struct Files {
+pub(crate) struct Files {
     segments: Vec<u64>,
-    spares: Vec<u64>,
+    pub(crate) spares: Vec<u64>,
     reserve: bool,
 }
 
@@ -452,8 +453,7 @@ impl Journal {
         files: Files,
         generation: u64,
     ) -> Result<Journal, JournalError> {
-        let (spares, odd, ready, reserved_bytes) =
-            first_segment(&disk, &options, &files, generation, walk.last)?;
+        let (spares, ready, reserved_bytes) = first_segment(&disk, &options, &files, generation, walk.last)?;
         let readable = Arc::new(Readable::new(disk.clone(), options.storage));
         readable.add(ready.generation);
         walk.closed.iter().for_each(|s| readable.add(s.generation));
@@ -468,9 +468,6 @@ impl Journal {
             ready: Default::default(),
             closed: walk.closed.into_iter().map(|s| (s.generation, s)).collect(),
             spares,
-            surplus: odd,
-            short_spares: Vec::new(),
-            shrinking: None,
             slacks: walk.slacks,
             shortening: None,
             next_generation: generation + 1,
@@ -533,61 +530,49 @@ fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Spare files by what they are good for: with their lengths.
-type Spares = Vec<(u64, u32)>;
-
-/// Makes the segment to go on in, from what is there: a whole spare, a new file, and on a full disk a spare of odd length
-/// or the reserve. Returns the spares left, those to be removed, the segment, and the bytes of the reserve.
+/// Makes the segment to go on in, from what is there: a spare, a new file, and on a full disk a spare of odd length or the reserve.
+/// Returns the spares left, the segment, and the bytes of the reserve.
 fn first_segment(
     disk: &Arc<dyn Disk>,
     options: &JournalOptions,
     files: &Files,
     generation: u64,
     floor: Lsn,
-) -> Result<(Vec<u64>, Vec<u64>, Ready, u64), JournalError> {
-    let (mut spares, mut odd) = sort_spares(&**disk, files, options)?;
+) -> Result<(Spares, Ready, u64), JournalError> {
+    let mut spares = Spares::read(&**disk, files, options)?;
     let mut reserved_bytes = match files.reserve {
         true => disk.open(&reserve_path(), Open::Read)?.len()?,
         false => 0,
     };
-    let run = |source, file_bytes: u32| {
-        let make = Make {
-            generation,
-            source,
-            file_bytes: file_bytes.into(),
-            block_bytes: options.block_bytes,
-            floor,
-            storage: options.storage,
-        };
+    let run = |source, file_bytes| {
+        let (block_bytes, storage) = (options.block_bytes, options.storage);
+        let make = Make { generation, source, file_bytes, block_bytes, floor, storage };
         make.run(&**disk, &mut || {})
     };
-    let least = 4 * options.block_bytes;
-    let made = match spares.pop() {
-        Some((generation, bytes)) => run(Source::Spare { generation, file_bytes: bytes.into() }, bytes),
-        None => run(Source::New, options.first_segment_bytes),
+    let least = 4 * u64::from(options.block_bytes);
+    let made = match spares.take(true) {
+        Some(spare) => run(Source::Spare(spare), spare.1),
+        None => run(Source::New, options.first_segment_bytes.into()),
     };
-    let made = match made {
-        Err(DiskError::NoSpace { .. }) if odd.last().is_some_and(|(_, bytes)| *bytes >= least) => {
+    let odd = matches!(made, Err(DiskError::NoSpace { .. })).then(|| spares.take_odd(least)).flatten();
+    let made = match (made, odd) {
+        (_, Some(odd)) => {
             hit("journal.recover.from_odd_spare");
-            let (generation, bytes) = odd.pop().unwrap_or_default();
-            run(Source::Spare { generation, file_bytes: bytes.into() }, bytes)
+            run(Source::Spare(odd), whole_blocks(odd.1, options))
         }
-        Err(DiskError::NoSpace { .. }) if files.reserve => {
+        (Err(DiskError::NoSpace { .. }), None) if files.reserve => {
             // With less, facts could not be written, and nothing be freed.
             hit("journal.recover.from_reserve");
             disk.remove(&reserve_path())?;
             disk.sync_dir(&journal_dir())?;
-            let bytes = u32::try_from(reserved_bytes).unwrap_or(u32::MAX).min(options.first_segment_bytes);
+            let bytes = reserved_bytes.min(options.first_segment_bytes.into());
             reserved_bytes = 0;
             run(Source::New, whole_blocks(bytes, options).max(least))
         }
-        made => made,
+        (made, None) => made,
     };
     match made {
-        Ok(ready) => {
-            let generations = |spares: Spares| spares.into_iter().map(|(g, _)| g).collect();
-            Ok((generations(spares), generations(odd), ready, reserved_bytes))
-        }
+        Ok(ready) => Ok((spares, ready, reserved_bytes)),
         Err(DiskError::NoSpace { .. }) => {
             Err(JournalError::NoSpace { needed_bytes: options.first_segment_bytes.into() })
         }
@@ -595,27 +580,6 @@ fn first_segment(
     }
 }
 
-fn whole_blocks(bytes: u32, options: &JournalOptions) -> u32 {
-    bytes - bytes % options.block_bytes
-}
-
-/// Spare files that can be used, and others, by rising length: half prepared, of another length, or too many.
-fn sort_spares(
-    disk: &dyn Disk,
-    files: &Files,
-    options: &JournalOptions,
-) -> Result<(Spares, Spares), DiskError> {
-    let (mut spares, mut odd) = (Spares::new(), Spares::new());
-    for &generation in &files.spares {
-        let len = disk.open(&spare_path(generation), Open::Read)?.len()?;
-        let bytes = u32::try_from(len).unwrap_or(0);
-        // One more than is kept: the first becomes the active segment.
-        if bytes == options.segment_bytes && spares.len() <= options.spare_segments {
-            spares.push((generation, bytes));
-        } else {
-            odd.push((generation, whole_blocks(bytes, options)));
-        }
-    }
-    odd.sort_by_key(|(_, bytes)| *bytes);
-    Ok((spares, odd))
+fn whole_blocks(bytes: u64, options: &JournalOptions) -> u64 {
+    bytes - bytes % u64::from(options.block_bytes)
 }

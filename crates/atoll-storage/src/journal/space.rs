@@ -46,6 +46,9 @@ pub struct Stats {
 /// How often a journal asks, without more room than before, until it tries: 64 batches, or 16 s of none. Each failure doubles it.
 const FIRST_PATIENCE: u64 = 64;
 
+/// With room for fewer new segments, and the reserve, a disk may be full before the next look.
+const NEAR_SEGMENTS: u64 = 4;
+
 /// The disk was full.
 pub(crate) struct Full {
     /// Bytes that were free right after.
@@ -54,15 +57,14 @@ pub(crate) struct Full {
     pub asks: u64,
     /// How many times at least, while the room has not grown.
     pub patience: u64,
+    /// Not even a spare file could be used: the file system writes nothing in place.
+    pub no_reuse: bool,
 }
 
 impl Journal {
     /// Figures, now.
     pub fn stats(&self) -> Stats {
         let ready: u64 = self.ready.iter().map(|r| r.file_bytes).sum();
-        let spare = self.spares.len() as u64 * u64::from(self.options.segment_bytes)
-            + self.short_spares.len() as u64 * u64::from(self.options.first_segment_bytes)
-            + self.shrinking.map_or(0, |(_, bytes)| bytes);
         let used = self.closed.values().chain([&self.active.segment]);
         let (used_bytes, live_bytes) =
             used.fold((0, 0), |(used, live), s| (used + s.file_bytes, live + s.live_bytes));
@@ -71,7 +73,7 @@ impl Journal {
             ready_segments: self.ready.len() as u64,
             spare_segments: self.spares.len() as u64,
             live_bytes,
-            disk_bytes: used_bytes + ready + spare,
+            disk_bytes: used_bytes + ready + self.spares.bytes(),
             fact_bytes: self.fact_bytes,
             ..self.stats
         }
@@ -129,19 +131,8 @@ impl Journal {
     /// A segment's file becomes a spare, at least by name.
     fn put_away(&mut self, generation: u64, file_bytes: u64) -> Result<(), DiskError> {
         self.disk.rename(&segment_path(generation), &spare_path(generation))?;
-        self.keep_spare(generation, file_bytes);
+        self.spares.put(generation, file_bytes);
         Ok(())
-    }
-
-    /// Puts a spare file where those of its length are.
-    fn keep_spare(&mut self, generation: u64, file_bytes: u64) {
-        if file_bytes == u64::from(self.options.segment_bytes) {
-            self.spares.push(generation);
-        } else if file_bytes == u64::from(self.options.first_segment_bytes) {
-            self.short_spares.push(generation);
-        } else {
-            self.surplus.push(generation);
-        }
     }
 
     /// What there is to do beside writing: [`Journal::needs_segment`], or else [`Journal::gives_back`].
@@ -155,7 +146,7 @@ impl Journal {
     /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One job at a
     /// time. After the disk was full it asks the disk again each time, so that the journal goes on when space came back.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
-        let wanted = self.ready.len() < self.options.ready_segments;
+        let wanted = self.ready.len() < self.options.ready_segments || self.space() == Space::FactsOnly;
         if self.failure.is_some() || self.job.is_some() || !wanted || !self.may_have_space() {
             return None;
         }
@@ -166,12 +157,7 @@ impl Journal {
 
     /// Whether there is a file, or an end of one, to give back.
     pub fn has_excess(&self) -> bool {
-        self.failure.is_none()
-            && (self.shrinking.is_some()
-                || !self.surplus.is_empty()
-                || !self.slacks.is_empty()
-                || self.spares.len() > self.options.spare_segments
-                || self.short_spares.len() > self.short_spares_kept())
+        self.failure.is_none() && (!self.slacks.is_empty() || self.spares.has_excess())
     }
 
     /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should: a syncing
@@ -182,7 +168,7 @@ impl Journal {
         }
         // It makes no segment, so nothing can overtake it.
         self.job = Some(u64::MAX);
-        let task = self.shorten().map_or_else(|| Task::Remove(self.next_removal()), Task::Shorten);
+        let task = self.shorten().map_or_else(|| Task::Remove(self.spares.next_removal()), Task::Shorten);
         Some(PrepareJob { disk: self.disk.clone(), task })
     }
 
@@ -194,26 +180,6 @@ impl Journal {
         Some(Shorten { generation, file_bytes, end: slack.end, footer: slack.footer.clone() })
     }
 
-    /// The spare file to take a piece from: one that has lost some, one that is no good as a spare, one too many.
-    fn next_removal(&mut self) -> u64 {
-        if let Some((generation, _)) = self.shrinking {
-            return generation;
-        }
-        let (options, short) = (&self.options, self.short_spares.len() > self.short_spares_kept());
-        let (generation, bytes) = match self.surplus.pop() {
-            Some(odd) => (odd, options.segment_bytes),
-            None if short => (self.short_spares.remove(0), options.first_segment_bytes),
-            None => (self.spares.remove(0), options.segment_bytes),
-        };
-        self.shrinking = Some((generation, bytes.into()));
-        generation
-    }
-
-    /// As many as take the room of the whole ones that are kept.
-    fn short_spares_kept(&self) -> usize {
-        self.options.spare_segments * (self.options.segment_bytes / self.options.first_segment_bytes) as usize
-    }
-
     fn shortened(&mut self, generation: u64, left: u64) {
         self.shortening = None;
         if let Some(segment) = self.closed.get_mut(&generation) {
@@ -222,16 +188,35 @@ impl Journal {
         self.slacks.retain(|g, slack| *g != generation || slack.end + (slack.footer.len() as u64) < left);
     }
 
-    /// Whether a segment may be tried, after the disk was full: there is room for one, and either more room than right after
-    /// the failure, or some time has passed. That room may have come between the failure and the look, and then it need
-    /// never grow again.
+    /// Whether a segment may be tried. A new file: there must be room for all of it, or the zeros would take what others on this disk
+    /// live on, to be removed again. After the disk was full, either more room than right after the failure, or some time has passed:
+    /// that room may have come between the failure and the look, and then it need never grow again.
     fn may_have_space(&mut self) -> bool {
-        let no_spare = self.spares.is_empty() && self.short_spares.is_empty();
-        let Some(full) = self.full.as_mut().filter(|_| no_spare) else { return true };
+        let no_reuse = self.full.as_ref().is_some_and(|full| full.no_reuse);
+        if !self.spares.is_empty() && !no_reuse {
+            return true;
+        }
         let free = self.disk.free_bytes().unwrap_or(0);
-        full.asks += 1;
-        let again = free > full.free_bytes || full.asks >= full.patience;
-        again && free >= u64::from(self.options.segment_bytes)
+        let room = free >= u64::from(self.options.segment_bytes);
+        match &mut self.full {
+            Some(full) => {
+                full.asks += 1;
+                room && (free > full.free_bytes || full.asks >= full.patience)
+            }
+            None if room => true,
+            None => {
+                self.found_full(false);
+                false
+            }
+        }
+    }
+
+    /// There was no room for a segment, or not even for a spare file's new header.
+    fn found_full(&mut self, no_reuse: bool) {
+        hit("journal.space.full");
+        let free_bytes = self.disk.free_bytes().unwrap_or(0);
+        let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| f.patience.saturating_mul(2));
+        self.full = Some(Full { free_bytes, asks: 0, patience, no_reuse });
     }
 
     /// A segment that takes records of so many bytes, from a spare file if there is one. A short one will do: it is there at once, a new
@@ -239,23 +224,20 @@ impl Journal {
     pub(crate) fn make(&mut self, record_bytes: usize) -> Make {
         let generation = self.next_generation;
         self.next_generation += 1;
-        let (short, whole) = (self.options.first_segment_bytes, self.options.segment_bytes);
-        let short_does = record_bytes <= self.options.max_record_bytes_in(short);
-        let spare = |generation, file_bytes: u32| {
-            (Source::Spare { generation, file_bytes: file_bytes.into() }, file_bytes)
-        };
-        let (source, file_bytes) = if let Some(generation) = self.spares.pop() {
-            spare(generation, whole)
-        } else if let Some(generation) = self.short_spares.pop_if(|_| short_does) {
-            hit("journal.segment.short_again");
-            spare(generation, short)
-        } else {
-            (Source::New, whole)
+        let short_does = record_bytes <= self.options.max_record_bytes_in(self.options.first_segment_bytes);
+        let (source, file_bytes) = match self.spares.take(short_does) {
+            Some(spare) => {
+                if spare.1 < self.options.segment_bytes.into() {
+                    hit("journal.segment.short_again");
+                }
+                (Source::Spare(spare), spare.1)
+            }
+            None => (Source::New, self.options.segment_bytes.into()),
         };
         Make {
             generation,
             source,
-            file_bytes: file_bytes.into(),
+            file_bytes,
             block_bytes: self.options.block_bytes,
             floor: self.synced,
             storage: self.options.storage,
@@ -273,7 +255,7 @@ impl Journal {
             Outcome::Made(source, made) => self.adopt(source, made),
             Outcome::Removed(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
-                self.shrinking = left.map(|bytes| (generation, bytes));
+                self.spares.shrunk(generation, left);
                 self.recycle()
             }
             Outcome::Shortened(generation, left) => {
@@ -291,10 +273,13 @@ impl Journal {
     ) -> Result<(), JournalError> {
         match made {
             Ok(ready) => {
-                self.full = None;
                 let newest = self.ready.back().map_or(self.active.segment.generation, |r| r.generation);
                 if ready.generation > newest {
                     self.ready.push_back(ready);
+                    // A spare file says nothing of the disk: while it fills no more than the reserve, the disk counts as full.
+                    if !self.is_reserve_all(0) {
+                        self.full = None;
+                    }
                     return Ok(());
                 }
                 // The writer prepared one itself meanwhile: segments are used in the order of their generations.
@@ -307,14 +292,12 @@ impl Journal {
                 self.recycle()
             }
             Err(DiskError::NoSpace { .. }) => {
-                hit("journal.space.full");
-                if let Source::Spare { generation, file_bytes } = source {
-                    self.keep_spare(generation, file_bytes);
+                if let Source::Spare((generation, bytes)) = source {
+                    self.spares.put(generation, bytes);
                 }
-                let free_bytes = self.disk.free_bytes().unwrap_or(0);
-                let patience = self.full.as_ref().map_or(FIRST_PATIENCE, |f| f.patience.saturating_mul(2));
-                self.full = Some(Full { free_bytes, asks: 0, patience });
-                Ok(())
+                self.found_full(matches!(source, Source::Spare(_)));
+                // While a job was under way nothing was recycled, and what may be is all that helps now.
+                self.recycle()
             }
             Err(error) => Err(self.fail(&error)),
         }
@@ -326,21 +309,25 @@ impl Journal {
             return Space::Closed;
         }
         match self.full {
-            Some(_) if self.is_reserve_all() => Space::FactsOnly,
+            Some(_) if self.is_reserve_all(0) => Space::FactsOnly,
             _ => Space::Plenty,
         }
     }
 
-    /// Whether no more is prepared than what is kept for facts.
-    fn is_reserve_all(&self) -> bool {
+    /// Whether no more is prepared than so many bytes and what is kept for facts.
+    fn is_reserve_all(&self, taken_bytes: u64) -> bool {
         let prepared = self.active.room() + self.ready.iter().map(Ready::room).sum::<u64>();
-        prepared < self.options.fact_reserve_bytes
+        prepared < self.options.fact_reserve_bytes + taken_bytes
     }
 
-    /// Whether records go where facts would have to go if the disk turned out to be full: nobody has asked it yet, because the writer
-    /// was faster than the preparation. Without that room a trim could not be journaled, and nothing would ever make any.
-    pub(crate) fn eats_reserve(&self) -> bool {
-        self.full.is_none() && self.is_reserve_all()
+    /// Whether a batch of so many bytes goes where facts would have to go if the disk turned out to be full, which is near: nobody has
+    /// asked it yet, because the writer was faster than the preparation. Without that room a trim could not be journaled, and nothing
+    /// would ever make any.
+    pub(crate) fn eats_reserve(&self, batch_bytes: u64) -> bool {
+        let near = NEAR_SEGMENTS * u64::from(self.options.segment_bytes) + self.options.fact_reserve_bytes;
+        self.full.is_none()
+            && self.is_reserve_all(batch_bytes)
+            && self.disk.free_bytes().is_ok_and(|free| free < near)
     }
 
     /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone. Stays so until
@@ -354,8 +341,7 @@ impl Journal {
     /// Whether the next segment takes a new file although a checkpoint would free as much: one that is due should not wait.
     pub fn lacks_files(&self) -> bool {
         let kept_bytes: u64 = self.kept_by_facts().map(|s| s.file_bytes).sum();
-        let no_spare = self.spares.is_empty() && self.short_spares.is_empty();
-        no_spare && kept_bytes >= self.options.segment_bytes.into()
+        self.spares.is_empty() && kept_bytes >= self.options.segment_bytes.into()
     }
 
     /// Segments that the next checkpoint frees.
