@@ -70,7 +70,8 @@ impl Observer<String> for EventsFirst {
     }
 }
 
-/// Every node believes that all are up, or, if this is set, that none is.
+/// Every node believes that all are up, or, if this is set, that none is. One more only keeps entries: it has no replica, so nobody
+/// must wait for one.
 struct Everybody {
     down: Arc<AtomicBool>,
 }
@@ -80,13 +81,13 @@ impl Directory for Everybody {
         let up = |n| Candidate {
             node: NodeId(n),
             log: true,
-            sequencer: true,
-            meta: true,
+            sequencer: n <= NODES,
+            meta: n <= NODES,
             draining: false,
             leaving: false,
             alive: !self.down.load(Ordering::Relaxed),
         };
-        (1..=NODES).map(up).collect()
+        (1..=NODES + 1).map(up).collect()
     }
 }
 

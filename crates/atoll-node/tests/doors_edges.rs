@@ -154,3 +154,14 @@ async fn metrics_are_served_over_http_and_nothing_else_is() {
     assert!(ask("GET /").await.unwrap().starts_with("HTTP/1.1 404"));
     assert!(ask("POST /metrics").await.unwrap().starts_with("HTTP/1.1 405"));
 }
+
+/// What a stranger writes there, no replica can apply; what is trimmed there and in no store is lost.
+#[tokio::test]
+async fn the_log_of_the_database_is_not_written_or_trimmed_by_clients() {
+    let client = client(door(None).await, None);
+    let log = client.log(atoll_node::database::LOG).unwrap();
+    let refused = log.append("x").await.unwrap_err();
+    assert_eq!(refused.failure().reason, Reason::Refused, "{refused}");
+    let refused = log.trim(1).await.unwrap_err();
+    assert_eq!(refused.failure().reason, Reason::Refused, "{refused}");
+}

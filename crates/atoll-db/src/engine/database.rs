@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::{Directory, Env, Ticket};
-use atoll_log::VirtualLog;
+use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
+use atoll_log::{LogPos, VirtualLog};
 
 use super::applier::Applier;
 use super::commit::{Aside, Committer, Here};
@@ -55,6 +55,15 @@ pub struct Cluster {
     pub directory: Arc<dyn Directory>,
     /// Where the replica's role, which answers the others, finds it.
     pub shelf: Shelf,
+}
+
+impl Cluster {
+    /// The other members that have a replica, up or not. One that only keeps entries has none: who asks it, or waits for it, gets nothing.
+    pub(crate) fn peers(&self, me: NodeId) -> Vec<Candidate> {
+        let mut members = self.directory.candidates();
+        members.retain(|c| c.node != me && (c.meta || c.sequencer));
+        members
+    }
 }
 
 impl fmt::Debug for Ground {
@@ -138,6 +147,15 @@ impl Database {
         self.core.health()
     }
 
+    /// What the store of this replica holds on its disk, so that the log may lose it, given that the disk stays: all below. Zero if the
+    /// state is in memory.
+    pub fn held_below(&self) -> LogPos {
+        match self.core.published().layers.base.is_in_memory() {
+            true => LogPos::ZERO,
+            false => self.core.health().durable_below,
+        }
+    }
+
     /// Hashes of the state of this replica, see [`Engine::hashes`].
     pub fn hashes(&self) -> Vec<HashAt> {
         self.core.samples()
@@ -174,7 +192,7 @@ impl Database {
             env: self.to.env.clone(),
             core: self.core.clone(),
             log: self.to.log.clone(),
-            directory: cluster.directory.clone(),
+            cluster: cluster.clone(),
             commit: self.committing(),
             threads,
             options: self.options.clone(),

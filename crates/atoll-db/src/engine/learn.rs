@@ -125,9 +125,8 @@ impl Database {
     /// The other replicas that are believed to be up.
     fn peers(&self) -> Vec<NodeId> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
-        let me = self.to.env.node();
-        let candidates = cluster.directory.candidates().into_iter();
-        candidates.filter(|c| c.alive && c.node != me).map(|c| c.node).collect()
+        let peers = cluster.peers(self.to.env.node()).into_iter();
+        peers.filter(|c| c.alive).map(|c| c.node).collect()
     }
 
     async fn refill_from(&self, peer: NodeId, at_least: LogPos) -> Result<LogPos, String> {

@@ -4,21 +4,28 @@
 //! sync of the device waits meanwhile, those of the journal too: a second and more. So each of the store's files has a second name, in a
 //! folder aside. Once the store has removed its own, which it does when nobody reads the file any more, the file is cut off from its end,
 //! and goes.
+//!
+//! What waits there is bounded: a tenth of it goes each second, in larger pieces where syncs are slow. At most 2 GiB of it are kept back,
+//! none on a disk that says it is full, or that has less room than what waits would give: then files are removed whole at the next look,
+//! since a slow disk is better than a full one. What the store removes between two looks comes on top, and a file that the system refuses
+//! to give up.
 
-use std::collections::BTreeSet;
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // A thread of its own and real time: this is about a real disk.
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirEntry, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// In the folder of the store.
 const FOLDER: &str = "removed";
-/// What a file loses at once.
-const PIECE_BYTES: u64 = 1024 * 1024;
+/// Where the store removes more than 200 MiB a second for long, more would wait.
+const BOUNDS: Bounds = Bounds { piece_bytes: 1024 * 1024, waiting_bytes: 2 * 1024 * 1024 * 1024 };
 /// How often new files are looked for. One that lives shorter is removed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// In this time as much goes as is left at its beginning, or a little less: the more there is, the faster it goes, however fast the store
@@ -26,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const PACE: Duration = Duration::from_secs(10);
 /// Between two pieces, at least.
 const REST: Duration = Duration::from_millis(1);
+/// A file that could not be cut in so many looks, ten seconds, is removed whole, which asks less of the system.
+const LOOKS_BEFORE_WHOLE: u32 = 50;
 
 /// The thread that gives back what the store has removed. It ends when this is dropped, and what is left is left for the next one.
 #[derive(Debug)]
@@ -40,33 +49,10 @@ impl Leftovers {
     /// # Errors
     /// The folder cannot be made or read, or the system gives no thread.
     pub(crate) fn of(store: &Path) -> io::Result<Self> {
-        let mut aside = Aside::open(store)?;
+        let aside = Aside::open(store, BOUNDS)?;
         let (stop, stopped) = channel::<()>();
-        let thread = std::thread::Builder::new().name("leftovers".into()).spawn(move || {
-            let mut left = Vec::new();
-            let mut since_look = LOOK_EVERY;
-            loop {
-                if since_look >= LOOK_EVERY {
-                    since_look = Duration::ZERO;
-                    left = match aside.look() {
-                        Ok(left) => left,
-                        Err(error) => {
-                            tracing::warn!(%error, "files that the store removes go at once, and may hold up syncs");
-                            return;
-                        }
-                    };
-                }
-                let pause = pause_before(left.iter().map(|(_, bytes)| bytes).sum());
-                match stopped.recv_timeout(pause) {
-                    Err(RecvTimeoutError::Timeout) => since_look += pause,
-                    _ => return,
-                }
-                if let Err(error) = aside.cut(&mut left) {
-                    tracing::warn!(%error, "a file that the store has removed stays for now");
-                    left.clear();
-                }
-            }
-        })?;
+        let thread =
+            std::thread::Builder::new().name("leftovers".into()).spawn(move || run(aside, &stopped))?;
         Ok(Leftovers { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -81,11 +67,91 @@ impl Drop for Leftovers {
     }
 }
 
-fn pause_before(left_bytes: u64) -> Duration {
-    match u32::try_from(left_bytes.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX) {
-        0 => LOOK_EVERY,
-        pieces => (PACE / pieces).clamp(REST, LOOK_EVERY),
+/// No error ends it: a file with a second name keeps its bytes for as long as nobody cuts it.
+fn run(mut aside: Aside, stopped: &Receiver<()>) {
+    let mut look = Look::default();
+    let mut next_look = Instant::now();
+    let mut last_cut = Instant::now();
+    let mut warned = false;
+    loop {
+        if Instant::now() >= next_look {
+            look = aside.look();
+            next_look = Instant::now() + LOOK_EVERY;
+            match look.error.take() {
+                Some(error) if !warned => {
+                    tracing::warn!(%error, "some files that the store removes go at once, and may hold up syncs, or stay for now");
+                    warned = true;
+                }
+                None if warned => {
+                    tracing::info!("files that the store removes go a piece at a time again");
+                    warned = false;
+                }
+                _ => {}
+            }
+        }
+        let pause = aside.bounds.pause(look.bytes());
+        let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) else { return };
+        let piece = aside.bounds.piece(look.bytes(), last_cut.elapsed());
+        last_cut = Instant::now();
+        aside.cut(&mut look, piece);
     }
+}
+
+/// What a disk has to bear. Tests pass smaller ones.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// What goes at once while little is left, or the disk is fast: the larger a piece, the longer other syncs wait for it.
+    piece_bytes: u64,
+    /// So much may wait for its turn. What is beyond goes in whole files.
+    waiting_bytes: u64,
+}
+
+impl Bounds {
+    fn pause(self, left_bytes: u64) -> Duration {
+        match u32::try_from(left_bytes.div_ceil(self.piece_bytes)).unwrap_or(u32::MAX) {
+            0 => LOOK_EVERY,
+            pieces => (PACE / pieces).clamp(REST, LOOK_EVERY),
+        }
+    }
+
+    /// As much as the pace asks for the time since the last piece, in which that one was synced, too. One long wait, for whatever reason,
+    /// is not made up for: a huge piece would be the next one.
+    fn piece(self, left_bytes: u64, since_last: Duration) -> u64 {
+        let due = u128::from(left_bytes) * since_last.min(LOOK_EVERY).as_nanos() / PACE.as_nanos();
+        u64::try_from(due).unwrap_or(u64::MAX).max(self.piece_bytes)
+    }
+}
+
+/// What a look has found.
+#[derive(Debug, Default)]
+struct Look {
+    /// Files that only have their second name any more, with their lengths.
+    left: Vec<(OsString, u64)>,
+    /// The first thing that went wrong. What it was about is skipped until the next look.
+    error: Option<io::Error>,
+    /// The disk has said so: what waits is worth more to others.
+    is_full: bool,
+}
+
+impl Look {
+    fn bytes(&self) -> u64 {
+        self.left.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The result, or nothing and a note of the error. The store removes files meanwhile: what is not there is no error.
+    fn pass<T: Default>(&mut self, result: io::Result<T>) -> T {
+        result.unwrap_or_else(|error| {
+            if error.kind() != ErrorKind::NotFound {
+                self.is_full |= says_full(&error);
+                self.error.get_or_insert(error);
+            }
+            T::default()
+        })
+    }
+}
+
+fn says_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// The folder of second names.
@@ -93,14 +159,28 @@ struct Aside {
     store: PathBuf,
     folder: PathBuf,
     names: BTreeSet<OsString>,
+    bounds: Bounds,
+    /// Files that nobody has any more, but that cannot be cut, and in how many looks that was so. They are kept from the others, which
+    /// would wait for them.
+    stuck: BTreeMap<OsString, u32>,
+    /// The file system says how many names a file has. Where it does not, second names are no use.
+    counts_names: bool,
+    /// Of the disk, for those without privileges.
+    free_bytes: fn(&Path) -> Option<u64>,
+}
+
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 impl Aside {
-    fn open(store: &Path) -> io::Result<Self> {
+    fn open(store: &Path, bounds: Bounds) -> io::Result<Self> {
         let folder = store.join(FOLDER);
         fs::create_dir_all(&folder)?;
         let names = entries(&folder)?.iter().map(DirEntry::file_name).collect();
-        let mut aside = Aside { store: store.to_owned(), folder, names };
+        let (store, stuck) = (store.to_owned(), BTreeMap::new());
+        let mut aside = Aside { store, folder, names, bounds, stuck, counts_names: true, free_bytes };
         // Whatever else lies here is not ours to remove.
         aside.names = aside.names.iter().filter(|name| aside.first_name(name).is_some()).cloned().collect();
         Ok(aside)
@@ -118,27 +198,62 @@ impl Aside {
         both.then(|| self.store.join("keyspaces").join(tree).join("tables").join(table))
     }
 
-    /// Gives second names to new files; those that have no other any more, with their lengths.
-    fn look(&mut self) -> io::Result<Vec<(OsString, u64)>> {
-        for file in entries(&self.store)? {
-            self.name(file.file_name())?;
+    /// Gives second names to new files; those that have no other any more. What fails is tried again at the next look.
+    fn look(&mut self) -> Look {
+        let mut look = Look::default();
+        for name in self.in_store(&mut look) {
+            let named = self.name(name);
+            look.pass(named);
         }
-        for keyspace in entries(&self.store.join("keyspaces"))? {
-            for file in entries(&keyspace.path().join("tables"))? {
+        if !self.counts_names {
+            self.let_go(&mut look);
+            return look;
+        }
+        let mut gone = Vec::new();
+        for name in &self.names {
+            match self.bytes_left(name) {
+                Ok(Some(bytes)) => look.left.push((name.clone(), bytes)),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => gone.push(name.clone()),
+                Err(error) => look.pass(Err(error)),
+            }
+        }
+        if !gone.is_empty() {
+            for name in gone {
+                self.forget(&name);
+            }
+            // Whoever removed them may have removed the folder, too, and nothing would ever get a second name again.
+            look.pass(fs::create_dir_all(&self.folder));
+        }
+        // Less room than what waits would give.
+        look.is_full |= (self.free_bytes)(&self.folder).is_some_and(|free| free < look.bytes());
+        let (stuck, left) = look.left.into_iter().partition(|(name, _)| self.stuck.contains_key(name));
+        look.left = left;
+        for (name, bytes) in stuck {
+            let rest = bytes.saturating_sub(self.bounds.piece_bytes);
+            self.shorten(name, rest, &mut look);
+        }
+        look
+    }
+
+    /// The second names, given or not, of all that the store has, and of whatever else lies there.
+    fn in_store(&self, look: &mut Look) -> Vec<OsString> {
+        let mut names: Vec<_> = look.pass(entries(&self.store)).iter().map(DirEntry::file_name).collect();
+        for keyspace in look.pass(entries(&self.store.join("keyspaces"))) {
+            for file in look.pass(entries(&keyspace.path().join("tables"))) {
                 let mut name = keyspace.file_name();
                 name.push("-");
                 name.push(file.file_name());
-                self.name(name)?;
+                names.push(name);
             }
         }
-        let mut left = Vec::new();
-        for name in &self.names {
-            let meta = fs::symlink_metadata(self.folder.join(name))?;
-            if meta.nlink() == 1 && !self.is_stored(name, &meta)? {
-                left.push((name.clone(), meta.len()));
-            }
-        }
-        Ok(left)
+        names
+    }
+
+    /// The length of a file that the store does not have any more.
+    fn bytes_left(&self, name: &OsStr) -> io::Result<Option<u64>> {
+        let meta = fs::symlink_metadata(self.folder.join(name))?;
+        Ok((meta.nlink() == 1 && !self.is_stored(name, &meta)?).then_some(meta.len()))
     }
 
     /// Whether the store has this very file. The number of its names says so, too, where the file system counts right: nothing
@@ -154,42 +269,76 @@ impl Aside {
 
     /// Gives a file its second name, if it is one to have such and has none.
     fn name(&mut self, name: OsString) -> io::Result<()> {
-        let Some(first) = self.first_name(&name).filter(|_| !self.names.contains(&name)) else {
+        let Some(first) = self.first_name(&name).filter(|_| self.counts_names && !self.names.contains(&name))
+        else {
             return Ok(());
         };
         let second = self.folder.join(&name);
-        match fs::hard_link(&first, &second) {
-            Ok(()) if fs::symlink_metadata(&second)?.nlink() < 2 && first.exists() => {
-                fs::remove_file(&second)?;
-                Err(io::Error::new(
-                    ErrorKind::Unsupported,
-                    "the file system does not count the names of a file",
-                ))
-            }
-            Ok(()) => {
-                self.names.insert(name);
-                Ok(())
-            }
-            // The store was faster.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+        // Not found: the store was faster.
+        fs::hard_link(&first, &second)?;
+        // Whatever comes now, the name is there.
+        self.names.insert(name.clone());
+        let meta = fs::symlink_metadata(&second)?;
+        self.counts_names = meta.nlink() >= 2 || !self.is_stored(&name, &meta)?;
+        Ok(())
+    }
+
+    /// Removes all second names: each is one more that keeps its file's bytes, and nobody can tell when to cut it. What the store has
+    /// stays by its own name.
+    fn let_go(&mut self, look: &mut Look) {
+        for name in self.names.clone() {
+            self.shorten(name, 0, look);
+        }
+        let unsupported = "the file system does not count the names of a file";
+        look.pass(Err(io::Error::new(ErrorKind::Unsupported, unsupported)))
+    }
+
+    /// Takes a piece off the last files, or whole ones while too much waits.
+    fn cut(&mut self, look: &mut Look, piece: u64) {
+        let waiting_bytes = if look.is_full { 0 } else { self.bounds.waiting_bytes };
+        let beyond = look.bytes().saturating_sub(waiting_bytes);
+        let mut due = if beyond > 0 { beyond } else { piece };
+        while due > 0
+            && let Some((name, bytes)) = look.left.pop()
+        {
+            let rest = if beyond > 0 { 0 } else { bytes.saturating_sub(due) };
+            due = due.saturating_sub(bytes);
+            self.shorten(name, rest, look);
         }
     }
 
-    /// Takes a piece off the last file, or removes what is left of it. Synced, so that the file system does not put the pieces together.
-    fn cut(&mut self, left: &mut Vec<(OsString, u64)>) -> io::Result<()> {
-        let Some((name, bytes)) = left.last_mut() else { return Ok(()) };
-        let path = self.folder.join(&*name);
-        *bytes = bytes.saturating_sub(PIECE_BYTES);
-        if *bytes > 0 {
-            let file = OpenOptions::new().write(true).open(path)?;
-            file.set_len(*bytes)?;
-            return file.sync_data();
+    /// Leaves so much of a file, or nothing. Synced, so that the file system does not put the pieces together.
+    fn shorten(&mut self, name: OsString, rest: u64, look: &mut Look) {
+        let path = self.folder.join(&name);
+        let failures = self.stuck.get(&name).copied().unwrap_or(0);
+        let rest = if failures < LOOKS_BEFORE_WHOLE { rest } else { 0 };
+        let done = match rest {
+            0 => fs::remove_file(&path),
+            _ => OpenOptions::new().write(true).open(&path).and_then(|file| {
+                file.set_len(rest)?;
+                file.sync_data()
+            }),
+        };
+        match done {
+            Ok(()) if rest > 0 => {
+                self.stuck.remove(&name);
+                look.left.push((name, rest));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                look.is_full |= says_full(&error);
+                // Not again each time that it is tried.
+                if failures == 0 {
+                    tracing::warn!(file = %path.display(), %error, "a file that the store has removed stays for now");
+                }
+                self.stuck.insert(name, failures.saturating_add(1));
+            }
+            _ => self.forget(&name),
         }
-        fs::remove_file(path)?;
-        self.names.remove(&*name);
-        left.pop();
-        Ok(())
+    }
+
+    fn forget(&mut self, name: &OsStr) {
+        self.names.remove(name);
+        self.stuck.remove(name);
     }
 }
 
@@ -205,73 +354,5 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    const MIB: usize = 1024 * 1024;
-
-    fn bytes_in(folder: &Path) -> Vec<(OsString, u64)> {
-        let mut found: Vec<_> =
-            entries(folder).unwrap().iter().map(|e| (e.file_name(), e.metadata().unwrap().len())).collect();
-        found.sort();
-        found
-    }
-
-    #[test]
-    fn a_file_goes_in_pieces_once_the_store_has_removed_it_and_never_before() {
-        let dir = tempfile::tempdir().unwrap();
-        let tables = dir.path().join("keyspaces/0/tables");
-        fs::create_dir_all(&tables).unwrap();
-        fs::write(tables.join("7"), vec![1; 3 * MIB]).unwrap();
-        fs::write(dir.path().join("0.jnl"), vec![2; MIB]).unwrap();
-        fs::write(dir.path().join("version"), b"3").unwrap();
-        let mut aside = Aside::open(dir.path()).unwrap();
-        assert_eq!(aside.look().unwrap(), [], "the store has them all");
-        let all = [("0-7".into(), 3 * MIB as u64), ("0.jnl".into(), MIB as u64)];
-        assert_eq!(bytes_in(&aside.folder), all);
-        fs::remove_file(tables.join("7")).unwrap();
-        let mut left = aside.look().unwrap();
-        assert_eq!(left, [("0-7".into(), 3 * MIB as u64)]);
-        aside.cut(&mut left).unwrap();
-        assert_eq!(left, [("0-7".into(), 2 * MIB as u64)]);
-
-        // The next life finds a part, and another file by the same name, which waits for its turn; and one that is nobody's.
-        fs::write(tables.join("7"), b"new").unwrap();
-        fs::write(aside.folder.join("7"), b"a stranger").unwrap();
-        let mut aside = Aside::open(dir.path()).unwrap();
-        let mut left = aside.look().unwrap();
-        assert_eq!(left, [("0-7".into(), 2 * MIB as u64)]);
-        while !left.is_empty() {
-            aside.cut(&mut left).unwrap();
-        }
-        assert_eq!(fs::read(tables.join("7")).unwrap(), b"new");
-        assert_eq!(aside.look().unwrap(), []);
-        let all = [("0-7".into(), 3), ("0.jnl".into(), MIB as u64), ("7".into(), 10)];
-        assert_eq!(bytes_in(&aside.folder), all);
-    }
-
-    /// As some file systems do for all of their files.
-    #[test]
-    fn a_file_that_the_store_has_is_not_cut_whatever_the_count_of_its_names() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("3.jnl"), b"in use").unwrap();
-        let mut aside = Aside::open(dir.path()).unwrap();
-        assert_eq!(aside.look().unwrap(), []);
-        let name = OsStr::new("3.jnl");
-        let meta = fs::symlink_metadata(aside.folder.join(name)).unwrap();
-        assert!(aside.is_stored(name, &meta).unwrap());
-        let other = fs::symlink_metadata(dir.path()).unwrap();
-        assert!(!aside.is_stored(name, &other).unwrap());
-        fs::remove_file(dir.path().join("3.jnl")).unwrap();
-        assert!(!aside.is_stored(name, &meta).unwrap());
-    }
-
-    #[test]
-    fn the_more_is_left_the_faster_it_goes() {
-        assert_eq!(pause_before(0), LOOK_EVERY);
-        assert_eq!(pause_before(1), LOOK_EVERY);
-        assert_eq!(pause_before(1000 * PIECE_BYTES), PACE / 1000);
-        assert_eq!(pause_before(u64::MAX), REST);
-    }
-}
+#[path = "leftovers_test.rs"]
+mod tests;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::testing::hit;
-use atoll_core::{Directory, Env, NodeId};
+use atoll_core::{Env, NodeId};
 use atoll_log::{LogPos, VirtualLog};
 
 use super::message::{AskReplica, ReplicaTold};
 use super::scrub::scrub;
-use crate::engine::{Core, Divergence, Options};
+use crate::engine::{Cluster, Core, Divergence, Options};
 use crate::replica::HashAt;
 
 /// Longest wait for the answers.
@@ -27,7 +27,7 @@ pub(crate) struct Patrol {
     pub(crate) env: Env,
     pub(crate) core: Arc<Core>,
     pub(crate) log: Arc<VirtualLog>,
-    pub(crate) directory: Arc<dyn Directory>,
+    pub(crate) cluster: Cluster,
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
     pub(crate) threads: bool,
     pub(crate) options: Options,
@@ -54,9 +54,8 @@ impl Patrol {
 
     /// What the replicas that are believed to be up say: None of one that did not answer.
     async fn ask(&self) -> BTreeMap<NodeId, Option<ReplicaTold>> {
-        let me = self.env.node();
-        let up = |c: &atoll_core::Candidate| c.alive && c.node != me;
-        let peers: Vec<NodeId> = self.directory.candidates().into_iter().filter(up).map(|c| c.node).collect();
+        let peers = self.cluster.peers(self.env.node()).into_iter();
+        let peers: Vec<NodeId> = peers.filter(|c| c.alive).map(|c| c.node).collect();
         let until = self.env.now().after(ANSWERS_WITHIN);
         let mut told: BTreeMap<_, _> = peers.iter().map(|n| (*n, None)).collect();
         for (node, answer) in self.env.gather(&peers, AskReplica {}, until, |_| false).await.into_ok() {
@@ -101,10 +100,8 @@ impl Patrol {
         }
         let base = self.core.published().layers.base.clone();
         let found = scrub(&self.env, base, self.threads).await;
-        let me = self.env.node();
-        let others = self.directory.candidates().iter().any(|c| c.node != me);
         // Alone it has nobody to be refilled from.
-        self.core.scrubbed(found, others);
+        self.core.scrubbed(found, !self.cluster.peers(self.env.node()).is_empty());
     }
 
     async fn trim(&self, told: &BTreeMap<NodeId, Option<ReplicaTold>>) {

@@ -91,7 +91,38 @@ impl Shared {
     /// The same, created if there is none.
     pub(super) async fn log_for_append(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
         check_name(name)?;
+        if name == crate::database::LOG {
+            let next = "use another log, or the database's doors";
+            return Err(Refusal::no(
+                Reason::Refused,
+                "this log is the database's: only its replicas append to it",
+                next,
+            ));
+        }
         self.backend.log_for_append(name).await
+    }
+
+    /// Whether a log may lose what is below a position: of the database's, only what a store has on its disk. The rest is nowhere else.
+    fn check_trim(&self, name: &str, to: LogPos) -> Result<(), Refusal> {
+        if name != crate::database::LOG {
+            return Ok(());
+        }
+        let Some(database) = self.backend.database() else {
+            let next = "ask a node with the role meta or sequencer";
+            return Err(Refusal::no(
+                Reason::Refused,
+                "this log is the database's, and no replica is open here",
+                next,
+            ));
+        };
+        let held_below = database.held_below();
+        if to <= held_below {
+            return Ok(());
+        }
+        let message = format!(
+            "this log is the database's, and only what is below {held_below} is in the store of this node, too"
+        );
+        Err(Refusal::no(Reason::Refused, message, "its replicas trim it themselves"))
     }
 }
 
@@ -229,6 +260,7 @@ impl LogService for Door {
     async fn trim(&self, request: Request<proto::TrimRequest>) -> Result<Response<proto::TrimReply>, Status> {
         let request = request.into_inner();
         let log = self.shared.log(&request.log)?;
+        self.shared.check_trim(&request.log, LogPos(request.to))?;
         answer(log.trim(LogPos(request.to))).await?;
         Ok(Response::new(proto::TrimReply {}))
     }
