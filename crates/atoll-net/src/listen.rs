@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "refusing to listen on {address} without TLS: other machines could reach it; configure TLS, listen on a loopback \
-     address, or set allow_plaintext_beyond_loopback"
+     address, or set listen_beyond_loopback_without_tls"
 )]
 pub struct ListenRefused {
     /// The address asked for.

@@ -20,6 +20,8 @@ pub const NODES: u32 = 3;
 /// Where free ports are looked for: below the ports that systems give to outgoing connections, which could take one
 /// while its node is down.
 const FREE_PORTS: std::ops::Range<u16> = 10_000..30_000;
+/// Between two places where a free cluster may begin.
+const SLOT_PORTS: u16 = 50;
 /// Name of the lock file in the data folder.
 const LOCK: &str = "dev.lock";
 /// Name of a node's configuration in its folder.
@@ -297,13 +299,14 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
 }
 
 /// A base whose ports are all free now. Processes, and calls within one, begin at different places: two that start
-/// together must not find the same.
+/// together must not find the same. Places are as far apart whatever the number of nodes is, or the ports of a small cluster could lie
+/// between those of a large one that starts with it.
 fn free_base(nodes: u32) -> Option<u16> {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let width = door(0, nodes + 1, 0)?;
-    let slots = (FREE_PORTS.end - FREE_PORTS.start) / width;
+    let slots = (FREE_PORTS.end - FREE_PORTS.start).checked_sub(width)? / SLOT_PORTS;
     let place = std::process::id().wrapping_mul(31).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
-    let first = u16::try_from(place % u32::from(slots)).ok()?;
+    let first = u16::try_from(place % u32::from(slots.max(1))).ok()?;
     let free = |base: u16| {
         (1..=nodes).all(|id| {
             (1..=5).all(|which| {
@@ -311,7 +314,7 @@ fn free_base(nodes: u32) -> Option<u16> {
             })
         })
     };
-    (0..slots).map(|i| FREE_PORTS.start + (first + i) % slots * width).find(|base| free(*base))
+    (0..slots).map(|i| FREE_PORTS.start + (first + i) % slots * SLOT_PORTS).find(|base| free(*base))
 }
 
 fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {

@@ -98,14 +98,16 @@ pub struct Dev {
 impl Dev {
     /// Starts it and waits until its cluster answers.
     pub fn start(folder: &Path, args: &[&str]) -> Self {
-        let out = fs::File::create(folder.join("output")).unwrap();
+        let output = folder.join("output");
+        let out = fs::File::create(&output).unwrap();
         let data = folder.join("cluster");
         let mut command = atoll();
         command.args(["dev", "--base-port", "0", "--data"]).arg(&data).args(args);
         let process = Process::start(command.stdout(out.try_clone().unwrap()).stderr(out));
         let mut dev = Dev { process, folder: data };
         wait_for("the cluster answers", || {
-            assert_eq!(dev.process.0.try_wait().unwrap(), None, "atoll dev ended early");
+            let ended = dev.process.0.try_wait().unwrap();
+            assert_eq!(ended, None, "atoll dev ended early: {}", fs::read_to_string(&output).unwrap());
             // The file of a supervisor that was killed may still be there: the new one is named in it.
             let text = fs::read_to_string(dev.folder.join("dev.json")).ok()?;
             let state: Value = serde_json::from_str(&text).unwrap();
