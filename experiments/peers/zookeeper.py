@@ -48,7 +48,7 @@ def named(row):
 
 def atoll(args, wanted):
     """One fresh cluster for each kind of workload."""
-    seconds = f"{args.seconds}s"
+    seconds, warm = f"{args.seconds}s", f"{args.warm}s"
 
     def loaded(nodes, *flags):
         rows = peers.load(args.rig, "zookeeper", "atoll", addresses(nodes), "-pids", pids(nodes), *flags)
@@ -62,7 +62,7 @@ def atoll(args, wanted):
         with peers.cluster(args.bin, args.folder, "--state", args.state) as (nodes, _):
             for number, flags in enumerate(runs):
                 preload = "no" if number else "auto"
-                yield from loaded(nodes, *flags, "-secs", seconds, "-preload", preload)
+                yield from loaded(nodes, *flags, "-secs", seconds, "-warm", warm, "-preload", preload)
 
 
 def atoll_killed(args):
@@ -84,7 +84,7 @@ def zookeeper(args, wanted):
     """Fresh clusters of ZooKeeper, measured by the rig with all depths or reads of a workload."""
     for workload in ("w1", "w2"):
         if any(name.startswith(workload) for name in wanted):
-            rows = peers.run(args.rig, "zookeeper", workload, "-secs", f"{args.seconds}s")
+            rows = peers.run(args.rig, "zookeeper", workload, "-secs", f"{args.seconds}s", "-warm", f"{args.warm}s")
             yield from (row for row in map(named, rows) if row["name"] in wanted)
 
 
@@ -153,6 +153,7 @@ def main():
     parser.add_argument("--bin", default=str(peers.ROOT / "target" / "release" / "atoll"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--warm", type=int, default=2, help="seconds of load before each measurement: a fresh JVM compiles for longer")
     parser.add_argument("--workloads", default=",".join(WANTED), help="comma-separated; or w3, or sweep")
     parser.add_argument("--state", choices=("disk", "memory"), default="disk", help="where Atoll has its state")
     parser.add_argument("--kills", type=int, default=W3_ROUNDS, help="how often w3 is run")
