@@ -107,6 +107,13 @@ fn no_segment_is_begun_that_does_not_fit() {
     let job = journal.needs_segment().unwrap();
     journal.prepared(job.run()).unwrap();
     assert_eq!(journal.stats().ready_segments, 1);
+    // A disk that has none left, or does not tell, is tried.
+    let disk = MemDisk::new();
+    let mut journal = open(&disk, &JournalOptions::small(STORAGE));
+    disk.set_capacity(Some(disk.used_bytes()));
+    let job = journal.needs_segment().unwrap();
+    journal.prepared(job.run()).unwrap();
+    assert_eq!(journal.stats().ready_segments, 0);
 }
 
 /// A short file that is used again is no sign of room: entries would be taken and refused in turn.

@@ -203,7 +203,8 @@ impl Journal {
                 full.asks += 1;
                 room && (free > full.free_bytes || full.asks >= full.patience)
             }
-            None if room => true,
+            // With nothing left, or where the system does not tell, a trial costs nothing and says more.
+            None if room || free == 0 => true,
             None => {
                 self.found_full(false);
                 false
