@@ -244,6 +244,8 @@ public class CuratorCheck {
         List<CuratorFramework> clients = bench.clients(3);
         DistributedBarrier barrier = new DistributedBarrier(clients.get(0), bench.root + "/barrier");
         barrier.setBarrier();
+        // Another client's: its server may not have it yet.
+        synced(clients.get(1), bench.root);
         need(!new DistributedBarrier(clients.get(1), bench.root + "/barrier").waitOnBarrier(100, TimeUnit.MILLISECONDS), "a barrier that stands");
         barrier.removeBarrier();
         need(new DistributedBarrier(clients.get(1), bench.root + "/barrier").waitOnBarrier(WITHIN_S, TimeUnit.SECONDS), "a barrier that is gone");
