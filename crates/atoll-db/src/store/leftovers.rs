@@ -61,7 +61,7 @@ impl Drop for Leftovers {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has told already why it ended.
+            // No error ends it, and a panic was told when it happened.
             let _ = thread.join();
         }
     }
