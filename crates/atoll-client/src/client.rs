@@ -13,7 +13,7 @@ use crate::proto::chain_service_client::ChainServiceClient;
 use crate::proto::cluster_service_client::ClusterServiceClient;
 use crate::proto::database_service_client::DatabaseServiceClient;
 use crate::proto::log_service_client::LogServiceClient;
-use crate::proto::{self, Chain, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
+use crate::proto::{self, Chain, LevelsReply, LogletSpec, NodeInfo, NodeReply, Reason, StatusReply};
 use crate::tables::Tables;
 use crate::{is_log_name, log_name_hint};
 
@@ -191,6 +191,24 @@ impl Client {
         self.connections
             .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
                 ClusterServiceClient::new(channel).node_remove(proto::NodeRemoveRequest { id }).await
+            })
+            .await
+    }
+
+    /// The feature level of the cluster, and what the programs of its members read.
+    pub async fn levels(&self) -> Result<LevelsReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
+                ClusterServiceClient::new(channel).levels(proto::LevelsRequest {}).await
+            })
+            .await
+    }
+
+    /// Raises the feature level to `to`, or to the highest that all members read. Idempotent.
+    pub async fn upgrade(&self, to: Option<u32>) -> Result<LevelsReply, Error> {
+        self.connections
+            .call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| async move {
+                ClusterServiceClient::new(channel).upgrade(proto::UpgradeRequest { to }).await
             })
             .await
     }

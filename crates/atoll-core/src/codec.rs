@@ -43,6 +43,9 @@ pub enum DecodeError {
         /// The kind in the frame.
         got: u16,
     },
+    /// What follows was written at a feature level that this program does not read.
+    #[error(transparent)]
+    Level(#[from] crate::level::LevelError),
 }
 
 /// Reads values off the front of some bytes, without copying payloads.

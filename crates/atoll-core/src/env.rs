@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::codec::DecodeError;
 use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
+use crate::level::Levels;
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
 
 crate::message! {
@@ -158,6 +159,7 @@ pub(crate) struct State {
 pub(crate) struct Inner {
     node: NodeId,
     incarnation: Incarnation,
+    levels: Levels,
     pub(crate) state: Mutex<State>,
     pub(crate) ready: Arc<Ready>,
 }
@@ -186,10 +188,11 @@ impl std::fmt::Debug for Env {
 }
 
 impl Env {
-    pub(crate) fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
+    pub(crate) fn new(node: NodeId, incarnation: Incarnation, seed: u64, levels: Levels) -> Self {
         Env(Arc::new(Inner {
             node,
             incarnation,
+            levels,
             ready: Arc::new(Ready { queue: Mutex::new(VecDeque::new()), host: Mutex::new(None) }),
             state: Mutex::new(State {
                 now: Tick(0),
@@ -222,6 +225,11 @@ impl Env {
     /// This life of this node.
     pub fn incarnation(&self) -> Incarnation {
         self.0.incarnation
+    }
+
+    /// The feature levels: what this node may write.
+    pub fn levels(&self) -> &Levels {
+        &self.0.levels
     }
 
     /// The time of the current turn, on this node's clock.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Decode, DecodeError, Encode};
+use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::ids::{NodeId, RoleKind};
 
 /// Longest head of a frame, in bytes. Heads hold positions, configurations and registers' values.
@@ -102,12 +102,12 @@ pub trait Message: Encode + Decode + Send + 'static {
         Frame { kind: Self::KIND, target, head: self.to_bytes(), payloads }
     }
 
-    /// Reads a frame of this kind.
+    /// Reads a frame of this kind. Bytes behind its fields are fields of a later version, and left alone (X28).
     fn from_frame(frame: Frame) -> Result<Self, DecodeError> {
         if frame.kind != Self::KIND {
             return Err(DecodeError::WrongKind { expected: Self::NAME, got: frame.kind });
         }
-        let mut message = Self::from_bytes(frame.head)?;
+        let mut message = Self::decode(&mut Reader::new(frame.head))?;
         message.put_payloads(frame.payloads)?;
         Ok(message)
     }

@@ -71,6 +71,8 @@ pub mod roles {
     pub const GOSSIP: RoleKind = RoleKind(7);
     /// A replica of the database, for its peers.
     pub const REPLICA: RoleKind = RoleKind(8);
+    /// Feature levels: keeps the active one.
+    pub const LEVELS: RoleKind = RoleKind(9);
 }
 
 /// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.

@@ -7,6 +7,7 @@
 //! | `codec.rs`, `frame.rs` | bytes and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `role.rs` | a server role and its effects |
 //! | `env.rs` | a procedure's view of the world: time, randomness, calls |
+//! | `level.rs` | what all members can read, and so what a node may write |
 //! | `member.rs` | who a node is; the members as a node sees them |
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
@@ -16,6 +17,7 @@ pub mod codec;
 pub mod env;
 pub mod frame;
 pub mod ids;
+pub mod level;
 pub mod member;
 pub mod node_core;
 pub mod role;
@@ -26,6 +28,7 @@ pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
 pub use frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
 pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
+pub use level::{Level, LevelError, LevelRange, Levels};
 pub use member::{Candidate, Directory, Identify, Identity};
 pub use node_core::{Checkpoint, Fetch, JournalBatch, NodeCore, Outputs, RecoverError};
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};

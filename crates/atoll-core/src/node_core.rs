@@ -14,6 +14,7 @@ use crate::codec::DecodeError;
 use crate::env::{Env, Link, Refused, Spawned, TaskId, TaskWaker};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
+use crate::level::{LevelRange, Levels};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
 use crate::testing::{Mutant, mutant};
 use crate::ticket::BoxFuture;
@@ -106,8 +107,13 @@ impl NodeCore {
     /// A node with an empty journal, or one whose roles are about to be fed by [`NodeCore::recover_record`]. `seed` is all its
     /// randomness.
     pub fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
+        Self::with_levels(node, incarnation, seed, Levels::new(LevelRange::OURS, true))
+    }
+
+    /// The same with these feature levels.
+    pub fn with_levels(node: NodeId, incarnation: Incarnation, seed: u64, levels: Levels) -> Self {
         NodeCore {
-            env: Env::new(node, incarnation, seed),
+            env: Env::new(node, incarnation, seed, levels),
             roles: BTreeMap::new(),
             touched: Vec::new(),
             flushing: Vec::new(),

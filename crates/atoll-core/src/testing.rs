@@ -6,6 +6,7 @@
 use bytes::Bytes;
 
 use crate::ids::{Incarnation, NodeId};
+use crate::level::Level;
 
 /// A known bug that a test can put in. Each is named after the trap of the protocol file that it falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +45,7 @@ pub enum Mutant {
     VlogV14,
     VlogInstallWithoutSeal,
     VlogRevivedLoglet,
+    LevelsWriteWhatTheyRead,
     DbBarrierWithoutCheck,
     DbCommitAheadOfState,
     DbViewBeforeEvents,
@@ -67,7 +69,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 50] = [
+    pub const ALL: [Mutant; 51] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::NativeT1,
@@ -99,6 +101,7 @@ impl Mutant {
         Mutant::VlogV14,
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
+        Mutant::LevelsWriteWhatTheyRead,
         Mutant::DbBarrierWithoutCheck,
         Mutant::DbCommitAheadOfState,
         Mutant::DbViewBeforeEvents,
@@ -132,6 +135,8 @@ pub struct AppliedCommand {
     pub time_ms: u64,
     /// Its application.
     pub app: u8,
+    /// Version of its format.
+    pub version: u8,
     /// Its bytes.
     pub command: Bytes,
     /// What was answered, and whether it was done.
@@ -267,6 +272,19 @@ pub use on::{
     Place, asserting, hit, mutant, set_mutant, set_mutant_everywhere, show_applied, show_local, take_applied,
     take_local, take_marks, watch_applied, watch_local,
 };
+
+/// Whether what test builds write ahead of the releases is in at this level, see [`Level::NEXT`].
+#[cfg(feature = "testing")]
+pub fn next_level(level: Level) -> bool {
+    level >= Level::NEXT
+}
+
+/// Whether what test builds write ahead of the releases is in at this level: never, outside of tests.
+#[cfg(not(feature = "testing"))]
+#[inline(always)]
+pub fn next_level(_: Level) -> bool {
+    false
+}
 
 /// Whether this known bug is in: never, outside of tests.
 #[cfg(not(feature = "testing"))]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use atoll_core::{Incarnation, NodeId};
+use atoll_core::{Incarnation, Level, NodeId};
 use atoll_log::LogPos;
 use bytes::Bytes;
 
@@ -42,6 +42,8 @@ pub struct ApplyAt {
     /// Milliseconds since the Unix epoch: the proposer's wall clock, or the time of an earlier entry if that was later. It
     /// never goes back along the log. The only time that a command may use.
     pub time_ms: u64,
+    /// Version of the command's format and rules, see [`Application::version_at`].
+    pub version: u8,
 }
 
 /// The command fails, alike on every replica, and changes nothing; the bytes go to the caller.
@@ -61,9 +63,13 @@ pub trait Application: Send + 'static {
     const ID: AppId;
     /// Its name in errors, status and snapshots.
     const NAME: &'static str;
-    /// Version of its command format, sent with every command. A replica with a lower one stops in front of the command and says so,
-    /// instead of misreading it. Raise it only once all nodes run a program that reads it.
-    const VERSION: u8;
+
+    /// Version of its commands' format and rules at a feature level of the cluster; from 1, rising with the level. A proposer writes
+    /// the one of the active level, and it is sent with every command: `apply` goes by [`ApplyAt::version`] and never by a level, which
+    /// nodes learn of at different times. A program that is too old for a version stops in front of the command and says so.
+    fn version_at(_level: Level) -> u8 {
+        1
+    }
 
     /// Applies one command. The answer goes to the proposing caller. On [`Rejected`] the engine undoes what was written to `tx`, and
     /// drops the events.

@@ -1,9 +1,11 @@
 //! A log entry of the database: commands of one proposer, in order.
 //!
-//! Bytes, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each command
+//! Format 1, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each command
 //! `application u8 | version u8 | length u32 | bytes`, back to back. Who and which entry stands in the entry's [`atoll_log::OpId`].
+//! Format 2 is for test builds of [`Level::NEXT`]: the level that it was written at, `u16`, follows the time.
 
-use atoll_core::{Incarnation, NodeId};
+use atoll_core::testing::next_level;
+use atoll_core::{Incarnation, Level, LevelRange, NodeId};
 use atoll_log::LogPos;
 use atoll_log::entry::MAX_ENTRY_BYTES;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -11,13 +13,21 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::application::{AppId, Proposer};
 
 const MAGIC: [u8; 3] = [0xa7, b'd', b'b'];
-/// Format that this program writes, and the highest that it reads.
-pub const FORMAT: u8 = 1;
+const FIRST_FORMAT: u8 = 1;
+const NEXT_FORMAT: u8 = 2;
 const HEADER_BYTES: usize = 32;
 const COMMAND_HEADER_BYTES: usize = 6;
 
+/// What may follow the header in a later format, in bytes.
+const MORE_BYTES: usize = 2;
+
 /// Longest command, in bytes.
-pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - COMMAND_HEADER_BYTES;
+pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - MORE_BYTES - COMMAND_HEADER_BYTES;
+
+/// The format of entries that is written at a level, and the highest that is read by a program whose highest level it is.
+fn format_at(level: Level) -> u8 {
+    if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
+}
 
 /// What an entry says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +63,19 @@ pub(crate) struct EntryBuilder {
 }
 
 impl EntryBuilder {
-    pub(crate) fn new(header: &Header, capacity: usize) -> Self {
-        let mut bytes = BytesMut::with_capacity(HEADER_BYTES + capacity);
+    /// `level`: the active one.
+    pub(crate) fn new(header: &Header, capacity: usize, level: Level) -> Self {
+        let format = format_at(level);
+        let mut bytes = BytesMut::with_capacity(HEADER_BYTES + MORE_BYTES + capacity);
         bytes.put_slice(&MAGIC);
-        bytes.put_u8(FORMAT);
+        bytes.put_u8(format);
         bytes.put_u32_le(header.proposer.node.0);
         bytes.put_u64_le(header.proposer.incarnation.0);
         bytes.put_u64_le(header.since.0);
         bytes.put_u64_le(header.time_ms);
+        if format == NEXT_FORMAT {
+            bytes.put_u16_le(level.0);
+        }
         EntryBuilder { bytes }
     }
 
@@ -84,19 +99,26 @@ impl EntryBuilder {
 }
 
 /// Reads an entry; commands share its buffer.
-pub(crate) fn parse(mut bytes: Bytes) -> Result<(Header, Vec<Command>), Unreadable> {
+pub(crate) fn parse(mut bytes: Bytes, reads: LevelRange) -> Result<(Header, Vec<Command>), Unreadable> {
     if bytes.len() < HEADER_BYTES || bytes[..3] != MAGIC {
         return Err(Unreadable::Foreign);
     }
     bytes.advance(3);
-    match bytes.get_u8() {
-        FORMAT => {}
-        newer if newer > FORMAT => return Err(Unreadable::Newer(newer)),
-        _ => return Err(Unreadable::Foreign),
+    let format = bytes.get_u8();
+    match format {
+        0 => return Err(Unreadable::Foreign),
+        newer if newer > format_at(reads.highest) => return Err(Unreadable::Newer(newer)),
+        _ => {}
     }
     let proposer =
         Proposer { node: NodeId(bytes.get_u32_le()), incarnation: Incarnation(bytes.get_u64_le()) };
     let header = Header { proposer, since: LogPos(bytes.get_u64_le()), time_ms: bytes.get_u64_le() };
+    if format == NEXT_FORMAT {
+        if bytes.len() < MORE_BYTES {
+            return Err(Unreadable::Foreign);
+        }
+        bytes.advance(MORE_BYTES);
+    }
     let mut commands = Vec::new();
     while !bytes.is_empty() {
         if bytes.len() < COMMAND_HEADER_BYTES {
@@ -122,11 +144,11 @@ mod tests {
 
     #[test]
     fn an_entry_reads_back_and_every_cut_is_no_entry() {
-        let mut b = EntryBuilder::new(&header(), 0);
+        let mut b = EntryBuilder::new(&header(), 0, Level::FIRST);
         b.push(AppId(1), 2, b"one");
         b.push(AppId(4), 1, b"");
         let bytes = b.finish();
-        let (got, commands) = parse(bytes.clone()).expect("whole");
+        let (got, commands) = parse(bytes.clone(), LevelRange::OURS).expect("whole");
         assert_eq!(got, header());
         assert_eq!(commands.len(), 2);
         assert_eq!(
@@ -135,15 +157,15 @@ mod tests {
         );
         for n in 0..bytes.len() {
             let whole_commands = n == HEADER_BYTES || n == HEADER_BYTES + COMMAND_HEADER_BYTES + 3;
-            assert_eq!(parse(bytes.slice(..n)).is_err(), !whole_commands, "cut at {n}");
+            assert_eq!(parse(bytes.slice(..n), LevelRange::OURS).is_err(), !whole_commands, "cut at {n}");
         }
     }
 
     #[test]
     fn a_later_format_is_told_from_what_is_foreign() {
-        let mut bytes = EntryBuilder::new(&header(), 0).finish().to_vec();
-        bytes[3] = FORMAT + 1;
-        assert_eq!(parse(bytes.into()), Err(Unreadable::Newer(FORMAT + 1)));
-        assert_eq!(parse(Bytes::from_static(b"hello")), Err(Unreadable::Foreign));
+        let mut bytes = EntryBuilder::new(&header(), 0, Level::FIRST).finish().to_vec();
+        bytes[3] = NEXT_FORMAT + 1;
+        assert_eq!(parse(bytes.into(), LevelRange::OURS), Err(Unreadable::Newer(NEXT_FORMAT + 1)));
+        assert_eq!(parse(Bytes::from_static(b"hello"), LevelRange::OURS), Err(Unreadable::Foreign));
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use atoll_core::Level;
 use atoll_log::LogPos;
 
 use crate::application::{AppId, Application, ApplyAt, Observer, Rejected};
@@ -35,7 +36,7 @@ pub(crate) enum Ended {
 /// An application with its events and its observer.
 pub(crate) trait Hosted: Send {
     fn name(&self) -> &'static str;
-    fn version(&self) -> u8;
+    fn version_at(&self, level: Level) -> u8;
     /// Applies a command. What it wrote before it was rejected or panicked is still there.
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended;
     /// So many events wait to be handed over.
@@ -66,8 +67,8 @@ impl<A: Application> Hosted for Host<A> {
         A::NAME
     }
 
-    fn version(&self) -> u8 {
-        A::VERSION
+    fn version_at(&self, level: Level) -> u8 {
+        A::version_at(level)
     }
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended {

@@ -1,7 +1,7 @@
 //! Chunks of a database's snapshot, and messages between replicas: what decodes is bounded, in key order, and comes back the same.
 
-use atoll_core::Encode;
 use atoll_core::frame::Message;
+use atoll_core::{Encode, Level, LevelRange};
 use atoll_db::LogPos;
 use atoll_db::transfer::{AskReplica, Chunk, ChunkTold, FetchChunk, ReplicaTold};
 use bytes::Bytes;
@@ -32,11 +32,15 @@ pub fn run(input: &[u8]) {
 }
 
 fn chunk(bytes: Vec<u8>) {
-    let Ok(chunk) = Chunk::decode(Bytes::from(bytes)) else { return };
+    let Ok(chunk) = Chunk::decode(Bytes::from(bytes), LevelRange::OURS) else { return };
     let total: usize = chunk.0.iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(total <= MOST_BYTES, "{total} bytes were unpacked");
     assert!(chunk.0.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys out of order were let in");
-    assert_eq!(Chunk::decode(chunk.encode()).as_ref(), Ok(&chunk), "packed anew, it is another chunk");
+    assert_eq!(
+        Chunk::decode(chunk.encode(Level::FIRST), LevelRange::OURS).as_ref(),
+        Ok(&chunk),
+        "packed anew, it is another chunk"
+    );
 }
 
 fn message<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
@@ -57,7 +61,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for chunk in chunks {
         for choice in [0, 1] {
-            seeds.push([&[choice][..], &chunk.encode()].concat());
+            seeds.push([&[choice][..], &chunk.encode(Level::FIRST)].concat());
         }
     }
     let told = ReplicaTold { applied_below: LogPos(9), durable_below: LogPos(7), hashes: Vec::new() };

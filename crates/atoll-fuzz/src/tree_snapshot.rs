@@ -69,7 +69,13 @@ impl Replica {
     /// The zxid, if it was not refused; then the state is as before.
     fn apply(&mut self, command: &Command<'_>) -> Option<i64> {
         self.position += 1;
-        let at = ApplyAt { position: LogPos(self.position), index: 0, proposer: ME, time_ms: self.position };
+        let at = ApplyAt {
+            position: LogPos(self.position),
+            index: 0,
+            proposer: ME,
+            time_ms: self.position,
+            version: 1,
+        };
         self.map.events.clear();
         let before = self.map.clone();
         match apply(&at, &command.to_bytes(), &mut self.map) {

@@ -1,18 +1,20 @@
 //! Who are you: the first words on every connection, in both directions.
 //!
 //! The preamble is the same for ever, so that versions can refuse each other in words: magic (8 bytes), protocol version
-//! (2), what follows (1: 0 hello, 1 refusal), zero (1), length of what follows (4). The dialer says hello and whom it
-//! wants; the other side answers with its own hello, or with a refusal.
+//! (2), what follows (1: 0 hello, 1 refusal), in a hello the highest feature level that the sender reads (1; 0 counts as 1: programs
+//! from before there were levels send it), length of what follows (4). The dialer says hello and whom it wants; the other side
+//! answers with its own hello, or with a refusal.
 
 use std::fmt;
 
-use atoll_core::{Class, Decode, DecodeError, Encode, Incarnation, NodeId, Reader, StorageId};
+use atoll_core::{Class, Decode, DecodeError, Encode, Incarnation, Level, NodeId, Reader, StorageId};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::wire::Limits;
 
-/// Version of frames and messages between nodes. Nodes of different versions refuse each other.
+/// Version of frames between nodes. Nodes of different versions refuse each other, so a rolling upgrade cannot cross a change of it:
+/// new messages, and new fields behind those that a message has, come with a feature level instead ([`atoll_core::level`]).
 pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"ATOLLnet";
@@ -43,6 +45,8 @@ pub(crate) struct Hello {
     pub(crate) identity: Identity,
     pub(crate) class: Class,
     pub(crate) limits: Limits,
+    /// The highest feature level that it reads.
+    pub(crate) highest: Level,
 }
 
 /// Why a node does not take another one.
@@ -62,9 +66,11 @@ pub enum RefusalCode {
     Malformed,
     /// A TLS certificate that is not of the node that shows it.
     Certificate,
+    /// A program that does not read the feature level of the cluster.
+    Level,
 }
 
-const CODES: [(RefusalCode, u16); 7] = [
+const CODES: [(RefusalCode, u16); 8] = [
     (RefusalCode::Version, 1),
     (RefusalCode::Cluster, 2),
     (RefusalCode::WrongNode, 3),
@@ -72,6 +78,7 @@ const CODES: [(RefusalCode, u16); 7] = [
     (RefusalCode::Duplicate, 5),
     (RefusalCode::Malformed, 6),
     (RefusalCode::Certificate, 7),
+    (RefusalCode::Level, 8),
 ];
 
 /// A refusal, in words for an operator.
@@ -127,7 +134,7 @@ impl Hello {
         out.freeze()
     }
 
-    pub(crate) fn decode(body: Bytes) -> Result<Hello, DecodeError> {
+    pub(crate) fn decode(body: Bytes, highest: u8) -> Result<Hello, DecodeError> {
         let from = &mut Reader::new(body);
         let hello = Hello {
             cluster: String::decode(from)?,
@@ -148,6 +155,7 @@ impl Hello {
                 payloads: u16::decode(from)?,
                 requests: u32::decode(from)?,
             },
+            highest: Level(highest.into()).max(Level::FIRST),
         };
         from.finish("hello")?;
         if hello.cluster.len() > MAX_CLUSTER_BYTES {
@@ -180,12 +188,12 @@ impl Refusal {
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(to: &mut W, what: u8, body: &[u8]) -> std::io::Result<()> {
+async fn write<W: AsyncWrite + Unpin>(to: &mut W, what: u8, level: u8, body: &[u8]) -> std::io::Result<()> {
     let mut out = BytesMut::with_capacity(PREAMBLE_BYTES + body.len());
     out.extend_from_slice(&MAGIC);
     PROTOCOL_VERSION.encode(&mut out);
     what.encode(&mut out);
-    0u8.encode(&mut out);
+    level.encode(&mut out);
     (body.len() as u32).encode(&mut out);
     out.extend_from_slice(body);
     to.write_all(&out).await?;
@@ -194,7 +202,8 @@ async fn write<W: AsyncWrite + Unpin>(to: &mut W, what: u8, body: &[u8]) -> std:
 
 /// Sends a hello.
 pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(to: &mut W, hello: &Hello) -> std::io::Result<()> {
-    write(to, 0, &hello.encode()).await
+    let level = u8::try_from(hello.highest.0).unwrap_or(u8::MAX);
+    write(to, 0, level, &hello.encode()).await
 }
 
 /// Sends a refusal and ends the sending side.
@@ -202,7 +211,7 @@ pub(crate) async fn write_refusal<W: AsyncWrite + Unpin>(
     to: &mut W,
     refusal: &Refusal,
 ) -> std::io::Result<()> {
-    write(to, 1, &refusal.encode()).await?;
+    write(to, 1, 0, &refusal.encode()).await?;
     to.shutdown().await
 }
 
@@ -229,7 +238,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(from: &mut R) -> Result<Hel
     let mut body = vec![0; len];
     from.read_exact(&mut body).await?;
     match what {
-        0 => Ok(Hello::decode(body.into())?),
+        0 => Ok(Hello::decode(body.into(), preamble[11])?),
         1 => Err(HandshakeError::Refused(Refusal::decode(body.into())?)),
         n => {
             let allowed = "0 hello, 1 refusal";
@@ -251,6 +260,7 @@ mod tests {
             identity: Identity { incarnation: Incarnation(7), storage: StorageId(9) },
             class: Class::Data,
             limits: Limits::OURS,
+            highest: Level(2),
         }
     }
 
@@ -267,6 +277,14 @@ mod tests {
         for n in 0..bytes.len() {
             assert!(read_hello(&mut &bytes[..n]).await.is_err(), "truncated at {n}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_hello_without_a_level_is_of_the_first_one() {
+        let mut bytes = written(&hello()).await;
+        assert_eq!(bytes[11], 2);
+        bytes[11] = 0;
+        assert_eq!(read_hello(&mut &bytes[..]).await.unwrap().highest, Level::FIRST);
     }
 
     #[tokio::test]

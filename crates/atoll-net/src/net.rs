@@ -328,6 +328,7 @@ impl Shared {
             identity: Identity { incarnation: o.incarnation, storage: o.storage },
             class,
             limits: Limits::OURS,
+            highest: o.levels.reads().highest,
         }
     }
 
@@ -378,6 +379,14 @@ impl Shared {
             let reason =
                 format!("node {} (from {remote}) is not a member that node {} knows", hello.node, o.node);
             return refuse(RefusalCode::UnknownNode, reason);
+        }
+        let active = o.levels.active();
+        if hello.highest < active {
+            let reason = format!(
+                "node {} (from {remote}) runs a program that is too old: it reads feature levels up to {}, and the cluster is at level {active} since its upgrade was finished; start it with a program that reads level {active}",
+                hello.node, hello.highest
+            );
+            return refuse(RefusalCode::Level, reason);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_core::{Incarnation, NodeId, StorageId};
+use atoll_core::{Incarnation, LevelRange, Levels, NodeId, StorageId};
 
 use crate::tls::TlsFiles;
 
@@ -15,6 +15,8 @@ pub struct NetOptions {
     pub incarnation: Incarnation,
     /// Its data directory.
     pub storage: StorageId,
+    /// Feature levels: nodes whose program does not read the active one are refused.
+    pub levels: Levels,
     /// Name of the cluster: nodes of another one are refused. At most 128 bytes.
     pub cluster: String,
     /// Where to listen, `host:port`; port 0 takes a free one, see [`crate::Net::local_addr`].
@@ -57,6 +59,7 @@ impl NetOptions {
             node,
             incarnation,
             storage,
+            levels: Levels::new(LevelRange::OURS, true),
             cluster: cluster.into(),
             listen: listen.into(),
             tls: None,

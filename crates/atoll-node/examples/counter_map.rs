@@ -26,7 +26,6 @@ impl Application for CounterMap {
     type Event = ();
     const ID: AppId = AppId(100);
     const NAME: &'static str = "counter map";
-    const VERSION: u8 = 1;
 
     fn apply(&mut self, _: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let Some((n, name)) = command.split_at_checked(8).filter(|(_, name)| !name.is_empty()) else {

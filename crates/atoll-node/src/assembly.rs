@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use atoll_core::{Env, Identity, NodeCore, NodeId, roles};
+use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
 use atoll_log::Registry;
 use atoll_log::virtual_log::Options as LogOptions;
@@ -22,9 +22,11 @@ use crate::members::change::{ChangeError, Changes};
 use crate::members::detector::Detector;
 use crate::members::gossip::GossipRole;
 use crate::members::late::LateRegisters;
+use crate::members::levels::{self, LevelRole};
 use crate::members::meta_group::MetaGroup;
 use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
+use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
 use crate::policy::{Collector, Filler, Guardian};
 use crate::settings::Timings;
@@ -55,6 +57,8 @@ pub struct Options {
 pub struct Parts {
     /// Who it is; its roles tell which parts it gets.
     pub identity: Identity,
+    /// The feature levels that its program reads.
+    pub levels: LevelRange,
     /// All its randomness.
     pub seed: u64,
     /// Any clock that rises from life to life, in milliseconds: tells a later life from an earlier one in gossip.
@@ -98,6 +102,8 @@ pub struct NodeParts {
     pub guardian: Guardian,
     /// Changes of members.
     pub changes: Changes,
+    /// Changes of the feature level.
+    pub upgrades: Upgrades,
     known: KnownGroup,
     parts: Parts,
 }
@@ -106,7 +112,8 @@ pub struct NodeParts {
 pub fn assemble(parts: Parts) -> Assembly {
     let me = &parts.identity;
     let options = &parts.options;
-    let mut core = NodeCore::new(me.node, me.incarnation, parts.seed);
+    let levels = Levels::new(parts.levels, false);
+    let mut core = NodeCore::with_levels(me.node, me.incarnation, parts.seed, levels.clone());
     let env = core.env();
     let members = Members::new(me.clone(), parts.first_table.clone());
 
@@ -121,6 +128,7 @@ pub fn assemble(parts: Parts) -> Assembly {
     let local = LocalStore::new(env.clone(), me.storage, options.local_store.clone());
     core.add_role(roles::LOCAL_STORE, Box::new(local));
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
+    core.add_role(roles::LEVELS, Box::new(LevelRole::new(levels)));
     let detector = Detector::new(members.clone(), options.timings.clone(), me.incarnation);
     core.add_role(roles::DETECTOR, Box::new(detector));
     let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
@@ -143,6 +151,8 @@ pub fn assemble(parts: Parts) -> Assembly {
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
     let table_register = atoll_log::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
+    let level_register = atoll_log::Registers::register(&*shared, levels::REGISTER);
+    let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
     let tables = TablesCell::default();
     let zookeeper = Arc::default();
     let node = NodeParts {
@@ -155,6 +165,7 @@ pub fn assemble(parts: Parts) -> Assembly {
         zookeeper,
         guardian,
         changes,
+        upgrades,
         known,
         parts,
     };
@@ -210,16 +221,19 @@ impl NodeParts {
         let mut joined = false;
         let mut refused = None;
         loop {
-            let result = if joined {
-                self.changes.refresh().await.map(|_| ())
-            } else {
-                self.changes.join(self.parts.row.clone()).await.map(|_| ())
-            };
+            let result = if joined { self.follow().await } else { self.join().await };
             joined = joined || result.is_ok();
             let wait = match result {
                 Ok(()) => every * 5,
                 // For an operator to settle; said once, and again only in other words.
-                Err(e @ (ChangeError::NotAMember(_) | ChangeError::UnexpectedRoles { .. })) => {
+                Err(
+                    e @ (UpgradeError::Level(_)
+                    | UpgradeError::Table(
+                        ChangeError::NotAMember(_)
+                        | ChangeError::UnexpectedRoles { .. }
+                        | ChangeError::Unreadable(_),
+                    )),
+                ) => {
                     if !joined && refused.as_ref() != Some(&e) {
                         tracing::warn!("this node cannot join: {e}");
                         refused = Some(e);
@@ -239,6 +253,30 @@ impl NodeParts {
                     Err(_) => break,
                 }
             }
+        }
+    }
+
+    /// Announces what this program reads, then writes this node's row.
+    async fn join(&self) -> Result<(), UpgradeError> {
+        self.upgrades.announce().await?;
+        self.changes.join(self.parts.row.clone()).await?;
+        self.upgrades.refresh().await
+    }
+
+    /// Keeps up with what others have changed.
+    async fn follow(&self) -> Result<(), UpgradeError> {
+        self.changes.refresh().await?;
+        self.upgrades.refresh().await
+    }
+
+    /// Ready when it is known that this program cannot be a member of the cluster.
+    pub async fn refused(&self) -> LevelError {
+        let mut seen = 0;
+        loop {
+            if let Some(error) = self.upgrades.refused() {
+                return error;
+            }
+            seen = self.members.changed.after(seen).await;
         }
     }
 

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto;
-use atoll_core::{Directory, NodeId};
+use atoll_core::{Directory, Level, NodeId};
 
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::members::change::ChangeError;
 use crate::members::table::{Member, RoleSet};
+use crate::members::upgrade::{LevelReport, UpgradeError};
 use crate::survey::{self, Survey};
 
 /// How long a drain waits for the node to be empty before it says what is left.
@@ -61,6 +62,36 @@ fn refusal(error: &ChangeError) -> Refusal {
         | ChangeError::InUse { .. }
         | ChangeError::LastOne(..)
         | ChangeError::TooFewLeft { .. } => Refusal::no(Reason::Refused, words, ""),
+    }
+}
+
+fn upgrade_refusal(error: &UpgradeError) -> Refusal {
+    let words = error.to_string();
+    match error {
+        UpgradeError::Table(error) => refusal(error),
+        UpgradeError::NotRead { .. } => {
+            Refusal::no(Reason::Refused, words, "`atoll cluster level` shows what each member reads")
+        }
+        UpgradeError::Lower { .. } | UpgradeError::Level(_) => Refusal::no(Reason::Refused, words, ""),
+    }
+}
+
+fn levels_reply(report: &LevelReport) -> proto::LevelsReply {
+    let member = |node: &NodeId| {
+        let reads = report.table.range_of(*node);
+        proto::MemberLevels {
+            node: node.0,
+            lowest: reads.lowest.0.into(),
+            highest: reads.highest.0.into(),
+            announced: report.table.announced.contains_key(node),
+        }
+    };
+    proto::LevelsReply {
+        active: report.table.active.0.into(),
+        possible: report.possible.0.into(),
+        members: report.members.nodes.keys().map(member).collect(),
+        changed: report.raised,
+        founding: report.table.founding,
     }
 }
 
@@ -273,6 +304,22 @@ impl Operations for NodeOperations {
             let removed = parts.changes.remove(node, left(&parts, node)).await;
             let (_, changed) = removed.map_err(|e| refusal(&e))?;
             Ok(proto::NodeReply { changed, ..gone })
+        })
+    }
+
+    fn levels(&self) -> Pending<proto::LevelsReply> {
+        let parts = self.parts.clone();
+        self.launch("operations.levels", async move {
+            let report = parts.upgrades.report().await;
+            report.map(|r| levels_reply(&r)).map_err(|e| upgrade_refusal(&e))
+        })
+    }
+
+    fn upgrade(&self, to: Option<Level>) -> Pending<proto::LevelsReply> {
+        let parts = self.parts.clone();
+        self.launch("operations.upgrade", async move {
+            let report = parts.upgrades.raise(to).await;
+            report.map(|r| levels_reply(&r)).map_err(|e| upgrade_refusal(&e))
         })
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::{Identity, Incarnation, NodeId, StorageId};
-use atoll_net::{ListenRefused, Net, NetOptions, check_listener};
+use atoll_core::{Identity, Incarnation, LevelError, LevelRange, NodeId, StorageId};
+use atoll_net::{ListenRefused, Net, NetOptions, RefusalCode, check_listener};
 use atoll_storage::{
     DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
     Syncs,
@@ -88,6 +88,17 @@ pub enum EndedBecause {
     DuplicateId {
         /// This node's id.
         id: NodeId,
+        /// Who refused the connection.
+        by: NodeId,
+        /// Its words.
+        words: String,
+    },
+    /// The cluster is at a feature level that this program does not read, or no longer writes.
+    #[error("{0}")]
+    Level(LevelError),
+    /// A peer says so: who, and in which words.
+    #[error("node {by} refuses this one: {words}")]
+    TooOld {
         /// Who refused the connection.
         by: NodeId,
         /// Its words.
@@ -234,6 +245,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut assembly = assembly::assemble(Parts {
         identity: identity.clone(),
+        levels: LevelRange::OURS,
         seed: random_bits(),
         started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
         first_table: config.first_table(),
@@ -322,6 +334,7 @@ async fn bring_up(
         config.cluster.clone(),
         config.peer.clone(),
     );
+    options.levels = assembly.node.env.levels().clone();
     options.tls = config.tls.clone();
     options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
     let (net, events) = Net::start(options).await?;
@@ -421,9 +434,14 @@ async fn run(
             }
             EndedBecause::Stopped
         }
-        (by, refusal) = up.handle.duplicate() => {
-            EndedBecause::DuplicateId { id: up.parts.env.node(), by, words: refusal.to_string() }
+        (by, refusal) = up.handle.turned_away() => {
+            let (id, words) = (up.parts.env.node(), refusal.to_string());
+            match refusal.code {
+                RefusalCode::Level => EndedBecause::TooOld { by, words },
+                _ => EndedBecause::DuplicateId { id, by, words },
+            }
         }
+        error = up.parts.refused() => EndedBecause::Level(error),
         _ = up.handle.ended() => EndedBecause::Panicked,
     };
     up.stop_doors.send_replace(true);

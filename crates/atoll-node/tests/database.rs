@@ -24,7 +24,6 @@ impl Application for Puts {
     type Event = ();
     const ID: AppId = AppId(9);
     const NAME: &'static str = "puts";
-    const VERSION: u8 = 1;
 
     fn apply(&mut self, _: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let at = command.iter().position(|b| *b == b'=').ok_or(Rejected(Bytes::new()))?;

@@ -25,6 +25,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::VlogV14
         | M::VlogInstallWithoutSeal
         | M::VlogRevivedLoglet => vec!["vlog-seals", "virtuallog", "crashes", "all"],
+        M::LevelsWriteWhatTheyRead => vec!["upgrade"],
         M::DbBarrierWithoutCheck | M::DbViewBeforeEvents | M::DbCommitAheadOfState => {
             vec!["database", "zookeeper"]
         }

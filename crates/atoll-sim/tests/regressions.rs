@@ -186,7 +186,13 @@ async fn removed_and_back(stage: Stage<NodeHandles>) {
 fn a_removed_node_finds_the_group_though_all_acceptors_that_it_knew_lost_their_disks() {
     catch_panics();
     for seed in 0..4 {
-        let nodes = Nodes { members: 4, founders: 3, options: Options::default(), starts: 0 };
+        let nodes = Nodes {
+            members: 4,
+            founders: 3,
+            options: Options::default(),
+            programs: Default::default(),
+            starts: 0,
+        };
         let mut world = World::new(seed, 4, Weather::default(), nodes, None);
         let stage = stage(&mut world);
         let done = Flag::default();

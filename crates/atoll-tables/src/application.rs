@@ -56,7 +56,6 @@ impl Application for Tables {
     type Event = ();
     const ID: AppId = AppId(3);
     const NAME: &'static str = "tables";
-    const VERSION: u8 = 1;
 
     fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let refused = |rejection: Refused| Rejected(rejection.to_bytes());

@@ -38,6 +38,8 @@ enum Verb {
     Status(cli::status::StatusArgs),
     /// List and change the members of the cluster
     Node(cli::node::NodeArgs),
+    /// Show the feature level of the cluster, and finish an upgrade
+    Cluster(cli::cluster::ClusterArgs),
     /// Show and check the replicas of the database
     Database(cli::database::DatabaseArgs),
     /// Define tables, read and write their rows
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Verb::Chain(args) => cli::run(&args.common, cli::chain::run(&args)),
         Verb::Status(args) => cli::run(&args.common, cli::status::run(&args)),
         Verb::Node(args) => cli::run(&args.common, cli::node::run(&args)),
+        Verb::Cluster(args) => cli::run(&args.common, cli::cluster::run(&args)),
         Verb::Database(args) => cli::run(&args.common, cli::database::run(&args)),
         Verb::Table(args) => cli::run(&args.common, cli::tables::run(&args)),
         Verb::ZooKeeper(args) => cli::run(&args.common, cli::zookeeper::run(&args)),

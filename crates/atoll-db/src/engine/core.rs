@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use atoll_core::{Completer, NodeId, Ticket, ticket};
+use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
 
 use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
@@ -211,6 +211,7 @@ impl Reached {
 
 pub(crate) struct Core {
     pub(crate) proposer: Proposer,
+    pub(crate) levels: Levels,
     path: Box<dyn Path>,
     published: Mutex<Arc<Published>>,
     /// This replica was found to be wrong, and is not refilled yet.
@@ -223,10 +224,15 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    pub(crate) fn new(proposer: Proposer, path: Box<dyn Path>, published: Arc<Published>) -> Arc<Core> {
+    pub(crate) fn new(
+        proposer: Proposer,
+        levels: Levels,
+        path: Box<dyn Path>,
+        published: Arc<Published>,
+    ) -> Arc<Core> {
         let published = Mutex::new(published);
         let withheld = AtomicBool::new(false);
-        Arc::new(Core { proposer, path, published, withheld, state: Mutex::default() })
+        Arc::new(Core { proposer, levels, path, published, withheld, state: Mutex::default() })
     }
 
     pub(crate) fn propose(self: &Arc<Self>, proposal: Proposal) -> Result<Proposed, Busy> {

@@ -107,11 +107,12 @@ impl Database {
     /// The store cannot be read, or there are no threads.
     pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
         let Ground { env, log, store, clock, cluster, threads, options } = ground;
-        let (replica, published) = Replica::open(apps, store.snapshot())?;
+        let (replica, published) = Replica::open(apps, env.levels().reads(), store.snapshot())?;
         let from = replica.next();
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
+        let levels = env.levels().clone();
         let to = Arc::new(ToLog::new(env, log, clock, options.clone()));
-        let core = Core::new(proposer, Box::new(LogPath(to.clone())), published);
+        let core = Core::new(proposer, levels, Box::new(LogPath(to.clone())), published);
         let applier = |committer| Applier::new(replica, core.clone(), committer, &options);
         let feed: Box<dyn Feed> = match threads {
             Threads::None => {

@@ -30,6 +30,7 @@ enum Came {
 impl Database {
     /// Follows the log for ever.
     pub(super) async fn learn(self, from: LogPos) {
+        self.to.settled().await;
         let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
         let mut committed = true;
         while self.core.halted().is_none() {

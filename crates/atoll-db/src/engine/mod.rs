@@ -26,7 +26,7 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use atoll_core::Ticket;
+use atoll_core::{Level, Ticket};
 use atoll_log::LogPos;
 
 use crate::application::{Application, Observer, Proposer, Rejected};
@@ -92,10 +92,24 @@ impl<A: Application> Engine<A> {
     /// whether it
     /// happened.
     pub fn propose(&self, command: Bytes) -> Result<Proposed, Busy> {
+        self.propose_at(self.level(), command)
+    }
+
+    /// The same for a command whose bytes were made at this level of [`Engine::level`], which may have risen meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Engine::propose`].
+    pub fn propose_at(&self, level: Level, command: Bytes) -> Result<Proposed, Busy> {
         if command.len() > crate::entry::MAX_COMMAND_BYTES {
             return Ok(Ticket::ready(Err(ProposeError::TooLarge { bytes: command.len() })));
         }
-        self.core.propose(Proposal { app: A::ID, version: A::VERSION, command })
+        let version = A::version_at(level);
+        self.core.propose(Proposal { app: A::ID, version, command })
+    }
+
+    /// The active feature level of the cluster, as far as this node knows: commands may be of the version that it has.
+    pub fn level(&self) -> Level {
+        self.core.levels.active()
     }
 
     /// Completed when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; with the

@@ -64,9 +64,18 @@ impl ToLog {
 
     /// Sends for ever.
     pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
+        self.settled().await;
         self.make_log().await;
         let mut sender = Sender::new(self, core);
         poll_fn(move |cx| sender.poll(cx)).await
+    }
+
+    /// The cluster knows what this program reads when this is done: before, it might read what it cannot, or write what others cannot
+    /// (X28).
+    pub(crate) async fn settled(&self) {
+        while !self.env.levels().is_settled() {
+            self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
+        }
     }
 
     /// There is such a log when this is done.
@@ -299,7 +308,7 @@ impl Sender {
         self.last_seq += 1;
         let op = OpId { client: self.client, seq: self.last_seq };
         let header = Header { proposer: self.core.proposer, since: self.since, time_ms: (self.to.clock)() };
-        let mut entry = EntryBuilder::new(&header, size);
+        let mut entry = EntryBuilder::new(&header, size, self.core.levels.active());
         let (mut callers, mut bytes) = (Vec::with_capacity(taken.len()), 0);
         for (proposal, caller) in taken {
             entry.push(proposal.app, proposal.version, &proposal.command);

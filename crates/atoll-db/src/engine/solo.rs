@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::{Incarnation, NodeId, Ticket, ticket};
+use atoll_core::{Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
 use atoll_log::{ClientId, Entry, LogPos, OpId};
 
 use super::applier::Applier;
@@ -66,12 +66,15 @@ impl Solo {
     /// # Errors
     /// The store cannot be read.
     pub fn open(apps: Applications, store: Box<dyn Store>) -> Result<Solo, StoreError> {
-        let (replica, published) = Replica::open(apps, store.snapshot())?;
+        let (replica, published) = Replica::open(apps, LevelRange::OURS, store.snapshot())?;
         let clock = SoloClock::default();
         clock.set_ms(published.time_ms);
         let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
-        let core = Core::new(proposer, Box::new(AlonePath(alone.clone())), published);
+        let levels = Levels::new(LevelRange::OURS, true);
+        // Nobody else has to read what it writes.
+        let _ = levels.learn(LevelRange::OURS.highest);
+        let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published);
         let options = Options::default();
         let here = Here::new(store, &options)?;
         *alone.applier() = Some((Applier::new(replica, core.clone(), Box::new(here), &options), 0));
@@ -115,7 +118,8 @@ impl Path for AlonePath {
         *seq += 1;
         let op = OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq };
         let header = Header { proposer: core.proposer, since: self.0.since, time_ms: self.0.clock.ms() };
-        let mut entry = EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command));
+        let mut entry =
+            EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command), core.levels.active());
         entry.push(proposal.app, proposal.version, &proposal.command);
         core.expect(Waiting { op, callers: vec![caller], bytes });
         // A halt is told to everybody who waits, this caller among them.

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::Encode;
 use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
+use atoll_core::{Encode, LevelRange};
 use atoll_log::{Entry, LogPos, OpId};
 
 use crate::application::{AppId, ApplyAt, Rejected};
@@ -150,6 +150,7 @@ fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
         proposer: (at.proposer.node, at.proposer.incarnation),
         time_ms: at.time_ms,
         app: command.app.0,
+        version: command.version,
         command: command.bytes.clone(),
         reply: reply.clone().map_err(|rejected| rejected.0),
     });
@@ -158,6 +159,8 @@ fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
 /// See the module's words.
 pub(crate) struct Replica {
     apps: BTreeMap<AppId, Box<dyn Hosted>>,
+    /// What this program reads, of entries and commands.
+    reads_levels: LevelRange,
     live: Arc<Live>,
     working: Working,
     /// The next entry.
@@ -174,6 +177,7 @@ impl Replica {
     /// Opens what a store has. The first state to publish comes with it.
     pub(crate) fn open(
         apps: Applications,
+        reads_levels: LevelRange,
         base: Arc<dyn StoreSnapshot>,
     ) -> Result<(Replica, Arc<Published>), StoreError> {
         let live = Arc::new(Live::default());
@@ -181,6 +185,7 @@ impl Replica {
         let layers = Layers { active, frozen: None, settled: None, base: base.clone() };
         let mut replica = Replica {
             apps: apps.0,
+            reads_levels,
             live,
             working: Working::new(layers, 1, StateHash::default()),
             next: LogPos::ZERO,
@@ -258,7 +263,7 @@ impl Replica {
     pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<Outcome, Stop> {
         self.working.reads = reads;
         let at = self.next;
-        let outcome = match entry::parse(entry.payload.clone()) {
+        let outcome = match entry::parse(entry.payload.clone(), self.reads_levels) {
             Err(Unreadable::Foreign) => {
                 self.foreign += 1;
                 Outcome::Foreign
@@ -308,7 +313,8 @@ impl Replica {
         let events: Vec<usize> = self.apps.values().map(|app| app.events()).collect();
         let mut replies = Vec::with_capacity(commands.len());
         for (index, command) in (0..).zip(commands) {
-            let at = ApplyAt { position, index, proposer: header.proposer, time_ms };
+            let at =
+                ApplyAt { position, index, proposer: header.proposer, time_ms, version: command.version };
             match self.apply_command(&at, command) {
                 Ok(reply) => replies.push(reply),
                 Err(stop) => {
@@ -330,7 +336,7 @@ impl Replica {
         let Some(app) = self.apps.get_mut(&command.app) else {
             return Err(Halt::Newer { at: position, what: format!("a command of {}", command.app) }.into());
         };
-        if command.version > app.version() {
+        if command.version > app.version_at(self.reads_levels.highest) {
             let what = format!("a command of {}, version {}", app.name(), command.version);
             return Err(Halt::Newer { at: position, what }.into());
         }

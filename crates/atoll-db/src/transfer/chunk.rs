@@ -1,10 +1,16 @@
-//! A piece of a snapshot: entries in key order. Bytes, little endian: `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what
-//! follows | zstd frame`; in the frame, for each entry, `key length u32 | value length u32 | key | value`.
+//! A piece of a snapshot: entries in key order. Format 1, little endian: `magic [u8; 4] | format u8 | plain length u32 | crc32c u32 of what
+//! follows | zstd frame`; in the frame, for each entry, `key length u32 | value length u32 | key | value`. In format 2, for test builds of
+//! [`Level::NEXT`], the level that it was written at, `u16`, stands in front of the first entry of the frame.
 
+use atoll_core::testing::next_level;
+use atoll_core::{Level, LevelRange};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 const MAGIC: [u8; 4] = *b"AtSn";
-const FORMAT: u8 = 1;
+const FIRST_FORMAT: u8 = 1;
+const NEXT_FORMAT: u8 = 2;
+/// What stands in front of the entries in the later format.
+const MORE_BYTES: usize = 2;
 const HEADER_BYTES: usize = 13;
 const ENTRY_HEADER_BYTES: usize = 8;
 /// Most bytes of entries in a chunk, before compression. One entry of the longest kind fits.
@@ -19,8 +25,8 @@ pub enum ChunkError {
     #[error("no chunk of a snapshot")]
     NoChunk,
     /// Of a later version.
-    #[error("a chunk of format {0}; this program reads {FORMAT}")]
-    Newer(u8),
+    #[error("a chunk of format {0}; this program reads up to {1}")]
+    Newer(u8, u8),
     /// Damaged on its way or on disk.
     #[error("checksum {found:08x}, expected {expected:08x}")]
     Damaged {
@@ -38,16 +44,25 @@ pub enum ChunkError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk(pub Vec<(Bytes, Bytes)>);
 
+/// The format that is written at a level, and the highest that is read by a program whose highest level it is.
+fn format_at(level: Level) -> u8 {
+    if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
+}
+
 /// Bytes that an entry takes in a chunk, before compression.
 pub(super) fn size_of(key: &[u8], value: &[u8]) -> usize {
     ENTRY_HEADER_BYTES + key.len() + value.len()
 }
 
 impl Chunk {
-    /// Its portable form. At most about a megabyte of entries may be in it.
-    pub fn encode(&self) -> Bytes {
-        let plain_bytes = self.0.iter().map(|(k, v)| size_of(k, v)).sum();
-        let mut plain = BytesMut::with_capacity(plain_bytes);
+    /// Its portable form, at an active level. At most about a megabyte of entries may be in it.
+    pub fn encode(&self, level: Level) -> Bytes {
+        let format = format_at(level);
+        let plain_bytes: usize = self.0.iter().map(|(k, v)| size_of(k, v)).sum();
+        let mut plain = BytesMut::with_capacity(MORE_BYTES + plain_bytes);
+        if format == NEXT_FORMAT {
+            plain.put_u16_le(level.0);
+        }
         for (key, value) in &self.0 {
             plain.put_u32_le(key.len() as u32);
             plain.put_u32_le(value.len() as u32);
@@ -58,7 +73,7 @@ impl Chunk {
         let packed = zstd::bulk::compress(&plain, LEVEL).unwrap_or_default();
         let mut out = BytesMut::with_capacity(HEADER_BYTES + packed.len());
         out.put_slice(&MAGIC);
-        out.put_u8(FORMAT);
+        out.put_u8(format);
         out.put_u32_le(plain.len() as u32);
         out.put_u32_le(crc32c::crc32c(&packed));
         out.put_slice(&packed);
@@ -69,21 +84,22 @@ impl Chunk {
     ///
     /// # Errors
     /// See [`ChunkError`]. Nothing is allocated beyond a chunk's limit.
-    pub fn decode(mut bytes: Bytes) -> Result<Chunk, ChunkError> {
+    pub fn decode(mut bytes: Bytes, reads: LevelRange) -> Result<Chunk, ChunkError> {
         if bytes.len() < HEADER_BYTES || bytes[..4] != MAGIC {
             return Err(ChunkError::NoChunk);
         }
         bytes.advance(4);
         let format = bytes.get_u8();
-        if format != FORMAT {
-            return Err(ChunkError::Newer(format));
+        let newest = format_at(reads.highest);
+        if !(FIRST_FORMAT..=newest).contains(&format) {
+            return Err(ChunkError::Newer(format, newest));
         }
         let (plain_bytes, expected) = (bytes.get_u32_le() as usize, bytes.get_u32_le());
         let found = crc32c::crc32c(&bytes);
         if found != expected {
             return Err(ChunkError::Damaged { found, expected });
         }
-        if plain_bytes > MAX_PLAIN_BYTES {
+        if plain_bytes > MAX_PLAIN_BYTES + MORE_BYTES {
             return Err(ChunkError::Malformed("longer than any chunk"));
         }
         let plain = zstd::bulk::decompress(&bytes, plain_bytes)
@@ -92,6 +108,12 @@ impl Chunk {
             return Err(ChunkError::Malformed("shorter than it says"));
         }
         let mut plain = Bytes::from(plain);
+        if format == NEXT_FORMAT {
+            if plain.len() < MORE_BYTES {
+                return Err(ChunkError::Malformed("no level"));
+            }
+            plain.advance(MORE_BYTES);
+        }
         let mut entries: Vec<(Bytes, Bytes)> = Vec::new();
         while !plain.is_empty() {
             if plain.len() < ENTRY_HEADER_BYTES {
@@ -122,24 +144,33 @@ mod tests {
 
     #[test]
     fn a_chunk_reads_back_and_every_damage_is_noticed() {
-        let bytes = chunk().encode();
-        assert_eq!(Chunk::decode(bytes.clone()), Ok(chunk()));
+        let bytes = chunk().encode(Level::FIRST);
+        assert_eq!(Chunk::decode(bytes.clone(), LevelRange::OURS), Ok(chunk()));
         for n in 0..bytes.len() {
-            assert!(Chunk::decode(bytes.slice(..n)).is_err(), "cut at {n}");
+            assert!(Chunk::decode(bytes.slice(..n), LevelRange::OURS).is_err(), "cut at {n}");
             let mut damaged = bytes.to_vec();
             damaged[n] ^= 0x10;
-            assert!(Chunk::decode(damaged.into()).is_err(), "altered at {n}");
+            assert!(Chunk::decode(damaged.into(), LevelRange::OURS).is_err(), "altered at {n}");
         }
-        assert_eq!(Chunk::decode(Chunk::default().encode()), Ok(Chunk::default()));
+        assert_eq!(
+            Chunk::decode(Chunk::default().encode(Level::FIRST), LevelRange::OURS),
+            Ok(Chunk::default())
+        );
     }
 
     #[test]
     fn keys_out_of_order_and_false_lengths_are_refused() {
         let mut entries = chunk().0;
         entries.swap(3, 4);
-        assert_eq!(Chunk::decode(Chunk(entries).encode()), Err(ChunkError::Malformed("keys out of order")));
-        let mut lying = chunk().encode().to_vec();
+        assert_eq!(
+            Chunk::decode(Chunk(entries).encode(Level::FIRST), LevelRange::OURS),
+            Err(ChunkError::Malformed("keys out of order"))
+        );
+        let mut lying = chunk().encode(Level::FIRST).to_vec();
         lying[5..9].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(Chunk::decode(lying.into()), Err(ChunkError::Malformed("longer than any chunk")));
+        assert_eq!(
+            Chunk::decode(lying.into(), LevelRange::OURS),
+            Err(ChunkError::Malformed("longer than any chunk"))
+        );
     }
 }

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use atoll_core::frame::Message;
 use atoll_core::testing::hit;
 use atoll_core::{
-    BoxFuture, Caller, Class, Effects, Env, Frame, Loc, Lsn, Refused, Role, Tick, Ticket, roles, ticket,
+    BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, roles,
+    ticket,
 };
 use atoll_log::LogPos;
 
@@ -108,6 +109,7 @@ impl ReplicaRole {
             below: open.below,
             base: open.base.clone(),
             after: m.after.clone(),
+            level: self.env.levels().active(),
         };
         out.run("db.chunk", answer(self.env.clone(), work, source.threads));
     }
@@ -181,6 +183,8 @@ struct Reading {
     below: LogPos,
     base: Arc<dyn StoreSnapshot>,
     after: Bytes,
+    /// The active one.
+    level: Level,
 }
 
 /// Reads a piece, and hands it to the role.
@@ -221,14 +225,14 @@ fn read(work: &Reading) -> Result<(Bytes, bool), StoreError> {
         for (key, value) in page {
             let more = size_of(&key, &value);
             if !chunk.0.is_empty() && (bytes >= FULL_BYTES || bytes + more > MAX_PLAIN_BYTES) {
-                return Ok((chunk.encode(), false));
+                return Ok((chunk.encode(work.level), false));
             }
             bytes += more;
             left = left.above(&key);
             chunk.0.push((key, value));
         }
         if whole {
-            return Ok((chunk.encode(), true));
+            return Ok((chunk.encode(work.level), true));
         }
     }
 }

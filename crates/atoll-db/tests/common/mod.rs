@@ -89,7 +89,6 @@ impl Application for Map {
     type Event = String;
     const ID: AppId = AppId(1);
     const NAME: &'static str = "map";
-    const VERSION: u8 = 1;
 
     fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, String>) -> Result<Bytes, Rejected> {
         let text = String::from_utf8_lossy(command).into_owned();

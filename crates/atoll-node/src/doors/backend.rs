@@ -139,6 +139,12 @@ pub trait Operations: Send + Sync {
 
     /// Forgets a node without duties. Idempotent.
     fn remove_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
+
+    /// The feature level, and what the programs of the members read.
+    fn levels(&self) -> Pending<proto::LevelsReply>;
+
+    /// Raises the feature level to `to`, or to the highest that all members read. Idempotent.
+    fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply>;
 }
 
 /// A node as its doors see it.

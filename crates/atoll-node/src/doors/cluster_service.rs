@@ -3,10 +3,10 @@
 use atoll_client::Reason;
 use atoll_client::proto::cluster_service_server::ClusterService;
 use atoll_client::proto::{
-    NodeAddRequest, NodeDrainRequest, NodeListReply, NodeListRequest, NodeRemoveRequest, NodeReply,
-    StatusReply, StatusRequest,
+    LevelsReply, LevelsRequest, NodeAddRequest, NodeDrainRequest, NodeListReply, NodeListRequest,
+    NodeRemoveRequest, NodeReply, StatusReply, StatusRequest, UpgradeRequest,
 };
-use atoll_core::NodeId;
+use atoll_core::{Level, LevelRange, NodeId};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
@@ -31,6 +31,14 @@ fn node_id(id: u32) -> Result<NodeId, Refusal> {
     match id {
         0 => Err(Refusal::no(Reason::Invalid, "0 is no node", "ids of nodes start at 1")),
         id => Ok(NodeId(id)),
+    }
+}
+
+fn level(to: u32) -> Result<Level, Refusal> {
+    let next = || format!("levels are 1 to {}; this node reads {}", u16::MAX, LevelRange::OURS);
+    match u16::try_from(to) {
+        Ok(to) if to > 0 => Ok(Level(to)),
+        _ => Err(Refusal::no(Reason::Invalid, format!("{to} is no feature level"), next())),
     }
 }
 
@@ -77,6 +85,15 @@ impl ClusterService for Door {
     async fn node_remove(&self, request: Request<NodeRemoveRequest>) -> Result<Response<NodeReply>, Status> {
         let id = node_id(request.into_inner().id)?;
         Ok(Response::new(answer(self.shared.backend.operations().remove_node(id)).await?))
+    }
+
+    async fn levels(&self, _request: Request<LevelsRequest>) -> Result<Response<LevelsReply>, Status> {
+        Ok(Response::new(answer(self.shared.backend.operations().levels()).await?))
+    }
+
+    async fn upgrade(&self, request: Request<UpgradeRequest>) -> Result<Response<LevelsReply>, Status> {
+        let to = request.into_inner().to.map(level).transpose()?;
+        Ok(Response::new(answer(self.shared.backend.operations().upgrade(to)).await?))
     }
 }
 

@@ -249,8 +249,8 @@ fn deliver(core: &mut NodeCore, now: Tick, event: NetEvent, shared: &Shared) {
             tracing::info!(%peer, life = %identity.incarnation, data = %identity.storage, "a life of a peer");
         }
         NetEvent::Refused { by, refusal } => {
-            if refusal.code == RefusalCode::Duplicate {
-                shared.duplicate.send_if_modified(|known| {
+            if matches!(refusal.code, RefusalCode::Duplicate | RefusalCode::Level) {
+                shared.turned_away.send_if_modified(|known| {
                     let first = known.is_none();
                     known.get_or_insert((by, refusal));
                     first

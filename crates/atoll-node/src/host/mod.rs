@@ -101,7 +101,7 @@ pub(crate) struct Shared {
     /// Why the journal is closed.
     pub(crate) failure: Mutex<Option<String>>,
     pub(crate) journal_stats: Mutex<atoll_storage::Stats>,
-    pub(crate) duplicate: watch::Sender<Option<(NodeId, Refusal)>>,
+    pub(crate) turned_away: watch::Sender<Option<(NodeId, Refusal)>>,
     pub(crate) ended: watch::Sender<Option<Ended>>,
     journal: Arc<JournalPort>,
     readers: Arc<Readers>,
@@ -142,7 +142,7 @@ impl NodeHost {
             stats: stats::Counters::default(),
             failure: Mutex::default(),
             journal_stats: Mutex::new(journal.stats()),
-            duplicate: watch::Sender::new(None),
+            turned_away: watch::Sender::new(None),
             ended: watch::Sender::new(None),
             journal: Arc::default(),
             readers,
@@ -264,9 +264,10 @@ impl HostHandle {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ready when a peer says that another living node has this node's id: this process had better stop, with these words.
-    pub async fn duplicate(&self) -> (NodeId, Refusal) {
-        wait_for(&self.shared.duplicate).await
+    /// Ready when a peer says that another living node has this node's id, or that this program is too old: this process had better
+    /// stop, with these words.
+    pub async fn turned_away(&self) -> (NodeId, Refusal) {
+        wait_for(&self.shared.turned_away).await
     }
 
     /// Ready when the host has ended; [`Ended::Panicked`] is a reason to end the process at once.

@@ -10,6 +10,8 @@
 //! | `bootstrap.rs` | finding the group of acceptors, and making the first one |
 //! | `late.rs` | registers that are handed out before the group is known |
 //! | `meta_group.rs` | keeps the group in step with the members |
+//! | `levels.rs` | the table of feature levels, and the role that keeps the active one |
+//! | `upgrade.rs` | announcing and raising them |
 //! | `change.rs` | joining, adding, draining, removing: conditional writes of the table |
 
 pub mod bootstrap;
@@ -17,9 +19,11 @@ pub mod change;
 pub mod detector;
 pub mod gossip;
 pub mod late;
+pub mod levels;
 pub mod meta_group;
 pub mod role;
 pub mod table;
+pub mod upgrade;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -145,7 +145,8 @@ impl MemberTable {
         out.freeze()
     }
 
-    /// Reads the register's value.
+    /// Reads the register's value. What lies behind these fields is of a later version, and left alone: a member whose program was rolled
+    /// back can go on with it (X28).
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = atoll_core::Reader::new(value);
         let format = u8::decode(&mut from)?;
@@ -158,7 +159,6 @@ impl MemberTable {
             FORMAT => BTreeMap::new(),
             _ => BTreeMap::decode(&mut from)?,
         };
-        from.finish("member table")?;
         if nodes.len().max(expected.len()) > MAX_MEMBERS {
             return Err(DecodeError::Invalid {
                 what: "member table",

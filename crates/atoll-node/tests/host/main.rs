@@ -393,7 +393,7 @@ async fn a_second_node_with_the_same_id_hears_of_it() {
     let (a, b) = pair(Arc::new(MemDisk::new())).await;
     let double = start(2, 99, Arc::new(MemDisk::new())).await;
     double.handle.net().set_peers([(NodeId(1), a.at.clone())].into());
-    let (by, refusal) = in_time(double.handle.duplicate()).await;
+    let (by, refusal) = in_time(double.handle.turned_away()).await;
     assert_eq!((by, refusal.code), (NodeId(1), RefusalCode::Duplicate));
     put_many(&a, 0..10).await;
     for node in [a, b, double] {

@@ -233,4 +233,13 @@ impl Operations for Fixed {
         let node = proto::NodeInfo { id: node.0, ..Default::default() };
         ready(Ok(proto::NodeReply { node: Some(node), changed: false }))
     }
+
+    fn levels(&self) -> Pending<proto::LevelsReply> {
+        ready(Ok(proto::LevelsReply { active: 2, possible: 2, ..Default::default() }))
+    }
+
+    fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply> {
+        let active = to.map_or(2, |level| level.0.into());
+        ready(Ok(proto::LevelsReply { active, possible: active, changed: true, ..Default::default() }))
+    }
 }

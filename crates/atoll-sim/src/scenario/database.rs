@@ -80,11 +80,13 @@ impl<A: Application> Engines<A> {
 }
 
 /// Cells on every node, with a door that tells the oracle.
-struct Cellular {
-    engines: Engines<Cells>,
-    oracle: DatabaseOracle,
+pub struct Cellular {
+    /// Where they are found.
+    pub engines: Engines<Cells>,
+    /// Who is told.
+    pub oracle: DatabaseOracle,
     /// Clients' side of the world, once it is there.
-    cluster: Arc<OnceLock<Cluster<NodeHandles>>>,
+    pub cluster: Arc<OnceLock<Cluster<NodeHandles>>>,
 }
 
 impl Tenant for Cellular {

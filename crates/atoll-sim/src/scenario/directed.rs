@@ -87,7 +87,7 @@ fn on_nodes(
     let mut options = Options::default();
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
-    let assembly = Nodes { members: hosts, founders: 3, options, starts: 0 };
+    let assembly = Nodes { members: hosts, founders: 3, options, programs: Default::default(), starts: 0 };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     {

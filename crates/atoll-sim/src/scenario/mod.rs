@@ -12,6 +12,7 @@ mod registers;
 pub mod replicas;
 mod seals;
 mod tables;
+pub mod upgrade;
 mod virtuallog;
 mod zookeeper;
 
@@ -74,6 +75,7 @@ pub fn all() -> Vec<Scenario> {
         database::SCENARIO,
         zookeeper::SCENARIO,
         tables::SCENARIO,
+        upgrade::SCENARIO,
     ]
 }
 

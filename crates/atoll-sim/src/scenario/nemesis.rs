@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_core::{Env, Tick};
 
 use crate::rng::Rng;
-use crate::world::clients::Cluster;
+use crate::world::clients::{Cluster, Health};
 use crate::world::fault::{Death, Fault};
 use crate::world::network::Mood;
 
@@ -264,6 +264,11 @@ fn mood(rng: &mut Rng) -> Mood {
     }
 }
 
+/// Whether what is on the disk must not be used. A program that is too old for it is another matter: the disk is good.
+fn must_be_wiped(health: &Health) -> bool {
+    health.refused.as_ref().is_some_and(|why| !why.contains("too old"))
+}
+
 /// What an operator does about nodes that have stopped for good.
 fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
     for host in 0..cluster.hosts() {
@@ -271,7 +276,7 @@ fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
         if health.closed {
             let back_after = Some(rng.below(500 * MS));
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
-        } else if health.refused.is_some() {
+        } else if must_be_wiped(&health) {
             // What is on the disk must not be used: it gets an empty one.
             cluster.inject(Fault::Wipe { host, back_after: rng.below(500 * MS) });
         }
@@ -288,7 +293,7 @@ pub fn heal<H: Clone>(cluster: &Cluster<H>, hosts: usize) {
         cluster.inject(Fault::FullDisk { host, full: false });
         if health.closed {
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: Some(10 * MS) });
-        } else if health.refused.is_some() {
+        } else if must_be_wiped(&health) {
             cluster.inject(Fault::Wipe { host, back_after: 10 * MS });
         } else if !health.up {
             cluster.inject(Fault::Boot { host });

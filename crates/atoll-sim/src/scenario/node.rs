@@ -9,6 +9,7 @@ use atoll_node::assembly::{self, NodeParts, Options};
 use atoll_node::members::table::{Member, MemberTable};
 
 use crate::scenario::parts::{describe, identity};
+use crate::scenario::upgrade::Programs;
 use crate::world::Assembly;
 use crate::world::observer::Who;
 
@@ -21,6 +22,8 @@ pub struct Nodes {
     pub founders: usize,
     /// Settings.
     pub options: Options,
+    /// The program of each host.
+    pub programs: Programs,
     /// Counts starts: what a clock does from life to life.
     pub starts: u64,
 }
@@ -72,6 +75,7 @@ impl Assembly for Nodes {
             (0..self.members).map(|host| (NodeId(host as u32 + 1), self.row(host, StorageId(0)))).collect();
         let parts = assembly::Parts {
             identity,
+            levels: self.programs.of(who.host),
             seed,
             started_ms: self.starts,
             first_table: MemberTable { version: 0, nodes: rows, ..MemberTable::default() },

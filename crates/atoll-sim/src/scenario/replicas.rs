@@ -15,6 +15,7 @@ use atoll_node::database::LOG;
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
+use crate::scenario::upgrade::Programs;
 use crate::world::observer::Who;
 use crate::world::{Assembly, Weather};
 
@@ -67,8 +68,16 @@ impl<T: Tenant> Replicas<T> {
         // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
         options.timings.heartbeat_every = Duration::from_millis(150);
         options.timings.silent_after = Duration::from_millis(600);
-        let nodes = Nodes { members, founders: members.min(3), options, starts: 0 };
+        let nodes =
+            Nodes { members, founders: members.min(3), options, programs: Default::default(), starts: 0 };
         Replicas { nodes, tenant, stores: BTreeMap::new(), starts: 0 }
+    }
+
+    /// With these programs on the hosts.
+    #[must_use]
+    pub fn with_programs(mut self, programs: Programs) -> Self {
+        self.nodes.programs = programs;
+        self
     }
 
     /// The store of a data directory: what it persisted in the life before, or nothing.

@@ -98,7 +98,7 @@ fn run_virtuallog(seed: u64, out: TraceOut) -> Outcome {
     let mut options = Options::default();
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
-    let assembly = Nodes { members: hosts, founders: 3, options, starts: 0 };
+    let assembly = Nodes { members: hosts, founders: 3, options, programs: Default::default(), starts: 0 };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     let every = Duration::from_millis(60 + rng.below(300));

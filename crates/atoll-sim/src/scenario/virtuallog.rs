@@ -125,7 +125,8 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
     // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
-    let assembly = Nodes { members, founders: members.min(3), options, starts: 0 };
+    let assembly =
+        Nodes { members, founders: members.min(3), options, programs: Default::default(), starts: 0 };
     let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
     let stage = stage(&mut world);
     let names: Vec<String> = (0..1 + rng.below(2)).map(|n| format!("log{n}")).collect();

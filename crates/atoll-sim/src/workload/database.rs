@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::hit;
+use atoll_core::Level;
+use atoll_core::testing::{hit, next_level};
 use atoll_db::{AppId, Application, ApplyAt, Engine, LogPos, Observer, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 
@@ -31,7 +32,10 @@ impl Application for Cells {
     type Event = Applied;
     const ID: AppId = AppId(200);
     const NAME: &'static str = "cells";
-    const VERSION: u8 = 1;
+
+    fn version_at(level: Level) -> u8 {
+        if next_level(level) { 2 } else { 1 }
+    }
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Applied>) -> Result<Bytes, Rejected> {
         let (Some(key), Some(id)) = (command.get(..8).and_then(word), command.get(8..).and_then(word)) else {
@@ -40,8 +44,8 @@ impl Application for Cells {
         let old = tx.get(&command[..8]).unwrap_or_default();
         tx.put(&command[..8], Bytes::copy_from_slice(&command[8..]));
         tx.emit(((at.position, at.index), Write { id, key, time_ms: at.time_ms }));
-        // Some fail after they wrote.
-        if id.is_multiple_of(11) { Err(Rejected(old)) } else { Ok(old) }
+        // Some fail after they wrote. Which ones is a rule that the later version of commands changes.
+        if id.is_multiple_of(if at.version > 1 { 13 } else { 11 }) { Err(Rejected(old)) } else { Ok(old) }
     }
 
     fn opened(&mut self, _view: &View) -> Result<(), StoreError> {

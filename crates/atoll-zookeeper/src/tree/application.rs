@@ -20,7 +20,6 @@ impl Application for ZooKeeper {
     type Event = Event;
     const ID: AppId = AppId(2);
     const NAME: &'static str = "zookeeper";
-    const VERSION: u8 = 1;
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Event>) -> Result<Bytes, Rejected> {
         apply(at, command, tx)

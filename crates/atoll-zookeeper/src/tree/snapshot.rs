@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::{Level, LevelRange};
 use atoll_db::transfer::{Chunk, ChunkError};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ring::digest::{Context, SHA256};
@@ -127,7 +128,8 @@ impl Writer {
     }
 
     fn flush(&mut self) -> Bytes {
-        let chunk = Chunk(std::mem::take(&mut self.waiting)).encode();
+        // The file may be for an older cluster: it is of the first level, whatever is active here.
+        let chunk = Chunk(std::mem::take(&mut self.waiting)).encode(Level::FIRST);
         self.waiting_bytes = 0;
         let mut out = BytesMut::with_capacity(4 + chunk.len());
         // A chunk holds one entry of the log at most, or `CHUNK_BYTES`.
@@ -189,7 +191,7 @@ impl Snapshot {
                 return Err(short());
             }
             let at = file.len() - rest.len();
-            let chunk = Chunk::decode(rest.split_to(length));
+            let chunk = Chunk::decode(rest.split_to(length), LevelRange::OURS);
             let more = chunk.map_err(|error| SnapshotError::Chunk { chunk: number, at, error })?.0;
             if more.first().zip(entries.last()).is_some_and(|((next, _), (last, _))| next <= last) {
                 return Err(SnapshotError::Order(number));

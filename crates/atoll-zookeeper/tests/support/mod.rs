@@ -40,7 +40,13 @@ impl Replica {
     /// Applies a command of a node.
     pub fn apply(&mut self, by: Proposer, command: &Command<'_>) -> Outcome {
         self.position += 1;
-        let at = ApplyAt { position: LogPos(self.position), index: 0, proposer: by, time_ms: self.time_ms };
+        let at = ApplyAt {
+            position: LogPos(self.position),
+            index: 0,
+            proposer: by,
+            time_ms: self.time_ms,
+            version: 1,
+        };
         let before = self.map.clone();
         let answer = match apply(&at, &command.to_bytes(), &mut self.map) {
             Ok(answer) => {

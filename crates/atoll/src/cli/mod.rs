@@ -5,6 +5,7 @@
 //! | `mod.rs` | what all verbs share: addresses, output, errors and exit status |
 //! | `log.rs`, `append.rs`, `read.rs` | `atoll log` |
 //! | `chain.rs`, `status.rs`, `node.rs`, `database.rs` | operating |
+//! | `cluster.rs` | upgrading |
 //! | `bench.rs` | measuring |
 //! | `completions.rs` | shell completions |
 //! | `tables/` | `atoll table` |
@@ -15,6 +16,7 @@
 pub mod append;
 pub mod bench;
 pub mod chain;
+pub mod cluster;
 pub mod completions;
 pub mod database;
 pub mod log;

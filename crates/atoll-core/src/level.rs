@@ -1,0 +1,197 @@
+//! Feature levels: what all members of a cluster can read, and so what each of them may write (contracts X28).
+//!
+//! A program reads a range of levels. Every member announces its range; the *active* level of the cluster is one that all members
+//! read. It rises when an operator finishes an upgrade, and never falls. A node writes a kind of entry, command, record, snapshot or
+//! message only at an active level that has it: support for reading it ships first. Which kind came with which level: [`since`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+use bytes::BytesMut;
+
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::testing::{Mutant, mutant};
+
+/// What the members of a cluster can read. Levels rise by one with each release that writes something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level(pub u16);
+
+impl Level {
+    /// Of the programs from before there were levels, which announce none.
+    pub const FIRST: Level = Level(1);
+    /// The highest of this program.
+    pub const CURRENT: Level = Level(2);
+    /// The one after that. Only test builds read it: what they write there stands for what a later release may add.
+    pub const NEXT: Level = Level(Level::CURRENT.0 + 1);
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Encode for Level {
+    fn encode(&self, out: &mut BytesMut) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for Level {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Level(u16::decode(from)?))
+    }
+}
+
+/// From which level on a kind is written. Add a line here with every new kind of entry, command, record, snapshot or message.
+pub mod since {
+    use super::Level;
+
+    /// Nodes keep the level in their journals, as records of a role of its own.
+    pub const KEPT_LEVEL: Level = Level(2);
+}
+
+crate::record! {
+    /// The levels that a program reads, both included.
+    pub struct LevelRange {
+        /// Below it this program cannot write any more what the others can read.
+        pub lowest: Level,
+        /// Above it this program cannot read what the others write.
+        pub highest: Level,
+    }
+}
+
+impl Copy for LevelRange {}
+
+impl LevelRange {
+    /// Of this program.
+    pub const OURS: LevelRange = LevelRange {
+        lowest: Level::FIRST,
+        highest: if cfg!(feature = "next-level") { Level::NEXT } else { Level::CURRENT },
+    };
+    /// Of a member that has announced none: its program is from before there were levels.
+    pub const UNANNOUNCED: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::FIRST };
+
+    /// Whether a program with this range may be a member at this active level.
+    pub fn check(self, active: Level) -> Result<(), LevelError> {
+        match active {
+            _ if active > self.highest => Err(LevelError::TooOld { reads: self, active }),
+            _ if active < self.lowest => Err(LevelError::TooNew { reads: self, active }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for LevelRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.lowest, self.highest)
+    }
+}
+
+/// Why a program cannot be a member. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelError {
+    /// The others write what it cannot read.
+    #[error(
+        "this program is too old: it reads feature levels {reads}, and the cluster is at level {active} since its upgrade was finished; start this node with a program that reads level {active}"
+    )]
+    TooOld {
+        /// Of the program.
+        reads: LevelRange,
+        /// Of the cluster.
+        active: Level,
+    },
+    /// It cannot write what the others can read.
+    #[error(
+        "this program is too new: it reads feature levels {reads}, and the cluster is at level {active}; start this node with the program that the others run, run `atoll cluster upgrade`, then update again"
+    )]
+    TooNew {
+        /// Of the program.
+        reads: LevelRange,
+        /// Of the cluster.
+        active: Level,
+    },
+}
+
+#[derive(Debug)]
+struct Inner {
+    reads: LevelRange,
+    active: AtomicU16,
+    settled: AtomicBool,
+}
+
+/// The levels as one node knows them. Cheap to clone; all clones are one. To be asked at the moment of writing: what a node was
+/// allowed once it is allowed from then on.
+#[derive(Clone, Debug)]
+pub struct Levels(Arc<Inner>);
+
+impl Levels {
+    /// Of a program that reads this range, at the first level until it learns of another one. `settled`: see [`Levels::is_settled`].
+    pub fn new(reads: LevelRange, settled: bool) -> Self {
+        let (active, settled) = (AtomicU16::new(Level::FIRST.0), AtomicBool::new(settled));
+        Levels(Arc::new(Inner { reads, active, settled }))
+    }
+
+    /// What this program reads.
+    pub fn reads(&self) -> LevelRange {
+        self.0.reads
+    }
+
+    /// The active level of the cluster, as far as this node knows: it may be higher already.
+    pub fn active(&self) -> Level {
+        if mutant(Mutant::LevelsWriteWhatTheyRead) {
+            return self.0.reads.highest;
+        }
+        Level(self.0.active.load(Ordering::Acquire))
+    }
+
+    /// Whether a kind that came with this level may be written now.
+    pub fn allows(&self, since: Level) -> bool {
+        self.active() >= since
+    }
+
+    /// Learns of an active level; a lower one than is known changes nothing. True if it is news.
+    ///
+    /// # Errors
+    /// This program cannot be a member at that level; nothing is changed.
+    pub fn learn(&self, active: Level) -> Result<bool, LevelError> {
+        self.0.reads.check(active)?;
+        Ok(self.0.active.fetch_max(active.0, Ordering::AcqRel) < active.0)
+    }
+
+    /// The cluster knows of this program's range, and it fits: until then a node neither reads nor writes what is replicated.
+    pub fn is_settled(&self) -> bool {
+        self.0.settled.load(Ordering::Acquire)
+    }
+
+    /// See [`Levels::is_settled`].
+    pub fn settle(&self) {
+        self.0.settled.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_rises_only_and_only_within_what_is_read() {
+        let reads = LevelRange { lowest: Level(2), highest: Level(3) };
+        let levels = Levels::new(reads, true);
+        assert_eq!(levels.learn(Level(4)), Err(LevelError::TooOld { reads, active: Level(4) }));
+        assert_eq!(levels.learn(Level(1)), Err(LevelError::TooNew { reads, active: Level(1) }));
+        assert_eq!(levels.active(), Level::FIRST);
+        assert_eq!(levels.learn(Level(3)), Ok(true));
+        assert_eq!(levels.learn(Level(2)), Ok(false));
+        assert_eq!(levels.active(), Level(3));
+        assert!(levels.allows(Level(3)) && !levels.allows(Level(4)));
+    }
+
+    #[test]
+    fn a_refusal_names_both_levels() {
+        let words = LevelRange::UNANNOUNCED.check(Level(7)).unwrap_err().to_string();
+        assert!(words.contains("1 to 1") && words.contains("level 7"), "{words}");
+    }
+}

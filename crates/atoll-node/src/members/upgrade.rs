@@ -1,0 +1,275 @@
+//! Changes to the table of feature levels: announcing, and raising the active level once all members read a higher one.
+//!
+//! A node announces its range before it writes its row among the members, and a raise is a conditional write of the table in which
+//! announcements stand: of a node that comes and a raise, the later one sees the earlier one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Env, Level, LevelError, LevelRange, Levels, NodeId};
+use atoll_log::{Nonce, Register, RegisterError, Version, Written};
+
+use super::Members;
+use super::change::{ChangeError, Changes};
+use super::levels::{AskLevels, KeepLevel, LevelTable};
+use super::table::MemberTable;
+
+/// Most attempts at one change.
+const ATTEMPTS: u32 = 16;
+/// How long members that are up have to say what they read.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why the levels were not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpgradeError {
+    /// This program cannot be a member.
+    #[error(transparent)]
+    Level(#[from] LevelError),
+    /// Not all members read the level.
+    #[error("level {to} is not read by all members: {}; start them with a program that reads it, or remove them", in_words(.lacking))]
+    NotRead {
+        /// The level.
+        to: Level,
+        /// What those read that do not read it.
+        lacking: Vec<(NodeId, LevelRange)>,
+    },
+    /// Levels rise only.
+    #[error("the cluster is at level {active}, which cannot be lowered to {to}")]
+    Lower {
+        /// What was asked for.
+        to: Level,
+        /// Of the cluster.
+        active: Level,
+    },
+    /// The table of members, or this one, could not be read or written.
+    #[error(transparent)]
+    Table(#[from] ChangeError),
+}
+
+impl From<RegisterError> for UpgradeError {
+    fn from(error: RegisterError) -> Self {
+        UpgradeError::Table(error.into())
+    }
+}
+
+fn in_words(nodes: &[(NodeId, LevelRange)]) -> String {
+    let words: Vec<String> = nodes.iter().map(|(node, reads)| format!("node {node} reads {reads}")).collect();
+    words.join(", ")
+}
+
+/// The levels as an operator is shown them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelReport {
+    /// As its register has it.
+    pub table: LevelTable,
+    /// The members.
+    pub members: MemberTable,
+    /// The highest level that all members read.
+    pub possible: Level,
+    /// Whether this call raised the active level.
+    pub raised: bool,
+}
+
+/// Announces, follows and raises levels.
+#[derive(Clone, Debug)]
+pub struct Upgrades {
+    env: Env,
+    levels: Levels,
+    register: Arc<dyn Register>,
+    members: Members,
+    changes: Changes,
+    refused: Arc<OnceLock<LevelError>>,
+}
+
+impl Upgrades {
+    /// Over the register of the levels.
+    pub fn new(env: Env, register: Arc<dyn Register>, members: Members, changes: Changes) -> Self {
+        let levels = env.levels().clone();
+        Upgrades { env, levels, register, members, changes, refused: Arc::default() }
+    }
+
+    /// Why this program cannot be a member, once that is known: it had better stop.
+    pub fn refused(&self) -> Option<LevelError> {
+        self.refused.get().copied()
+    }
+
+    async fn read(&self) -> Result<LevelTable, UpgradeError> {
+        let got = self.register.read().await?;
+        if got.version == Version(0) {
+            return Ok(LevelTable::none());
+        }
+        Ok(LevelTable::decode(got.version.0, got.value).map_err(ChangeError::from)?)
+    }
+
+    /// Takes note of the active level: on disk first, then for what is written from here on.
+    async fn learn(&self, active: Level) -> Result<(), UpgradeError> {
+        if let Err(error) = self.levels.reads().check(active) {
+            // The first one counts: it is the one that is shown.
+            let _ = self.refused.set(error);
+            self.members.changed.ring();
+            return Err(error.into());
+        }
+        if active <= self.levels.active() {
+            return Ok(());
+        }
+        // What cannot be kept is not used: the next look tries again.
+        if self.env.call(self.env.node(), KeepLevel { active }).await.is_ok() && self.levels.learn(active)? {
+            hit("levels.learned");
+        }
+        Ok(())
+    }
+
+    /// Reads the active level anew. While the cluster is new: raises it if all have come.
+    pub async fn refresh(&self) -> Result<(), UpgradeError> {
+        let table = self.read().await?;
+        self.learn(table.active).await?;
+        if table.founding {
+            self.end_founding().await?;
+        }
+        Ok(())
+    }
+
+    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything.
+    async fn edit(
+        &self,
+        mut edit: impl FnMut(&mut LevelTable, &MemberTable) -> Result<bool, UpgradeError>,
+    ) -> Result<(LevelTable, MemberTable, bool), UpgradeError> {
+        for attempt in 0..ATTEMPTS {
+            let mut table = self.read().await?;
+            // After the levels: a node announces before it is a member.
+            let members = self.changes.refresh().await?;
+            if !edit(&mut table, &members)? {
+                return Ok((table, members, attempt > 0));
+            }
+            let me = self.env.node();
+            table.announced.retain(|n, _| *n == me || members.version == 0 || members.nodes.contains_key(n));
+            let nonce = Nonce((u128::from(self.env.random()) << 64) | u128::from(self.env.random()));
+            match self.register.write_if(Version(table.version), table.encode(), nonce).await {
+                Ok(Written::Yes(version)) => {
+                    table.version = version.0;
+                    return Ok((table, members, true));
+                }
+                // The next round reads, and finds the change done or not.
+                Ok(Written::Conflict(_)) | Err(RegisterError::Unknown(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
+            self.env.sleep(self.env.jitter(Duration::from_millis(10 << attempt.min(5)))).await;
+        }
+        Err(ChangeError::Contended.into())
+    }
+
+    /// Has the cluster know what this program reads, before this node joins; then this node may read and write what is replicated.
+    ///
+    /// # Errors
+    /// [`UpgradeError::Level`]: this program cannot be a member, and nothing was announced.
+    pub async fn announce(&self) -> Result<(), UpgradeError> {
+        let (me, reads) = (self.env.node(), self.levels.reads());
+        let announced = self.edit(|table, members| {
+            if let Err(error) = reads.check(table.active) {
+                let _ = self.refused.set(error);
+                self.members.changed.ring();
+                return Err(error.into());
+            }
+            if table.version == 0 {
+                // Who comes first to a cluster without members founds it; else its programs were from before there were levels.
+                table.founding = members.version == 0;
+            }
+            Ok(table.announced.insert(me, reads) != Some(reads))
+        });
+        let (table, ..) = announced.await?;
+        self.learn(table.active).await?;
+        self.levels.settle();
+        Ok(())
+    }
+
+    /// The cluster was new, and all of its first members have come: it begins at the highest level that all read.
+    async fn end_founding(&self) -> Result<(), UpgradeError> {
+        let all_came = |table: &LevelTable, members: &MemberTable| {
+            let came =
+                |(n, m): (&NodeId, &super::table::Member)| m.has_joined() && table.announced.contains_key(n);
+            members.version > 0 && members.nodes.iter().all(came)
+        };
+        let ended = self.edit(|table, members| {
+            if !table.founding || !all_came(table, members) {
+                return Ok(false);
+            }
+            table.active = table.highest_of_all(members);
+            table.founding = false;
+            Ok(true)
+        });
+        let (table, _, changed) = ended.await?;
+        self.learn(table.active).await?;
+        if changed && !table.founding {
+            hit("levels.founded");
+            self.spread().await;
+        }
+        Ok(())
+    }
+
+    /// A new version of the table of members, of which heartbeats tell: everybody looks at the levels, too.
+    async fn spread(&self) {
+        // If it fails, they look at their next patrol.
+        let _ = self.changes.edit(|_| Ok(true)).await;
+    }
+
+    /// The levels, and what they could be.
+    pub async fn report(&self) -> Result<LevelReport, UpgradeError> {
+        let table = self.read().await?;
+        let members = self.changes.refresh().await?;
+        let possible = table.highest_of_all(&members);
+        Ok(LevelReport { table, members, possible, raised: false })
+    }
+
+    /// Raises the active level to `to`, or to the highest that all members read. Members that are up are asked what they read now; of
+    /// those that are down the last announcement counts. Afterwards no program that reads less can be a member. Idempotent.
+    pub async fn raise(&self, to: Option<Level>) -> Result<LevelReport, UpgradeError> {
+        let told = self.ask().await;
+        let mut raised = false;
+        let edited = self.edit(|table, members| {
+            for (node, reads) in &told {
+                let highest = table.range_of(*node).highest.min(reads.highest);
+                let lowest = table.range_of(*node).lowest.max(reads.lowest);
+                table.announced.insert(*node, LevelRange { lowest, highest });
+            }
+            let to = to.unwrap_or_else(|| table.highest_of_all(members));
+            if to < table.active {
+                return Err(UpgradeError::Lower { to, active: table.active });
+            }
+            let counts =
+                |node: &NodeId| members.nodes[node].has_joined() || table.announced.contains_key(node);
+            let all = members.nodes.keys().filter(|n| counts(n)).map(|n| (*n, table.range_of(*n)));
+            let lacking: Vec<_> = all.filter(|(_, reads)| reads.check(to).is_err()).collect();
+            if !lacking.is_empty() {
+                return Err(UpgradeError::NotRead { to, lacking });
+            }
+            raised = to > table.active;
+            let changed = raised || table.founding;
+            (table.active, table.founding) = (to, false);
+            Ok(changed)
+        });
+        let (table, members, _) = edited.await?;
+        self.learn(table.active).await?;
+        if raised {
+            hit("levels.raised");
+            self.spread().await;
+        }
+        Ok(LevelReport { possible: table.highest_of_all(&members), table, members, raised })
+    }
+
+    /// What the programs of members that are up read now: one that was rolled back to a program without levels announces nothing.
+    async fn ask(&self) -> BTreeMap<NodeId, LevelRange> {
+        let peers: Vec<NodeId> =
+            self.members.peers().into_iter().filter(|n| self.members.is_alive(*n)).collect();
+        let until = self.env.now().after(ANSWERS_WITHIN);
+        let replies = self.env.gather(&peers, AskLevels {}, until, |_| false).await;
+        let mut told: BTreeMap<NodeId, LevelRange> = replies
+            .errors()
+            .filter(|(_, e)| matches!(e, atoll_core::CallError::Refused { .. }))
+            .map(|(node, _)| (node, LevelRange::UNANNOUNCED))
+            .collect();
+        told.extend(replies.into_ok().map(|(node, told)| (node, told.reads)));
+        told
+    }
+}
