@@ -84,9 +84,15 @@ impl Client {
         Ok(reply.await?.logs)
     }
 
-    /// The chain under a log.
+    /// The chain under a log, with its newest segments.
     pub async fn chain(&self, log: &str) -> Result<Chain, Error> {
-        let request = proto::ShowChainRequest { log: log.to_owned() };
+        self.chain_from(log, None).await
+    }
+
+    /// The chain under a log, with the segments from a position on, as far as they are kept together; `next` of the answer says
+    /// where the others begin.
+    pub async fn chain_from(&self, log: &str, from: Option<u64>) -> Result<Chain, Error> {
+        let request = proto::ShowChainRequest { log: log.to_owned(), from };
         self.short(|channel| {
             let request = request.clone();
             async move { ChainServiceClient::new(channel).show(request).await }

@@ -45,6 +45,8 @@ pub enum Mutant {
     VlogV14,
     VlogInstallWithoutSeal,
     VlogRevivedLoglet,
+    /// A chain may name a page that is not durable yet.
+    VlogPageTooLate,
     LevelsWriteWhatTheyRead,
     DbBarrierWithoutCheck,
     DbCommitAheadOfState,
@@ -69,7 +71,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 51] = [
+    pub const ALL: [Mutant; 52] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::NativeT1,
@@ -101,6 +103,7 @@ impl Mutant {
         Mutant::VlogV14,
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
+        Mutant::VlogPageTooLate,
         Mutant::LevelsWriteWhatTheyRead,
         Mutant::DbBarrierWithoutCheck,
         Mutant::DbCommitAheadOfState,

@@ -156,8 +156,8 @@ impl World {
     fn open(&mut self, n: u32) -> Node {
         let env = self.driver.env(NodeId(n + 1));
         let registry = Registry::new().with(self.servers.provider(&env, "memory", true));
-        let register = atoll_log::Registers::register(&*self.servers.registers(&env), "db");
-        let log = VirtualLog::open(env.clone(), "db", register, registry, atoll_log::Options::default());
+        let registers = self.servers.registers(&env);
+        let log = VirtualLog::open(env.clone(), "db", registers, registry, atoll_log::Options::default());
         let mut apps = Applications::new();
         let slot = apps.add(Map::salted(self.salts[n as usize]));
         let clock_env = env.clone();

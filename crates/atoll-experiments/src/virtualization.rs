@@ -12,7 +12,7 @@ use atoll_core::{Encode, Env, NodeId, Ticket};
 use atoll_log::{
     AppendError, Batch, ClientId, Entry, LogAppendError, LogError, LogPos, LogRead, LogReadError, LogRecord,
     Loglet, LogletError, LogletId, LogletSpec, Offset, OpId, Options, Placement, ReadBatch, ReadError,
-    ReadFrom, Registers, Registry, Tail, VirtualLog,
+    ReadFrom, Registry, Tail, VirtualLog,
 };
 use atoll_loglets::native::NativeLoglet;
 use atoll_registers::file::{Cell, CellError, FileRegisters};
@@ -290,7 +290,7 @@ fn load_1m() -> f64 {
 fn virtual_log(cluster: &mut Cluster, servers: u32) -> Option<Arc<VirtualLog>> {
     let registers = FileRegisters::open(Box::new(MemoryCell::default())).ok()?;
     let registry = Registry::new().with(Arc::new(cluster.provider()));
-    let log = VirtualLog::open(cluster.env(), "log", registers.register("log"), registry, Options::default());
+    let log = VirtualLog::open(cluster.env(), "log", Arc::new(registers), registry, Options::default());
     let spec = LogletSpec {
         kind: Some("native".into()),
         servers: Some((1..=servers).map(NodeId).collect()),

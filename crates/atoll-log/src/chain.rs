@@ -2,19 +2,24 @@
 //! its version is the register's.
 //!
 //! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a
-//! u32 length. A chain that does not hold together is refused when it is decoded, so none is ever in use.
+//! u32 length. Version 2, written only by a chain that has index pages: `2u8 | nonce u128 | trim u64 | audit [u128] |
+//! pages [PageRef] | segments`, see [`crate::page`]. A chain that does not hold together is refused when it is decoded, so none
+//! is ever in use.
 
 use bytes::{Bytes, BytesMut};
 
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
 use crate::loglet::{LogletId, SealedConfig};
+use crate::page::{self, PageId, PageRef};
 use crate::position::{LogPos, Offset};
 use crate::register::{Nonce, Version};
 
-/// Format of the byte form.
+/// Format of a chain without index pages.
 const FORMAT: u8 = 1;
-/// Most segments in a chain: truncate, or merge old ones, before there are more.
+/// Format of a chain with index pages.
+const FORMAT_WITH_PAGES: u8 = 2;
+/// Most segments in a chain itself: old ones move to index pages before there are more.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Longest byte form, in bytes: what a register takes.
 pub const MAX_CHAIN_BYTES: usize = crate::register::MAX_VALUE_BYTES;
@@ -34,11 +39,19 @@ pub enum ChainError {
     #[error("the chain is not readable: {0}")]
     Decode(#[from] DecodeError),
     /// A version of the byte form that this program does not know.
-    #[error("the chain has format {0}; this program reads format {FORMAT}")]
+    #[error("the chain has format {0}; this program reads up to {FORMAT_WITH_PAGES}")]
     Format(u8),
     /// No segment, or too many.
     #[error("a chain has 1 to {MAX_SEGMENTS} segments, this one {0}; truncate the log")]
     Segments(usize),
+    /// A change would leave too little room for repairs and for the end of the log. Nothing was changed.
+    #[error("the chain has {segments} segments; this change may bring it to {most} at most; trim the log")]
+    Full {
+        /// Segments of the chain.
+        segments: usize,
+        /// Most segments that there may be after a change of this purpose.
+        most: usize,
+    },
     /// Too long for a register.
     #[error("the chain takes {0} bytes, at most {MAX_CHAIN_BYTES} fit; truncate the log")]
     TooLong(usize),
@@ -63,6 +76,12 @@ pub enum ChainError {
     /// The trim position lies below the first segment.
     #[error("the trim position {0} lies before the first segment")]
     Trim(LogPos),
+    /// An index page is not there, or is not what the chain says of it.
+    #[error("index page {0} is missing, or is not the one that the chain names")]
+    Page(PageId),
+    /// An index page of a level that it cannot have.
+    #[error("an index page has level {0}, which it cannot have")]
+    Level(u8),
     /// A position cannot be mapped: it would exceed 2^64.
     #[error("segment {0} ends beyond 2^64")]
     Overflow(usize),
@@ -103,6 +122,25 @@ impl Segment {
         self.stop.unwrap_or(self.start)
     }
 
+    /// Limits, and that its positions can be mapped. `i` is its number, for the error.
+    pub(crate) fn check(&self, i: usize) -> Result<(), ChainError> {
+        let config = self.config.len().max(self.sealed_config.len());
+        if config > MAX_CONFIG_BYTES {
+            return Err(ChainError::Config(i, config));
+        }
+        if self.kind.is_empty() || self.kind.len() > MAX_KIND_BYTES {
+            return Err(ChainError::Kind(i, self.kind.len()));
+        }
+        let Some(stop) = self.stop else { return Ok(()) };
+        if stop < self.start {
+            return Err(ChainError::Backwards(i));
+        }
+        if self.base.0.checked_add(stop.since(self.start)).is_none() {
+            return Err(ChainError::Overflow(i));
+        }
+        Ok(())
+    }
+
     /// True if nothing ever follows this segment, and nothing is in it.
     pub fn is_end(&self) -> bool {
         self.kind == END_KIND
@@ -115,7 +153,20 @@ pub struct Chain {
     nonce: Nonce,
     trim: LogPos,
     audit: Vec<Nonce>,
+    /// Before the segments, oldest first.
+    pages: Vec<PageRef>,
     segments: Vec<Segment>,
+}
+
+/// What a change of a chain may change.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Index pages, oldest first.
+    pub pages: &'a mut Vec<PageRef>,
+    /// The segments after them.
+    pub segments: &'a mut Vec<Segment>,
+    /// The first readable position.
+    pub trim: &'a mut LogPos,
 }
 
 /// A chain as it was at one version of its register.
@@ -139,7 +190,8 @@ impl Chain {
             config,
             sealed_config: SealedConfig::new(),
         };
-        Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), segments: vec![segment] }.checked()
+        Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), pages: Vec::new(), segments: vec![segment] }
+            .checked()
     }
 
     /// The mark of the install that made this chain.
@@ -152,7 +204,28 @@ impl Chain {
         self.trim
     }
 
-    /// All segments, in order; one at least, the last one open.
+    /// References to the index pages, oldest first. Their segments come before all of [`Chain::segments`].
+    pub fn pages(&self) -> &[PageRef] {
+        &self.pages
+    }
+
+    /// The first position of the chain. Positions below it were trimmed.
+    pub fn start(&self) -> LogPos {
+        self.pages.first().map_or(self.segments[0].start, |p| p.start)
+    }
+
+    /// How many segments there are, those in pages included.
+    pub fn segment_count(&self) -> u64 {
+        self.pages.iter().map(|p| p.segments).sum::<u64>() + self.segments.len() as u64
+    }
+
+    /// The reference to the page that holds a position; None if none does.
+    pub fn page_of(&self, at: LogPos) -> Option<&PageRef> {
+        let after = self.pages.partition_point(|p| p.start <= at);
+        after.checked_sub(1).map(|i| &self.pages[i]).filter(|p| at < p.stop)
+    }
+
+    /// The segments that are in the chain itself, in order; one at least, the last one open.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -162,17 +235,17 @@ impl Chain {
         &self.segments[self.segments.len() - 1]
     }
 
-    /// All segments but the active one, in order.
+    /// The segments in the chain itself but the active one, in order.
     pub fn sealed(&self) -> impl Iterator<Item = &Segment> {
         self.segments[..self.segments.len() - 1].iter()
     }
 
-    /// The segment of a Loglet.
+    /// The segment of a Loglet, if it is in the chain itself.
     pub fn segment(&self, loglet: LogletId) -> Option<&Segment> {
         self.segments.iter().find(|s| s.loglet == loglet)
     }
 
-    /// The segment that holds, or will hold, a position; None below the first segment. Of several segments that start there all
+    /// The segment of the chain itself that holds, or will hold, a position; None below the first: see [`Chain::page_of`]. Of several segments that start there all
     /// but the last are empty (V7).
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
@@ -190,13 +263,18 @@ impl Chain {
         nonce: Nonce,
         change: impl FnOnce(&mut Vec<Segment>, &mut LogPos),
     ) -> Result<Self, ChainError> {
+        self.next_with_pages(nonce, |parts| change(parts.segments, parts.trim))
+    }
+
+    /// Like [`Chain::next`], for a change of the pages, too.
+    pub fn next_with_pages(&self, nonce: Nonce, change: impl FnOnce(Parts<'_>)) -> Result<Self, ChainError> {
         let mut next = self.clone();
         next.audit.push(self.nonce);
         if next.audit.len() > AUDIT_NONCES {
             next.audit.remove(0);
         }
         next.nonce = nonce;
-        change(&mut next.segments, &mut next.trim);
+        change(Parts { pages: &mut next.pages, segments: &mut next.segments, trim: &mut next.trim });
         next.checked()
     }
 
@@ -206,10 +284,15 @@ impl Chain {
             return Err(ChainError::TooLong(bytes.len()));
         }
         match bytes.first() {
-            Some(&FORMAT) | None => {}
+            Some(&FORMAT | &FORMAT_WITH_PAGES) | None => {}
             Some(&other) => return Err(ChainError::Format(other)),
         }
         Chain::from_bytes(bytes)?.checked()
+    }
+
+    /// Length of its byte form.
+    pub fn size_bytes(&self) -> usize {
+        self.to_bytes().len()
     }
 
     /// The value for a register.
@@ -227,16 +310,14 @@ impl Chain {
         if n == 0 || n > MAX_SEGMENTS {
             return Err(ChainError::Segments(n));
         }
+        page::check_references(&self.pages)?;
+        if self.pages.last().is_some_and(|p| p.stop != self.segments[0].start) {
+            return Err(ChainError::Gap(0));
+        }
         let mut ids = std::collections::BTreeSet::new();
         let mut expected = self.segments[0].start;
         for (i, s) in self.segments.iter().enumerate() {
-            let config = s.config.len().max(s.sealed_config.len());
-            if config > MAX_CONFIG_BYTES {
-                return Err(ChainError::Config(i, config));
-            }
-            if s.kind.is_empty() || s.kind.len() > MAX_KIND_BYTES {
-                return Err(ChainError::Kind(i, s.kind.len()));
-            }
+            s.check(i)?;
             if !ids.insert(s.loglet) {
                 return Err(ChainError::Twice(s.loglet));
             }
@@ -246,17 +327,9 @@ impl Chain {
             if s.stop.is_none() != (i + 1 == n) {
                 return Err(ChainError::Active(i));
             }
-            if let Some(stop) = s.stop {
-                if stop < s.start {
-                    return Err(ChainError::Backwards(i));
-                }
-                if s.base.0.checked_add(stop.since(s.start)).is_none() {
-                    return Err(ChainError::Overflow(i));
-                }
-                expected = stop;
-            }
+            expected = s.stop_or_start();
         }
-        if self.trim < self.segments[0].start {
+        if self.trim < self.start() {
             return Err(ChainError::Trim(self.trim));
         }
         Ok(self)
@@ -293,19 +366,27 @@ impl Decode for Segment {
 
 impl Encode for Chain {
     fn encode(&self, out: &mut BytesMut) {
-        FORMAT.encode(out);
+        // The oldest format that can say it: older programs read it then.
+        let format = if self.pages.is_empty() { FORMAT } else { FORMAT_WITH_PAGES };
+        format.encode(out);
         self.nonce.0.encode(out);
         self.trim.encode(out);
         self.audit.iter().map(|n| n.0).collect::<Vec<u128>>().encode(out);
-        self.segments.encode(out);
+        if self.pages.is_empty() {
+            self.segments.encode(out);
+        } else {
+            self.pages.encode(out);
+            page::encode_segments(&self.segments, out);
+        }
     }
 }
 
 impl Decode for Chain {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let format = u8::decode(from)?;
-        if format != FORMAT {
-            return Err(DecodeError::Invalid { what: "chain", value: format.into(), allowed: "format 1" });
+        if format != FORMAT && format != FORMAT_WITH_PAGES {
+            let allowed = "format 1 or 2";
+            return Err(DecodeError::Invalid { what: "chain", value: format.into(), allowed });
         }
         let nonce = Nonce(u128::decode(from)?);
         let trim = LogPos::decode(from)?;
@@ -314,6 +395,14 @@ impl Decode for Chain {
             let value = audit.len() as u64;
             return Err(DecodeError::Invalid { what: "chain audit", value, allowed: "at most 32 nonces" });
         }
-        Ok(Chain { nonce, trim, audit, segments: Decode::decode(from)? })
+        let (pages, segments) = if format == FORMAT {
+            (Vec::new(), Decode::decode(from)?)
+        } else {
+            (Vec::<PageRef>::decode(from)?, page::decode_segments(from)?)
+        };
+        if format == FORMAT_WITH_PAGES && pages.is_empty() {
+            return Err(DecodeError::Invalid { what: "pages of a chain", value: 0, allowed: "one at least" });
+        }
+        Ok(Chain { nonce, trim, audit, pages, segments })
     }
 }

@@ -21,6 +21,7 @@ pub mod loglet;
 #[cfg(feature = "testing")]
 pub mod memory;
 pub mod origin;
+pub mod page;
 pub mod position;
 pub mod register;
 pub mod virtual_log;

@@ -8,7 +8,7 @@
 //! | 31..30 | what made it: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
 //! | 29..0 | of the id of the Loglet that it was to follow, or is a copy of |
 //!
-//! Why it is safe to collect what [`is_abandoned`] names. A first Loglet can only be installed at version 0. A successor is
+//! Why it is safe to collect what [`Suspects::abandoned`] names. A first Loglet can only be installed at version 0. A successor is
 //! installed by the very write that gives the Loglet before it a stop, and a copy by the write that takes its source out
 //! (`extend.rs`, `modify.rs`: both give up when that Loglet is not there any more). A Loglet never becomes active again and
 //! never comes back into a chain. So once a chain that was read *after* the Loglet was seen does not have the Loglet before it
@@ -16,7 +16,9 @@
 //! write fails, and he is told that his change did not happen. No clock is part of the argument. Two names of logs with the same
 //! 48 bits could be taken for each other only while one of the two logs has no chain yet.
 
-use crate::chain::Chain;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::chain::{Chain, Segment};
 use crate::loglet::LogletId;
 
 /// The change that a Loglet is made for.
@@ -55,6 +57,14 @@ pub fn mark_in(id: LogletId) -> u64 {
     (id.0 >> 32) as u64 & 0xffff_ffff_ffff
 }
 
+fn kind_in(id: LogletId) -> u32 {
+    (id.0 as u32) >> HASH_BITS
+}
+
+fn before_in(id: LogletId) -> u32 {
+    id.0 as u32 & ((1 << HASH_BITS) - 1)
+}
+
 fn short(id: LogletId) -> u32 {
     (hash(&id.0.to_le_bytes()) >> (64 - HASH_BITS)) as u32
 }
@@ -70,19 +80,56 @@ pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
     LogletId(high | u128::from(mark_of_log(log)) << 32 | u128::from(low))
 }
 
-/// Whether a Loglet can never be part of a log, or never again. `chain` is the log's, read after the Loglet was seen on a server; the
-/// module's words say why. False for ids that were not made by [`new_id`] for this log.
-pub fn is_abandoned(id: LogletId, log: &str, chain: &Chain) -> bool {
-    if mark_in(id) != mark_of_log(log) || chain.segment(id).is_some() {
-        return false;
+/// Loglets of one log that are on a server, and that no segment is known to name: each is abandoned unless some segment says
+/// otherwise. The module's words say why. The segments of the log are looked at after the Loglets were seen, in the order of
+/// their positions, the chain itself last: positions never move, so a Loglet that is part of the log all the time is met.
+#[derive(Clone, Debug)]
+pub struct Suspects {
+    ids: BTreeSet<LogletId>,
+    /// The copies among them, by what they are copies of.
+    copies: BTreeMap<u32, Vec<LogletId>>,
+}
+
+impl Suspects {
+    /// Of these, those that [`new_id`] made for this log. Nobody knows whose the others are.
+    pub fn new(log: &str, ids: impl IntoIterator<Item = LogletId>) -> Self {
+        let mark = mark_of_log(log);
+        let is_known = |id: &LogletId| match kind_in(*id) {
+            CREATE => before_in(*id) == 0,
+            EXTEND | MODIFY => true,
+            _ => false,
+        };
+        let ids: BTreeSet<LogletId> =
+            ids.into_iter().filter(|id| mark_in(*id) == mark && is_known(id)).collect();
+        let mut copies: BTreeMap<u32, Vec<LogletId>> = BTreeMap::new();
+        for id in ids.iter().filter(|id| kind_in(**id) == MODIFY) {
+            copies.entry(before_in(*id)).or_default().push(*id);
+        }
+        Suspects { ids, copies }
     }
-    let low = id.0 as u32;
-    let before = low & ((1 << HASH_BITS) - 1);
-    match low >> HASH_BITS {
-        CREATE => before == 0,
-        EXTEND => short(chain.active().loglet) != before,
-        MODIFY => !chain.segments().iter().any(|s| short(s.loglet) == before),
-        _ => false,
+
+    /// True if there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Takes out what these segments name, and the copies that may still take the place of one.
+    pub fn spare(&mut self, segments: &[Segment]) {
+        for segment in segments {
+            self.ids.remove(&segment.loglet);
+            for copy in self.copies.remove(&short(segment.loglet)).unwrap_or_default() {
+                self.ids.remove(&copy);
+            }
+        }
+    }
+
+    /// Those that can never be part of the log, or never again: `chain` was read last, and [`Suspects::spare`] has seen all segments in
+    /// index pages.
+    pub fn abandoned(mut self, chain: &Chain) -> BTreeSet<LogletId> {
+        self.spare(chain.segments());
+        let active = short(chain.active().loglet);
+        self.ids.retain(|id| kind_in(*id) != EXTEND || before_in(*id) != active);
+        self.ids
     }
 }
 
@@ -90,12 +137,15 @@ pub fn is_abandoned(id: LogletId, log: &str, chain: &Chain) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::chain::Segment;
     use crate::position::{LogPos, Offset};
     use crate::register::Nonce;
     use bytes::Bytes;
 
     const LOG: &str = "reef";
+
+    fn is_abandoned(id: LogletId, log: &str, chain: &Chain) -> bool {
+        Suspects::new(log, [id]).abandoned(chain).contains(&id)
+    }
 
     /// What `extend` installs.
     fn extended(chain: &Chain, by: LogletId, nonce: u128) -> Chain {

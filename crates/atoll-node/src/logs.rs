@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::{Env, Ticket};
-use atoll_log::virtual_log::{Options, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch};
+use atoll_log::page::PageId;
+use atoll_log::virtual_log::{
+    Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch,
+};
 use atoll_log::{LogletSpec, RegisterError, Registers, Registry};
 
 use crate::bell::Bell;
 
 /// Registers of logs start with this, their name follows.
-pub const PREFIX: &str = "log/";
+pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;
 /// Longest name of a log, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
 /// Most logs that one node has open.
@@ -91,11 +94,10 @@ impl Logs {
         if open.len() >= MAX_OPEN {
             return Err(OpenError::TooMany);
         }
-        let register = self.0.registers.register(&format!("{PREFIX}{name}"));
         let log = VirtualLog::open(
             self.0.env.clone(),
             name,
-            register,
+            self.0.registers.clone(),
             self.0.registry.clone(),
             self.0.options.clone(),
         );
@@ -119,6 +121,20 @@ impl Logs {
         self.0.env.launch("logs.list", async move {
             let names = registers.list(PREFIX).await?;
             Ok(names.into_iter().filter_map(|n| n.strip_prefix(PREFIX).map(str::to_owned)).collect())
+        })
+    }
+
+    /// The index pages that were written and are not forgotten yet, with the names of their logs, in order; emptied ones are among
+    /// them.
+    pub fn list_pages(&self) -> Ticket<Result<Vec<(String, PageId)>, RegisterError>> {
+        let registers = self.0.registers.clone();
+        self.0.env.launch("logs.list_pages", async move {
+            let names = registers.list(PAGE_PREFIX).await?;
+            let page = |name: String| {
+                let (log, id) = name.strip_prefix(PAGE_PREFIX)?.rsplit_once('/')?;
+                Some((log.to_owned(), PageId::parse(id)?))
+            };
+            Ok(names.into_iter().filter_map(page).collect())
         })
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use atoll_client::Reason;
 use atoll_client::proto;
 use atoll_core::{Directory, Level, NodeId};
+use atoll_log::Chain;
+use atoll_log::chain::MAX_CHAIN_BYTES;
 
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
@@ -178,20 +180,34 @@ fn log_info(
     } else if silent.len() * 2 > of {
         "a majority of its servers does not answer".to_owned()
     } else {
-        String::new()
+        chain_is_nearly_full(log, &chain.chain)
     };
     Some(proto::LogInfo {
         name: log.name().to_owned(),
         tail: log.known_tail().0,
         trim: chain.chain.trim().0,
         chain_version: chain.version.0,
-        segments: u32::try_from(chain.chain.segments().len()).unwrap_or(u32::MAX),
+        segments: u32::try_from(chain.chain.segment_count()).unwrap_or(u32::MAX),
         loglet_kind: active.kind.clone(),
         sequencer: sequencer.map(|n| n.0),
         servers: servers.into_values().collect(),
         healthy: reason.is_empty(),
         reason,
+        chain_bytes: chain.chain.size_bytes() as u64,
+        chain_bytes_max: MAX_CHAIN_BYTES as u64,
     })
+}
+
+/// What an operator should do before a chain takes no more segments; empty while there is room.
+fn chain_is_nearly_full(log: &atoll_log::virtual_log::VirtualLog, chain: &Chain) -> String {
+    let (segments, most) = (chain.segments().len(), log.max_segments());
+    let bytes = chain.size_bytes();
+    if segments * 4 > most * 3 || bytes * 2 > MAX_CHAIN_BYTES {
+        return format!(
+            "its chain has {segments} of {most} segments and {bytes} of {MAX_CHAIN_BYTES} bytes: trim it"
+        );
+    }
+    String::new()
 }
 
 async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {

@@ -112,7 +112,8 @@ async fn ask_role(env: &Env, node: NodeId, role: RoleKind) -> Option<BTreeMap<Lo
     Some(all)
 }
 
-/// The segments of a log with the nodes that hold them, and the readable range of each.
+/// The segments of a log's chain itself, with the nodes that hold them, and the readable range of each. Those in index pages are not
+/// among them: see [`atoll_log::Chain::pages`].
 pub fn segments(logs: &Logs, log: &VirtualLog) -> Vec<(Segment, Vec<NodeId>, LogPos, LogPos)> {
     let Some(chain) = log.chain() else { return Vec::new() };
     let tail = log.known_tail();
@@ -133,7 +134,7 @@ pub fn segments(logs: &Logs, log: &VirtualLog) -> Vec<(Segment, Vec<NodeId>, Log
 
 /// What a node still holds of the logs, in words; None if nothing: it may be removed.
 pub fn held_by(logs: &Logs, opened: &[Arc<VirtualLog>], node: NodeId) -> Option<String> {
-    let mut entries = 0;
+    let mut entries: u64 = 0;
     let mut example = None;
     for log in opened {
         for (segment, servers, from, to) in segments(logs, log) {
@@ -141,6 +142,13 @@ pub fn held_by(logs: &Logs, opened: &[Arc<VirtualLog>], node: NodeId) -> Option<
                 entries += 1;
                 example.get_or_insert_with(|| log.name().to_owned());
             }
+        }
+        // A page that does not say where its segments are may hold some of this node's.
+        let chain = log.chain();
+        let pages = chain.iter().flat_map(|c| c.chain.pages());
+        for page in pages.filter(|p| p.may_be_on(|holder, _| holder == node)) {
+            entries += page.segments;
+            example.get_or_insert_with(|| log.name().to_owned());
         }
     }
     example.map(|name| format!("{entries} segments, of log {name:?} among others"))

@@ -16,6 +16,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::NativeT8 => vec!["disks"],
         M::NativeT9 => vec!["crashes", "disks"],
         M::X16 => vec!["vlog-late"],
+        M::VlogPageTooLate => vec!["vlog-long"],
         M::X1 => vec!["crashes", "registers", "native"],
         M::VlogV1
         | M::VlogV2

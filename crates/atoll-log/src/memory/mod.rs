@@ -125,6 +125,11 @@ impl MemoryServers {
         lock(&self.state).logs.get(&loglet).map(|l| l.written.clone()).unwrap_or_default()
     }
 
+    /// How many Loglets there are: made, and not deleted since.
+    pub fn loglets(&self) -> usize {
+        lock(&self.state).logs.len()
+    }
+
     fn at(&self, env: &Env) -> At {
         At { servers: self.clone(), env: env.clone() }
     }

@@ -2,6 +2,7 @@
 //! appends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -9,6 +10,7 @@ use atoll_core::testing::{Mutant, Place, hit, mutant};
 use atoll_core::{NodeId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
+use super::room::Purpose;
 use super::{ReconfigError, Shared, Step};
 use crate::bell::lock;
 use crate::chain::{END_KIND, Segment, VersionedChain};
@@ -19,10 +21,37 @@ use crate::position::{LogPos, Offset};
 /// What follows the active segment.
 #[derive(Clone)]
 struct Successor {
+    id: LogletId,
     kind: String,
     config: Bytes,
     /// None for the end of the log.
     provider: Option<Arc<dyn LogletProvider>>,
+}
+
+impl Successor {
+    /// The segment that it becomes.
+    fn segment(&self, start: LogPos) -> Segment {
+        Segment {
+            start,
+            stop: None,
+            loglet: self.id,
+            kind: self.kind.clone(),
+            base: Offset::ZERO,
+            config: self.config.clone(),
+            sealed_config: SealedConfig::new(),
+        }
+    }
+}
+
+/// Takes the sealed segments without a position out of a chain: nobody reads in them, and nothing that was ever acknowledged is
+/// in them. So reconfigurations without appends between them leave no trace (V7, V17).
+fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
+    let (empty, kept) = std::mem::take(segments).into_iter().partition(|s| s.stop == Some(s.start));
+    *segments = kept;
+    if !empty.is_empty() {
+        hit("vlog.extend.dropped_empty");
+    }
+    empty
 }
 
 impl Shared {
@@ -44,7 +73,7 @@ impl Shared {
             if self.env.now() >= until {
                 return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::Busy });
             }
-            match self.extend_from(active, spec.clone()).await? {
+            match self.extend_from(active, spec.clone(), Purpose::Planned).await? {
                 Installed::Mine(chain) => return Ok(chain),
                 Installed::Lost(newer) => chain = newer,
             }
@@ -57,6 +86,7 @@ impl Shared {
         self: &Arc<Self>,
         from: LogletId,
         spec: LogletSpec,
+        purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
         let chain = self.some_chain().await?;
         let active = chain.chain.active();
@@ -70,8 +100,9 @@ impl Shared {
         let provider = self.registry.provider(kind)?.clone();
         let previous = (active.kind == provider.kind()).then_some(&active.config);
         let config = provider.plan(&spec, previous).await?;
-        let kind = provider.kind().to_owned();
-        self.replace_active(from, Successor { kind, config, provider: Some(provider) }).await
+        let id = self.draw_loglet(Origin::Extend(from));
+        let next = Successor { id, kind: provider.kind().to_owned(), config, provider: Some(provider) };
+        self.replace_active(from, next, purpose).await
     }
 
     /// Ends the log: the successor is the segment that never takes anything.
@@ -82,21 +113,44 @@ impl Shared {
             if active.is_end() {
                 return Ok(active.start);
             }
-            let end = Successor { kind: END_KIND.to_owned(), config: Bytes::new(), provider: None };
-            self.replace_active(active.loglet, end).await?;
+            let id = self.draw_loglet(Origin::Extend(active.loglet));
+            let end = Successor { id, kind: END_KIND.to_owned(), config: Bytes::new(), provider: None };
+            self.replace_active(active.loglet, end, Purpose::End).await?;
         }
     }
 
     async fn replace_active(
         self: &Arc<Self>,
         from: LogletId,
-        successor: Successor,
+        next: Successor,
+        purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
+        if self.page_out().await.is_err() {
+            // There may be room without.
+            hit("vlog.page_out.failed");
+        }
+        let chain = self.some_chain().await?;
+        if chain.chain.active().loglet != from {
+            return Ok(Installed::Lost(chain));
+        }
+        // Before anything is provisioned or sealed: behind a seal there is no way back (V17).
+        self.check_room(&chain.chain, next.segment(LogPos::ZERO), purpose)?;
         lock(&self.state).reconfiguring += 1;
         let mut place = Place::at("vlog.extend.died_before_seal");
-        let done = self.replace_steps(from, successor, &mut place).await;
+        if let Some(provider) = &next.provider {
+            // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
+            self.provision(provider, next.id, &next.config);
+        }
+        let done = self.replace_steps(from, &next, &mut place).await;
         place.ends();
         lock(&self.state).reconfiguring -= 1;
+        let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
+        // Only what is known never to be in a chain: after an install without an answer it may be.
+        match &done {
+            Ok(Installed::Lost(_)) => self.discard_successor(next),
+            Err(e) if !is_open(e) => self.discard_successor(next),
+            Ok(Installed::Mine(_)) | Err(_) => {}
+        }
         done
     }
 
@@ -104,20 +158,15 @@ impl Shared {
     async fn replace_steps(
         self: &Arc<Self>,
         from: LogletId,
-        next: Successor,
+        next: &Successor,
         place: &mut Place,
     ) -> Result<Installed, ReconfigError> {
         let until = self.reconfigure_until();
-        let (nonce, id) = (self.draw_nonce(), self.draw_loglet(Origin::Extend(from)));
-        if let Some(provider) = &next.provider {
-            // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
-            self.provision(provider, id, &next.config);
-        }
+        let nonce = self.draw_nonce();
         loop {
             let chain = self.some_chain().await?;
             let old = chain.chain.active();
             if old.loglet != from {
-                self.discard_successor(id, next);
                 return Ok(Installed::Lost(chain));
             }
             let loglet = self.handle(old)?;
@@ -135,32 +184,26 @@ impl Shared {
                 seen.is_none_or(|tail| tail <= stop),
                 "the stop {stop} is below {seen:?}, which was seen as the tail of the open segment"
             );
+            let mut empty = Vec::new();
             let new = chain.chain.next(nonce, |segments, _| {
                 if let Some(last) = segments.last_mut() {
                     last.stop = Some(stop);
                     last.sealed_config = sealed_config;
                 }
-                segments.push(Segment {
-                    start: stop,
-                    stop: None,
-                    loglet: id,
-                    kind: next.kind.clone(),
-                    base: Offset::ZERO,
-                    config: next.config.clone(),
-                    sealed_config: SealedConfig::new(),
-                });
+                empty = take_empty(segments);
+                segments.push(next.segment(stop));
             })?;
             place.moves("vlog.extend.died_before_install");
             match self.install(chain.version, new, until).await? {
-                Installed::Mine(chain) => return Ok(Installed::Mine(chain)),
+                Installed::Mine(chain) => {
+                    self.delete_removed(empty, Duration::ZERO);
+                    return Ok(Installed::Mine(chain));
+                }
                 // The trim moved, say: the seal still holds, the tail is looked up again.
                 Installed::Lost(newer) if newer.chain.active().loglet == from => {
                     hit("vlog.extend.again");
                 }
-                Installed::Lost(newer) => {
-                    self.discard_successor(id, next);
-                    return Ok(Installed::Lost(newer));
-                }
+                Installed::Lost(newer) => return Ok(Installed::Lost(newer)),
             }
         }
     }
@@ -240,9 +283,9 @@ impl Shared {
         self.env.spawn("vlog.discard", Box::pin(work));
     }
 
-    fn discard_successor(&self, id: LogletId, next: Successor) {
+    fn discard_successor(&self, next: Successor) {
         if let Some(provider) = next.provider {
-            self.discard(provider, id, next.config);
+            self.discard(provider, next.id, next.config);
         }
     }
 

@@ -15,6 +15,7 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Tick, Ticket};
 
 use super::append::Item;
+use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
 use crate::bell::lock;
 use crate::chain::Segment;
@@ -507,7 +508,7 @@ impl Run {
             // It forgets them again and again. A new segment knows nothing of them, and takes them.
             hit("vlog.lane.forgotten_again");
             self.back_off().await;
-            let _ = self.me.extend_from(id, LogletSpec::default()).await;
+            let _ = self.me.extend_from(id, LogletSpec::default(), Purpose::Repair).await;
         }
         if self.has_successor(id) {
             return self.follow_to_successor(&target).await;

@@ -14,6 +14,7 @@
 //! | roll forward of a reconfiguration left half done | `roll_forward.rs` |
 //! | reconfigTruncate | `truncate.rs` |
 //! | reconfigModify: remap a sealed segment | `modify.rs` |
+//! | (not in the paper) old segments in index pages | `page_out.rs`, `pages.rs`, [`crate::page`] |
 //! | bootstrap of the MetaStore | `create.rs` |
 //!
 //! Departures, and why:
@@ -29,17 +30,18 @@
 //! - A Loglet's id says which change made it, so that servers can collect what a dead reconfigurer left (V8, [`crate::origin`]).
 //! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use atoll_core::{Env, Ticket};
+use atoll_core::{Env, NodeId, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
+use crate::page::PageId;
 use crate::position::LogPos;
-use crate::register::Register;
+use crate::register::{Register, Registers};
 
 mod append;
 
@@ -51,10 +53,13 @@ mod install;
 mod lane;
 mod modify;
 mod options;
+mod page_out;
+mod pages;
 mod read;
 mod reader;
 mod refresh;
 mod roll_forward;
+mod room;
 mod scan;
 mod trim;
 mod truncate;
@@ -62,6 +67,7 @@ mod truncate;
 pub use append::LogRecord;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step};
 pub use options::{Options, Trouble, Watch};
+pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
 pub use reader::Reader;
 
@@ -79,8 +85,12 @@ struct Known {
 #[derive(Debug, Default)]
 struct State {
     chain: Option<Arc<VersionedChain>>,
-    /// Open Loglets of the chain, and the sealed configuration that each was opened with. Bounded by the chain's segments.
+    /// Open Loglets of the chain, and the sealed configuration that each was opened with. Bounded by the segments
+    /// in the chain itself, and by `paged_handles`.
     handles: BTreeMap<LogletId, (Arc<dyn Loglet>, SealedConfig)>,
+    /// Those of segments in index pages, the oldest first; bounded.
+    paged_handles: VecDeque<LogletId>,
+    pages: pages::Cache,
     known: Known,
     /// The Loglet whose successor is being looked for.
     watched: Option<LogletId>,
@@ -100,6 +110,7 @@ struct Shared {
     env: Env,
     name: String,
     register: Arc<dyn Register>,
+    registers: Arc<dyn Registers>,
     registry: Registry,
     options: Options,
     state: Mutex<State>,
@@ -128,18 +139,20 @@ impl fmt::Debug for VirtualLog {
 }
 
 impl VirtualLog {
-    /// A handle; no I/O. Open one per node and log: appends of one handle keep their order.
+    /// A handle; no I/O. Open one per node and log: appends of one handle keep their order. Its chain is in the register
+    /// [`CHAIN_PREFIX`] and its name, its index pages are in registers under [`PAGE_PREFIX`].
     pub fn open(
         env: Env,
         name: &str,
-        register: Arc<dyn Register>,
+        registers: Arc<dyn Registers>,
         registry: Registry,
         options: Options,
     ) -> Arc<VirtualLog> {
         Arc::new(VirtualLog(Arc::new(Shared {
             env,
             name: name.to_owned(),
-            register,
+            register: registers.register(&format!("{CHAIN_PREFIX}{name}")),
+            registers,
             registry,
             options,
             state: Mutex::default(),
@@ -267,13 +280,54 @@ impl VirtualLog {
         spec: LogletSpec,
     ) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
-        self.0.env.launch("vlog.modify", async move { me.modify(loglet, spec).await })
+        self.0.env.launch("vlog.modify", async move { me.modify(loglet, None, spec).await })
+    }
+
+    /// Like [`VirtualLog::modify`] for a caller who knows where the segment starts: found at once, also in an index page.
+    pub fn modify_at(
+        &self,
+        loglet: LogletId,
+        start: LogPos,
+        spec: LogletSpec,
+    ) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.modify", async move { me.modify(loglet, Some(start), spec).await })
+    }
+
+    /// Segments with readable positions from `from` on, in order: those of one index page, or all that the chain itself has,
+    /// which end with the active one. Ask again from `next` for more. Positions do not move, so a walk over all sees each
+    /// segment that was there all the time.
+    pub fn segments_from(&self, from: LogPos) -> Ticket<Result<SegmentsPage, LogError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.segments", async move { me.segments_from(from).await })
+    }
+
+    /// The first readable segment in an index page that `is` says yes to. Pages none of whose data directories `may` says yes to
+    /// are not looked into.
+    pub fn find_in_pages(
+        &self,
+        may: impl Fn(NodeId, StorageId) -> bool + Send + Sync + 'static,
+        is: impl Fn(&Segment) -> bool + Send + Sync + 'static,
+    ) -> Ticket<Result<Option<Segment>, LogError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.find", async move { me.find_in_pages(&may, &is).await })
+    }
+
+    /// Empties an index page if no chain names it, nor ever will: its maker died, or lost and died. True if it was one.
+    pub fn collect_page(&self, id: PageId) -> Ticket<Result<bool, LogError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.collect_page", async move { me.collect_page(id).await })
     }
 
     /// Ends the log for ever: the active segment is sealed and nothing follows. The final tail. Idempotent.
     pub fn end(&self) -> Ticket<Result<LogPos, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.end", async move { me.end().await })
+    }
+
+    /// Most segments that its chain may have.
+    pub fn max_segments(&self) -> usize {
+        self.0.options.max_segments
     }
 
     /// The kinds of Loglets that this handle opens.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
-use crate::chain::{Segment, VersionedChain};
+use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{
     Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
 };
 use crate::origin::Origin;
+use crate::page::{Page, PageId, PageRef};
 use crate::position::{LogPos, Offset};
 
 /// Bytes per read of the comparison.
@@ -32,11 +34,12 @@ impl Shared {
     pub(super) async fn modify(
         self: &Arc<Self>,
         loglet: LogletId,
+        start: Option<LogPos>,
         spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
         // Segments below the trim go first: then only the first segment can have a trimmed head.
         let chain = self.truncate().await?;
-        let segment = chain.chain.segment(loglet).cloned().ok_or(ReconfigError::NoSuchSegment(loglet))?;
+        let segment = self.segment_of(&chain, loglet, start).await?;
         let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
         let provider = self.registry.provider(spec.kind.as_deref().unwrap_or(&segment.kind))?.clone();
         let previous = (segment.kind == provider.kind()).then_some(&segment.config);
@@ -80,6 +83,23 @@ impl Shared {
         Ok(Copy { start: range.start, loglet: id, kind: provider.kind().to_owned(), config, sealed_config })
     }
 
+    /// The segment of a Loglet, in the chain or in a page.
+    async fn segment_of(
+        self: &Arc<Self>,
+        chain: &VersionedChain,
+        loglet: LogletId,
+        start: Option<LogPos>,
+    ) -> Result<Segment, ReconfigError> {
+        if let Some(segment) = chain.chain.segment(loglet) {
+            return Ok(segment.clone());
+        }
+        let found = match start {
+            Some(start) => self.segment_at(chain, start.max(chain.chain.trim())).await?,
+            None => self.find_in_pages(&|_, _| true, &move |s| s.loglet == loglet).await?,
+        };
+        found.filter(|s| s.loglet == loglet).ok_or(ReconfigError::NoSuchSegment(loglet))
+    }
+
     /// M3, M4: replaces the segment if it is still in the chain as it was; the old Loglet goes after a grace period.
     async fn put_in_place(
         self: &Arc<Self>,
@@ -88,36 +108,99 @@ impl Shared {
         provider: Arc<dyn LogletProvider>,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
         let until = self.reconfigure_until();
+        let by = Segment {
+            start: copy.start,
+            stop: old.stop,
+            loglet: copy.loglet,
+            kind: copy.kind,
+            base: Offset::ZERO,
+            config: copy.config,
+            sealed_config: copy.sealed_config,
+        };
         let mut chain = self.refreshed().await?;
         loop {
-            let at = chain.chain.segments().iter().position(|s| s.loglet == old.loglet && s == old);
-            // The head of any but the first segment is never trimmed, so its start never moves.
-            let Some(at) = at.filter(|at| *at == 0 || copy.start == old.start) else {
-                self.discard(provider, copy.loglet, copy.config);
-                return Err(ReconfigError::NoSuchSegment(old.loglet));
+            let mut written = Vec::new();
+            let replaced = match self.replaced(&chain, old, &by, until, &mut written).await {
+                Ok(Some(replaced)) => replaced,
+                Ok(None) => {
+                    self.discard(provider, by.loglet, by.config);
+                    return Err(ReconfigError::NoSuchSegment(old.loglet));
+                }
+                Err(e) => {
+                    self.empty_pages(written);
+                    return Err(e);
+                }
             };
-            let nonce = self.draw_nonce();
-            let new = chain.chain.next(nonce, |segments, _| {
-                segments[at] = Segment {
-                    start: copy.start,
-                    stop: old.stop,
-                    loglet: copy.loglet,
-                    kind: copy.kind.clone(),
-                    base: Offset::ZERO,
-                    config: copy.config.clone(),
-                    sealed_config: copy.sealed_config.clone(),
-                };
-            })?;
-            match self.install(chain.version, new, until).await? {
+            match self.install(chain.version, replaced.chain, until).await? {
                 Installed::Mine(new) => {
                     hit("vlog.modify");
-                    self.delete_removed(&chain, &new, self.options.delete_after);
+                    self.empty_pages(replaced.pages);
+                    self.delete_removed(vec![old.clone()], self.options.delete_after);
                     return Ok(new);
                 }
-                Installed::Lost(newer) => chain = newer,
+                Installed::Lost(newer) => {
+                    self.empty_pages(written);
+                    chain = newer;
+                }
             }
         }
     }
+
+    /// The next chain, with `by` for `old`, wherever that is kept; None if it is not there any more.
+    async fn replaced(
+        self: &Arc<Self>,
+        chain: &VersionedChain,
+        old: &Segment,
+        by: &Segment,
+        until: Tick,
+        written: &mut Vec<PageId>,
+    ) -> Result<Option<Replaced>, ReconfigError> {
+        let own = chain.chain.segments();
+        if let Some(at) = own.iter().position(|s| s == old) {
+            // The head of any but the first segment is never trimmed, so its start never moves.
+            if by.start != old.start && (at > 0 || !chain.chain.pages().is_empty()) {
+                return Ok(None);
+            }
+            let new = chain.chain.next(self.draw_nonce(), |segments, _| segments[at] = by.clone())?;
+            return Ok(Some(Replaced { chain: new, pages: Vec::new() }));
+        }
+        let trim = chain.chain.trim();
+        let Some(path) = self.path_to(chain, by.start.max(trim)).await? else { return Ok(None) };
+        if old.stop <= Some(trim) || !path.segments().contains(old) {
+            return Ok(None);
+        }
+        hit("vlog.modify.in_page");
+        // New pages from the segment up to the chain. What is trimmed as a whole is left out on the way.
+        let mut below: Option<PageRef> = None;
+        let mut pages = Vec::new();
+        for (of, page) in path.steps.iter().rev() {
+            let new = match (&**page, below.take()) {
+                (Page::Segments(all), _) => {
+                    let kept = all.iter().filter(|s| s.stop > Some(trim));
+                    Page::Segments(kept.map(|s| if s == old { by.clone() } else { s.clone() }).collect())
+                }
+                (Page::Pages(level, all), Some(below)) => {
+                    let kept = all.iter().filter(|p| p.stop > trim);
+                    let placed = kept.map(|p| if p.stop == below.stop { below.clone() } else { p.clone() });
+                    Page::Pages(*level, placed.collect())
+                }
+                (Page::Pages(..), None) => return Err(ChainError::Page(of.id).into()),
+            };
+            let new = self.write_page(&new, chain.version, until).await?;
+            written.push(new.id);
+            pages.push(of.id);
+            below = Some(new);
+        }
+        let Some(top) = below else { return Ok(None) };
+        let new = chain.chain.next_with_pages(self.draw_nonce(), |parts| parts.pages[path.top] = top)?;
+        Ok(Some(Replaced { chain: new, pages }))
+    }
+}
+
+/// A chain with another segment for one, and the pages that it names no more.
+struct Replaced {
+    chain: Chain,
+    pages: Vec<PageId>,
 }
 
 /// M2: every entry, by name and content.

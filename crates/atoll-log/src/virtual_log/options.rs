@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::chain::MAX_SEGMENTS;
 use crate::loglet::Why;
 
 /// Settings of one node's handle of a log. All affect speed and memory only, never safety.
@@ -31,6 +32,11 @@ pub struct Options {
     pub reconfigure_within: Duration,
     /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (virtuallog M4).
     pub delete_after: Duration,
+    /// Most segments that a chain has itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to get there.
+    pub max_segments: usize,
+    /// Segments per index page, and pages per page of pages, 2 to 512. Too small: more pages to be read on the way to an old
+    /// position. Too large: longer chains and pages, so that a change takes longer.
+    pub page_items: usize,
 }
 
 impl Default for Options {
@@ -44,6 +50,8 @@ impl Default for Options {
             stall_after: Duration::from_millis(200),
             reconfigure_within: Duration::from_secs(10),
             delete_after: Duration::from_secs(10),
+            max_segments: MAX_SEGMENTS,
+            page_items: 64,
         }
     }
 }

@@ -44,9 +44,9 @@ impl Shared {
             if range.start < chain.chain.trim() {
                 return Err(LogReadError::Trimmed(chain.chain.trim()));
             }
-            let Some(segment) = chain.chain.locate(range.start) else {
-                return Err(LogReadError::Trimmed(chain.chain.trim()));
-            };
+            // None: a newer chain was read.
+            let found = self.segment_at(&chain, range.start).await?;
+            let Some(segment) = &found else { continue };
             let end = match self.bound(&chain, segment, &range).await? {
                 Some(end) => end,
                 None => continue,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
-use super::{Known, LogError, Shared};
+use super::{Known, LogError, Shared, State};
 use crate::bell::{First, lock, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, Why};
@@ -18,6 +18,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(16);
 /// Longest wait between two attempts to roll forward.
 const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
+/// Most open Loglets of segments in index pages.
+const PAGED_HANDLES: usize = 32;
 
 impl Shared {
     /// The cached chain; may be old, which costs retries and never safety.
@@ -79,7 +81,11 @@ impl Shared {
             old.version.0 + 1 == new.version.0 && old.chain.active().loglet != new.chain.active().loglet
         });
         let new = Arc::new(new);
-        state.handles.retain(|id, _| mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some());
+        let State { handles, paged_handles, .. } = &mut *state;
+        paged_handles.retain(|id| handles.contains_key(id) && new.chain.segment(*id).is_none());
+        handles.retain(|id, _| {
+            mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
+        });
         // All below the start of the active segment is below an installed stop: readable, for ever.
         let active = new.chain.active();
         state.known.tail = state.known.tail.max(active.start);
@@ -92,7 +98,8 @@ impl Shared {
         new
     }
 
-    /// A handle to the Loglet of a segment: opened once, kept while the segment is in the chain.
+    /// A handle to the Loglet of a segment: opened once, kept while the segment is in the chain itself; some of
+    /// those in index pages are kept, too.
     pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
         let mut key = segment.loglet;
         if mutant(Mutant::VlogV7) {
@@ -116,6 +123,15 @@ impl Shared {
             Some((theirs, sealed)) if *sealed == segment.sealed_config => Ok(theirs.clone()),
             _ => {
                 state.handles.insert(key, (handle.clone(), segment.sealed_config.clone()));
+                if state.chain.as_ref().is_some_and(|c| c.chain.segment(key).is_none()) {
+                    state.paged_handles.retain(|id| *id != key);
+                    state.paged_handles.push_back(key);
+                    if state.paged_handles.len() > PAGED_HANDLES
+                        && let Some(oldest) = state.paged_handles.pop_front()
+                    {
+                        state.handles.remove(&oldest);
+                    }
+                }
                 Ok(handle)
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use atoll_core::Tick;
 
 use super::install::Installed;
+use super::room::Purpose;
 use super::{ReconfigError, Shared};
 use crate::bell::lock;
 use crate::loglet::{LogletId, LogletSpec};
@@ -44,7 +45,7 @@ impl Shared {
         if !wait.is_zero() {
             self.env.sleep(self.env.jitter(wait)).await;
         }
-        match self.extend_from(of, LogletSpec::default()).await? {
+        match self.extend_from(of, LogletSpec::default(), Purpose::Repair).await? {
             Installed::Mine(_) | Installed::Lost(_) => Ok(()),
         }
     }

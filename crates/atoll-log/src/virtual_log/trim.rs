@@ -8,7 +8,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::install::Installed;
-use super::truncate::trimmed_segments;
+use super::truncate::Trimmed;
 use super::{LogError, ReconfigError, Shared};
 use crate::bell::lock;
 use crate::chain::VersionedChain;
@@ -96,18 +96,17 @@ impl Shared {
             if old.trim() >= to {
                 return Ok(chain);
             }
-            let n = trimmed_segments(old.segments(), to);
-            let nonce = self.draw_nonce();
-            let new = old.next(nonce, |segments, trim| {
-                *trim = to;
-                segments.drain(..n);
+            let gone = Trimmed::of(old, to);
+            let new = old.next_with_pages(self.draw_nonce(), |parts| {
+                *parts.trim = to;
+                gone.leave(parts);
             })?;
             match self.install(chain.version, new, until).await? {
                 Installed::Mine(new) => {
-                    if n > 0 {
+                    if !gone.is_nothing() {
                         hit("vlog.trim.truncated");
-                        self.delete_removed(&chain, &new, Duration::ZERO);
                     }
+                    self.delete_trimmed(old, old.trim(), to, gone);
                     return Ok(new);
                 }
                 Installed::Lost(newer) => chain = newer,
@@ -116,16 +115,17 @@ impl Shared {
     }
 
     /// Tells the Loglet that holds the trim position, in the background.
-    fn forward_trim(self: &Arc<Self>, chain: &VersionedChain) {
-        let trim = chain.chain.trim();
-        let Some(segment) = chain.chain.locate(trim).filter(|s| !s.is_end() && s.start < trim) else {
-            return;
-        };
-        let Ok(loglet) = self.handle(segment) else { return };
-        let (me, to): (Arc<Self>, _) = (self.clone(), segment.offset_of(trim));
+    fn forward_trim(self: &Arc<Self>, chain: &Arc<VersionedChain>) {
+        let (me, chain) = (self.clone(), chain.clone());
         let work = async move {
+            let trim = chain.chain.trim();
+            let Ok(Some(segment)) = me.segment_at(&chain, trim).await else { return };
+            if segment.is_end() || segment.start >= trim {
+                return;
+            }
+            let Ok(loglet) = me.handle(&segment) else { return };
             for _ in 0..ATTEMPTS {
-                match loglet.prefix_trim(to).await {
+                match loglet.prefix_trim(segment.offset_of(trim)).await {
                     Ok(()) | Err(LogletError::Gone) => return,
                     Err(LogletError::Unavailable(_)) => me.env.sleep(me.env.jitter(PAUSE)).await,
                 }

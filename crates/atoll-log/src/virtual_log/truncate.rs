@@ -8,7 +8,8 @@ use atoll_core::testing::hit;
 
 use super::install::Installed;
 use super::{ReconfigError, Shared};
-use crate::chain::{Segment, VersionedChain};
+use crate::chain::{Chain, Parts, Segment, VersionedChain};
+use crate::page::{Page, PageRef};
 use crate::position::LogPos;
 
 /// Attempts to delete a Loglet. Servers that never answer keep its data until they learn of the tombstone otherwise.
@@ -16,10 +17,33 @@ const DELETE_ATTEMPTS: u32 = 5;
 /// Wait between them.
 const DELETE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How many leading segments are sealed and below `trim`. Each is judged by its own stop: an empty one shares its start with the
-/// next, which may hold entries (V7).
-pub(super) fn trimmed_segments(segments: &[Segment], trim: LogPos) -> usize {
-    segments.iter().take_while(|s| s.stop.is_some_and(|stop| stop <= trim)).count()
+/// What leaves a chain when positions below `trim` are given up: so many pages and segments at its front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trimmed {
+    pages: usize,
+    segments: usize,
+}
+
+impl Trimmed {
+    /// Sealed segments that are below `trim` as a whole, and pages of nothing else. Each segment is judged by its own stop: an
+    /// empty one shares its start with the next, which may hold entries (V7).
+    pub(super) fn of(chain: &Chain, trim: LogPos) -> Self {
+        let is_trimmed = |s: &&Segment| s.stop.is_some_and(|stop| stop <= trim);
+        Trimmed {
+            pages: chain.pages().iter().take_while(|p| p.stop <= trim).count(),
+            segments: chain.segments().iter().take_while(is_trimmed).count(),
+        }
+    }
+
+    pub(super) fn is_nothing(self) -> bool {
+        self.pages + self.segments == 0
+    }
+
+    /// Takes them out.
+    pub(super) fn leave(self, parts: Parts<'_>) {
+        parts.pages.drain(..self.pages);
+        parts.segments.drain(..self.segments);
+    }
 }
 
 impl Shared {
@@ -28,18 +52,15 @@ impl Shared {
         let mut chain = self.refreshed().await?;
         loop {
             let old = &chain.chain;
-            let n = trimmed_segments(old.segments(), old.trim());
-            if n == 0 {
+            let gone = Trimmed::of(old, old.trim());
+            if gone.is_nothing() {
                 return Ok(chain);
             }
             hit("vlog.truncate");
-            let nonce = self.draw_nonce();
-            let new = old.next(nonce, |segments, _| {
-                segments.drain(..n);
-            })?;
+            let new = old.next_with_pages(self.draw_nonce(), |parts| gone.leave(parts))?;
             match self.install(chain.version, new, until).await? {
                 Installed::Mine(new) => {
-                    self.delete_removed(&chain, &new, Duration::ZERO);
+                    self.delete_trimmed(old, LogPos::ZERO, old.trim(), gone);
                     return Ok(new);
                 }
                 Installed::Lost(newer) => chain = newer,
@@ -47,19 +68,52 @@ impl Shared {
         }
     }
 
-    /// Deletes the Loglets that are in `old` and not in `new` any more, after `grace`, in the background. Only after the install
-    /// of `new`: they never come back into a chain (L7).
-    pub(super) fn delete_removed(
-        self: &Arc<Self>,
-        old: &VersionedChain,
-        new: &VersionedChain,
-        grace: Duration,
-    ) {
-        for segment in old.chain.segments() {
-            if new.chain.segment(segment.loglet).is_some() {
+    /// Deletes what `old` had and what is trimmed since `from`, in the background. Only after the install of the chain that says
+    /// so. A page stays while any of its positions can be read; of what it names, what cannot be read goes at once.
+    pub(super) fn delete_trimmed(self: &Arc<Self>, old: &Chain, from: LogPos, trim: LogPos, gone: Trimmed) {
+        self.delete_removed(old.segments()[..gone.segments].to_vec(), Duration::ZERO);
+        let touched: Vec<PageRef> =
+            old.pages().iter().take_while(|p| p.start < trim).filter(|p| p.stop > from).cloned().collect();
+        if !touched.is_empty() {
+            let me = self.clone();
+            let work = async move { me.delete_in_pages(touched, from, trim).await };
+            self.env.spawn("vlog.delete_in_pages", Box::pin(work));
+        }
+    }
+
+    /// One segment after the other, with as many pages in memory as there are levels. What a crash leaves undone is collected
+    /// later: no chain names it, or it is below the trim.
+    async fn delete_in_pages(self: Arc<Self>, pages: Vec<PageRef>, from: LogPos, trim: LogPos) {
+        let mut left: Vec<(PageRef, bool)> = pages.into_iter().rev().map(|p| (p, false)).collect();
+        while let Some((next, done)) = left.pop() {
+            if done {
+                hit("vlog.trim.page");
+                self.empty_page(next.id).await;
                 continue;
             }
-            let (me, segment) = (self.clone(), segment.clone());
+            let Ok(Some(page)) = self.page(&next).await else { continue };
+            if next.stop <= trim {
+                left.push((next, true));
+            }
+            match &*page {
+                Page::Pages(_, all) => {
+                    let touched = all.iter().filter(|p| p.start < trim && p.stop > from).rev();
+                    left.extend(touched.map(|p| (p.clone(), false)));
+                }
+                Page::Segments(all) => {
+                    for segment in all.iter().filter(|s| s.stop > Some(from) && s.stop <= Some(trim)) {
+                        self.clone().delete(segment.clone(), Duration::ZERO).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Only after the install of the
+    /// chain without them: they never come back into a chain (L7).
+    pub(super) fn delete_removed(self: &Arc<Self>, removed: Vec<Segment>, grace: Duration) {
+        for segment in removed {
+            let me = self.clone();
             self.env.spawn("vlog.delete", Box::pin(async move { me.delete(segment, grace).await }));
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, Level, NodeId};
 use atoll_log::conformance::{Driver, LogletHarness, RegisterHarness};
 use atoll_log::memory::MemoryServers;
 use atoll_log::{
@@ -24,9 +24,24 @@ impl Cluster {
         let nodes: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
         for n in &nodes {
             driver.add_node(*n, |_| {});
+            driver.env(*n).levels().learn(Level::CURRENT).unwrap();
         }
         let servers = MemoryServers::new(&nodes);
-        Cluster { driver, servers, nodes, options: Options::default() }
+        // Half of the tests get to index pages soon.
+        let usual = Options::default();
+        let page_items = if seed.is_multiple_of(2) { 2 } else { usual.page_items };
+        Cluster { driver, servers, nodes, options: Options { page_items, ..usual } }
+    }
+
+    /// The same, with members that may have been of the first level until now.
+    pub fn at_first_level(seed: u64, nodes: u32) -> Self {
+        let mut cluster = Cluster::new(seed, 0);
+        cluster.nodes = (1..=nodes).map(NodeId).collect();
+        for n in &cluster.nodes {
+            cluster.driver.add_node(*n, |_| {});
+        }
+        cluster.servers = MemoryServers::new(&cluster.nodes);
+        cluster
     }
 
     pub fn env(&self, node: u32) -> Env {
@@ -39,8 +54,8 @@ impl Cluster {
         let registry = Registry::new()
             .with(self.servers.provider(&env, "memory", true))
             .with(self.servers.provider(&env, "shuffled", false));
-        let register = self.servers.registers(&env).register(name);
-        VirtualLog::open(env, name, register, registry, self.options.clone())
+        let registers = self.servers.registers(&env);
+        VirtualLog::open(env, name, registers, registry, self.options.clone())
     }
 
     pub fn run<T: Send + 'static>(&mut self, node: u32, f: impl Future<Output = T> + Send + 'static) -> T {

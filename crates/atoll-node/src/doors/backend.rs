@@ -110,8 +110,8 @@ pub trait LogBackend: Send + Sync {
     /// Gives up positions below `to`.
     fn trim(&self, to: LogPos) -> Pending<()>;
 
-    /// The chain as its register holds it.
-    fn chain(&self) -> Pending<proto::Chain>;
+    /// The chain as its register holds it, with the segments that it has itself; or with those of the index page that holds `from`.
+    fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain>;
 
     /// Ends the active segment, starts another.
     fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain>;

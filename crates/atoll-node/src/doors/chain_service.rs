@@ -3,7 +3,7 @@
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;
 use atoll_client::proto::{Chain, ExtendRequest, ModifyRequest, ShowChainRequest, TruncateRequest};
-use atoll_log::LogletId;
+use atoll_log::{LogPos, LogletId};
 use tonic::{Request, Response, Status};
 
 use super::Shared;
@@ -35,8 +35,9 @@ fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
 #[tonic::async_trait]
 impl ChainService for Door {
     async fn show(&self, request: Request<ShowChainRequest>) -> Result<Response<Chain>, Status> {
-        let log = self.shared.log(&request.into_inner().log)?;
-        Ok(Response::new(answer(log.chain()).await?))
+        let request = request.into_inner();
+        let log = self.shared.log(&request.log)?;
+        Ok(Response::new(answer(log.chain(request.from.map(LogPos))).await?))
     }
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Chain>, Status> {

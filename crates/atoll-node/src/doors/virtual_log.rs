@@ -7,7 +7,8 @@ use std::time::Duration;
 use atoll_client::{Reason, proto};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_log::virtual_log::{
-    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Step, VersionedChain, VirtualLog,
+    LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, VersionedChain,
+    VirtualLog,
 };
 use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
 
@@ -227,7 +228,9 @@ impl LogView {
         ticket: Ticket<Result<Arc<VersionedChain>, ReconfigError>>,
     ) -> Pending<proto::Chain> {
         let log = self.log.clone();
-        wait(ticket, move |chain| describe(&log, &chain), |error| reconfig_refusal(&error))
+        let describe_all =
+            move |chain: Arc<VersionedChain>| describe(&log, &chain, chain.chain.segments(), None);
+        wait(ticket, describe_all, |error| reconfig_refusal(&error))
     }
 
     /// Begins `change` if the nodes that `spec` names are fit.
@@ -303,9 +306,17 @@ impl LogBackend for LogView {
         )
     }
 
-    fn chain(&self) -> Pending<proto::Chain> {
-        let log = self.log.clone();
-        wait(self.log.refresh(), move |chain| describe(&log, &chain), |error| log_refusal(&error))
+    fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain> {
+        let (log, fresh) = (self.log.clone(), self.log.refresh());
+        Box::pin(async move {
+            let stopping = |_| Refusal::stopping();
+            let chain = fresh.await.map_err(stopping)?.map_err(|e| log_refusal(&e))?;
+            let Some(from) = from else {
+                return Ok(describe(&log, &chain, chain.chain.segments(), None));
+            };
+            let page = log.segments_from(from).await.map_err(stopping)?.map_err(|e| log_refusal(&e))?;
+            Ok(describe(&log, &page.chain, &page.segments, page.next))
+        })
     }
 
     fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain> {
@@ -321,8 +332,13 @@ impl LogBackend for LogView {
     }
 }
 
-fn describe(log: &VirtualLog, chain: &VersionedChain) -> proto::Chain {
-    let segment = |s: &atoll_log::virtual_log::Segment| {
+fn describe(
+    log: &VirtualLog,
+    chain: &VersionedChain,
+    segments: &[Segment],
+    next: Option<LogPos>,
+) -> proto::Chain {
+    let segment = |s: &Segment| {
         let words = log.registry().provider(&s.kind).map(|p| p.describe(&s.config)).unwrap_or_default();
         let field = |(name, value): (&str, String)| proto::Field { name: name.to_owned(), value };
         proto::Segment {
@@ -338,7 +354,9 @@ fn describe(log: &VirtualLog, chain: &VersionedChain) -> proto::Chain {
         log: log.name().to_owned(),
         version: chain.version.0,
         trim: chain.chain.trim().0,
-        segments: chain.chain.segments().iter().map(segment).collect(),
+        segments: segments.iter().map(segment).collect(),
+        segment_count: chain.chain.segment_count(),
+        next: next.map(|next| next.0),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Tells this node's own LogServer where sealed segments stop, so that it fetches what it missed while it was away (X7): without
 //! that, entries below the stop could stay on a bare majority for ever, and the next lost disk would leave one copy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Env;
-use atoll_log::virtual_log::Segment;
+use atoll_log::LogPos;
+use atoll_log::virtual_log::{Segment, VirtualLog};
 use atoll_loglets::native::message::BackFill;
 
 use crate::logs::Logs;
@@ -15,6 +17,8 @@ use crate::survey::{Survey, segments};
 const ANSWER: Duration = Duration::from_secs(2);
 /// Most requests of one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
+/// Index pages that one round looks through.
+const PAGES_PER_ROUND: usize = 8;
 /// Chains that are read anew in one round: nobody tells a node whose doors a log is not used through that segments were
 /// rebuilt or went, and it would look for its gaps in a chain of long ago.
 const CHAINS_PER_ROUND: usize = 8;
@@ -34,16 +38,26 @@ pub struct Filler {
     pub every: Duration,
 }
 
+/// Whose turn it is.
+#[derive(Default)]
+struct Turn {
+    /// Of the chains that are read anew.
+    chain: usize,
+    /// Of the index pages: the log, and the position in it.
+    log: String,
+    at: LogPos,
+}
+
 impl Filler {
     /// Runs until the node ends.
     pub async fn run(self) {
-        let mut turn = 0;
+        let mut turn = Turn::default();
         let mut wait = self.every;
         loop {
             self.env.sleep(self.env.jitter(wait)).await;
             // A server fills a few segments at a time: while there are more, they are asked for soon.
-            let more = self.members.identity().log && self.round().await;
-            self.refresh_some(&mut turn).await;
+            let more = self.members.identity().log && self.round(&mut turn).await;
+            self.refresh_some(&mut turn.chain).await;
             wait = if more { self.every / 8 } else { self.every };
         }
     }
@@ -58,8 +72,40 @@ impl Filler {
         }
     }
 
+    /// What is lacking of the segments in one index page, the next in turn of all that may be on this node.
+    async fn next_page(&self, turn: &mut Turn, survey: &Survey) -> Vec<Segment> {
+        let me = self.env.node();
+        let opened = self.logs.opened();
+        let is_due = |log: &&Arc<VirtualLog>| {
+            log.chain().is_some_and(|c| c.chain.pages().iter().any(|p| p.may_be_on(|node, _| node == me)))
+        };
+        let later = opened.iter().find(|log| log.name() >= turn.log.as_str() && is_due(log));
+        let Some(log) = later.or_else(|| opened.iter().find(is_due)) else { return Vec::new() };
+        if log.name() != turn.log {
+            *turn = Turn { log: log.name().to_owned(), at: LogPos::ZERO, ..*turn };
+        }
+        let Ok(Ok(Ok(page))) = self.env.within(ANSWER, log.segments_from(turn.at)).await else {
+            return Vec::new();
+        };
+        match page.next {
+            Some(next) => turn.at = next,
+            // The smallest name above this one.
+            None => *turn = Turn { log: format!("{}\0", log.name()), at: LogPos::ZERO, ..*turn },
+        }
+        let trim = page.chain.chain.trim();
+        let lacks = |segment: &Segment| {
+            let provider = self.logs.registry().provider(&segment.kind);
+            let is_mine = segment.kind == NATIVE
+                && provider.is_ok_and(|p| p.members(&segment.config).servers.iter().any(|(n, _)| *n == me));
+            segment.stop.is_some_and(|stop| {
+                is_mine && survey.progress(me, segment, segment.start.max(trim).min(stop), stop).lacks > 0
+            })
+        };
+        page.segments.into_iter().filter(lacks).collect()
+    }
+
     /// Asks for what is lacking; true if something was.
-    async fn round(&self) -> bool {
+    async fn round(&self, turn: &mut Turn) -> bool {
         let me = self.env.node();
         let survey = Survey::of(&self.env, me).await;
         if !survey.answered(me) {
@@ -72,6 +118,11 @@ impl Filler {
                 if mine && survey.progress(me, &segment, from, to).lacks > 0 {
                     wanted.push(segment);
                 }
+            }
+        }
+        for _ in 0..PAGES_PER_ROUND {
+            if wanted.len() < PER_ROUND {
+                wanted.extend(self.next_page(turn, &survey).await);
             }
         }
         let more = !wanted.is_empty();

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use atoll_core::{Env, RoleKind, Tick, roles};
-use atoll_log::origin::{is_abandoned, mark_in, mark_of_log};
-use atoll_log::{LogletId, virtual_log::VirtualLog};
+use atoll_log::origin::{Suspects, mark_in, mark_of_log};
+use atoll_log::page::PageId;
+use atoll_log::{LogPos, LogletId, virtual_log::VirtualLog};
 use atoll_loglets::native::message::{Answer, Delete, Verdict};
 
 use crate::logs::Logs;
@@ -20,8 +21,16 @@ const RARER: u32 = 5;
 const GRACE: Duration = Duration::from_secs(30);
 /// Most deletions in one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
+/// Most Loglets that one round looks for in the index pages of the logs: other rounds look for the rest.
+const PER_LOOK: usize = 4096;
+/// Index pages are looked at so many times more rarely.
+const PAGES_RARER: u64 = 20;
+/// Most index pages that are looked at in one round.
+const PAGES_PER_ROUND: usize = 64;
 /// How long a register, or this node's own disk, may take.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Wait between two index pages of a log: nobody is in a hurry.
+const PAGE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The procedure of each node; see the module's words.
 #[derive(Clone, Debug)]
@@ -42,11 +51,21 @@ impl Collector {
     pub async fn run(self) {
         // Bounded by what the disk holds.
         let mut since: BTreeMap<Place, Tick> = BTreeMap::new();
-        loop {
+        // Where in the order of all that is unnamed the next look begins.
+        let mut above = None;
+        let mut page_above = None;
+        for round in 1.. {
             self.env.sleep(self.env.jitter(self.every * RARER)).await;
-            let abandoned = self.abandoned().await;
+            if round % PAGES_RARER == 0 {
+                self.collect_pages(&mut page_above).await;
+            }
+            let Some(look) = self.next_look(&mut above).await else {
+                since.clear();
+                continue;
+            };
+            let abandoned = self.abandoned(&look).await;
             let now = self.env.now();
-            since.retain(|place, _| abandoned.contains(place));
+            since.retain(|place, _| abandoned.contains(place) || !look.contains(place));
             for place in abandoned {
                 since.entry(place).or_insert(now);
             }
@@ -60,29 +79,70 @@ impl Collector {
         }
     }
 
-    /// What is on this disk and abandoned. First what is there, then the chains: only a chain that was read later proves it.
-    async fn abandoned(&self) -> BTreeSet<Place> {
-        let mut unnamed: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
-        let opened = self.logs.opened();
-        let named = named(&opened);
+    /// Some of what is on this disk and in no chain itself: all in turn. None if there is nothing.
+    async fn next_look(&self, above: &mut Option<Place>) -> Option<BTreeSet<Place>> {
+        let named = named(&self.logs.opened());
+        let mut unnamed = BTreeSet::new();
         for role in [roles::LOG_SERVER, roles::LOCAL_STORE] {
-            for id in survey::held_here(&self.env, role).await {
-                if !named.contains(&id) {
-                    unnamed.entry(mark_in(id)).or_default().push((role, id));
-                }
+            let held = survey::held_here(&self.env, role).await;
+            unnamed.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (role, id)));
+        }
+        if unnamed.is_empty() {
+            *above = None;
+            return None;
+        }
+        let is_above = |place: &&Place| above.is_none_or(|above| **place > above);
+        let mut look: BTreeSet<Place> = unnamed.iter().filter(is_above).take(PER_LOOK).copied().collect();
+        if look.is_empty() {
+            look = unnamed.iter().take(PER_LOOK).copied().collect();
+        }
+        *above = if look.len() == unnamed.len() { None } else { look.last().copied() };
+        Some(look)
+    }
+
+    /// Empties index pages that no chain names, some in each round: all in turn.
+    async fn collect_pages(&self, above: &mut Option<(String, PageId)>) {
+        let Ok(Ok(Ok(all))) = self.env.within(ANSWER, self.logs.list_pages()).await else { return };
+        let opened = self.logs.opened();
+        let is_above = |page: &&(String, PageId)| above.as_ref().is_none_or(|above| *page > above);
+        let next: Vec<_> = all.iter().filter(is_above).take(PAGES_PER_ROUND).cloned().collect();
+        for (name, id) in &next {
+            if let Some(log) = opened.iter().find(|log| log.name() == name) {
+                let _ = self.env.within(ANSWER, log.collect_page(*id)).await;
             }
         }
-        let mut abandoned = BTreeSet::new();
-        if unnamed.is_empty() {
-            return abandoned;
+        *above = next.last().cloned();
+    }
+
+    /// Which of these are abandoned. They were seen before; only chains that are read now prove it.
+    async fn abandoned(&self, look: &BTreeSet<Place>) -> BTreeSet<Place> {
+        let mut by_mark: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
+        for place in look {
+            by_mark.entry(mark_in(place.1)).or_default().push(*place);
         }
-        for log in opened {
-            let Some(places) = unnamed.get(&mark_of_log(log.name())) else { continue };
-            let Ok(Ok(Ok(chain))) = self.env.within(ANSWER, log.refresh()).await else { continue };
-            let gone = |place: &&Place| is_abandoned(place.1, log.name(), &chain.chain);
-            abandoned.extend(places.iter().filter(gone).copied());
+        let mut abandoned = BTreeSet::new();
+        for log in self.logs.opened() {
+            let Some(places) = by_mark.get(&mark_of_log(log.name())) else { continue };
+            let Ok(Ok(Ok(_))) = self.env.within(ANSWER, log.refresh()).await else { continue };
+            let suspects = Suspects::new(log.name(), places.iter().map(|p| p.1));
+            if let Some(gone) = self.held_against(&log, suspects).await {
+                abandoned.extend(places.iter().filter(|place| gone.contains(&place.1)).copied());
+            }
         }
         abandoned
+    }
+
+    /// Holds Loglets against all segments of a log, one index page after the other. None if one could not be read.
+    async fn held_against(&self, log: &VirtualLog, mut suspects: Suspects) -> Option<BTreeSet<LogletId>> {
+        let mut from = LogPos::ZERO;
+        while !suspects.is_empty() {
+            let page = self.env.within(ANSWER, log.segments_from(from)).await.ok()?.ok()?.ok()?;
+            let Some(next) = page.next else { return Some(suspects.abandoned(&page.chain.chain)) };
+            suspects.spare(&page.segments);
+            from = next;
+            self.env.sleep(PAGE_PAUSE).await;
+        }
+        None
     }
 
     /// Deletes it from this disk, behind a tombstone (L7, V6). A failure is tried again in the next round.
@@ -98,7 +158,7 @@ impl Collector {
     }
 }
 
-/// All Loglets of the chains as they are known here.
+/// The Loglets that the chains name themselves, as they are known here.
 fn named(opened: &[std::sync::Arc<VirtualLog>]) -> BTreeSet<LogletId> {
     let chains = opened.iter().filter_map(|log| log.chain());
     chains.flat_map(|c| c.chain.segments().iter().map(|s| s.loglet).collect::<Vec<_>>()).collect()

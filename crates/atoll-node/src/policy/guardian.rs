@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Env, Tick};
+use atoll_core::{Env, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VirtualLog};
-use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
+use atoll_log::{LogletSpec, Members as LogletMembers};
 
 use super::assess::{Reason, View, can_do_without_drained};
 use crate::logs::Logs;
 use crate::members::Members;
+use crate::members::table::MemberTable;
 use crate::settings::Timings;
 
 /// Longest wait between two attempts at one log.
@@ -155,7 +156,7 @@ impl Guardian {
     }
 
     /// The open logs whose sequencer is on a node.
-    pub fn sequenced_by(&self, node: atoll_core::NodeId) -> Vec<String> {
+    pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
         let here = |log: &Arc<VirtualLog>| {
             self.active(log).and_then(|a| a.sequencer).is_some_and(|(sequencer, _)| sequencer == node)
         };
@@ -211,11 +212,18 @@ impl Guardian {
 
     /// Rebuilds the first sealed segment that names a data directory which is no more, or a drained node.
     fn look_at_sealed(&self, log: &Arc<VirtualLog>) {
-        let Some(segment) = self.broken_segment(log) else { return };
+        let Some(chain) = log.chain() else { return };
+        let broken = self.broken();
+        let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
+        let in_pages =
+            || chain.chain.pages().iter().any(|p| p.may_be_on(|node, storage| broken.may_be(node, storage)));
+        if found.is_none() && !in_pages() {
+            return;
+        }
         // One node does the copying: the first in line. If it dies, another is first.
         let me = self.members.identity();
         let view = View { members: &self.members, me: &me, now: self.env.now(), timings: &self.timings };
-        if !view.patience(Reason::StorageReplaced(atoll_core::NodeId(u32::MAX))).is_zero() {
+        if !view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero() {
             return;
         }
         let due = lock(&self.attempts).get(log.name()).is_none_or(|a| a.not_before <= self.env.now());
@@ -226,22 +234,33 @@ impl Guardian {
         self.env.spawn(
             "guardian.rebuild",
             Box::pin(async move {
-                let done = me.rebuild(&log, segment).await;
+                let done = me.rebuild(&log, found, broken).await;
                 me.settle(log.name(), done);
                 me.members.changed.ring();
             }),
         );
     }
 
-    async fn rebuild(&self, log: &Arc<VirtualLog>, segment: LogletId) -> bool {
+    /// Rebuilds this segment, or the first one in an index page that is broken.
+    async fn rebuild(&self, log: &Arc<VirtualLog>, found: Option<Segment>, broken: Broken) -> bool {
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let (may, is) = (broken.clone(), broken);
+                let find =
+                    log.find_in_pages(move |node, storage| may.may_be(node, storage), move |s| is.is(s));
+                let Ok(Ok(Some(found))) = find.await else { return false };
+                found
+            }
+        };
         let avoid = self
             .directory()
             .into_iter()
             .filter(|c| !c.alive || c.draining)
             .map(|c| c.node)
             .collect::<Vec<_>>();
-        let done =
-            matches!(log.modify(segment, LogletSpec { avoid, ..LogletSpec::default() }).await, Ok(Ok(_)));
+        let spec = LogletSpec { avoid, ..LogletSpec::default() };
+        let done = matches!(log.modify_at(found.loglet, found.start, spec).await, Ok(Ok(_)));
         if done {
             lock(&self.deeds).rebuilt += 1;
         }
@@ -252,25 +271,51 @@ impl Guardian {
         atoll_core::Directory::candidates(&self.members)
     }
 
-    fn broken_segment(&self, log: &VirtualLog) -> Option<LogletId> {
-        let chain = log.chain()?;
-        let table = self.members.table();
-        let candidates = self.directory();
-        let broken = |segment: &Segment| {
-            let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
-            let servers = provider.members(&segment.config).servers;
-            let spare = candidates
-                .iter()
-                .any(|c| c.log && c.alive && !c.draining && !servers.iter().any(|(n, _)| *n == c.node));
-            let can_leave = can_do_without_drained(&candidates, servers.len());
-            servers.iter().any(|(node, storage)| match table.nodes.get(node) {
-                Some(row) => {
-                    (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))
-                        || (row.draining && can_leave)
-                }
-                None => !table.nodes.is_empty() && spare,
-            })
-        };
-        chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken(s)).map(|s| s.loglet)
+    fn broken(&self) -> Broken {
+        Broken {
+            logs: self.logs.clone(),
+            members: self.members.clone(),
+            table: self.members.table(),
+            candidates: self.directory(),
+        }
+    }
+}
+
+/// Which sealed segments have to be rebuilt, as the members stand.
+#[derive(Clone)]
+struct Broken {
+    logs: Logs,
+    members: Members,
+    table: MemberTable,
+    candidates: Vec<atoll_core::Candidate>,
+}
+
+impl Broken {
+    /// Whether a segment with entries on this data directory can be broken: [`Broken::is`] looks at its other servers, too.
+    fn may_be(&self, node: NodeId, storage: StorageId) -> bool {
+        match self.table.nodes.get(&node) {
+            Some(row) => {
+                (row.storage.0 != 0 && row.storage != storage && self.members.is_alive(node)) || row.draining
+            }
+            None => !self.table.nodes.is_empty(),
+        }
+    }
+
+    fn is(&self, segment: &Segment) -> bool {
+        let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
+        let table = &self.table;
+        let servers = provider.members(&segment.config).servers;
+        let spare = self
+            .candidates
+            .iter()
+            .any(|c| c.log && c.alive && !c.draining && !servers.iter().any(|(n, _)| *n == c.node));
+        let can_leave = can_do_without_drained(&self.candidates, servers.len());
+        servers.iter().any(|(node, storage)| match table.nodes.get(node) {
+            Some(row) => {
+                (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))
+                    || (row.draining && can_leave)
+            }
+            None => !table.nodes.is_empty() && spare,
+        })
     }
 }

@@ -140,9 +140,10 @@ impl LogBackend for View {
         ready(Ok(()))
     }
 
-    fn chain(&self) -> Pending<proto::Chain> {
+    fn chain(&self, _from: Option<LogPos>) -> Pending<proto::Chain> {
         let segment = proto::Segment { loglet: LogletId(7).to_string(), ..Default::default() };
-        ready(Ok(proto::Chain { log: "main".into(), version: 1, trim: 0, segments: vec![segment] }))
+        let segments = vec![segment];
+        ready(Ok(proto::Chain { log: "main".into(), version: 1, segments, ..Default::default() }))
     }
 
     fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain> {
@@ -152,7 +153,7 @@ impl LogBackend for View {
     }
 
     fn truncate(&self) -> Pending<proto::Chain> {
-        self.chain()
+        self.chain(None)
     }
 
     fn modify(&self, loglet: LogletId, _spec: LogletSpec) -> Pending<proto::Chain> {

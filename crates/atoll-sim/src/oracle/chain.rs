@@ -5,23 +5,61 @@
 //! | VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
 //! | VL2 | contiguity, one open segment at the end, Loglet ids used once |
 //! | VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
-//! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim |
+//! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
+//! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
+//!
+//! A chain is looked at with the segments of all its index pages, so that moving them there is no change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::{Decode, NodeId};
-use atoll_log::chain::Chain;
+use atoll_log::chain::{Chain, Segment};
+use atoll_log::page::{Page, PageRef};
+use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
 use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::NativeConfig;
+use bytes::Bytes;
 
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::Chosen;
 use crate::world::observer::Verdict;
 
+/// A chain with all its segments, those in index pages included.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    segments: Vec<Segment>,
+    trim: LogPos,
+    /// How many of the segments are in pages.
+    paged: usize,
+}
+
+impl Whole {
+    /// All segments, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The first readable position.
+    pub fn trim(&self) -> LogPos {
+        self.trim
+    }
+
+    /// The segment of a Loglet.
+    pub fn segment(&self, loglet: LogletId) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.loglet == loglet)
+    }
+
+    /// The segment that holds, or will hold, a position.
+    pub fn locate(&self, at: LogPos) -> Option<&Segment> {
+        let after = self.segments.partition_point(|s| s.start <= at);
+        after.checked_sub(1).map(|i| &self.segments[i])
+    }
+}
+
 #[derive(Debug, Default)]
 struct History {
     version: u64,
-    chain: Option<Chain>,
+    chain: Option<Whole>,
     /// Every Loglet that was ever in it.
     ids: BTreeSet<LogletId>,
     /// Loglets in the order in which they became active.
@@ -33,6 +71,9 @@ struct History {
 #[derive(Debug, Default)]
 pub struct ChainOracle {
     logs: BTreeMap<String, History>,
+    /// Index pages that were chosen and not emptied, by the names of their registers.
+    pages: BTreeMap<String, Bytes>,
+    paged: u64,
 }
 
 impl ChainOracle {
@@ -44,6 +85,11 @@ impl ChainOracle {
     /// How many segments were ever added, behind the first of each log.
     pub fn extends(&self) -> u64 {
         self.logs.values().map(|h| (h.ids.len() as u64).saturating_sub(1)).sum()
+    }
+
+    /// How many chains were chosen that have index pages.
+    pub fn paged(&self) -> u64 {
+        self.paged
     }
 
     /// Whether any log's newest chain names a node, as server or sequencer.
@@ -63,22 +109,36 @@ impl ChainOracle {
     }
 
     /// The newest chain of every log.
-    pub fn newest_of_all(&self) -> impl Iterator<Item = (&str, &Chain)> {
+    pub fn newest_of_all(&self) -> impl Iterator<Item = (&str, &Whole)> {
         self.logs.iter().filter_map(|(name, h)| Some((name.as_str(), h.chain.as_ref()?)))
     }
 
     /// The newest chain of a log.
-    pub fn newest(&self, name: &str) -> Option<&Chain> {
+    pub fn newest(&self, name: &str) -> Option<&Whole> {
         self.logs.get(name)?.chain.as_ref()
     }
 
     /// A version of a register was chosen.
     pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Verdict) {
-        let Some(name) = chosen.name.strip_prefix("log/") else { return };
+        if chosen.name.starts_with(PAGE_PREFIX) {
+            if chosen.value.is_empty() {
+                self.pages.remove(&chosen.name);
+            } else if self.pages.insert(chosen.name.clone(), chosen.value.clone()).is_some() {
+                verdict.fail(format!("VL2 index page written twice: {}", chosen.name));
+            }
+            return;
+        }
+        let Some(name) = chosen.name.strip_prefix(CHAIN_PREFIX) else { return };
         let chain = match Chain::parse(chosen.value.clone()) {
             Ok(chain) => chain,
             Err(e) => return verdict.fail(format!("VL2 unreadable chain: {name}: {e}")),
         };
+        let active = chain.active().loglet;
+        let chain = match self.whole(name, &chain) {
+            Ok(chain) => chain,
+            Err(why) => return verdict.fail(why),
+        };
+        self.paged += u64::from(chain.paged > 0);
         let history = self.logs.entry(name.to_owned()).or_default();
         shape(name, &chain, verdict);
         for s in chain.segments() {
@@ -91,8 +151,8 @@ impl ChainOracle {
         let skipped = chosen.version > history.version + 1;
         history.version = chosen.version;
         history.changes += 1;
-        if history.active.last() != Some(&chain.active().loglet) {
-            history.active.push(chain.active().loglet);
+        if history.active.last() != Some(&active) {
+            history.active.push(active);
         }
         let before_ids = history.ids.clone();
         history.ids.extend(chain.segments().iter().map(|s| s.loglet));
@@ -103,10 +163,38 @@ impl ChainOracle {
             step(name, &before, &chain, &before_ids, native, verdict);
         }
     }
+
+    /// The chain with what its pages hold: each must be chosen by now.
+    fn whole(&self, name: &str, chain: &Chain) -> Result<Whole, String> {
+        let mut segments = Vec::new();
+        let mut left: Vec<PageRef> = chain.pages().iter().rev().cloned().collect();
+        while let Some(next) = left.pop() {
+            // What is trimmed as a whole is deleted, and its pages with it.
+            if next.stop <= chain.trim() {
+                continue;
+            }
+            let Some(value) = self.pages.get(&format!("{PAGE_PREFIX}{name}/{}", next.id)) else {
+                return Err(format!(
+                    "VL2 the chain names an index page that is not there: {name}: {}",
+                    next.id
+                ));
+            };
+            match Page::parse(value.clone(), &next) {
+                Ok(Page::Segments(all)) => {
+                    segments.extend(all.into_iter().filter(|s| s.stop > Some(chain.trim())));
+                }
+                Ok(Page::Pages(_, all)) => left.extend(all.into_iter().rev()),
+                Err(e) => return Err(format!("VL2 unreadable index page: {name}: {}: {e}", next.id)),
+            }
+        }
+        let paged = segments.len();
+        segments.extend(chain.segments().iter().cloned());
+        Ok(Whole { segments, trim: chain.trim(), paged })
+    }
 }
 
 /// VL2.
-fn shape(name: &str, chain: &Chain, verdict: &mut Verdict) {
+fn shape(name: &str, chain: &Whole, verdict: &mut Verdict) {
     let segments = chain.segments();
     for pair in segments.windows(2) {
         if pair[0].stop != Some(pair[1].start) {
@@ -128,8 +216,8 @@ fn shape(name: &str, chain: &Chain, verdict: &mut Verdict) {
 /// VL1, VL6, VL9: from one version to the next.
 fn step(
     name: &str,
-    before: &Chain,
-    after: &Chain,
+    before: &Whole,
+    after: &Whole,
     used: &BTreeSet<LogletId>,
     native: &mut NativeOracle,
     verdict: &mut Verdict,
@@ -141,7 +229,12 @@ fn step(
     for old in before.segments() {
         let Some(stop) = old.stop else {
             let Some(now) = after.segment(old.loglet) else {
-                verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                // It was sealed without a position: then another begins where it began.
+                if after.segments().iter().any(|s| s.start == old.start) {
+                    native.installed(old.loglet, old.base, verdict);
+                } else {
+                    verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                }
                 continue;
             };
             if now.start != old.start || now.base != old.base {
@@ -156,7 +249,7 @@ fn step(
         let starts_as = |start| start == old.start || (start > old.start && start <= after.trim());
         let kept = after.segments().iter().any(|s| s.stop == old.stop && starts_as(s.start));
         let trimmed = stop <= after.trim() && stop <= first;
-        if !kept && !trimmed {
+        if !kept && !trimmed && stop > old.start {
             verdict.fail(format!(
                 "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
                 old.start,

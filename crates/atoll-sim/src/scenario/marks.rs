@@ -173,6 +173,25 @@ pub const VIRTUALLOG: &[Marks] = &[
     ],
 ];
 
+/// `vlog-long`.
+pub const LONG: &[Marks] = &[
+    EVERY_LOG,
+    REGISTER,
+    VIRTUAL,
+    &[
+        "vlog.extend.dropped_empty",
+        "vlog.modify",
+        "vlog.modify.in_page",
+        "vlog.page.gone",
+        "vlog.page.read",
+        "vlog.page_out",
+        "vlog.page_out.level",
+        "vlog.page_out.lost",
+        "vlog.trim.page",
+        "vlog.trim.truncated",
+    ],
+];
+
 /// `crashes`.
 pub const CRASHES: &[Marks] = &[
     EVERY_LOG,

@@ -62,6 +62,7 @@ pub fn all() -> Vec<Scenario> {
         native::SCENARIO,
         registers::SCENARIO,
         virtuallog::VIRTUALLOG,
+        virtuallog::LONG,
         virtuallog::CRASHES,
         virtuallog::DISKS,
         virtuallog::MEMBERSHIP,

@@ -21,6 +21,17 @@ pub const VIRTUALLOG: Scenario = Scenario {
     full: true,
 };
 
+/// Chains of many segments.
+pub const LONG: Scenario = Scenario {
+    name: "vlog-long",
+    about: "logs that are reconfigured all the time, with index pages of two: read, rebuilt and trimmed in the middle",
+    run: |seed, out| {
+        run(seed, out, &Shape { salt: 0x006c_6f6e67, changes_every_ms: (60, 120), least: 3, ..Shape::LOGS })
+    },
+    marks: marks::LONG,
+    full: true,
+};
+
 /// All nodes lose power at once, again and again.
 pub const CRASHES: Scenario = Scenario {
     name: "crashes",
@@ -105,10 +116,24 @@ struct Shape {
     spare: usize,
     /// Members come and go.
     members_change: bool,
+    /// Shortest wait between two changes by an operator, milliseconds, and what may come on top.
+    changes_every_ms: (u64, u64),
 }
 
 impl Shape {
-    const LOGS: Shape = Shape { salt: 0, menu: Menu::USUAL, least: 1, spare: 0, members_change: false };
+    /// Changes come so fast that index pages are the point.
+    fn is_long(&self) -> bool {
+        self.changes_every_ms.0 < 1_000
+    }
+
+    const LOGS: Shape = Shape {
+        salt: 0,
+        menu: Menu::USUAL,
+        least: 1,
+        spare: 0,
+        members_change: false,
+        changes_every_ms: (1_500, 4_000),
+    };
 }
 
 fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
@@ -122,6 +147,9 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
         ..Weather::default()
     };
     let mut options = Options::default();
+    // Small pages, so that runs get there; the usual ones, so that none is left out that needs many segments in the chain.
+    options.log.page_items =
+        if shape.is_long() || seed.is_multiple_of(2) { 2 } else { options.log.page_items };
     // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
@@ -168,7 +196,8 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
 /// Everybody who uses one log.
 fn people(stage: &Stage<NodeHandles>, rng: &mut Rng, name: &str, shape: &Shape) {
     let appenders = 1 + rng.below(3);
-    let reconfigure = Duration::from_millis(1_500 + rng.below(4_000));
+    let (least_ms, span_ms) = shape.changes_every_ms;
+    let reconfigure = Duration::from_millis(least_ms + rng.below(span_ms));
     let (stage, name, least) = (stage.clone(), name.to_owned(), shape.least);
     let trims = rng.below(2) == 0;
     let all = stage.clone();

@@ -249,10 +249,12 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     match stage.below(10) {
         0 => drop(stage.cluster.ask(life, log.truncate()).await),
         1 => {
-            let sealed: Vec<_> = log
-                .chain()
-                .map(|c| c.chain.sealed().map(|s| s.loglet).collect::<Vec<_>>())
-                .unwrap_or_default();
+            // All, those in index pages included.
+            let sealed: Vec<_> = {
+                let wire = stage.oracles.wire.lock();
+                let all = wire.chain.newest(name).into_iter().flat_map(|c| c.segments());
+                all.filter(|s| s.stop.is_some()).map(|s| s.loglet).collect()
+            };
             if sealed.is_empty() {
                 return;
             }

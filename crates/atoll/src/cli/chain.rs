@@ -19,14 +19,21 @@ pub struct ChainArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ChainVerb {
-    /// Show the segments under the log
-    Show,
+    /// Show the segments under the log: the newest ones, or those from a position on
+    Show(ShowArgs),
     /// End the active segment and start another: other servers, another sequencer, another kind of loglet
     Extend(SpecArgs),
     /// Take segments that are trimmed as a whole off the front, and delete their data
     Truncate,
     /// Rebuild a sealed segment on other servers; its contents and positions stay
     Modify(ModifyArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// Show those that end above this position, as far as they are kept together
+    #[arg(long, value_name = "POSITION")]
+    from: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +54,7 @@ pub async fn run(args: &ChainArgs) -> Result<(), CliError> {
     let name = args.log.as_str();
     client.log(name)?;
     let chain = match &args.verb {
-        ChainVerb::Show => client.chain(name).await?,
+        ChainVerb::Show(show) => client.chain_from(name, show.from).await?,
         ChainVerb::Extend(spec) => client.extend(name, spec.into()).await?,
         ChainVerb::Truncate => client.truncate(name).await?,
         ChainVerb::Modify(modify) => {
@@ -81,6 +88,7 @@ fn to_json(chain: &Chain) -> Value {
     };
     json!({
         "log": chain.log, "version": chain.version, "trim": chain.trim,
+        "segment_count": chain.segment_count, "next": chain.next,
         "segments": chain.segments.iter().map(segment).collect::<Vec<_>>(),
     })
 }
@@ -99,7 +107,17 @@ fn to_text(chain: &Chain) -> String {
             config.join(" "),
         ]);
     }
-    format!("log {}, chain version {}, trimmed below {}\n{table}", chain.log, chain.version, chain.trim)
+    let shown = chain.segments.len() as u64;
+    let mut head =
+        format!("log {}, chain version {}, trimmed below {}", chain.log, chain.version, chain.trim);
+    if chain.segment_count > shown {
+        let hint = match chain.next {
+            Some(next) => format!("--from {next} shows those that follow"),
+            None => format!("--from {} shows the oldest", chain.trim),
+        };
+        head.push_str(&format!(", {shown} of {} segments ({hint})", chain.segment_count));
+    }
+    format!("{head}\n{table}")
 }
 
 #[cfg(test)]

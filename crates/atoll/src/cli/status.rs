@@ -23,7 +23,7 @@ fn to_json(status: &StatusReply) -> Value {
     let log = |l: &LogInfo| {
         json!({
             "name": l.name, "tail": l.tail, "trim": l.trim, "chain_version": l.chain_version,
-            "segments": l.segments, "kind": l.loglet_kind, "sequencer": l.sequencer,
+            "segments": l.segments, "chain_bytes": l.chain_bytes, "chain_bytes_max": l.chain_bytes_max, "kind": l.loglet_kind, "sequencer": l.sequencer,
             "servers": l.servers.iter().map(server).collect::<Vec<_>>(),
             "healthy": l.healthy, "reason": l.reason,
         })
@@ -39,13 +39,15 @@ fn to_text(status: &StatusReply) -> String {
     let health = if status.healthy { "healthy" } else { "NOT HEALTHY" };
     let mut text = format!("{health}, as node {} sees it (version {})\n\n", status.node, status.version);
     text.push_str(&node::table(&status.nodes).to_string());
-    let mut logs = Table::new(["LOG", "TAIL", "TRIM", "SEGMENTS", "KIND", "SEQUENCER", "SERVERS", "HEALTH"]);
+    let mut logs =
+        Table::new(["LOG", "TAIL", "TRIM", "SEGMENTS", "CHAIN", "KIND", "SEQUENCER", "SERVERS", "HEALTH"]);
     for l in &status.logs {
         logs.row([
             l.name.clone(),
             grouped(l.tail),
             grouped(l.trim),
             l.segments.to_string(),
+            format!("{}%", (l.chain_bytes * 100).div_ceil(l.chain_bytes_max.max(1))),
             l.loglet_kind.clone(),
             l.sequencer.map_or("-".to_owned(), |n| n.to_string()),
             servers(l, &status.nodes),

@@ -1,0 +1,298 @@
+//! Index pages in their registers: reading, writing and emptying them, and finding segments through them. What they are is said in
+//! [`crate::page`]; what moves segments there is in `page_out.rs`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_core::Tick;
+use atoll_core::testing::{Mutant, hit, mutant};
+
+use super::install::{MAX_PAUSE, PAUSE};
+use super::{LogError, ReconfigError, Shared, Step};
+use crate::bell::lock;
+use crate::chain::{ChainError, Segment, VersionedChain};
+use crate::page::{Holders, Page, PageId, PageRef};
+use crate::position::LogPos;
+use crate::register::{Register, RegisterError, Version, Written};
+
+/// Registers of chains start with this, the log's name follows.
+pub const CHAIN_PREFIX: &str = "log/";
+/// Registers of index pages start with this; the log's name, a slash and the page's id follow.
+pub const PAGE_PREFIX: &str = "page/";
+/// Pages that one handle keeps in memory.
+const CACHED: usize = 16;
+/// Attempts to empty a page that no chain names. What is left is garbage that [`super::VirtualLog::collect_page`] finds.
+const EMPTY_ATTEMPTS: u32 = 3;
+/// Wait between them.
+const EMPTY_PAUSE: Duration = Duration::from_millis(500);
+
+/// The pages used last, the newest at the back.
+#[derive(Debug, Default)]
+pub(super) struct Cache(VecDeque<(PageId, Arc<Page>)>);
+
+impl Cache {
+    fn get(&mut self, id: PageId) -> Option<Arc<Page>> {
+        let at = self.0.iter().position(|(known, _)| *known == id)?;
+        let found = self.0.remove(at)?;
+        self.0.push_back(found.clone());
+        Some(found.1)
+    }
+
+    fn put(&mut self, id: PageId, page: Arc<Page>) {
+        if self.0.len() >= CACHED {
+            self.0.pop_front();
+        }
+        self.0.push_back((id, page));
+    }
+}
+
+/// Some segments of a log, in order, that are kept together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentsPage {
+    /// The chain that they were found through.
+    pub chain: Arc<VersionedChain>,
+    /// Those with readable positions, and the active one.
+    pub segments: Vec<Segment>,
+    /// Where to ask for those that follow; None after the active one.
+    pub next: Option<LogPos>,
+}
+
+/// From a reference in the chain down to a page of segments.
+pub(super) struct Path {
+    /// Which of the chain's references.
+    pub(super) top: usize,
+    /// From there on down; the last one holds segments.
+    pub(super) steps: Vec<(PageRef, Arc<Page>)>,
+}
+
+impl Path {
+    pub(super) fn segments(&self) -> &[Segment] {
+        match self.steps.last().map(|(_, page)| &**page) {
+            Some(Page::Segments(segments)) => segments,
+            _ => &[],
+        }
+    }
+}
+
+/// The segment of these, which follow each other, that holds a position.
+fn holding(segments: &[Segment], at: LogPos) -> Option<&Segment> {
+    let after = segments.partition_point(|s| s.start <= at);
+    after.checked_sub(1).map(|i| &segments[i])
+}
+
+impl Shared {
+    fn page_register(&self, id: PageId) -> Arc<dyn Register> {
+        self.registers.register(&format!("{PAGE_PREFIX}{}/{id}", self.name))
+    }
+
+    /// A page; None if it was emptied, or never written.
+    pub(super) async fn page(&self, of: &PageRef) -> Result<Option<Arc<Page>>, LogError> {
+        if let Some(page) = lock(&self.state).pages.get(of.id) {
+            return Ok(Some(page));
+        }
+        hit("vlog.page.read");
+        let value = match self.page_register(of.id).read().await {
+            Ok(found) if found.value.is_empty() => return Ok(None),
+            Ok(found) => found.value,
+            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
+                return Err(LogError::Unavailable(why));
+            }
+            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+        };
+        let page = Arc::new(Page::parse(value, of)?);
+        lock(&self.state).pages.put(of.id, page.clone());
+        Ok(Some(page))
+    }
+
+    /// The pages that lead to a position; None if none does. A page that is gone means that there is a newer chain: that one is
+    /// read then, and None is the answer, too. An error if the newest chain names a page that is not there.
+    pub(super) async fn path_to(
+        self: &Arc<Self>,
+        chain: &VersionedChain,
+        at: LogPos,
+    ) -> Result<Option<Path>, LogError> {
+        let pages = chain.chain.pages();
+        let Some(mut next) = chain.chain.page_of(at).cloned() else { return Ok(None) };
+        let top = pages.iter().position(|p| p.id == next.id).unwrap_or(0);
+        let mut steps = Vec::new();
+        loop {
+            let Some(page) = self.page(&next).await? else {
+                hit("vlog.page.gone");
+                if self.refreshed().await?.version == chain.version {
+                    return Err(ChainError::Page(next.id).into());
+                }
+                return Ok(None);
+            };
+            let below = match &*page {
+                Page::Segments(_) => None,
+                Page::Pages(_, all) => {
+                    let after = all.partition_point(|p| p.start <= at);
+                    after.checked_sub(1).map(|i| all[i].clone())
+                }
+            };
+            steps.push((next, page));
+            match below {
+                Some(below) => next = below,
+                None => return Ok(Some(Path { top, steps })),
+            }
+        }
+    }
+
+    /// The segment that holds a position, wherever it is kept; None if there is none in this chain, or a newer one was read.
+    pub(super) async fn segment_at(
+        self: &Arc<Self>,
+        chain: &VersionedChain,
+        at: LogPos,
+    ) -> Result<Option<Segment>, LogError> {
+        if let Some(segment) = chain.chain.locate(at) {
+            return Ok(Some(segment.clone()));
+        }
+        let path = self.path_to(chain, at).await?;
+        Ok(path.and_then(|path| holding(path.segments(), at).cloned()))
+    }
+
+    /// See [`super::VirtualLog::segments_from`].
+    pub(super) async fn segments_from(self: &Arc<Self>, from: LogPos) -> Result<SegmentsPage, LogError> {
+        loop {
+            let chain = self.some_chain().await?;
+            let trim = chain.chain.trim();
+            let from = from.max(trim).max(chain.chain.start());
+            let is_left = |s: &&Segment| s.stop.is_none_or(|stop| stop > from);
+            let own = chain.chain.segments();
+            if from >= own[0].start {
+                let segments = own.iter().filter(is_left).cloned().collect();
+                return Ok(SegmentsPage { chain, segments, next: None });
+            }
+            if let Some(path) = self.path_to(&chain, from).await? {
+                let segments = path.segments().iter().filter(is_left).cloned().collect();
+                let next = path.steps.last().map(|(page, _)| page.stop);
+                return Ok(SegmentsPage { chain, segments, next });
+            }
+        }
+    }
+
+    /// The first readable segment in a page that `is` says yes to. Pages without any data directory that `may` says yes to are
+    /// left out. One page after the other; None if a newer chain came meanwhile.
+    pub(super) async fn find_in_pages(
+        self: &Arc<Self>,
+        may: &(dyn Fn(atoll_core::NodeId, atoll_core::StorageId) -> bool + Send + Sync),
+        is: &(dyn Fn(&Segment) -> bool + Send + Sync),
+    ) -> Result<Option<Segment>, LogError> {
+        let chain = self.some_chain().await?;
+        let trim = chain.chain.trim();
+        let mut left: Vec<PageRef> = chain.chain.pages().iter().rev().cloned().collect();
+        while let Some(next) = left.pop() {
+            if next.stop <= trim || !next.may_be_on(may) {
+                continue;
+            }
+            let Some(page) = self.page(&next).await? else { return Ok(None) };
+            match &*page {
+                Page::Pages(_, all) => left.extend(all.iter().rev().cloned()),
+                Page::Segments(all) => {
+                    let found = all.iter().find(|s| s.stop > Some(trim) && is(s));
+                    if found.is_some() {
+                        return Ok(found.cloned());
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the entries of a segment are; None if that is not known.
+    fn holders(&self, segment: &Segment) -> Holders {
+        let provider = self.registry.provider(&segment.kind).ok()?;
+        Some(provider.members(&segment.config).servers)
+    }
+
+    /// Writes a page that is made from version `made_at` of the chain. Durable when it returns.
+    pub(super) async fn write_page(
+        &self,
+        page: &Page,
+        made_at: Version,
+        until: Tick,
+    ) -> Result<PageRef, ReconfigError> {
+        let id = PageId { made_at, random: self.env.random() };
+        let of = page.reference(id, |s| self.holders(s)).ok_or(ChainError::Page(id))?;
+        let (value, nonce, register) = (page.to_value()?, self.draw_nonce(), self.page_register(id));
+        if mutant(Mutant::VlogPageTooLate) {
+            let env = self.env.clone();
+            let late = async move {
+                env.sleep(EMPTY_PAUSE).await;
+                let _ = register.write_if(Version(0), value, nonce).await;
+            };
+            self.env.spawn("vlog.page.late", Box::pin(late));
+            return Ok(of);
+        }
+        let mut pause = PAUSE;
+        loop {
+            let why = match register.write_if(Version(0), value.clone(), nonce).await {
+                Ok(Written::Yes(_)) => return Ok(of),
+                Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
+                // Emptied already: the chain has gone on without it.
+                Ok(Written::Conflict(_)) => crate::loglet::Why::Busy,
+                Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+                Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why,
+            };
+            if self.env.now() >= until || why == crate::loglet::Why::Busy {
+                return Err(ReconfigError::Unavailable { step: Step::ReadChain, why });
+            }
+            self.env.sleep(self.env.jitter(pause)).await;
+            pause = MAX_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// Empties pages in the background. Only those that no chain names, nor ever will.
+    pub(super) fn empty_pages(self: &Arc<Self>, ids: Vec<PageId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let me = self.clone();
+        let work = async move {
+            for id in ids {
+                me.empty_page(id).await;
+            }
+        };
+        self.env.spawn("vlog.page.empty", Box::pin(work));
+    }
+
+    /// See [`super::VirtualLog::collect_page`].
+    pub(super) async fn collect_page(self: &Arc<Self>, id: PageId) -> Result<bool, LogError> {
+        let chain = self.refreshed().await?;
+        if id.made_at >= chain.version {
+            return Ok(false);
+        }
+        let page = match self.page_register(id).read().await {
+            Ok(found) if found.value.is_empty() => return Ok(false),
+            Ok(found) => Page::read(found.value)?,
+            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
+                return Err(LogError::Unavailable(why));
+            }
+            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+        };
+        let Some(of) = page.reference(id, |_| None) else { return Ok(false) };
+        if chain.chain.page_of(of.start).is_some() {
+            match self.path_to(&chain, of.start).await? {
+                Some(path) if path.steps.iter().all(|(step, _)| step.id != id) => {}
+                _ => return Ok(false),
+            }
+        }
+        hit("vlog.page.collected");
+        self.empty_page(id).await;
+        Ok(true)
+    }
+
+    pub(super) async fn empty_page(&self, id: PageId) {
+        let (register, nonce) = (self.page_register(id), self.draw_nonce());
+        for _ in 0..EMPTY_ATTEMPTS {
+            // At another version it was never written, or is empty.
+            if register.write_if(Version(1), Bytes::new(), nonce).await.is_ok() {
+                return;
+            }
+            self.env.sleep(self.env.jitter(EMPTY_PAUSE)).await;
+        }
+    }
+}

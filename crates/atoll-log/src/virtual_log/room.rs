@@ -1,0 +1,65 @@
+//! Room in the chain (V17). Every limit is checked before anything is provisioned or sealed: a chain that is found too long after
+//! the seal leaves a log that takes nothing more. Planned changes stop early enough that repairs, which appends wait for, and
+//! the end of the log still fit.
+
+use super::Shared;
+use crate::chain::{Chain, ChainError, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, Segment};
+
+/// Segments that planned changes leave free.
+const KEPT_SEGMENTS: usize = 64;
+/// Bytes that the end of a log may add: the sealed configuration of the segment before it, which is not known before the seal,
+/// and the segment of the end itself.
+const END_BYTES: usize = MAX_CONFIG_BYTES + 256;
+
+/// What a segment is added for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Somebody wants another configuration; the log works without it.
+    Planned,
+    /// The active segment takes no more appends: it is sealed, or its servers are gone.
+    Repair,
+    /// The last segment.
+    End,
+}
+
+impl Purpose {
+    /// Segments and bytes of the chain that it must leave free.
+    fn keeps_free(self) -> (usize, usize) {
+        match self {
+            Purpose::Planned => (KEPT_SEGMENTS, 4 * END_BYTES),
+            Purpose::Repair => (1, END_BYTES),
+            Purpose::End => (0, 0),
+        }
+    }
+}
+
+impl Shared {
+    /// Whether a successor still fits, whatever the seal of the active segment brings. The nonces of earlier installs are bounded
+    /// by themselves.
+    pub(super) fn check_room(
+        &self,
+        chain: &Chain,
+        next: Segment,
+        purpose: Purpose,
+    ) -> Result<(), ChainError> {
+        let (segments_free, bytes_free) = purpose.keeps_free();
+        // As if the active segment had one entry and the longest sealed configuration.
+        let trial = chain.next(chain.nonce(), |segments, _| {
+            segments.retain(|s| s.stop != Some(s.start));
+            let Some(last) = segments.last_mut() else { return };
+            let stop = last.start.plus(1);
+            last.stop = Some(stop);
+            last.sealed_config = vec![0; MAX_CONFIG_BYTES].into();
+            segments.push(Segment { start: stop, ..next });
+        })?;
+        let most = self.options.max_segments.saturating_sub(segments_free);
+        if trial.segments().len() > most {
+            return Err(ChainError::Full { segments: chain.segments().len(), most });
+        }
+        let bytes = trial.to_value()?.len() + bytes_free;
+        if bytes > MAX_CHAIN_BYTES {
+            return Err(ChainError::TooLong(bytes));
+        }
+        Ok(())
+    }
+}

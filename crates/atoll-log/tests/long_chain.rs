@@ -1,0 +1,227 @@
+//! Logs that are reconfigured again and again: the chain never closes behind a log that can still be used (V17).
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{Level, Tick};
+use atoll_log::{
+    Chain, ClientId, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom, ReconfigError, Registers,
+    Segment, VirtualLog,
+};
+use common::Cluster;
+
+/// A cluster whose chains have no index pages: some member does not read them.
+fn without_pages(seed: u64) -> Cluster {
+    Cluster::at_first_level(seed, 3)
+}
+
+/// A cluster with index pages of two.
+fn with_small_pages(seed: u64) -> Cluster {
+    let mut c = Cluster::new(seed, 3);
+    c.options.page_items = 2;
+    c
+}
+
+fn append(c: &mut Cluster, log: &Arc<VirtualLog>, seq: u64) -> Option<LogPos> {
+    let op = OpId { client: ClientId(7), seq };
+    let record = LogRecord { op, floor: None, payload: bytes::Bytes::from_static(b"entry") };
+    let (env, ticket) = (c.env(1), log.submit(vec![record]).unwrap());
+    let answer = c.run(1, async move { env.within(Duration::from_secs(30), ticket).await });
+    answer.ok()?.unwrap().ok().map(|positions| positions[0])
+}
+
+fn extend(c: &mut Cluster, log: &Arc<VirtualLog>) -> bool {
+    let extend = log.extend(LogletSpec::default());
+    c.run(1, extend).unwrap().is_ok()
+}
+
+/// Extends with an entry in each segment until that is refused.
+fn fill(c: &mut Cluster, log: &Arc<VirtualLog>) -> u64 {
+    for seq in 1..2000 {
+        assert!(append(c, log, seq).is_some(), "append {seq}");
+        if !extend(c, log) {
+            return seq;
+        }
+    }
+    panic!("the chain takes any number of segments");
+}
+
+#[test]
+fn a_full_chain_is_refused_before_the_seal() {
+    let mut c = without_pages(31);
+    let log = c.created("memory");
+    let last = fill(&mut c, &log);
+    let loglets = c.servers.loglets();
+    assert!(!extend(&mut c, &log));
+    assert_eq!(c.servers.loglets(), loglets, "a refused extension provisions nothing");
+    assert_eq!(append(&mut c, &log, last + 1), Some(LogPos(last)), "a refused extension seals nothing");
+}
+
+#[test]
+fn a_full_chain_leaves_room_to_roll_forward_and_to_end() {
+    let mut c = without_pages(32);
+    let log = c.created("memory");
+    let last = fill(&mut c, &log);
+    // Somebody seals the active segment and dies.
+    let chain = log.chain().unwrap();
+    let active = chain.chain.active();
+    let loglet = log.registry().provider("memory").unwrap().open(active.loglet, &active.config).unwrap();
+    c.run(1, async move { loglet.seal().await }).unwrap();
+    assert_eq!(append(&mut c, &log, last + 1), Some(LogPos(last)));
+    let end = log.end();
+    assert_eq!(c.run(1, end).unwrap(), Ok(LogPos(last + 1)));
+}
+
+#[test]
+fn empty_segments_leave_the_chain_at_once() {
+    let mut c = Cluster::new(33, 3);
+    let log = c.created("memory");
+    append(&mut c, &log, 1).unwrap();
+    for _ in 0..50 {
+        assert!(extend(&mut c, &log));
+    }
+    assert_eq!(log.chain().unwrap().chain.segments().len(), 2);
+    assert_eq!(append(&mut c, &log, 2), Some(LogPos(1)));
+    let until = Tick(c.driver.now().0).after(Duration::from_secs(60));
+    c.driver.run_for(until.since(c.driver.now()));
+    assert_eq!(c.servers.loglets(), 2, "their Loglets are deleted");
+}
+
+/// An entry and an extension, `n` times, from sequence number `first` on.
+fn grow(c: &mut Cluster, log: &Arc<VirtualLog>, first: u64, n: u64) {
+    for seq in first..first + n {
+        assert_eq!(append(c, log, seq), Some(LogPos(seq - 1)));
+        assert!(extend(c, log));
+    }
+}
+
+/// All segments from a position on, page by page.
+fn walk(c: &mut Cluster, log: &Arc<VirtualLog>, from: u64) -> Vec<Segment> {
+    let (mut segments, mut at) = (Vec::new(), Some(LogPos(from)));
+    while let Some(from) = at {
+        let page = log.segments_from(from);
+        let page = c.run(1, page).unwrap().unwrap();
+        segments.extend(page.segments);
+        at = page.next;
+    }
+    segments
+}
+
+fn seq_at(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>, at: u64) -> Result<u64, LogReadError> {
+    let read = log.read(LogPos(at)..LogPos(at + 1), 1000, ReadFrom::Anywhere);
+    c.run(node, read).unwrap().map(|read| read.entries[0].op.seq)
+}
+
+#[test]
+fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
+    let mut c = with_small_pages(34);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 100);
+    let chain = log.chain().unwrap();
+    assert!(chain.chain.segments().len() <= 6, "{:?}", chain.chain.segments().len());
+    assert!(chain.chain.pages().len() <= 20, "{:?}", chain.chain.pages());
+    assert!(chain.chain.pages()[0].level >= 3);
+    assert_eq!(chain.chain.segment_count(), 101);
+    // V12: each position has one place, in order.
+    let segments = walk(&mut c, &log, 0);
+    assert_eq!(segments.len(), 101);
+    for (i, s) in segments.iter().enumerate() {
+        let at = LogPos(i as u64);
+        assert_eq!((s.start, s.position_of(s.offset_of(at))), (at, at));
+        assert_eq!(s.stop, (i < 100).then_some(at.plus(1)));
+    }
+    assert_eq!(walk(&mut c, &log, 57), segments[57..]);
+    // Through a handle that has never seen any of it.
+    let cold = c.log(2, "log");
+    for at in [0, 99, 1, 50, 49, 98, 7] {
+        assert_eq!(seq_at(&mut c, 2, &cold, at), Ok(at + 1));
+    }
+    let whole = Chain::parse(chain.chain.to_value().unwrap()).unwrap();
+    assert_eq!(whole, chain.chain);
+}
+
+#[test]
+fn the_millionth_change_costs_what_the_first_did() {
+    let mut c = Cluster::new(35, 3);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 200);
+    let (early, at) = (log.chain().unwrap().chain.size_bytes(), c.driver.now());
+    grow(&mut c, &log, 201, 100);
+    let first = c.driver.now().since(at);
+    grow(&mut c, &log, 301, 4700);
+    let (late, at) = (log.chain().unwrap().chain.size_bytes(), c.driver.now());
+    grow(&mut c, &log, 5001, 100);
+    let last = c.driver.now().since(at);
+    assert!(late < early + 64 * 2 * 100, "{early} bytes after 200 segments, {late} after 5,000");
+    assert!(last < first * 2, "{first:?} for the third hundred, {last:?} for the last");
+}
+
+#[test]
+fn a_trim_deletes_what_is_in_pages_and_the_pages() {
+    let mut c = with_small_pages(36);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 40);
+    for to in [3, 4, 17, 32] {
+        let trim = log.trim(LogPos(to));
+        assert_eq!(c.run(1, trim).unwrap(), Ok(LogPos(to)));
+        c.driver.run_for(Duration::from_secs(20));
+        assert_eq!(c.servers.loglets() as u64, 41 - to, "the Loglets below {to} are deleted");
+        assert_eq!(seq_at(&mut c, 1, &log, to - 1), Err(LogReadError::Trimmed(LogPos(to))));
+        assert_eq!(seq_at(&mut c, 1, &log, to), Ok(to + 1));
+    }
+    let trim = log.trim(LogPos(40));
+    assert_eq!(c.run(1, trim).unwrap(), Ok(LogPos(40)));
+    c.driver.run_for(Duration::from_secs(20));
+    assert_eq!(log.chain().unwrap().chain.segment_count(), 1);
+    let registers = c.servers.registers(&c.env(1));
+    let left = c.run(1, async move {
+        let mut left = Vec::new();
+        for name in registers.list("page/").await.unwrap() {
+            if !registers.register(&name).read().await.unwrap().value.is_empty() {
+                left.push(name);
+            }
+        }
+        left
+    });
+    assert_eq!(left, Vec::<String>::new(), "pages that nothing names are empty");
+}
+
+#[test]
+fn a_segment_in_a_page_is_rebuilt() {
+    let mut c = with_small_pages(38);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 40);
+    let stale = c.log(2, "log");
+    assert_eq!(seq_at(&mut c, 2, &stale, 9), Ok(10));
+    let trim = log.trim(LogPos(3));
+    assert_eq!(c.run(1, trim).unwrap(), Ok(LogPos(3)));
+    for at in [9, 3] {
+        let old = walk(&mut c, &log, at)[0].clone();
+        let modify = log.modify_at(old.loglet, old.start, common::spec("shuffled"));
+        c.run(1, modify).unwrap().unwrap();
+        let new = walk(&mut c, &log, at)[0].clone();
+        assert_eq!((new.start, new.stop, new.kind.as_str()), (old.start, old.stop, "shuffled"));
+        c.driver.run_for(Duration::from_secs(20));
+        // The handle that knows the old pages only finds them gone, and reads on.
+        assert_eq!(seq_at(&mut c, 2, &stale, at), Ok(at + 1));
+        let again = log.modify(old.loglet, LogletSpec::default());
+        assert_eq!(c.run(1, again).unwrap(), Err(ReconfigError::NoSuchSegment(old.loglet)));
+    }
+    assert_eq!(walk(&mut c, &log, 0).len(), 38);
+    assert_eq!(c.servers.loglets(), 38);
+}
+
+#[test]
+fn a_log_with_a_full_chain_goes_on_when_pages_may_be_written() {
+    let mut c = without_pages(39);
+    let log = c.created("memory");
+    let last = fill(&mut c, &log);
+    c.env(2).levels().learn(Level::CURRENT).unwrap();
+    let log = c.log(2, "log");
+    grow(&mut c, &log, last + 1, 10);
+    assert!(log.chain().unwrap().chain.segments().len() < 200);
+    assert_eq!(seq_at(&mut c, 2, &log, 3), Ok(4));
+}
