@@ -46,7 +46,7 @@ fn append_error(e: LogAppendError) -> AppendError {
         }
         LogAppendError::NotAppended(e) => AppendError::NotAppended(why(&e)),
         LogAppendError::Unknown(e) => AppendError::Unknown(why(&e)),
-        LogAppendError::Trimmed(_) => AppendError::Unknown(Why::NoQuorum),
+        LogAppendError::Trimmed(_) | LogAppendError::Damaged { .. } => AppendError::Unknown(Why::NoQuorum),
     }
 }
 

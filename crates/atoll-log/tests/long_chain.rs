@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use atoll_core::{Level, Tick};
 use atoll_log::{
-    Chain, ClientId, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom, ReconfigError, Registers,
-    Segment, VirtualLog,
+    Chain, ClientId, LogAppendError, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom,
+    ReconfigError, Registers, Segment, VirtualLog,
 };
 use common::Cluster;
 
@@ -224,4 +224,29 @@ fn a_log_with_a_full_chain_goes_on_when_pages_may_be_written() {
     grow(&mut c, &log, last + 1, 10);
     assert!(log.chain().unwrap().chain.segments().len() < 200);
     assert_eq!(seq_at(&mut c, 2, &log, 3), Ok(4));
+}
+
+#[test]
+fn a_damaged_entry_stalls_nobody_behind_it() {
+    let mut c = Cluster::new(40, 3);
+    let log = c.created("memory");
+    append(&mut c, &log, 1).unwrap();
+    // Whether the second record is in the log is unknown when its segment is sealed, and the segment cannot be read.
+    c.servers.faults(|f| f.append_unknown = 1000);
+    let op = OpId { client: ClientId(8), seq: 1 };
+    let record = LogRecord { op, floor: None, payload: bytes::Bytes::from_static(b"doubtful") };
+    let ticket = log.submit(vec![record]).unwrap();
+    c.driver.run_for(Duration::from_millis(500));
+    let damaged = log.chain().unwrap().chain.active().loglet;
+    c.servers.faults(|f| {
+        f.append_unknown = 0;
+        f.damaged.insert(damaged);
+    });
+    let other = c.log(2, "log");
+    let extend = other.extend(LogletSpec::default());
+    c.run(2, extend).unwrap().unwrap();
+    let env = c.env(1);
+    let answer = c.run(1, async move { env.within(Duration::from_secs(60), ticket).await });
+    assert!(matches!(answer, Ok(Ok(Err(LogAppendError::Damaged { .. }) | Ok(_)))), "{answer:?}");
+    assert!(append(&mut c, &log, 2).is_some(), "what was never sent to the damaged segment goes on");
 }

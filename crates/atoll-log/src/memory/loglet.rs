@@ -391,6 +391,10 @@ impl Loglet for MemoryLoglet {
         _from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
         Box::pin(async move {
+            if lock(&self.at.servers.state).faults.damaged.contains(&self.id) {
+                self.at.step().await;
+                return Err(ReadError::Damaged("as the test wants".to_owned()));
+            }
             let got = self.at.with_log(self.id, |log| {
                 if range.start.0 < log.trim {
                     return Err(ReadError::Trimmed(Offset(log.trim)));

@@ -39,6 +39,8 @@ pub struct Faults {
     pub register_unknown: u64,
     /// A register does not answer: nothing was done.
     pub register_down: u64,
+    /// Loglets of which no entry can be read.
+    pub damaged: BTreeSet<LogletId>,
     /// Sequencers that take nothing and answer nothing.
     pub stopped: BTreeSet<NodeId>,
     /// Sequencers that were restarted: they refuse what earlier configurations name them for.
@@ -56,6 +58,7 @@ impl Default for Faults {
             unavailable: 0,
             register_unknown: 0,
             register_down: 0,
+            damaged: BTreeSet::new(),
             stopped: BTreeSet::new(),
             restarted: BTreeSet::new(),
         }

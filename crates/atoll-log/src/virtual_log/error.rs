@@ -53,6 +53,14 @@ pub enum LogAppendError {
     /// Some of the records may have been appended, below this position, and trimmed since: it cannot be found out.
     #[error("unknown outcome: the part of the log that it may be in was trimmed, below {0}")]
     Trimmed(LogPos),
+    /// Some of the records may be in the log at this position, of which no copy can be read: it cannot be found out.
+    #[error("unknown outcome: position {at}, where it may be, cannot be read: {what}")]
+    Damaged {
+        /// The first position that cannot be read.
+        at: LogPos,
+        /// What is wrong with its copies.
+        what: String,
+    },
     /// Some of the records may have been appended; the others will not be.
     #[error("unknown outcome: {0}")]
     Unknown(LogError),

@@ -82,7 +82,12 @@ impl Shared {
                         return Err(LogError::Unavailable(why).into());
                     }
                 }
-                Err(ReadError::Damaged(what)) => return Err(LogReadError::Damaged(what)),
+                Err(ReadError::Damaged(what)) => {
+                    // So may a newer chain, with a copy that was made from another server.
+                    if self.refreshed().await?.version == chain.version {
+                        return Err(LogReadError::Damaged(what));
+                    }
+                }
             }
         }
         Err(LogError::Unavailable(Why::NoQuorum).into())

@@ -15,6 +15,8 @@ use crate::position::LogPos;
 
 /// Bytes per read of a scan.
 const PAGE_BYTES: usize = 1024 * 1024;
+/// Attempts at the first entry of which no good copy answers; one at those that follow it.
+const DAMAGED_ATTEMPTS: u32 = 5;
 /// First wait after a read that failed.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest such wait.
@@ -28,6 +30,11 @@ pub(super) struct Parking(Mutex<Parked>);
 struct Parked {
     clients: BTreeMap<ClientId, VecDeque<Item>>,
     running: bool,
+}
+
+/// The position after one that cannot be read; the log's start if there is none.
+fn after(damaged: &Option<(LogPos, String)>) -> LogPos {
+    damaged.as_ref().map_or(LogPos::ZERO, |(at, _)| at.plus(1))
 }
 
 impl Shared {
@@ -120,7 +127,7 @@ impl Shared {
 
     /// Looks for records in `[since, end)` and settles those found; the others are not below `end`. What is below must be
     /// decided: a stop, or a tail. Takes its time: reads are repeated until they succeed. What may have been trimmed is
-    /// answered as such.
+    /// answered as such, and so is what may be at a position of which no copy can be read.
     pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
         let sought = |i: &Item| i.may_be_below(end);
         let Some(start) = items.iter().filter(|i| sought(i)).filter_map(|i| i.since).min() else { return };
@@ -128,10 +135,13 @@ impl Shared {
             items.iter().filter(|i| sought(i)).map(|i| (i.op, LogPos(u64::MAX))).collect();
         let mut unseen = left.len();
         let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
+        let (mut damaged, mut failures): (Option<(LogPos, String)>, u32) = (None, 0);
         while at < end && unseen > 0 {
-            match self.read(at..end, PAGE_BYTES, ReadFrom::Anywhere).await {
+            // After a failure one entry at a time: what is damaged hides no more than itself.
+            let to = if failures == 0 { end } else { at.plus(1) };
+            match self.read(at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
                 Ok(read) => {
-                    pause = PAUSE;
+                    (pause, failures) = (PAUSE, 0);
                     for (i, entry) in read.entries.iter().enumerate() {
                         if let Some(slot) = left.get_mut(&entry.op)
                             && slot.0 == u64::MAX
@@ -147,8 +157,15 @@ impl Shared {
                     trimmed = trimmed.max(to);
                     at = at.max(to);
                 }
-                Err(_) => {
+                // No server that answers has a good copy. One that is away may have; but everybody behind waits.
+                Err(LogReadError::Damaged(what)) if failures >= DAMAGED_ATTEMPTS => {
+                    hit("vlog.scan.damaged");
+                    damaged = Some((at, what));
+                    at = at.plus(1);
+                }
+                Err(e) => {
                     hit("vlog.scan.again");
+                    failures = if matches!(e, LogReadError::Damaged(_)) { failures + 1 } else { 0 };
                     self.env.sleep(self.env.jitter(pause)).await;
                     pause = MAX_PAUSE.min(pause * 2);
                 }
@@ -162,6 +179,12 @@ impl Shared {
                 }
                 Some(_) if item.is_doubtful() && item.since.is_some_and(|s| s < trimmed) => {
                     self.fail_item(item, LogAppendError::Trimmed(trimmed));
+                }
+                // It may be what cannot be read. The last such position: those that begin above it were not in any.
+                Some(_) if item.is_doubtful() && item.may_be_below(after(&damaged)) => {
+                    if let Some((at, what)) = damaged.clone() {
+                        self.fail_item(item, LogAppendError::Damaged { at, what });
+                    }
                 }
                 _ => {
                     item.not_below(end);

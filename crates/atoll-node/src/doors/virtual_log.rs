@@ -398,6 +398,11 @@ fn append_refusal(error: &LogAppendError) -> Refusal {
             let failure = log_refusal(inner).failure;
             Refusal::no(failure.reason, error.to_string(), failure.next)
         }
+        LogAppendError::Damaged { .. } => Refusal::unknown(
+            Reason::Damaged,
+            error.to_string(),
+            "see which disks are bad; rebuild the segment if a server with a good copy is away",
+        ),
         LogAppendError::Trimmed(_) => Refusal::unknown(
             Reason::Trimmed,
             error.to_string(),
