@@ -153,6 +153,8 @@ pub(crate) struct State {
     pending: BTreeMap<u64, Pending>,
     next_request: u64,
     links: BTreeMap<(NodeId, Class), Link>,
+    /// When the batch that the journal has now was given to it.
+    pub(crate) journal_since: Option<Tick>,
     pub(crate) dead: bool,
 }
 
@@ -208,6 +210,7 @@ impl Env {
                 pending: BTreeMap::new(),
                 next_request: first_request(incarnation),
                 links: BTreeMap::new(),
+                journal_since: None,
                 dead: false,
             }),
         }))
@@ -235,6 +238,12 @@ impl Env {
     /// The time of the current turn, on this node's clock.
     pub fn now(&self) -> Tick {
         self.state().now
+    }
+
+    /// When the batch was given to the journal that it has not synced yet; None if it has nothing to do. A disk that hangs
+    /// shows here: every sync that ends moves it.
+    pub fn journal_waits_since(&self) -> Option<Tick> {
+        self.state().journal_since
     }
 
     /// 64 random bits, from the node's seed.

@@ -24,7 +24,7 @@ crate::message! {
         pub meta: bool,
         /// It is being drained: give it nothing new.
         pub draining: bool,
-        /// Its journal is closed after a failed write or sync: give it nothing new.
+        /// Its journal is closed after a failed write or sync, or its disk hangs: give it nothing new.
         pub failed: bool,
     }
 }
@@ -48,10 +48,17 @@ pub struct Candidate {
     pub leaving: bool,
     /// Believed to be up. A belief: safety never rests on it.
     pub alive: bool,
+    /// It said that it can keep nothing now: its journal is closed, or its disk is full or hangs. It answers nevertheless.
+    pub failing: bool,
 }
 
 /// The members of the cluster as this node sees them now, in the order of their ids, this node among them.
 pub trait Directory: Send + Sync {
     /// A snapshot.
     fn candidates(&self) -> Vec<Candidate>;
+
+    /// Whether two nodes hear each other, as they and others say. A belief, too; where nothing is known, they do.
+    fn reaches(&self, _one: NodeId, _other: NodeId) -> bool {
+        true
+    }
 }

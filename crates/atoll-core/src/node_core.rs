@@ -268,6 +268,7 @@ impl NodeCore {
             Err(_) => return self.set_space(now, Space::Closed),
         };
         let owners = std::mem::take(&mut self.writing);
+        self.env.state().journal_since = None;
         assert_eq!(owners.len(), written.len(), "the journal answers for every record of the batch");
         let Some((upto, _)) = written.last().copied() else { return };
         self.durable = upto;
@@ -304,6 +305,7 @@ impl NodeCore {
         if space == Space::Closed {
             self.staged.clear();
             self.writing.clear();
+            self.env.state().journal_since = None;
             self.held.clear();
         }
         let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
@@ -445,6 +447,10 @@ impl NodeCore {
         if self.writing.is_empty() && !self.staged.is_empty() {
             let records = std::mem::take(&mut self.staged);
             self.writing = records.iter().map(|(lsn, r)| (*lsn, r.owner)).collect();
+            {
+                let mut state = self.env.state();
+                state.journal_since = Some(state.now);
+            }
             out.journal = Some(JournalBatch { records });
         }
         // Staged facts may be in it, too: those are replayed over it, which roles take (see `Role::checkpoint`).

@@ -67,11 +67,15 @@ pub enum Mutant {
     TablesVersionUnchecked,
     TablesIndexStale,
     TablesTransactionInParts,
+    PolicyNeedsASign,
+    PolicyHidesHealth,
+    PolicyLowestId,
+    PolicyNoCalm,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 52] = [
+    pub const ALL: [Mutant; 56] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::NativeT1,
@@ -124,6 +128,10 @@ impl Mutant {
         Mutant::TablesVersionUnchecked,
         Mutant::TablesIndexStale,
         Mutant::TablesTransactionInParts,
+        Mutant::PolicyNeedsASign,
+        Mutant::PolicyHidesHealth,
+        Mutant::PolicyLowestId,
+        Mutant::PolicyNoCalm,
     ];
 }
 

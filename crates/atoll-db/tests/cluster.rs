@@ -86,6 +86,7 @@ impl Directory for Everybody {
             draining: false,
             leaving: false,
             alive: !self.down.load(Ordering::Relaxed),
+            failing: false,
         };
         (1..=NODES + 1).map(up).collect()
     }

@@ -41,6 +41,7 @@ impl Directory for Everybody {
             draining: false,
             leaving: false,
             alive: true,
+            failing: false,
         };
         self.0.iter().map(one).collect()
     }

@@ -129,7 +129,7 @@ pub fn assemble(parts: Parts) -> Assembly {
     core.add_role(roles::LOCAL_STORE, Box::new(local));
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
     core.add_role(roles::LEVELS, Box::new(LevelRole::new(levels)));
-    let detector = Detector::new(members.clone(), options.timings.clone(), me.incarnation);
+    let detector = Detector::new(env.clone(), members.clone(), options.timings.clone());
     core.add_role(roles::DETECTOR, Box::new(detector));
     let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
     core.add_role(roles::GOSSIP, Box::new(gossip));

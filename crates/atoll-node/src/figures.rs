@@ -9,6 +9,7 @@ use atoll_zookeeper::exposition;
 use crate::assembly::NodeParts;
 use crate::doors::metrics::{Figures, process_measures};
 use crate::host::HostHandle;
+use crate::members::Health;
 
 /// How old the figures of the core may be.
 const EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +54,10 @@ impl Figures for NodeFigures {
         add("journal_failed", None, f64::from(u8::from(self.handle.journal_failure().is_some())));
         for (queue, length) in self.handle.queues() {
             add("queue_length", Some(("queue", queue.into())), length as f64);
+        }
+        for node in self.parts.members.table().nodes.into_keys() {
+            let failing = self.parts.members.health_of(node).0 != Health::Fine;
+            add("node_disk_failing", Some(("node", node.to_string())), f64::from(u8::from(failing)));
         }
         let deeds = self.parts.guardian.deeds();
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);

@@ -10,6 +10,7 @@ use atoll_log::chain::MAX_CHAIN_BYTES;
 
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
+use crate::members::Health;
 use crate::members::change::ChangeError;
 use crate::members::table::{Member, RoleSet};
 use crate::members::upgrade::{LevelReport, UpgradeError};
@@ -101,17 +102,22 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
     let me = parts.members.identity();
     let mine = node == me.node;
     let life = parts.members.liveness(node);
-    let alive = mine || life.is_some_and(|l| l.alive);
-    let full = if mine { parts.members.is_full() } else { life.is_some_and(|l| l.full) };
+    let heard = mine || life.as_ref().is_some_and(|l| l.incarnation.is_some());
+    let alive = mine || life.as_ref().is_some_and(|l| l.alive);
+    let halted = !parts.members.halted_on(node).is_empty();
+    let disk = parts.members.health_of(node).0.words();
     let (state, reason) = match () {
         () if !row.has_joined() => ("down", "it has not joined yet"),
-        () if mine && me.failed => ("failed", "its journal is closed after a failed write or sync"),
-        () if !alive && life.is_none() => ("down", "nothing was heard of it"),
+        () if !heard => ("down", "nothing was heard of it"),
+        () if !alive && parts.members.is_up(node) => ("suspect", "this node does not reach it; others do"),
         () if !alive => ("suspect", "it does not answer"),
-        () if full => ("full", "its disk takes no entries; trim logs or give it room"),
+        () if disk.is_some() => disk.unwrap_or_default(),
+        () if halted => {
+            ("halted", "its replica of the database has halted; `atoll database status` says why")
+        }
         () if row.draining => ("draining", "an operator wants it empty"),
-        () if life.is_some_and(|l| l.leaving) => ("draining", "it is about to stop"),
-        () if life.is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
+        () if life.as_ref().is_some_and(|l| l.leaving) => ("draining", "it is about to stop"),
+        () if life.as_ref().is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
         () => ("up", ""),
     };
     // Those that it must come with, before it has.
@@ -128,6 +134,11 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
         incarnation: incarnation.map(|i| i.to_string()).unwrap_or_default(),
         storage: if row.has_joined() { row.storage.to_string() } else { String::new() },
     }
+}
+
+/// Whether a node that answers needs somebody to look after it: its journal is closed, its disk hangs, or a replica has halted.
+fn needs_hands(parts: &NodeParts, node: NodeId) -> bool {
+    parts.members.health_of(node).0 >= Health::Hanging || !parts.members.halted_on(node).is_empty()
 }
 
 fn infos(parts: &NodeParts) -> Vec<proto::NodeInfo> {
@@ -170,13 +181,18 @@ fn log_info(
             }
         }
     }
-    let sequencer_up = sequencer.is_none_or(|n| parts.members.is_alive(n));
+    let sequencer_up = sequencer.is_none_or(|n| parts.members.is_up(n));
     let of = servers.len().max(1);
-    let full = servers.keys().filter(|n| parts.members.has_full_disk(**n)).count();
+    let count =
+        |bad: fn(Health) -> bool| servers.keys().filter(|n| bad(parts.members.health_of(**n).0)).count();
+    let full = count(|h| h == Health::Full);
+    let failing = count(|h| h != Health::Fine);
     let reason = if !sequencer_up {
         "its sequencer does not answer".to_owned()
     } else if full * 2 > of {
         "the disks of a majority of its servers are full: appends are refused".to_owned()
+    } else if failing * 2 > of {
+        "the disks of a majority of its servers fail: appends are refused".to_owned()
     } else if silent.len() * 2 > of {
         "a majority of its servers does not answer".to_owned()
     } else {
@@ -224,9 +240,10 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
     let survey = Survey::take(&parts.env, &parts.members).await;
     let logs: Vec<_> = parts.logs.opened().iter().filter_map(|log| log_info(&parts, &survey, log)).collect();
     let me = parts.members.identity();
+    let broken = parts.members.table().nodes.into_keys().any(|n| needs_hands(&parts, n));
     Ok(proto::StatusReply {
         node: me.node.0,
-        healthy: listed && !me.failed && logs.iter().all(|l| l.healthy),
+        healthy: listed && !broken && logs.iter().all(|l| l.healthy),
         nodes: infos(&parts),
         logs,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -17,6 +17,9 @@ pub struct Timings {
     /// A suspected LogServer is replaced by a spare one after this. Too small: a restart moves data about. Too large: the log
     /// runs with one copy fewer for longer.
     pub replace_server_after: Duration,
+    /// A disk that was given something to keep and has not synced it within this counts as one that hangs. Too small: a busy
+    /// disk is taken for a broken one, and sequencers move. Too large: a broken one goes unnoticed for longer.
+    pub disk_hangs_after: Duration,
     /// Nodes that could repair a log wait their rank times this before they start. Too small: several do the same work at
     /// once (harmless). Too large: if the first in line is dead too, the next comes late.
     pub rank_delay: Duration,
@@ -32,6 +35,7 @@ impl Default for Timings {
             silent_after: Duration::from_millis(450),
             link_down_for: Duration::from_millis(40),
             replace_server_after: Duration::from_secs(5),
+            disk_hangs_after: Duration::from_secs(1),
             rank_delay: Duration::from_millis(20),
             patrol_every: Duration::from_secs(1),
         }
@@ -60,6 +64,7 @@ impl Timings {
             ("silent_after_ms", self.silent_after, 50, 60_000),
             ("link_down_for_ms", self.link_down_for, 1, 60_000),
             ("replace_server_after_ms", self.replace_server_after, 100, 86_400_000),
+            ("disk_hangs_after_ms", self.disk_hangs_after, 100, 600_000),
             ("rank_delay_ms", self.rank_delay, 1, 5_000),
             ("patrol_every_ms", self.patrol_every, 50, 600_000),
         ];

@@ -37,6 +37,7 @@ impl Directory for AllUp {
             draining: false,
             leaving: false,
             alive: true,
+            failing: false,
         };
         NODES.map(up).into()
     }

@@ -266,6 +266,15 @@ impl VirtualLog {
         self.0.env.launch("vlog.extend", async move { me.extend(spec).await })
     }
 
+    /// Like [`VirtualLog::extend`], if `from` is the active Loglet still: who has assessed that one must not extend a newer one. False
+    /// if another follows it already.
+    pub fn extend_from(&self, from: LogletId, spec: LogletSpec) -> Ticket<Result<bool, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.extend", async move {
+            me.extend_from(from, spec).await.map(|done| matches!(done, install::Installed::Mine(_)))
+        })
+    }
+
     /// Takes sealed segments that are trimmed as a whole out of the chain, then deletes their Loglets: reconfigTruncate.
     pub fn truncate(&self) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();

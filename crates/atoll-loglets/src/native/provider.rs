@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::hit;
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
 use atoll_log::{
     Batch, BatchBuilder, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset,
@@ -92,7 +92,8 @@ impl NativeProvider {
             |n: NodeId| spec.avoid.contains(&n) || candidates.iter().any(|c| c.node == n && !c.alive);
         let up = self.identify(&ask, |n| named(n) || !doubted(n)).await;
         let servers = self.pick_servers(spec, previous.as_ref(), &candidates, &up)?;
-        let sequencer = pick_sequencer(spec, previous.as_ref(), &servers, &up)?;
+        let sequencer =
+            pick_sequencer(spec, previous.as_ref(), &servers, &up, &candidates, &*self.directory)?;
         Ok(NativeConfig::new(servers, (sequencer.node, sequencer.incarnation))?)
     }
 
@@ -238,13 +239,16 @@ impl NativeProvider {
     }
 }
 
-/// Unfitness of a node that cannot keep anything until it is restarted.
-const FAILED: u8 = 8;
+/// Unfitness of a node that cannot keep anything: its journal is closed, or its disk hangs.
+const FAILED: u8 = 16;
 /// Unfitness of a node that does not answer.
-const ABSENT: u8 = 16;
+const ABSENT: u8 = 32;
+/// Unfitness of a node that says that its disk fails or is full.
+const FAILING: u8 = 8;
 
 fn unfitness(spec: &LogletSpec, candidate: &Candidate, identity: &Identity) -> u8 {
     u8::from(identity.failed) * FAILED
+        + u8::from(candidate.failing) * FAILING
         + u8::from(spec.avoid.contains(&candidate.node)) * 4
         + u8::from(candidate.draining || candidate.leaving || identity.draining) * 2
         + u8::from(!candidate.alive)
@@ -255,6 +259,8 @@ fn pick_sequencer<'a>(
     previous: Option<&NativeConfig>,
     servers: &[(NodeId, StorageId)],
     up: &'a [Identity],
+    candidates: &[Candidate],
+    directory: &dyn Directory,
 ) -> Result<&'a Identity, PlanError> {
     if let Some(wanted) = spec.sequencer {
         let identity = up.iter().find(|i| i.node == wanted).ok_or(PlanError::NodeDown(wanted))?;
@@ -266,13 +272,27 @@ fn pick_sequencer<'a>(
         }
         return Ok(identity);
     }
-    // A restarted sequencer may go on in its new life. One that is also a server saves a hop; else as it was; else by id.
+    let reached_by = |node: NodeId, of: &mut dyn Iterator<Item = NodeId>| {
+        of.filter(|other| *other != node && directory.reaches(*other, node)).count()
+    };
+    // A restarted sequencer may serve again in its new life. A majority of the servers has to reach it, and then as many members as
+    // possible: otherwise two nodes that each see another majority take turns (virtuallog V18). One that is also a server saves a hop;
+    // else as it was; else by id.
     up.iter()
         .filter(|i| i.sequencer)
         .min_by_key(|i| {
-            let unfit = u8::from(spec.avoid.contains(&i.node)) * 2 + u8::from(i.draining);
+            let full = candidates.iter().any(|c| c.node == i.node && c.failing);
+            let unfit = u8::from(i.failed || full) * 4
+                + u8::from(spec.avoid.contains(&i.node)) * 2
+                + u8::from(i.draining);
+            let is_server = servers.iter().any(|(n, _)| *n == i.node);
+            let stores = reached_by(i.node, &mut servers.iter().map(|(n, _)| *n)) + usize::from(is_server);
+            let members = reached_by(i.node, &mut candidates.iter().map(|c| c.node));
+            let blind = mutant(Mutant::PolicyLowestId);
+            let no_quorum = !blind && stores * 2 <= servers.len();
             let kept = previous.is_some_and(|p| p.sequencer.0 == i.node);
-            (unfit, !servers.iter().any(|(n, _)| *n == i.node), !kept, i.node)
+            let reached = if blind { 0 } else { members };
+            (no_quorum, unfit, std::cmp::Reverse(reached), !is_server, !kept, i.node)
         })
         .ok_or(PlanError::TooFew { up: 0, wanted: 1 })
 }

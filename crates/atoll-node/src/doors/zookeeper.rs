@@ -111,7 +111,9 @@ impl Cluster for Living {
         let unheard = self.started.elapsed() < UNHEARD_FOR;
         let alive = |node: &NodeId| match self.members.liveness(*node) {
             None => unheard,
-            Some(_) => self.members.is_alive(*node),
+            Some(life) if life.incarnation.is_none() && unheard => true,
+            // One that this node alone has lost serves its clients.
+            Some(_) => self.members.is_up(*node),
         };
         let others = self.members.peers().into_iter().filter(alive);
         others.chain([self.members.identity().node]).collect()

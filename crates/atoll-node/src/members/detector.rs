@@ -1,41 +1,71 @@
 //! The role that tells who is up. Evidence in band decides (X21): a connection that broke and is not restored, or silence
 //! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (V11).
+//!
+//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (V20), and whom it reaches (V18). A
+//! peer counts as alive only if it hears this node, too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use atoll_core::{Caller, Class, Effects, Frame, Incarnation, Loc, Lsn, Message, NodeId, Role, Tick, roles};
+use atoll_core::testing::{Mutant, mutant};
+use atoll_core::{
+    Caller, Class, Effects, Env, Frame, Incarnation, Link, Loc, Lsn, Message, NodeId, Role, Tick, roles,
+};
 
-use super::{Members, Told};
+use super::liveness::{Health, Told};
+use super::{MAX_HALTED_TOLD, Members};
 use crate::settings::Timings;
 
 atoll_core::message! {
-    /// "I live", one way, to every member.
-    pub struct Heartbeat = 400 {
+    /// "I live", one way, to every member. Kind 400 was its form without reach and health.
+    pub struct Heartbeat = 402 {
         /// The sender's life.
         pub incarnation: Incarnation,
         /// The version of its table of members: a receiver with an older one reads the register.
         pub table_version: u64,
         /// It is about to stop: move its sequencers.
         pub leaving: bool,
-        /// Its disk takes no entries for want of space.
-        pub full: bool,
+        /// What its disk is good for, see [`Health::code`].
+        pub health: u8,
+        /// The members that it hears, whether or not they hear it.
+        pub hears: Vec<NodeId>,
+        /// Of these, those that hear it.
+        pub reaches: Vec<NodeId>,
+        /// Of these, those that it cannot work with.
+        pub distrusts: Vec<NodeId>,
+        /// Replicas on it that have halted, by the name of their log, at most eight.
+        pub halted: Vec<String>,
     }
 }
+
+/// Heartbeats in which a peer may leave this node out before that counts: two that start at one time have not heard each other
+/// at first.
+const DEAF_BEATS: u32 = 3;
+/// A member that was never heard of since this node started is gone after so many times `silent_after`: it has to start, too.
+const GRACE: u32 = 2;
+/// A connection for data that is down for so many times `link_down_for`, and at least [`DATA_DOWN_LEAST`], is of no use.
+const DATA_DOWN: u32 = 8;
+/// See [`DATA_DOWN`].
+const DATA_DOWN_LEAST: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     heard: Tick,
     /// Since when the control connection to it is broken.
     broken: Option<Tick>,
+    /// Since when its heartbeats do not name this node.
+    deaf: Option<Tick>,
+    /// Since when the connection for data is down.
+    data_down: Option<Tick>,
     ever_up: bool,
 }
 
 /// See the module's words.
 #[derive(Debug)]
 pub struct Detector {
+    env: Env,
     members: Members,
     timings: Timings,
-    incarnation: Incarnation,
     peers: BTreeMap<NodeId, Peer>,
     next: Tick,
     last_ran: Tick,
@@ -43,45 +73,117 @@ pub struct Detector {
 
 impl Detector {
     /// A detector that has heard of nobody yet.
-    pub fn new(members: Members, timings: Timings, incarnation: Incarnation) -> Self {
-        Detector { members, timings, incarnation, peers: BTreeMap::new(), next: Tick(0), last_ran: Tick(0) }
+    pub fn new(env: Env, members: Members, timings: Timings) -> Self {
+        Detector { env, members, timings, peers: BTreeMap::new(), next: Tick(0), last_ran: Tick(0) }
     }
 
     fn peer(&mut self, now: Tick, node: NodeId) -> &mut Peer {
-        self.peers.entry(node).or_insert(Peer { heard: now, broken: None, ever_up: false })
+        let new = Peer { heard: now, broken: None, deaf: None, data_down: None, ever_up: false };
+        self.peers.entry(node).or_insert(new)
     }
 
-    fn judge(&mut self, now: Tick) {
-        let timings = &self.timings;
+    fn is_silent(&self, now: Tick, p: &Peer) -> bool {
+        // A member that nobody has heard of since the start is as gone as one that fell silent (V19): what is counted then is this
+        // node's own time.
+        let patience = if p.ever_up { self.timings.silent_after } else { self.timings.silent_after * GRACE };
+        if !p.ever_up && mutant(Mutant::PolicyNeedsASign) {
+            return false;
+        }
+        now.since(p.heard) >= patience
+    }
+
+    fn is_broken(&self, now: Tick, p: &Peer) -> bool {
+        p.ever_up && p.broken.is_some_and(|since| now.since(since) >= self.timings.link_down_for)
+    }
+
+    fn is_deaf(&self, now: Tick, p: &Peer) -> bool {
+        p.deaf.is_some_and(|since| now.since(since) >= self.timings.heartbeat_every * DEAF_BEATS)
+    }
+
+    fn hears(&self, now: Tick, p: &Peer) -> bool {
+        p.ever_up && !self.is_silent(now, p) && !self.is_broken(now, p)
+    }
+
+    /// True if a peer was lost just now, or the disk is another than before: the others are told at once.
+    fn judge(&mut self, now: Tick) -> bool {
+        let before = self.members.health();
+        let mut news = false;
         for (node, p) in &self.peers {
-            let broken = p.broken.is_some_and(|since| now.since(since) >= timings.link_down_for);
-            let silent = now.since(p.heard) >= timings.silent_after;
-            if p.ever_up && (broken || silent) {
+            if self.is_silent(now, p) || self.is_broken(now, p) || (p.ever_up && self.is_deaf(now, p)) {
+                news |= self.members.is_alive(*node);
                 self.members.note(now, *node, false, None);
             }
         }
+        let hangs =
+            self.env.journal_waits_since().is_some_and(|t| now.since(t) >= self.timings.disk_hangs_after);
+        self.members.set_hanging(now, hangs);
+        news || before != self.members.health()
     }
 
-    fn heard(&mut self, now: Tick, from: NodeId, beat: &Heartbeat) {
+    /// Every member is waited for from the moment on at which this node knows of it; who is no member any more is forgotten.
+    fn follow_table(&mut self, now: Tick) {
+        let members = self.members.peers();
+        for node in &members {
+            self.peer(now, *node);
+        }
+        self.peers.retain(|node, _| members.binary_search(node).is_ok());
+        for (node, p) in &mut self.peers {
+            p.data_down = match self.env.link(*node, Class::Data) {
+                Link::Down => p.data_down.or(Some(now)),
+                _ => None,
+            };
+        }
+    }
+
+    fn heard(&mut self, now: Tick, from: NodeId, beat: Heartbeat) {
+        let me = self.env.node();
         let p = self.peer(now, from);
         p.heard = now;
         p.ever_up = true;
-        let usable = p.broken.is_none();
-        let told = Told { incarnation: beat.incarnation, leaving: beat.leaving, full: beat.full };
-        self.members.note(now, from, usable, Some(told));
+        p.deaf = if beat.hears.contains(&me) { None } else { p.deaf.or(Some(now)) };
+        let p = *p;
+        let usable = p.broken.is_none() && !self.is_deaf(now, &p);
         self.members.heard_of_table(beat.table_version);
+        let told = Told {
+            incarnation: beat.incarnation,
+            leaving: beat.leaving,
+            health: Health::of_code(beat.health),
+            reaches: beat.reaches,
+            distrusts: beat.distrusts,
+            halted: beat.halted.into_iter().take(MAX_HALTED_TOLD).collect(),
+        };
+        self.members.note(now, from, usable, Some(told));
     }
 
-    fn beat(&self, out: &mut Effects) {
+    fn beat(&self, now: Tick, out: &mut Effects) {
+        let heard = |p: &Peer| self.hears(now, p);
+        let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
+        let health = self.members.health();
+        let hidden = health == Health::Closed && mutant(Mutant::PolicyHidesHealth);
+        let row = self.members.own_row(now);
         let beat = Heartbeat {
-            incarnation: self.incarnation,
+            incarnation: self.env.incarnation(),
             table_version: self.members.table().version,
             leaving: self.members.is_leaving(),
-            full: self.members.is_full(),
+            health: if hidden { Health::Fine.code() } else { health.code() },
+            hears,
+            reaches: row.reaches,
+            distrusts: row.distrusts,
+            halted: self.members.halted().into_iter().take(MAX_HALTED_TOLD).collect(),
         };
         let frame = beat.into_frame(roles::DETECTOR);
         for node in self.members.peers() {
             out.post_frame(node, Class::Control, frame.clone(), Lsn::NONE);
+        }
+    }
+
+    /// A peer whose data does not come through is of no use as a sequencer, although its heartbeats arrive.
+    fn distrust_broken(&self, now: Tick) {
+        let patience = DATA_DOWN_LEAST.max(self.timings.link_down_for * DATA_DOWN);
+        for (node, p) in &self.peers {
+            if p.data_down.is_some_and(|since| now.since(since) >= patience) && self.hears(now, p) {
+                self.members.distrust(*node, now.after(self.timings.heartbeat_every * 2));
+            }
         }
     }
 }
@@ -89,7 +191,7 @@ impl Detector {
 impl Role for Detector {
     fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, _out: &mut Effects) {
         if let Ok(beat) = Heartbeat::from_frame(frame) {
-            self.heard(now, from.node, &beat);
+            self.heard(now, from.node, beat);
         }
     }
 
@@ -104,7 +206,7 @@ impl Role for Detector {
         if up {
             p.broken = None;
             // A first sign at once: the other side need not wait for the next beat.
-            self.beat(out);
+            self.beat(now, out);
         } else {
             p.broken = p.broken.or(Some(now));
         }
@@ -122,13 +224,20 @@ impl Role for Detector {
             for p in self.peers.values_mut() {
                 p.heard = now;
                 p.broken = p.broken.map(|_| now);
+                p.deaf = p.deaf.map(|_| now);
             }
         }
         self.last_ran = now;
-        if now >= self.next {
+        self.follow_table(now);
+        let news = self.judge(now);
+        if news || now >= self.next {
             self.next = now.after(self.timings.heartbeat_every);
-            self.beat(out);
+            self.distrust_broken(now);
+            self.beat(now, out);
         }
-        self.judge(now);
     }
 }
+
+#[cfg(test)]
+#[path = "detector_test.rs"]
+mod tests;

@@ -3,6 +3,8 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | the view: members, liveness, this node's own state; [`Members`] is a [`Directory`] |
+//! | `liveness.rs` | what is known of a peer's life, and what a node says of its own |
+//! | `reach.rs` | who reaches whom, as the members say |
 //! | `table.rs` | the table of members as it stands in its register |
 //! | `role.rs` | the role that answers who this node is, and keeps the table over restarts |
 //! | `detector.rs` | the role that tells who is up: heartbeats and broken connections |
@@ -20,59 +22,26 @@ pub mod detector;
 pub mod gossip;
 pub mod late;
 pub mod levels;
+pub mod liveness;
 pub mod meta_group;
+pub mod reach;
 pub mod role;
 pub mod table;
 pub mod upgrade;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::{Candidate, Directory, Identity, Incarnation, NodeId, Tick};
+use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
 
 use crate::bell::Bell;
+use reach::{Reach, Row};
 use table::MemberTable;
 
-/// What this node knows of a peer's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Liveness {
-    /// Not suspected.
-    pub alive: bool,
-    /// Since when, on this node's clock.
-    pub since: Tick,
-    /// The life it last told of.
-    pub incarnation: Option<Incarnation>,
-    /// It said that it is leaving: its sequencers are to be moved.
-    pub leaving: bool,
-    /// Its disk takes no entries for want of space.
-    pub full: bool,
-    /// The others have lost it, as gossip has it.
-    pub lost_by_gossip: bool,
-}
+pub use liveness::{Health, Liveness, Told};
 
-/// What a peer says of itself with every sign of life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Its life.
-    pub incarnation: Incarnation,
-    /// It is about to stop.
-    pub leaving: bool,
-    /// Its disk takes no entries for want of space.
-    pub full: bool,
-}
-
-impl Liveness {
-    fn unknown(now: Tick) -> Self {
-        Liveness {
-            alive: false,
-            since: now,
-            incarnation: None,
-            leaving: false,
-            full: false,
-            lost_by_gossip: false,
-        }
-    }
-}
+/// Most halted replicas that a node names; how many more there are, nobody needs to know.
+pub const MAX_HALTED_TOLD: usize = 8;
 
 #[derive(Debug)]
 struct Inner {
@@ -81,6 +50,13 @@ struct Inner {
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
     full: bool,
+    hanging: bool,
+    /// What the disk is good for, and since when.
+    health: (Health, Tick),
+    /// Peers that this node cannot work with, and until when that holds without new evidence.
+    distrusted: BTreeMap<NodeId, Tick>,
+    /// Replicas that have halted here, by the name of their log.
+    halted: BTreeSet<String>,
     newest_table: u64,
 }
 
@@ -95,7 +71,18 @@ pub struct Members {
 impl Members {
     /// A view in which `table` is all that is known.
     pub fn new(me: Identity, table: MemberTable) -> Self {
-        let inner = Inner { me, table, peers: BTreeMap::new(), leaving: false, full: false, newest_table: 0 };
+        let inner = Inner {
+            me,
+            table,
+            peers: BTreeMap::new(),
+            leaving: false,
+            full: false,
+            hanging: false,
+            health: (Health::Fine, Tick(0)),
+            distrusted: BTreeMap::new(),
+            halted: BTreeSet::new(),
+            newest_table: 0,
+        };
         Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
     }
 
@@ -109,6 +96,7 @@ impl Members {
         let drained = inner.table.nodes.get(&inner.me.node).is_some_and(|n| n.draining);
         let mut me = inner.me.clone();
         me.draining = inner.leaving || drained;
+        me.failed = inner.health.0 >= Health::Hanging;
         me
     }
 
@@ -119,26 +107,114 @@ impl Members {
     }
 
     /// The journal is closed for good: nothing new can be kept here.
-    pub fn fail(&self) {
-        self.lock().me.failed = true;
-        self.changed.ring();
+    pub fn fail(&self, now: Tick) {
+        self.set_health(now, |inner| inner.me.failed = true);
     }
 
     /// The disk takes no entries for want of space, or takes them again.
-    pub fn set_full(&self, full: bool) {
-        self.lock().full = full;
+    pub fn set_full(&self, now: Tick, full: bool) {
+        self.set_health(now, |inner| inner.full = full);
+    }
+
+    /// The disk has not synced what it was given for long, or does again.
+    pub fn set_hanging(&self, now: Tick, hanging: bool) {
+        self.set_health(now, |inner| inner.hanging = hanging);
+    }
+
+    fn set_health(&self, now: Tick, change: impl FnOnce(&mut Inner)) {
+        {
+            let mut inner = self.lock();
+            change(&mut inner);
+            let health = match () {
+                () if inner.me.failed => Health::Closed,
+                // A batch that waits for room is no sign of a disk that hangs.
+                () if inner.full => Health::Full,
+                () if inner.hanging => Health::Hanging,
+                () => Health::Fine,
+            };
+            if inner.health.0 == health {
+                return;
+            }
+            inner.health = (health, now);
+        }
         self.changed.ring();
     }
 
-    /// Whether this node's disk takes no entries for want of space.
-    pub fn is_full(&self) -> bool {
-        self.lock().full
+    /// What this node's disk is good for.
+    pub fn health(&self) -> Health {
+        self.lock().health.0
     }
 
-    /// The same of any node, as it last said.
-    pub fn has_full_disk(&self, node: NodeId) -> bool {
+    /// What any node's disk is good for, as it last said, and since when on this node's clock.
+    pub fn health_of(&self, node: NodeId) -> (Health, Tick) {
         let inner = self.lock();
-        if node == inner.me.node { inner.full } else { inner.peers.get(&node).is_some_and(|p| p.full) }
+        match inner.peers.get(&node) {
+            _ if node == inner.me.node => inner.health,
+            Some(peer) => (peer.health, peer.health_since),
+            None => (Health::Fine, Tick(0)),
+        }
+    }
+
+    /// A replica of the database on `log` has halted on this node, or runs again. Heartbeats carry it; rings if it is news.
+    pub fn set_halted(&self, log: &str, halted: bool) {
+        let news = {
+            let mut inner = self.lock();
+            if halted { inner.halted.insert(log.to_owned()) } else { inner.halted.remove(log) }
+        };
+        if news {
+            self.changed.ring();
+        }
+    }
+
+    /// The replicas that have halted on this node, by the name of their log.
+    pub fn halted(&self) -> Vec<String> {
+        self.lock().halted.iter().cloned().collect()
+    }
+
+    /// The replicas that have halted on any node, as it last said; of a peer at most [`MAX_HALTED_TOLD`].
+    pub fn halted_on(&self, node: NodeId) -> Vec<String> {
+        if node == self.lock().me.node {
+            return self.halted();
+        }
+        self.lock().peers.get(&node).map(|p| p.halted.clone()).unwrap_or_default()
+    }
+
+    /// This node cannot work with a member although it hears it: its data does not come through, or its sequencer does not
+    /// answer. Holds until `until`, longer with new evidence; itself is allowed.
+    pub fn distrust(&self, node: NodeId, until: Tick) {
+        let news = self.lock().distrusted.insert(node, until).is_none();
+        if news {
+            self.changed.ring();
+        }
+    }
+
+    /// What this node says of the others.
+    pub fn own_row(&self, now: Tick) -> Row {
+        let mut inner = self.lock();
+        inner.distrusted.retain(|_, until| *until > now);
+        let reaches = inner.peers.iter().filter(|(_, p)| p.alive).map(|(n, _)| *n).collect();
+        Row { reaches, distrusts: inner.distrusted.keys().copied().collect() }
+    }
+
+    /// Who reaches whom, as far as this node knows.
+    pub fn reach(&self) -> Reach {
+        let inner = self.lock();
+        let reaches = inner.peers.iter().filter(|(_, p)| p.alive).map(|(n, _)| *n).collect();
+        let own = Row { reaches, distrusts: inner.distrusted.keys().copied().collect() };
+        let alive = inner.peers.iter().filter(|(_, p)| p.alive);
+        let rows =
+            alive.map(|(n, p)| (*n, Row { reaches: p.reaches.clone(), distrusts: p.distrusts.clone() }));
+        Reach { rows: rows.chain([(inner.me.node, own)]).collect() }
+    }
+
+    /// Whether a node is up for the cluster: this one reaches it, or a majority of the members does. A node that alone has lost
+    /// another must not treat it as gone.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        if self.is_alive(node) {
+            return true;
+        }
+        let all: Vec<NodeId> = self.lock().table.nodes.keys().copied().collect();
+        reach::is_majority(self.reach().reached_by(node, &all), all.len())
     }
 
     /// Whether [`Members::leave`] was called.
@@ -190,7 +266,7 @@ impl Members {
 
     /// What is known of a peer's life; None before its first sign.
     pub fn liveness(&self, node: NodeId) -> Option<Liveness> {
-        self.lock().peers.get(&node).copied()
+        self.lock().peers.get(&node).cloned()
     }
 
     /// Whether a node counts as up: this one always, others if they are not suspected.
@@ -203,19 +279,11 @@ impl Members {
     pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Told>) {
         let news = {
             let mut inner = self.lock();
-            let before = inner.peers.get(&node).copied();
-            let known = before.unwrap_or(Liveness::unknown(now));
-            let after = Liveness {
-                alive,
-                since: if before.is_some() && known.alive == alive { known.since } else { now },
-                incarnation: told.map(|t| t.incarnation).or(known.incarnation),
-                leaving: told.map_or(known.leaving && alive, |t| t.leaving),
-                full: told.map_or(known.full, |t| t.full),
-                // A sign of life in band outweighs what others say.
-                lost_by_gossip: known.lost_by_gossip && told.is_none(),
-            };
+            let before = inner.peers.get(&node).cloned();
+            let after = before.clone().unwrap_or(Liveness::unknown(now)).after(now, alive, told);
+            let news = before.as_ref() != Some(&after);
             inner.peers.insert(node, after);
-            before != Some(after)
+            news
         };
         if news {
             self.changed.ring();
@@ -252,8 +320,16 @@ impl Directory for Members {
                     draining: m.draining,
                     leaving: (mine && inner.leaving) || peer.is_some_and(|p| p.leaving),
                     alive: (mine && !inner.me.failed) || peer.is_some_and(|p| p.alive && !p.lost_by_gossip),
+                    failing: match peer {
+                        _ if mine => inner.health.0 != Health::Fine,
+                        peer => peer.is_some_and(|p| p.health != Health::Fine),
+                    },
                 }
             })
             .collect()
+    }
+
+    fn reaches(&self, one: NodeId, other: NodeId) -> bool {
+        self.reach().works(one, other)
     }
 }

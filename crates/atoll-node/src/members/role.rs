@@ -93,10 +93,10 @@ impl Role for MemberRole {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 
-    fn on_space(&mut self, _now: Tick, space: atoll_core::Space, _out: &mut Effects) {
+    fn on_space(&mut self, now: Tick, space: atoll_core::Space, _out: &mut Effects) {
         match space {
-            atoll_core::Space::Closed => self.members.fail(),
-            space => self.members.set_full(space == atoll_core::Space::FactsOnly),
+            atoll_core::Space::Closed => self.members.fail(now),
+            space => self.members.set_full(now, space == atoll_core::Space::FactsOnly),
         }
     }
 

@@ -1,18 +1,25 @@
 //! What is wrong with a log's active segment, if anything, and which Loglet should follow: a pure function.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
 use atoll_log::{LogletSpec, Members as LogletMembers};
 
-use crate::members::Members;
+use crate::members::reach::{Reach, is_majority};
+use crate::members::table::MemberTable;
+use crate::members::{Health, Members};
 use crate::settings::Timings;
 
 /// Why a segment should be followed by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The sequencer's node is suspected: appends wait.
+    /// This node does not reach the sequencer, and no majority of the servers does: appends wait.
     SequencerGone(NodeId),
+    /// The sequencer's node can keep nothing: its journal is closed, or its disk hangs.
+    SequencerFailing(NodeId),
+    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (V18).
+    SequencerCutOff(NodeId),
     /// The sequencer's node lives another life and has forgotten its positions (native T6).
     SequencerRestarted(NodeId),
     /// The sequencer's node is about to stop, is drained, or was removed.
@@ -23,23 +30,29 @@ pub enum Reason {
     ServerDrained(NodeId),
     /// A server was gone for long, and another can take its place.
     ServerGone(NodeId),
+    /// A server's disk could keep nothing for long, and another can take its place (V20).
+    ServerFailing(NodeId),
 }
 
 impl Reason {
     /// Appends wait for this: act at once.
     pub fn is_urgent(self) -> bool {
-        matches!(self, Reason::SequencerGone(_) | Reason::SequencerRestarted(_) | Reason::SequencerLeaving(_))
+        use Reason::{SequencerFailing, SequencerGone, SequencerLeaving, SequencerRestarted};
+        matches!(self, SequencerGone(_) | SequencerFailing(_) | SequencerRestarted(_) | SequencerLeaving(_))
     }
 
     /// The node it is about.
     pub fn node(self) -> NodeId {
         match self {
             Reason::SequencerGone(n)
+            | Reason::SequencerFailing(n)
+            | Reason::SequencerCutOff(n)
             | Reason::SequencerRestarted(n)
             | Reason::SequencerLeaving(n)
             | Reason::StorageReplaced(n)
             | Reason::ServerDrained(n)
-            | Reason::ServerGone(n) => n,
+            | Reason::ServerGone(n)
+            | Reason::ServerFailing(n) => n,
         }
     }
 }
@@ -48,11 +61,14 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Reason::SequencerGone(n) => write!(f, "the sequencer on node {n} does not answer"),
+            Reason::SequencerFailing(n) => write!(f, "the disk of node {n} fails, which holds the sequencer"),
+            Reason::SequencerCutOff(n) => write!(f, "members cannot reach the sequencer on node {n}"),
             Reason::SequencerRestarted(n) => write!(f, "the sequencer on node {n} was restarted"),
             Reason::SequencerLeaving(n) => write!(f, "node {n} is leaving and holds the sequencer"),
             Reason::StorageReplaced(n) => write!(f, "node {n} has another data directory"),
             Reason::ServerDrained(n) => write!(f, "node {n} is drained"),
             Reason::ServerGone(n) => write!(f, "the server on node {n} has been gone for long"),
+            Reason::ServerFailing(n) => write!(f, "the disk of the server on node {n} has failed for long"),
         }
     }
 }
@@ -63,59 +79,96 @@ pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool 
     let staying = || candidates.iter().filter(|c| c.log && !c.draining);
     let wanted = servers.min(staying().count());
     let wanted = if wanted.is_multiple_of(2) { wanted.saturating_sub(1) } else { wanted };
-    wanted > 0 && staying().filter(|c| c.alive).count() >= wanted
+    wanted > 0 && staying().filter(|c| c.alive && !c.failing).count() >= wanted
 }
 
-/// Everything that an assessment looks at.
+/// Everything that assessments look at: one snapshot for all logs of a round.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// The members and their lives.
-    pub members: &'a Members,
     /// This node.
     pub me: &'a Identity,
     /// Now.
     pub now: Tick,
     /// When things count as gone.
     pub timings: &'a Timings,
+    members: &'a Members,
+    table: MemberTable,
+    candidates: Vec<Candidate>,
+    reach: Reach,
 }
 
-impl View<'_> {
-    /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
-    fn is_removed(&self, node: NodeId) -> bool {
-        let table = self.members.table();
-        table.version > 0 && !table.nodes.contains_key(&node)
+impl<'a> View<'a> {
+    /// What `members` knows now.
+    pub fn of(members: &'a Members, me: &'a Identity, now: Tick, timings: &'a Timings) -> Self {
+        let (table, candidates, reach) = (members.table(), members.candidates(), members.reach());
+        View { me, now, timings, members, table, candidates, reach }
     }
 
-    fn sequencer(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
+    /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
+    fn is_removed(&self, node: NodeId) -> bool {
+        self.table.version > 0 && !self.table.nodes.contains_key(&node)
+    }
+
+    fn everybody(&self) -> Vec<NodeId> {
+        self.candidates.iter().map(|c| c.node).collect()
+    }
+
+    /// How many members can work with a node.
+    fn use_of(&self, node: NodeId) -> usize {
+        self.reach.works_for(node, &self.everybody())
+    }
+
+    /// Whether a node may be a sequencer as well as any.
+    fn is_fit(&self, c: &Candidate) -> bool {
+        c.sequencer && c.alive && !c.failing && !c.draining && !c.leaving
+    }
+
+    /// Whether there is a better place for a sequencer: one that a majority of the servers and more of the members can work with.
+    fn better_than(&self, node: NodeId, servers: &[NodeId]) -> bool {
+        let now = self.use_of(node);
+        let majority = |n| is_majority(self.reach.works_for(n, servers), servers.len());
+        self.candidates
+            .iter()
+            .any(|c| c.node != node && self.is_fit(c) && majority(c.node) && self.use_of(c.node) > now)
+    }
+
+    fn sequencer(&self, active: &LogletMembers) -> Option<Reason> {
         let (node, incarnation) = active.sequencer?;
-        if node == self.me.node {
-            return if incarnation != self.me.incarnation {
-                Some(Reason::SequencerRestarted(node))
-            } else if self.me.draining || self.me.failed || self.is_removed(node) {
-                Some(Reason::SequencerLeaving(node))
-            } else {
-                None
-            };
+        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
+        // Who does not reach a majority can seal nothing, and knows nothing: those that do decide.
+        if !is_majority(self.reach.reached_by(self.me.node, &servers), servers.len()) {
+            return None;
         }
-        let leaving = candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
-        match self.members.liveness(node) {
-            Some(life) if !life.alive => Some(Reason::SequencerGone(node)),
-            Some(life) if life.incarnation.is_some_and(|i| i != incarnation) => {
-                Some(Reason::SequencerRestarted(node))
-            }
-            _ if leaving || self.is_removed(node) => Some(Reason::SequencerLeaving(node)),
+        let mine = node == self.me.node;
+        let life = self.members.liveness(node);
+        let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
+        let lost = !mine && life.is_some_and(|l| !l.alive);
+        if lost && !is_majority(self.reach.reached_by(node, &servers), servers.len()) {
+            return Some(Reason::SequencerGone(node));
+        }
+        if !lost && lives.is_some_and(|i| i != incarnation) {
+            return Some(Reason::SequencerRestarted(node));
+        }
+        let leaving = self.candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
+        if leaving || self.is_removed(node) || (mine && self.me.draining) {
+            return Some(Reason::SequencerLeaving(node));
+        }
+        let somebody_else = self.candidates.iter().any(|c| c.node != node && self.is_fit(c));
+        match self.members.health_of(node).0 {
+            Health::Hanging | Health::Closed if somebody_else => Some(Reason::SequencerFailing(node)),
+            _ if self.better_than(node, &servers) => Some(Reason::SequencerCutOff(node)),
             _ => None,
         }
     }
 
-    fn server(&self, active: &LogletMembers, candidates: &[Candidate]) -> Option<Reason> {
-        let table = self.members.table();
+    fn server(&self, active: &LogletMembers) -> Option<Reason> {
         let inside = |node: NodeId| active.servers.iter().any(|(n, _)| *n == node);
-        let spare =
-            candidates.iter().any(|c| c.log && c.alive && !c.draining && !c.leaving && !inside(c.node));
-        let can_leave = can_do_without_drained(candidates, active.servers.len());
+        let fit = |c: &&Candidate| c.log && c.alive && !c.failing && !c.draining && !c.leaving;
+        let spare = self.candidates.iter().filter(fit).any(|c| !inside(c.node));
+        let can_leave = can_do_without_drained(&self.candidates, active.servers.len());
+        let long = |since: Tick| self.now.since(since) >= self.timings.replace_server_after;
         for (node, storage) in &active.servers {
-            let row = table.nodes.get(node);
+            let row = self.table.nodes.get(node);
             let known = if *node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
             if known.is_some_and(|s| s.0 != 0 && s != *storage) {
                 return Some(Reason::StorageReplaced(*node));
@@ -123,10 +176,13 @@ impl View<'_> {
             if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(*node)) {
                 return Some(Reason::ServerDrained(*node));
             }
-            let gone = self.members.liveness(*node).filter(|l| !l.alive);
-            let long = gone.is_some_and(|l| self.now.since(l.since) >= self.timings.replace_server_after);
-            if spare && long {
+            let gone = self.members.liveness(*node).filter(|l| !l.alive && !self.members.is_up(*node));
+            if spare && gone.is_some_and(|l| long(l.since)) {
                 return Some(Reason::ServerGone(*node));
+            }
+            let (health, since) = self.members.health_of(*node);
+            if spare && health != Health::Fine && long(since) {
+                return Some(Reason::ServerFailing(*node));
             }
         }
         None
@@ -134,21 +190,17 @@ impl View<'_> {
 
     /// What is wrong with a segment, the most urgent first. None: leave it alone.
     pub fn assess(&self, active: &LogletMembers) -> Option<Reason> {
-        let candidates = self.members.candidates();
-        self.sequencer(active, &candidates).or_else(|| self.server(active, &candidates))
+        self.sequencer(active).or_else(|| self.server(active))
     }
 
-    /// The next segment: like the active one, without the nodes that are gone or leaving.
+    /// The next segment: like the active one, without the nodes that are gone, failing or leaving.
     pub fn remedy(&self, reason: Reason) -> LogletSpec {
-        let mut avoid: Vec<NodeId> = self
-            .members
-            .candidates()
-            .iter()
-            .filter(|c| !c.alive || c.draining || c.leaving)
-            .map(|c| c.node)
-            .collect();
-        // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries.
-        if !matches!(reason, Reason::SequencerRestarted(_) | Reason::StorageReplaced(_)) {
+        let unfit = |c: &&Candidate| !c.alive || c.failing || c.draining || c.leaving;
+        let mut avoid: Vec<NodeId> = self.candidates.iter().filter(unfit).map(|c| c.node).collect();
+        // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries; and one that some members do
+        // not reach is a good server.
+        use Reason::{SequencerCutOff, SequencerRestarted, StorageReplaced};
+        if !matches!(reason, SequencerRestarted(_) | StorageReplaced(_) | SequencerCutOff(_)) {
             avoid.push(reason.node());
         }
         avoid.sort_unstable();
@@ -156,19 +208,20 @@ impl View<'_> {
         LogletSpec { avoid, ..LogletSpec::default() }
     }
 
-    /// How long this node waits before it acts, so that not all of them act at once: its rank among the living, the node
-    /// in question last.
+    /// How long this node waits before it acts, so that not all of them act at once: its rank among the living, those that most
+    /// members can work with first, since they see most; the node in question last.
     pub fn patience(&self, reason: Reason) -> Duration {
-        if reason.node() == self.me.node {
+        let order = |node: NodeId| (Reverse(self.use_of(node)), node);
+        let leaves = matches!(reason, Reason::SequencerLeaving(_) | Reason::SequencerRestarted(_));
+        if reason.node() == self.me.node && leaves {
             return Duration::ZERO;
         }
-        let others = self.members.candidates();
-        let rank = others
-            .iter()
-            .filter(|c| {
-                c.alive && !c.draining && !c.leaving && c.node != reason.node() && c.node < self.me.node
-            })
-            .count();
+        let mine = order(self.me.node);
+        let first = |c: &&Candidate| {
+            let fit = c.alive && !c.failing && !c.draining && !c.leaving && c.node != reason.node();
+            fit && order(c.node) < mine
+        };
+        let rank = self.candidates.iter().filter(first).count();
         self.timings.rank_delay * u32::try_from(rank).unwrap_or(u32::MAX)
     }
 }
@@ -177,7 +230,8 @@ impl View<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::members::table::{Member, MemberTable};
+    use crate::members::Told;
+    use crate::members::table::Member;
     use atoll_core::{Incarnation, StorageId};
 
     fn identity(node: u32) -> Identity {
@@ -207,15 +261,16 @@ mod tests {
         let me = identity(1);
         let view = Members::new(me.clone(), table);
         for node in 2..=4 {
-            let told = crate::members::Told { incarnation: Incarnation(node), leaving: false, full: false };
-            view.note(Tick(0), NodeId(node as u32), true, Some(told));
+            let reaches = [1, 2, 3, 4].map(NodeId).into_iter().filter(|n| n.0 != node).collect();
+            let told = Told { incarnation: Incarnation(node.into()), reaches, ..Told::default() };
+            view.note(Tick(0), NodeId(node), true, Some(told));
         }
         let active = LogletMembers {
             servers: [1, 2, 4].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
             sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
         };
         let timings = Timings::default();
-        View { members: &view, me: &me, now: Tick(0), timings: &timings }.assess(&active)
+        View::of(&view, &me, Tick(0), &timings).assess(&active)
     }
 
     #[test]
@@ -232,5 +287,56 @@ mod tests {
         let table = MemberTable { version: 9, ..MemberTable::default() };
         assert!(Members::new(identity(1), table).candidates().is_empty());
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
+    }
+
+    /// Three members as node `me` sees them: it hears those of `rows`, each of which says whom it reaches; all three are servers.
+    fn three(me: u32, rows: &[(u32, &[u32], Health)], sequencer: u32) -> Option<Reason> {
+        let row = |n: u32| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
+        let table = MemberTable { version: 9, nodes: (1..=3).map(row).collect(), ..MemberTable::default() };
+        let view = Members::new(identity(me), table);
+        for node in 1..=3 {
+            let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Told {
+                incarnation: Incarnation(node.into()),
+                reaches: reaches.iter().map(|n| NodeId(*n)).collect(),
+                health: *health,
+                ..Told::default()
+            });
+            if node != me {
+                view.note(Tick(0), NodeId(node), told.is_some(), told);
+            }
+        }
+        let active = LogletMembers {
+            servers: [1, 2, 3].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
+            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
+        };
+        let timings = Timings::default();
+        View::of(&view, &identity(me), Tick(0), &timings).assess(&active)
+    }
+
+    #[test]
+    fn a_sequencer_that_one_node_has_lost_is_not_gone_but_cut_off() {
+        let fine = Health::Fine;
+        // The link between 1 and 2 is cut.
+        let seen_by_1 = three(1, &[(3, &[1, 2], fine)], 2);
+        assert_eq!(seen_by_1, Some(Reason::SequencerCutOff(NodeId(2))));
+        let seen_by_3 = three(3, &[(1, &[3], fine), (2, &[3], fine)], 2);
+        assert_eq!(seen_by_3, Some(Reason::SequencerCutOff(NodeId(2))));
+        // On 3 everybody reaches it: no reason for anything.
+        assert_eq!(three(1, &[(3, &[1, 2], fine)], 3), None);
+        assert_eq!(three(3, &[(1, &[3], fine), (2, &[3], fine)], 3), None);
+    }
+
+    #[test]
+    fn a_sequencer_that_a_majority_has_lost_is_gone_and_a_node_alone_does_nothing() {
+        assert_eq!(three(1, &[(3, &[1], Health::Fine)], 2), Some(Reason::SequencerGone(NodeId(2))));
+        assert_eq!(three(1, &[], 2), None, "this one is alone");
+    }
+
+    #[test]
+    fn a_sequencer_whose_disk_fails_is_replaced_although_it_answers() {
+        let all = |health| three(1, &[(2, &[1, 3], health), (3, &[1, 2], Health::Fine)], 2);
+        assert_eq!(all(Health::Fine), None);
+        assert_eq!(all(Health::Closed), Some(Reason::SequencerFailing(NodeId(2))));
+        assert_eq!(all(Health::Hanging), Some(Reason::SequencerFailing(NodeId(2))));
     }
 }

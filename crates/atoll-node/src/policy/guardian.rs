@@ -1,30 +1,31 @@
 //! The procedure that keeps every log of this node on a segment that works. Every node runs one; they race safely, since the
 //! register decides (virtuallog §4, §5), and wait their rank so that they seldom race at all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId, StorageId, Tick};
+use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VirtualLog};
-use atoll_log::{LogletSpec, Members as LogletMembers};
+use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
 
 use super::assess::{Reason, View, can_do_without_drained};
+use super::pace::Pace;
 use crate::logs::Logs;
 use crate::members::Members;
 use crate::members::table::MemberTable;
 use crate::settings::Timings;
 
-/// Longest wait between two attempts at one log.
-const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// Shortest wait between two attempts at one log.
-const MIN_BACKOFF: Duration = Duration::from_millis(40);
-
-#[derive(Clone, Copy, Debug)]
-struct Attempts {
-    failed: u32,
-    not_before: Tick,
-}
+/// Most logs that this node moves at once. A node that dies with thousands of logs is no reason for thousands of seals and register
+/// writes at one moment: those that somebody appends to come first.
+const MOST_AT_ONCE: usize = 16;
+/// Beats for which the views of the members may differ after a change: so long a reason has to last that is not urgent.
+const UNSETTLED_BEATS: u32 = 5;
+/// How long evidence of appenders counts against a node without new reports.
+const DISTRUSTED_FOR: Duration = Duration::from_secs(3);
+/// Rounds of a node with many logs are this far apart at least, for each log one time: reports of thousands of appenders ring the
+/// bell thousands of times.
+const ROUND_PER_LOG: Duration = Duration::from_micros(20);
 
 /// What the guardian has done so far, for status and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,44 @@ pub struct Deeds {
     pub last: Option<(String, String)>,
 }
 
+/// What a look at a log came to.
+enum Look {
+    /// Nothing is to be done, or nothing is known.
+    Well,
+    /// Something is, not before this.
+    Later(Tick),
+    /// Something is.
+    Now(Work),
+}
+
+/// A change of a chain.
+#[derive(Clone, Debug)]
+enum Work {
+    /// The active segment is to be followed by another.
+    Extend(LogletId, Reason),
+    /// A sealed segment is to be rebuilt on other servers: this one, or one in an index page that is to be found.
+    Rebuild(Option<Segment>),
+}
+
+/// The first sealed segment that has to be rebuilt; `Some(None)` if one in an index page may have to be.
+fn to_rebuild(log: &VirtualLog, broken: &Broken) -> Option<Option<Segment>> {
+    let chain = log.chain()?;
+    let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
+    let in_pages =
+        || chain.chain.pages().iter().any(|p| p.may_be_on(|node, storage| broken.may_be(node, storage)));
+    (found.is_some() || in_pages()).then_some(found)
+}
+
+/// What an appender's words alone say: the sequencer itself answered.
+fn reason_of(trouble: Option<Trouble>, active: &LogletMembers) -> Option<Reason> {
+    let (node, _) = active.sequencer?;
+    match trouble? {
+        Trouble::WrongSequencer => Some(Reason::SequencerRestarted(node)),
+        Trouble::SequencerFailed => Some(Reason::SequencerFailing(node)),
+        Trouble::NoSequencer | Trouble::NoQuorum | Trouble::DiskFull => None,
+    }
+}
+
 /// See the module's words.
 #[derive(Clone)]
 pub struct Guardian {
@@ -47,7 +86,10 @@ pub struct Guardian {
     members: Members,
     timings: Timings,
     busy: Arc<Mutex<BTreeSet<String>>>,
-    attempts: Arc<Mutex<BTreeMap<String, Attempts>>>,
+    /// What the last round found and this node had no hands for; bounded by the logs that are open.
+    waiting: Arc<Mutex<VecDeque<(Arc<VirtualLog>, Work)>>>,
+    /// By log: bounded by the logs that are open.
+    paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     deeds: Arc<Mutex<Deeds>>,
 }
 
@@ -64,7 +106,8 @@ impl Guardian {
             members,
             timings,
             busy: Arc::default(),
-            attempts: Arc::default(),
+            waiting: Arc::default(),
+            paces: Arc::default(),
             deeds: Arc::default(),
         }
     }
@@ -81,24 +124,66 @@ impl Guardian {
     }
 
     async fn run(self) {
-        let mut seen = 0;
         let mut next_patrol = Tick(0);
         loop {
             let now = self.env.now();
             if now >= next_patrol {
                 next_patrol = now.after(self.timings.patrol_every);
                 self.open_all().await;
+                self.forget_closed();
             }
             let rung = self.members.changed.rings();
-            for log in self.logs.opened() {
-                self.look_at(&log);
-            }
-            if rung == seen {
-                let wait = next_patrol.since(self.env.now()).max(Duration::from_millis(1));
-                let _ = self.env.within(wait, self.members.changed.after(seen)).await;
-            }
-            seen = rung;
+            let (looked_at, next) = self.round();
+            self.env.sleep(ROUND_PER_LOG * looked_at).await;
+            let until = next.unwrap_or(next_patrol).min(next_patrol);
+            let wait = until.since(self.env.now()).max(Duration::from_millis(1));
+            let _ = self.env.within(wait, self.members.changed.after(rung)).await;
         }
+    }
+
+    /// Looks at every log that is open: how many, and when to look again at the latest.
+    fn round(&self) -> (u32, Option<Tick>) {
+        let me = self.members.identity();
+        let view = View::of(&self.members, &me, self.env.now(), &self.timings);
+        let broken = self.broken();
+        let mut todo = Vec::new();
+        let mut next = None;
+        let logs = self.logs.opened();
+        for log in &logs {
+            let trouble = self.logs.take_trouble(log.name());
+            match self.look_at(log, &view, &broken, trouble) {
+                Look::Well => {}
+                Look::Later(at) => next = Some(next.map_or(at, |n: Tick| n.min(at))),
+                Look::Now(work) => todo.push((trouble.is_none(), work, log)),
+            }
+        }
+        // Those whose appends wait come first; the others when there is room.
+        todo.sort_by_key(|(idle, ..)| *idle);
+        *lock(&self.waiting) = todo.into_iter().map(|(_, work, log)| (log.clone(), work)).collect();
+        while let Some((log, work)) = self.take_waiting() {
+            self.begin(log, work);
+        }
+        (u32::try_from(logs.len()).unwrap_or(u32::MAX), next)
+    }
+
+    /// The next piece of work, if this node is not busy with as many as it may; its log counts as busy from now on.
+    fn take_waiting(&self) -> Option<(Arc<VirtualLog>, Work)> {
+        let (mut waiting, mut busy) = (lock(&self.waiting), lock(&self.busy));
+        while busy.len() < MOST_AT_ONCE {
+            let (log, work) = waiting.pop_front()?;
+            if busy.insert(log.name().to_owned()) {
+                return Some((log, work));
+            }
+        }
+        if !waiting.is_empty() {
+            atoll_core::testing::hit("policy.most_at_once");
+        }
+        None
+    }
+
+    fn forget_closed(&self) {
+        let open: BTreeSet<String> = self.logs.opened().iter().map(|l| l.name().to_owned()).collect();
+        lock(&self.paces).retain(|name, _| open.contains(name));
     }
 
     /// Opens every log of the cluster, so that one that nobody uses here is guarded, too.
@@ -108,49 +193,94 @@ impl Guardian {
                 if let Ok(log) = self.logs.open(&name)
                     && log.chain().is_none()
                 {
-                    drop(log.refresh());
+                    // Looked at as soon as its chain is known: after a power cut nobody else may be there to guard it.
+                    let bell = self.members.changed.clone();
+                    let read = async move {
+                        let _ = log.refresh().await;
+                        bell.ring();
+                    };
+                    self.env.spawn("guardian.read", Box::pin(read));
                 }
             }
         }
     }
 
-    /// Starts work on a log if it needs any and none is under way.
-    fn look_at(&self, log: &Arc<VirtualLog>) {
-        let trouble = self.logs.take_trouble(log.name());
-        let Some(reason) = self.reason(log, trouble) else { return self.look_at_sealed(log) };
-        let due = lock(&self.attempts).get(log.name()).is_none_or(|a| a.not_before <= self.env.now());
-        if !due || !lock(&self.busy).insert(log.name().to_owned()) {
-            return;
+    /// What a log needs, and whether it is time for it.
+    fn look_at(
+        &self,
+        log: &Arc<VirtualLog>,
+        view: &View<'_>,
+        broken: &Broken,
+        trouble: Option<Trouble>,
+    ) -> Look {
+        let Some((loglet, active)) = self.active(log) else { return Look::Well };
+        let mut paces = lock(&self.paces);
+        let pace = paces.entry(log.name().to_owned()).or_default();
+        pace.saw(view.now, loglet);
+        self.weigh(pace, view.now, trouble, &active);
+        let found = view.assess(&active).or_else(|| reason_of(trouble, &active));
+        let Some(reason) = found else {
+            pace.well();
+            drop(paces);
+            return match to_rebuild(log, broken).filter(|_| self.rebuilds(view)) {
+                Some(found) => Look::Now(Work::Rebuild(found)),
+                None => Look::Well,
+            };
+        };
+        match pace.due(view.now, reason, self.unsettled()) {
+            at if at > view.now => Look::Later(at),
+            _ => Look::Now(Work::Extend(loglet, reason)),
         }
-        let (me, log) = (self.clone(), log.clone());
+    }
+
+    /// How long views of the members may differ.
+    fn unsettled(&self) -> Duration {
+        self.timings.heartbeat_every * UNSETTLED_BEATS
+    }
+
+    /// Appenders may run into what no heartbeat shows (native T14): a sequencer that hangs, a network that loses data only. One node's
+    /// word is not enough to move a log; all hear of it with its heartbeats, and weigh who can work with whom (V21).
+    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &LogletMembers) {
+        let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
+        if let Some((node, _)) = active.sequencer.filter(|_| silent)
+            && pace.report(now)
+        {
+            atoll_core::testing::hit("policy.evidence");
+            self.members.distrust(node, now.after(DISTRUSTED_FOR));
+        }
+    }
+
+    /// Starts a piece of work, and then the next one that waits.
+    fn begin(&self, log: Arc<VirtualLog>, work: Work) {
+        let me = self.clone();
         self.env.spawn(
-            "guardian.extend",
+            "guardian.work",
             Box::pin(async move {
-                let done = me.repair(&log, reason).await;
-                me.settle(log.name(), done);
+                let mut next = Some((log, work));
+                while let Some((log, work)) = next {
+                    let done = match work {
+                        Work::Extend(from, reason) => me.repair(&log, from, reason).await,
+                        Work::Rebuild(found) => me.rebuild(&log, found, me.broken()).await,
+                    };
+                    me.settle(log.name(), done);
+                    next = me.take_waiting();
+                }
+                me.members.changed.ring();
             }),
         );
     }
 
     fn settle(&self, log: &str, done: bool) {
-        let mut attempts = lock(&self.attempts);
-        if done {
-            attempts.remove(log);
-        } else {
-            let failed = attempts.get(log).map_or(0, |a| a.failed) + 1;
-            let wait = MAX_BACKOFF.min(MIN_BACKOFF * 2u32.saturating_pow(failed.min(10)));
-            let not_before = self.env.now().after(self.env.jitter(wait));
-            attempts.insert(log.to_owned(), Attempts { failed, not_before });
-            drop(attempts);
+        {
+            let mut paces = lock(&self.paces);
+            let pace = paces.entry(log.to_owned()).or_default();
+            match done {
+                true => pace.done(),
+                false => pace.failed(self.env.now(), |d| self.env.jitter(d)),
+            }
+        }
+        if !done {
             lock(&self.deeds).failed += 1;
-            let (env, bell) = (self.env.clone(), self.members.changed.clone());
-            self.env.spawn(
-                "guardian.again",
-                Box::pin(async move {
-                    env.sleep_until(not_before).await;
-                    bell.ring();
-                }),
-            );
         }
         lock(&self.busy).remove(log);
     }
@@ -158,87 +288,68 @@ impl Guardian {
     /// The open logs whose sequencer is on a node.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
         let here = |log: &Arc<VirtualLog>| {
-            self.active(log).and_then(|a| a.sequencer).is_some_and(|(sequencer, _)| sequencer == node)
+            self.active(log).and_then(|(_, a)| a.sequencer).is_some_and(|(sequencer, _)| sequencer == node)
         };
         self.logs.opened().iter().filter(|log| here(log)).map(|log| log.name().to_owned()).collect()
     }
 
-    fn active(&self, log: &VirtualLog) -> Option<LogletMembers> {
+    fn active(&self, log: &VirtualLog) -> Option<(LogletId, LogletMembers)> {
         let chain = log.chain()?;
         let segment = chain.chain.active();
         let provider = self.logs.registry().provider(&segment.kind).ok()?;
-        Some(provider.members(&segment.config))
+        Some((segment.loglet, provider.members(&segment.config)))
     }
 
-    fn reason(&self, log: &VirtualLog, trouble: Option<Trouble>) -> Option<Reason> {
-        let active = self.active(log)?;
-        let me = self.members.identity();
-        let view = View { members: &self.members, me: &me, now: self.env.now(), timings: &self.timings };
-        let sequencer = active.sequencer.map(|s| s.0);
-        view.assess(&active).or(match (trouble, sequencer) {
-            (Some(Trouble::WrongSequencer), Some(node)) => Some(Reason::SequencerRestarted(node)),
-            (Some(Trouble::SequencerFailed), Some(node)) => Some(Reason::SequencerLeaving(node)),
-            _ => None,
-        })
-    }
-
-    /// Waits its turn, looks again with fresh eyes, and extends. True if nothing is left to do.
-    async fn repair(&self, log: &Arc<VirtualLog>, reason: Reason) -> bool {
-        let me = self.members.identity();
-        let view = View { members: &self.members, me: &me, now: self.env.now(), timings: &self.timings };
-        let before = log.chain().map(|c| c.version);
-        let patience = view.patience(reason);
-        if !patience.is_zero() {
-            self.env.sleep(patience).await;
-            if !matches!(log.refresh().await, Ok(Ok(_))) {
-                return false;
-            }
-            if log.chain().map(|c| c.version) != before {
-                return true;
-            }
+    /// Waits its turn, reads the chain anew, looks at what is active now, and extends that and nothing else. True if nothing is left to
+    /// do. `from` was active when the reason was found.
+    async fn repair(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
+        let patience = {
+            let me = self.members.identity();
+            View::of(&self.members, &me, self.env.now(), &self.timings).patience(reason)
+        };
+        self.env.sleep(patience).await;
+        if !matches!(log.refresh().await, Ok(Ok(_))) {
+            return false;
         }
-        let spec = view.remedy(reason);
+        let Some((from, spec, reason)) = self.still_wanted(log, from, reason) else { return true };
         atoll_core::testing::hit("policy.extend");
-        match log.extend(spec).await {
-            Ok(Ok(_)) => {
+        match log.extend_from(from, spec).await {
+            Ok(Ok(true)) => {
                 let mut deeds = lock(&self.deeds);
                 deeds.extended += 1;
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
                 true
             }
+            // Somebody else was faster: the next round looks at what is there then.
+            Ok(Ok(false)) => true,
             _ => false,
         }
     }
 
-    /// Rebuilds the first sealed segment that names a data directory which is no more, or a drained node.
-    fn look_at_sealed(&self, log: &Arc<VirtualLog>) {
-        let Some(chain) = log.chain() else { return };
-        let broken = self.broken();
-        let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
-        let in_pages =
-            || chain.chain.pages().iter().any(|p| p.may_be_on(|node, storage| broken.may_be(node, storage)));
-        if found.is_none() && !in_pages() {
-            return;
-        }
-        // One node does the copying: the first in line. If it dies, another is first.
-        let me = self.members.identity();
-        let view = View { members: &self.members, me: &me, now: self.env.now(), timings: &self.timings };
-        if !view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero() {
-            return;
-        }
-        let due = lock(&self.attempts).get(log.name()).is_none_or(|a| a.not_before <= self.env.now());
-        if !due || !lock(&self.busy).insert(log.name().to_owned()) {
-            return;
-        }
-        let (me, log) = (self.clone(), log.clone());
-        self.env.spawn(
-            "guardian.rebuild",
-            Box::pin(async move {
-                let done = me.rebuild(&log, found, broken).await;
-                me.settle(log.name(), done);
-                me.members.changed.ring();
-            }),
-        );
+    /// What to do about the segment that is active by the newest chain, if anything still and already.
+    fn still_wanted(
+        &self,
+        log: &VirtualLog,
+        seen: LogletId,
+        reason: Reason,
+    ) -> Option<(LogletId, LogletSpec, Reason)> {
+        let (loglet, active) = self.active(log)?;
+        let me: Identity = self.members.identity();
+        let view = View::of(&self.members, &me, self.env.now(), &self.timings);
+        // What an appender told of one segment says nothing of the next.
+        let reason = view.assess(&active).or(Some(reason).filter(|_| loglet == seen))?;
+        let due = {
+            let mut paces = lock(&self.paces);
+            let pace = paces.entry(log.name().to_owned()).or_default();
+            pace.saw(view.now, loglet);
+            pace.due(view.now, reason, self.unsettled())
+        };
+        (due <= view.now).then(|| (loglet, view.remedy(reason), reason))
+    }
+
+    /// Whether this node does the copying of sealed segments: the first in line. If it dies, another is first.
+    fn rebuilds(&self, view: &View<'_>) -> bool {
+        view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero()
     }
 
     /// Rebuilds this segment, or the first one in an index page that is broken.
@@ -256,7 +367,7 @@ impl Guardian {
         let avoid = self
             .directory()
             .into_iter()
-            .filter(|c| !c.alive || c.draining)
+            .filter(|c| !c.alive || c.failing || c.draining)
             .map(|c| c.node)
             .collect::<Vec<_>>();
         let spec = LogletSpec { avoid, ..LogletSpec::default() };
@@ -305,10 +416,9 @@ impl Broken {
         let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
         let table = &self.table;
         let servers = provider.members(&segment.config).servers;
-        let spare = self
-            .candidates
-            .iter()
-            .any(|c| c.log && c.alive && !c.draining && !servers.iter().any(|(n, _)| *n == c.node));
+        let spare = self.candidates.iter().any(|c| {
+            c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)
+        });
         let can_leave = can_do_without_drained(&self.candidates, servers.len());
         servers.iter().any(|(node, storage)| match table.nodes.get(node) {
             Some(row) => {

@@ -45,6 +45,7 @@ impl Directory for Everybody {
                 draining: false,
                 leaving: false,
                 alive: true,
+                failing: false,
             })
             .collect()
     }

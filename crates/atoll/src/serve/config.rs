@@ -68,6 +68,7 @@ pub struct Timings {
     pub silent_after_ms: u64,
     pub link_down_for_ms: u64,
     pub replace_server_after_ms: u64,
+    pub disk_hangs_after_ms: u64,
     pub rank_delay_ms: u64,
     pub patrol_every_ms: u64,
     pub drain_at_most_ms: u64,
@@ -416,6 +417,7 @@ fn read_timings(source: &mut Source<'_>, table: &Table<'_>) -> Option<Timings> {
     let silent = ms("silent_after_ms", 50, 60_000);
     let link_down = ms("link_down_for_ms", 1, 60_000);
     let replace = ms("replace_server_after_ms", 100, 86_400_000);
+    let hangs = ms("disk_hangs_after_ms", 100, 600_000);
     let rank = ms("rank_delay_ms", 1, 5_000);
     let patrol = ms("patrol_every_ms", 50, 600_000);
     let drain = ms("drain_at_most_ms", 0, 600_000);
@@ -435,6 +437,7 @@ fn read_timings(source: &mut Source<'_>, table: &Table<'_>) -> Option<Timings> {
         silent_after_ms: silent,
         link_down_for_ms: link_down?,
         replace_server_after_ms: replace?,
+        disk_hangs_after_ms: hangs?,
         rank_delay_ms: rank?,
         patrol_every_ms: patrol?,
         drain_at_most_ms: drain?,

@@ -85,6 +85,7 @@ fn node_config(config: Config) -> NodeConfig {
             silent_after: ms(t.silent_after_ms),
             link_down_for: ms(t.link_down_for_ms),
             replace_server_after: ms(t.replace_server_after_ms),
+            disk_hangs_after: ms(t.disk_hangs_after_ms),
             rank_delay: ms(t.rank_delay_ms),
             patrol_every: ms(t.patrol_every_ms),
         },

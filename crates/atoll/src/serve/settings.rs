@@ -403,6 +403,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "timings",
+        "disk_hangs_after_ms",
+        "1000",
+        "an integer, 100 to 600000",
+        "A disk that has not synced within this what it was given counts as one that hangs.\nToo small: a busy disk is taken for a broken one, and sequencers move. Too large: a broken one goes unnoticed for longer.",
+    ),
+    with_default(
+        "timings",
         "rank_delay_ms",
         "20",
         "an integer, 1 to 5000",

@@ -187,7 +187,7 @@ struct AreLiving {
 
 impl Living for AreLiving {
     fn living(&self) -> Vec<NodeId> {
-        let others = self.members.peers().into_iter().filter(|node| self.members.is_alive(*node));
+        let others = self.members.peers().into_iter().filter(|node| self.members.is_up(*node));
         others.chain([self.members.identity().node]).collect()
     }
 

@@ -1,0 +1,123 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::members::table::{Member, MemberTable};
+use atoll_core::{Envelope, Exchange, Identity, NodeCore, Outputs, StorageId};
+
+const MS: u64 = 1_000_000;
+
+/// Node 1 of three, on a clock that the test moves.
+struct One {
+    core: NodeCore,
+    members: Members,
+    now_ms: u64,
+    sent: Vec<Heartbeat>,
+}
+
+impl One {
+    fn new() -> Self {
+        let identity = |n: u32| Identity {
+            node: NodeId(n),
+            incarnation: Incarnation(n.into()),
+            storage: StorageId(n.into()),
+            log: true,
+            sequencer: true,
+            meta: true,
+            draining: false,
+            failed: false,
+        };
+        let row = |n| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
+        let table = MemberTable { version: 1, nodes: (1..=3).map(row).collect(), ..MemberTable::default() };
+        let members = Members::new(identity(1), table);
+        let mut core = NodeCore::new(NodeId(1), Incarnation(1), 7);
+        let detector = Detector::new(core.env(), members.clone(), Timings::default());
+        core.add_role(roles::DETECTOR, Box::new(detector));
+        for peer in [2, 3].map(NodeId) {
+            for class in [Class::Control, Class::Data] {
+                core.set_link(Tick(0), peer, class, Link::Up);
+            }
+        }
+        One { core, members, now_ms: 0, sent: Vec::new() }
+    }
+
+    /// Lets time pass, in steps shorter than a beat; `each` step may bring something.
+    fn pass(&mut self, ms: u64, each: impl Fn(&mut One)) {
+        for _ in 0..ms / 10 {
+            self.now_ms += 10;
+            each(self);
+            let mut out = Outputs::default();
+            self.core.turn(Tick(self.now_ms * MS), &mut out);
+            let beats = out.frames.into_iter().map(|o| Heartbeat::from_frame(o.envelope.frame).unwrap());
+            self.sent.extend(beats);
+        }
+    }
+
+    fn hear(&mut self, from: u32, hears: &[u32]) {
+        let beat = Heartbeat {
+            incarnation: Incarnation(from.into()),
+            table_version: 1,
+            leaving: false,
+            health: 0,
+            hears: hears.iter().map(|n| NodeId(*n)).collect(),
+            reaches: Vec::new(),
+            distrusts: Vec::new(),
+            halted: Vec::new(),
+        };
+        let frame = beat.into_frame(roles::DETECTOR);
+        let envelope = Envelope { exchange: Exchange::Post, frame };
+        self.core.deliver(Tick(self.now_ms * MS), NodeId(from), Class::Control, envelope);
+    }
+}
+
+#[test]
+fn a_member_that_was_never_heard_of_is_gone_once_it_had_time_to_start() {
+    let mut one = One::new();
+    one.pass(800, |one| one.hear(2, &[1]));
+    assert_eq!(one.members.liveness(NodeId(3)), None, "it may still be starting");
+    one.pass(200, |one| one.hear(2, &[1]));
+    assert!(one.members.liveness(NodeId(3)).is_some_and(|l| !l.alive));
+    assert!(one.members.is_alive(NodeId(2)));
+}
+
+#[test]
+fn a_peer_that_does_not_hear_this_node_is_no_use_to_it() {
+    let mut one = One::new();
+    one.pass(500, |one| one.hear(2, &[1, 3]));
+    assert!(one.members.is_alive(NodeId(2)));
+    // Its heartbeats arrive, and name this node no more.
+    one.pass(500, |one| one.hear(2, &[3]));
+    assert!(!one.members.is_alive(NodeId(2)));
+    let last = one.sent.last().unwrap();
+    assert_eq!((last.hears.clone(), last.reaches.clone()), (vec![NodeId(2)], Vec::new()));
+    one.pass(100, |one| one.hear(2, &[1, 3]));
+    assert!(one.members.is_alive(NodeId(2)), "and it is when it hears this node again");
+}
+
+#[test]
+fn a_heartbeat_says_what_the_disk_is_good_for() {
+    let mut one = One::new();
+    one.pass(100, |_| ());
+    assert_eq!(one.sent.last().unwrap().health, Health::Fine.code());
+    one.members.set_full(Tick(0), true);
+    one.pass(100, |_| ());
+    assert_eq!(one.sent.last().unwrap().health, Health::Full.code());
+    one.members.fail(Tick(0));
+    one.members.set_halted("db", true);
+    one.pass(100, |_| ());
+    let last = one.sent.last().unwrap();
+    assert_eq!((last.health, last.halted.clone()), (Health::Closed.code(), vec!["db".to_owned()]));
+}
+
+#[test]
+fn a_peer_without_a_connection_for_data_is_distrusted_although_it_lives() {
+    let mut one = One::new();
+    one.core.set_link(Tick(0), NodeId(2), Class::Data, Link::Down);
+    one.pass(600, |one| {
+        one.hear(2, &[1, 3]);
+        one.hear(3, &[1, 2]);
+    });
+    assert!(one.members.is_alive(NodeId(2)));
+    assert_eq!(one.sent.last().unwrap().distrusts, vec![NodeId(2)]);
+    one.core.set_link(Tick(one.now_ms * MS), NodeId(2), Class::Data, Link::Up);
+    one.pass(300, |one| one.hear(2, &[1, 3]));
+    assert_eq!(one.sent.last().unwrap().distrusts, Vec::new());
+}

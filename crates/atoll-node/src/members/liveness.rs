@@ -1,0 +1,131 @@
+//! What this node knows of a peer's life, and what a node says of its own.
+
+use atoll_core::{Incarnation, NodeId, Tick};
+
+/// What a node's disk is good for, from best to worst. The process answers in each of these states; whoever lays out segments,
+/// takes over sessions or trims must not count on one that is not [`Health::Fine`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// It keeps what it is given.
+    #[default]
+    Fine,
+    /// It takes no entries for want of space; facts it takes.
+    Full,
+    /// It was given something to keep and has not synced it within `disk_hangs_after`. It may recover by itself.
+    Hanging,
+    /// The journal is closed after a failed write or sync, until the process is restarted.
+    Closed,
+}
+
+impl Health {
+    /// Its number in heartbeats.
+    pub fn code(self) -> u8 {
+        match self {
+            Health::Fine => 0,
+            Health::Full => 1,
+            Health::Hanging => 2,
+            Health::Closed => 3,
+        }
+    }
+
+    /// The state of a number. One that a later version gave is none that this node may count on.
+    pub fn of_code(code: u8) -> Self {
+        match code {
+            0 => Health::Fine,
+            1 => Health::Full,
+            3 => Health::Closed,
+            _ => Health::Hanging,
+        }
+    }
+
+    /// The state as `atoll status` names it, and the reason; None for a disk that is fine.
+    pub fn words(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Health::Fine => None,
+            Health::Full => Some(("full", "its disk takes no entries; trim logs or give it room")),
+            Health::Hanging => Some(("hanging", "its disk has not synced what it was given for long")),
+            Health::Closed => Some(("failed", "its journal is closed after a failed write or sync")),
+        }
+    }
+}
+
+/// What a peer says of itself with every sign of life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// It is about to stop.
+    pub leaving: bool,
+    /// What its disk is good for.
+    pub health: Health,
+    /// The members that it hears and that hear it, in order; itself not among them.
+    pub reaches: Vec<NodeId>,
+    /// Of these, the members that it cannot work with: their connection for data is broken, or appends to their sequencers
+    /// have no answer.
+    pub distrusts: Vec<NodeId>,
+    /// Replicas of databases on it that have halted, by the name of their log: the first [`super::MAX_HALTED_TOLD`] of them.
+    pub halted: Vec<String>,
+}
+
+/// What this node knows of a peer's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Liveness {
+    /// Not suspected: this node hears it, and is heard by it.
+    pub alive: bool,
+    /// Since when, on this node's clock.
+    pub since: Tick,
+    /// The life it last told of; None: nothing was ever heard of it.
+    pub incarnation: Option<Incarnation>,
+    /// It said that it is leaving: its sequencers are to be moved.
+    pub leaving: bool,
+    /// What its disk is good for, as it last said.
+    pub health: Health,
+    /// Since when, on this node's clock.
+    pub health_since: Tick,
+    /// See [`Told::reaches`].
+    pub reaches: Vec<NodeId>,
+    /// See [`Told::distrusts`].
+    pub distrusts: Vec<NodeId>,
+    /// See [`Told::halted`].
+    pub halted: Vec<String>,
+    /// The others have lost it, as gossip has it.
+    pub lost_by_gossip: bool,
+}
+
+impl Liveness {
+    pub(super) fn unknown(now: Tick) -> Self {
+        Liveness {
+            alive: false,
+            since: now,
+            incarnation: None,
+            leaving: false,
+            health: Health::Fine,
+            health_since: now,
+            reaches: Vec::new(),
+            distrusts: Vec::new(),
+            halted: Vec::new(),
+            lost_by_gossip: false,
+        }
+    }
+
+    /// What is known after a sign of life, or its absence.
+    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Told>) -> Self {
+        let since = if self.alive == alive { self.since } else { now };
+        let Some(told) = told else {
+            return Liveness { alive, since, leaving: self.leaving && alive, ..self };
+        };
+        Liveness {
+            alive,
+            since,
+            incarnation: Some(told.incarnation),
+            leaving: told.leaving,
+            health: told.health,
+            health_since: if self.health == told.health { self.health_since } else { now },
+            reaches: told.reaches,
+            distrusts: told.distrusts,
+            halted: told.halted,
+            // A sign of life in band outweighs what others say.
+            lost_by_gossip: false,
+        }
+    }
+}
