@@ -2,6 +2,7 @@
 
 pub mod database;
 mod directed;
+mod lasting;
 mod marks;
 mod native;
 pub mod nemesis;
@@ -73,6 +74,7 @@ pub fn all() -> Vec<Scenario> {
         directed::LATE,
         directed::SLEEPERS,
         directed::RULE_K,
+        lasting::LASTING,
         database::SCENARIO,
         zookeeper::SCENARIO,
         tables::SCENARIO,

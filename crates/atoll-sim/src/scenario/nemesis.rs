@@ -290,6 +290,7 @@ pub fn heal<H: Clone>(cluster: &Cluster<H>, hosts: usize) {
         let health = cluster.health(host);
         cluster.inject(Fault::SlowDisk { host, factor: 1 });
         cluster.inject(Fault::HealDisk { host });
+        cluster.inject(Fault::HangDisk { host, hung: false });
         cluster.inject(Fault::FullDisk { host, full: false });
         if health.closed {
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after: Some(10 * MS) });

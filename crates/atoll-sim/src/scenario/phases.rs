@@ -286,6 +286,36 @@ where
     let done = healed.clone();
     world.run(most + faults.during.as_nanos() as u64, &mut || done.is_up());
     demand_progress(world, stage, &satisfied);
+    outcome(world, stage)
+}
+
+/// Runs a script that brings its faults itself, for `most` at the longest until it ends the load; from then on every step of what it
+/// demands has to be done in time.
+pub fn play_script<A, S>(
+    world: &mut World<A>,
+    stage: &Stage<A::Handles>,
+    script: S,
+    most: Duration,
+) -> Outcome
+where
+    A: Assembly,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let satisfied = Flag::default();
+    let done = satisfied.clone();
+    stage.spawn("script", async move {
+        script.await;
+        done.raise();
+    });
+    let until = world.now() + most.as_nanos() as u64;
+    let over = stage.over.clone();
+    world.run(until, &mut || over.is_up());
+    demand_progress(world, stage, &satisfied);
+    outcome(world, stage)
+}
+
+/// What a run came to, after its end.
+fn outcome<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>) -> Outcome {
     world.finish();
     stage.report();
     let mut failures = std::mem::take(&mut world.verdict.failures);

@@ -60,6 +60,15 @@ pub enum Fault {
         /// Whether they are.
         blocked: bool,
     },
+    /// The same, but only for connections that carry data: heartbeats arrive.
+    BlockData {
+        /// Sender.
+        from: usize,
+        /// Receiver.
+        to: usize,
+        /// Whether they are.
+        blocked: bool,
+    },
     /// The hosts are split into two sides that do not hear each other.
     Split {
         /// One side; the others are the other.
@@ -82,6 +91,13 @@ pub enum Fault {
         host: usize,
         /// Factor; 1 ends it.
         factor: u64,
+    },
+    /// The disk takes what it is given and never says that it has it (or says so at last).
+    HangDisk {
+        /// Where.
+        host: usize,
+        /// Whether it does.
+        hung: bool,
     },
     /// The disk is full (or has room again).
     FullDisk {

@@ -16,6 +16,8 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::CrashAfterFrames { .. } => "sim.fault.crash_mid_turn",
         Fault::Pause { .. } => "sim.fault.pause",
         Fault::Block { .. } => "sim.fault.one_way",
+        Fault::BlockData { .. } => "sim.fault.data_cut",
+        Fault::HangDisk { .. } => "sim.fault.hung_disk",
         Fault::Split { .. } => "sim.fault.split",
         Fault::Reset { .. } => "sim.fault.reset",
         Fault::Mood(_) => "sim.fault.frames",
@@ -39,6 +41,7 @@ impl<A: Assembly> World<A> {
                 | Fault::Boot { .. }
                 | Fault::SlowDisk { factor: 1, .. }
                 | Fault::FullDisk { full: false, .. }
+                | Fault::HangDisk { hung: false, .. }
         );
         self.totals.faults += u64::from(!ends);
         self.cluster.state().faults_done = self.totals.faults;
@@ -74,6 +77,10 @@ impl<A: Assembly> World<A> {
                 }
             }
             Fault::Block { from, to, blocked } => self.net.block(now, from, to, blocked, &mut self.queue),
+            Fault::BlockData { from, to, blocked } => {
+                self.net.block_data(now, from, to, blocked, &mut self.queue);
+            }
+            Fault::HangDisk { host, hung } => self.hang(host, hung),
             Fault::Split { side } => {
                 for from in 0..self.hosts.len() {
                     for to in 0..self.hosts.len() {
@@ -119,6 +126,15 @@ impl<A: Assembly> World<A> {
         }
     }
 
+    /// Syncs that are under way do not end, nor do later ones, until the disk works again.
+    fn hang(&mut self, host: usize, hung: bool) {
+        let h = &mut self.hosts[host];
+        h.disk_hung = hung;
+        if !hung && std::mem::take(&mut h.sync_waits) {
+            self.queue.push(self.now, Event::Synced { host, life: h.life });
+        }
+    }
+
     fn boot_later(&mut self, host: usize, after: u64) {
         let life = self.hosts[host].life;
         self.queue.push(self.now + after, Event::Boot { host, life });
@@ -141,6 +157,7 @@ impl<A: Assembly> World<A> {
         h.backlog.clear();
         h.paused = false;
         h.writing = None;
+        h.sync_waits = false;
         match death {
             Death::Kill => h.disk.kill_process(),
             Death::PowerCut => h.disk.power_cut(seed),

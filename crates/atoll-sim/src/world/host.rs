@@ -97,6 +97,9 @@ pub(crate) struct Host {
     pub(crate) refused: Option<String>,
     pub(crate) closed: bool,
     pub(crate) disk_slower: u64,
+    pub(crate) disk_hung: bool,
+    /// A sync has ended that the disk does not report while it hangs.
+    pub(crate) sync_waits: bool,
     pub(crate) wipes: u64,
     /// The identity that the disk gets at its first use.
     pub(crate) first_storage: Option<u128>,

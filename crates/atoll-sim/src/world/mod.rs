@@ -156,6 +156,8 @@ impl<A: Assembly> World<A> {
                 refused: None,
                 closed: false,
                 disk_slower: 1,
+                disk_hung: false,
+                sync_waits: false,
                 wipes: 0,
                 first_storage: None,
             })
@@ -543,8 +545,8 @@ impl<A: Assembly> World<A> {
         let reachable = p.process.is_some()
             && !p.paused
             && !d.paused
-            && !self.net.is_blocked(dialer, peer)
-            && !self.net.is_blocked(peer, dialer);
+            && !self.net.holds_up(dialer, peer, class)
+            && !self.net.holds_up(peer, dialer, class);
         if reachable {
             let (peer_life, node) = (p.life, p.node);
             self.net.connect(slot, life, peer_life);
@@ -573,9 +575,9 @@ impl<A: Assembly> World<A> {
 
     fn silent(&mut self, id: u64) {
         let Some(conn) = self.net.conn(id) else { return };
-        let (d, p) = (conn.dialer, conn.peer);
-        let silent = self.net.is_blocked(d, p)
-            || self.net.is_blocked(p, d)
+        let (d, p, class) = (conn.dialer, conn.peer, conn.class);
+        let silent = self.net.holds_up(d, p, class)
+            || self.net.holds_up(p, d, class)
             || self.hosts[d].paused
             || self.hosts[p].paused;
         if silent {
@@ -609,6 +611,10 @@ impl<A: Assembly> World<A> {
     fn synced(&mut self, host: usize, life: u64) {
         let h = &mut self.hosts[host];
         if h.life != life || h.process.is_none() {
+            return;
+        }
+        if h.disk_hung {
+            h.sync_waits = true;
             return;
         }
         match h.disk.sync() {

@@ -79,6 +79,8 @@ pub struct Network {
     current: Vec<Option<u64>>,
     tags: Vec<BTreeMap<u16, u64>>,
     blocked: Vec<bool>,
+    /// The same for connections that carry data.
+    data_blocked: Vec<bool>,
     base_ns: Vec<u64>,
     next_conn: u64,
     rng: Rng,
@@ -102,6 +104,7 @@ impl Network {
             current: vec![None; hosts * hosts * 2],
             tags: vec![BTreeMap::new(); hosts],
             blocked: vec![false; hosts * hosts],
+            data_blocked: vec![false; hosts * hosts],
             base_ns,
             next_conn: 1,
             rng,
@@ -128,9 +131,10 @@ impl Network {
         self.conns.get(&id)
     }
 
-    /// Whether frames from one host to another are held up.
-    pub fn is_blocked(&self, from: usize, to: usize) -> bool {
-        self.blocked[from * self.hosts + to]
+    /// Whether a connection's frames from one host to another are held up.
+    pub fn holds_up(&self, from: usize, to: usize, class: Class) -> bool {
+        let at = from * self.hosts + to;
+        self.blocked[at] || (class == Class::Data && self.data_blocked[at])
     }
 
     /// The connection in a slot, as its dialer sees it.
@@ -178,6 +182,7 @@ impl Network {
     pub fn send(&mut self, now: u64, id: u64, to_peer: bool, bytes: Bytes, queue: &mut Queue) -> Sent {
         let Some(conn) = self.conns.get(&id) else { return Sent::NoConnection };
         let (from, to) = if to_peer { (conn.dialer, conn.peer) } else { (conn.peer, conn.dialer) };
+        let class = conn.class;
         self.frames += 1;
         if self.rng.permille(self.mood.lost_permille) {
             self.faults += 1;
@@ -189,7 +194,7 @@ impl Network {
         let extra = if swapped { self.rng.below(20 * latency) } else { 0 };
         let again = self.rng.below(200 * latency);
         self.faults += u64::from(swapped) + u64::from(doubled);
-        let blocked = self.is_blocked(from, to);
+        let blocked = self.holds_up(from, to, class);
         let limit = self.queue_bytes;
         let Some(conn) = self.conns.get_mut(&id) else { return Sent::NoConnection };
         let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
@@ -225,7 +230,8 @@ impl Network {
         if now > conn.cut_at {
             return (false, false);
         }
-        if self.blocked[from * self.hosts + to] {
+        let at = from * self.hosts + to;
+        if self.blocked[at] || (conn.class == Class::Data && self.data_blocked[at]) {
             if !copy {
                 let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
                 side.stalled.push_back(bytes.clone());
@@ -320,8 +326,37 @@ impl Network {
             return;
         }
         self.blocked[at] = blocked;
-        let ids = self.ids(from, Some(to));
-        for id in ids {
+        self.hold_up(now, from, to, blocked, None, queue);
+    }
+
+    /// The same for what carries data; heartbeats arrive.
+    pub fn block_data(&mut self, now: u64, from: usize, to: usize, blocked: bool, queue: &mut Queue) {
+        let at = from * self.hosts + to;
+        if self.data_blocked[at] == blocked {
+            return;
+        }
+        self.data_blocked[at] = blocked;
+        self.hold_up(now, from, to, blocked, Some(Class::Data), queue);
+    }
+
+    fn hold_up(
+        &mut self,
+        now: u64,
+        from: usize,
+        to: usize,
+        blocked: bool,
+        only: Option<Class>,
+        queue: &mut Queue,
+    ) {
+        let at = from * self.hosts + to;
+        for id in self.ids(from, Some(to)) {
+            let class = self.conns.get(&id).map(|c| c.class);
+            if only.is_some() && only != class {
+                continue;
+            }
+            if !blocked && class.is_some_and(|c| self.holds_up(from, to, c)) {
+                continue;
+            }
             if blocked {
                 let patience = self.rng.range(200_000_000, 3_000_000_000);
                 queue.push(now + patience, Event::Silent { conn: id });
@@ -357,6 +392,7 @@ impl Network {
         for from in 0..self.hosts {
             for to in 0..self.hosts {
                 self.block(now, from, to, false, queue);
+                self.block_data(now, from, to, false, queue);
             }
         }
     }

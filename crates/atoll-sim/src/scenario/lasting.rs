@@ -1,0 +1,336 @@
+//! One cause that lasts: nodes that stay dead, links that stay cut in one or both directions, a disk that hangs. While it lasts, whoever
+//! is with a majority makes progress, and the chain changes a few times at most; nothing waits for a repair.
+
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Env, Tick};
+use atoll_log::ClientId;
+use atoll_node::assembly::Options;
+
+use crate::rng::Rng;
+use crate::scenario::nemesis;
+use crate::scenario::node::{NodeHandles, Nodes};
+use crate::scenario::phases::{Stage, play_script, stage};
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::log as load;
+use crate::world::fault::{Death, Fault};
+use crate::world::{Weather, World};
+
+/// See the file's words.
+pub const LASTING: Scenario = Scenario {
+    name: "lasting",
+    about: "directed: nodes stay dead, links stay cut, disks hang, stay closed or full; the majority goes on, and is calm",
+    run,
+    marks: &[&[
+        "sim.lasting.dead",
+        "sim.lasting.never_back",
+        "sim.lasting.cut",
+        "sim.lasting.one_way",
+        "sim.lasting.data_cut",
+        "sim.lasting.closed",
+        "sim.lasting.hung",
+        "sim.lasting.full",
+        "sim.lasting.turning",
+    ]],
+    full: false,
+};
+
+/// How long a cause lasts.
+const LASTS: Duration = Duration::from_secs(20);
+/// Most changes of the chain for one cause, and for its end.
+const MOST_CHANGES: u64 = 3;
+/// Most of them while causes change all the time, each before the last one is settled.
+const MOST_CHANGES_TURNING: u64 = 6;
+/// How long a cause of [`Cause::Turning`] lasts.
+const TURN: Duration = Duration::from_millis(1_500);
+const LOG: &str = "log0";
+
+/// What goes wrong, and stays so.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    /// A process ends.
+    Dead(usize, Death),
+    /// All lose power, and all but this one return.
+    NeverBack(usize),
+    /// A link is cut in both directions.
+    Cut(usize, usize),
+    /// Or in one.
+    OneWay(usize, usize),
+    /// Only what carries data is cut: heartbeats arrive.
+    DataCut(usize, usize),
+    /// A sync fails, and nobody restarts the node.
+    Closed(usize),
+    /// Syncs do not end.
+    Hung(usize),
+    /// The disk takes no entries.
+    Full(usize),
+    /// Another link is cut every [`TURN`], so that another node is the best place each time.
+    Turning,
+}
+
+impl Cause {
+    fn draw(rng: &mut Rng, hosts: usize) -> Cause {
+        let a = rng.below(hosts as u64) as usize;
+        let b = (a + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+        let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
+        match rng.below(11) {
+            0 => Cause::Dead(a, death),
+            1 | 2 => Cause::NeverBack(a),
+            3 | 4 => Cause::Cut(a, b),
+            5 => Cause::OneWay(a, b),
+            6 => Cause::DataCut(a, b),
+            7 => Cause::Closed(a),
+            8 => Cause::Hung(a),
+            9 if hosts == 3 => Cause::Turning,
+            _ => Cause::Full(a),
+        }
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Cause::Dead(..) => "sim.lasting.dead",
+            Cause::NeverBack(_) => "sim.lasting.never_back",
+            Cause::Cut(..) => "sim.lasting.cut",
+            Cause::OneWay(..) => "sim.lasting.one_way",
+            Cause::DataCut(..) => "sim.lasting.data_cut",
+            Cause::Closed(_) => "sim.lasting.closed",
+            Cause::Hung(_) => "sim.lasting.hung",
+            Cause::Full(_) => "sim.lasting.full",
+            Cause::Turning => "sim.lasting.turning",
+        }
+    }
+
+    /// The host whose own clients are not counted on.
+    fn lost(self) -> Option<usize> {
+        match self {
+            Cause::Dead(host, _)
+            | Cause::NeverBack(host)
+            | Cause::Closed(host)
+            | Cause::Hung(host)
+            | Cause::Full(host) => Some(host),
+            Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..) | Cause::Turning => None,
+        }
+    }
+
+    fn faults(self, hosts: usize) -> Vec<Fault> {
+        match self {
+            Cause::Dead(host, death) => vec![Fault::Crash { host, death, back_after: None }],
+            Cause::NeverBack(gone) => {
+                let back = |host: usize| (host != gone).then_some(20_000_000 * (host as u64 + 1));
+                let crash = |host| Fault::Crash { host, death: Death::PowerCut, back_after: back(host) };
+                (0..hosts).map(crash).collect()
+            }
+            Cause::Cut(a, b) => {
+                let block = |(from, to)| Fault::Block { from, to, blocked: true };
+                [(a, b), (b, a)].map(block).into()
+            }
+            Cause::OneWay(from, to) => vec![Fault::Block { from, to, blocked: true }],
+            Cause::DataCut(a, b) => {
+                let block = |(from, to)| Fault::BlockData { from, to, blocked: true };
+                [(a, b), (b, a)].map(block).into()
+            }
+            Cause::Closed(host) => vec![Fault::FailSync { host }],
+            Cause::Hung(host) => vec![Fault::HangDisk { host, hung: true }],
+            Cause::Full(host) => vec![Fault::FullDisk { host, full: true }],
+            Cause::Turning => Vec::new(),
+        }
+    }
+
+    /// The longest pause that clients may see, with the timings of the product.
+    fn longest_pause(self) -> Duration {
+        match self {
+            Cause::Dead(..) | Cause::Cut(..) | Cause::OneWay(..) | Cause::Full(_) => {
+                Duration::from_millis(1_000)
+            }
+            // From the power cut on: the last one is back after some tens of milliseconds.
+            Cause::NeverBack(_) => Duration::from_millis(3_000),
+            // The journal closes at the next write; the process answers.
+            Cause::Closed(_) => Duration::from_millis(1_000),
+            // Evidence of appends without an answer takes longer than a missing heartbeat.
+            Cause::DataCut(..) => Duration::from_millis(4_000),
+            Cause::Hung(_) => Duration::from_millis(2_500),
+            // Who is cut off from the sequencer for less than a segment's least life waits; nobody waits for ever.
+            Cause::Turning => LASTS / 2,
+        }
+    }
+}
+
+fn run(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006c_6173_7469_6e67);
+    let hosts = [3, 3, 4, 5][rng.below(4) as usize];
+    let weather = Weather {
+        latency_ns: [50_000, 200_000, 1_000_000][rng.below(3) as usize],
+        sync_ns: [50_000, 200_000, 2_000_000][rng.below(3) as usize],
+        ..Weather::default()
+    };
+    let mut options = Options::default();
+    // Half of the seeds run with the timings of the product, the others with slower ones, as the other scenarios.
+    let slower = seed % 2 == 1;
+    if slower {
+        options.timings.heartbeat_every = Duration::from_millis(150);
+        options.timings.silent_after = Duration::from_millis(600);
+    }
+    if rng.below(2) == 0 && hosts == 5 {
+        options.native.replicas = 5;
+    }
+    let first = Cause::draw(&mut rng, hosts);
+    let mut causes = vec![first];
+    // Five tolerate two of them.
+    if hosts == 5 && options.native.replicas == 5 && rng.below(2) == 0 {
+        let second = Cause::draw(&mut rng, hosts);
+        let alone = |c: Cause| matches!(c, Cause::NeverBack(_) | Cause::Turning);
+        if !alone(first) && !alone(second) {
+            causes.push(second);
+        }
+    }
+    // The registers tolerate as many failures as the log.
+    let founders = hosts - usize::from(hosts == 4);
+    let assembly = Nodes { members: hosts, founders, options, programs: Default::default(), starts: 0 };
+    let mut world = World::new(rng.bits(), hosts, weather, assembly, out);
+    let stage = stage(&mut world);
+    let plan = Plan { causes, hosts, slower };
+    let script = plan.play(stage.clone(), rng.fork());
+    play_script(&mut world, &stage, script, LASTS * 6)
+}
+
+struct Plan {
+    causes: Vec<Cause>,
+    hosts: usize,
+    slower: bool,
+}
+
+impl Plan {
+    /// Whose clients are counted on.
+    fn expected(&self) -> Vec<usize> {
+        (0..self.hosts).filter(|h| self.causes.iter().all(|c| c.lost() != Some(*h))).collect()
+    }
+
+    fn longest_pause(&self) -> Duration {
+        let most = self.causes.iter().map(|c| c.longest_pause()).max().unwrap_or_default();
+        if self.slower { most * 2 } else { most }
+    }
+
+    async fn play(self, stage: Stage<NodeHandles>, mut rng: Rng) {
+        load::create(&stage, LOG).await;
+        let watch = Watch::default();
+        for host in 0..self.hosts {
+            stage.spawn("writer", writer(stage.clone(), host, watch.clone()));
+        }
+        stage.spawn("reader", load::reader(stage.clone(), LOG.to_owned(), Duration::from_millis(50)));
+        // Everybody joins, and the chain comes to rest.
+        stage.pause(Duration::from_millis(4_000 + rng.below(2_000))).await;
+        let before = changes(&stage);
+        watch.begin(stage.env.now(), self.expected());
+        for cause in &self.causes {
+            hit(cause.mark());
+            cause.faults(self.hosts).into_iter().for_each(|fault| stage.cluster.inject(fault));
+        }
+        match self.causes[..] {
+            [Cause::Turning] => turn(&stage).await,
+            _ => stage.env.sleep(LASTS).await,
+        }
+        let pauses = watch.end(&stage.env);
+        self.judge(&stage, "while it lasts", changes(&stage) - before, &pauses);
+        let before = changes(&stage);
+        nemesis::heal(&stage.cluster, self.hosts);
+        stage.env.sleep(LASTS / 2).await;
+        self.judge(&stage, "after its end", changes(&stage) - before, &[]);
+        stage.over.raise();
+        load::demand(stage.clone(), vec![LOG.to_owned()]).await;
+    }
+
+    /// What must hold of one cause: no storm, and no long pause for anybody who is with a majority.
+    fn judge(&self, stage: &Stage<NodeHandles>, when: &str, changes: u64, pauses: &[(usize, Duration)]) {
+        let causes = &self.causes;
+        let most = match causes[..] {
+            [Cause::Turning] => MOST_CHANGES_TURNING,
+            _ => MOST_CHANGES * causes.len() as u64,
+        };
+        if changes > most {
+            stage.cluster.fail(format!(
+                "STORM: {causes:?} of {} hosts: {changes} changes of the chain {when}, allowed are {most}",
+                self.hosts
+            ));
+        }
+        let longest = self.longest_pause();
+        for (host, pause) in pauses {
+            if *pause > longest {
+                stage.cluster.fail(format!(
+                    "PAUSE: {causes:?} of {} hosts: clients of host {host} waited {pause:?} {when}, allowed is {longest:?}",
+                    self.hosts
+                ));
+            }
+        }
+    }
+}
+
+/// Cuts one link of three after the other.
+async fn turn(stage: &Stage<NodeHandles>) {
+    let until = stage.env.now().after(LASTS);
+    let links = [(0, 1), (1, 2), (2, 0)];
+    for (a, b) in links.into_iter().cycle() {
+        if stage.env.now() >= until {
+            return;
+        }
+        for blocked in [true, false] {
+            for (from, to) in [(a, b), (b, a)] {
+                stage.cluster.inject(Fault::Block { from, to, blocked });
+            }
+            stage.env.sleep(if blocked { TURN } else { TURN / 10 }).await;
+        }
+    }
+}
+
+/// Changes of the chain so far.
+fn changes(stage: &Stage<NodeHandles>) -> u64 {
+    stage.oracles.wire.lock().chain.extends()
+}
+
+/// The longest pause between two acknowledged records of each door.
+#[derive(Clone, Debug, Default)]
+struct Watch(std::sync::Arc<std::sync::Mutex<Vec<(usize, Tick, Duration)>>>);
+
+impl Watch {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Tick, Duration)>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn begin(&self, now: Tick, hosts: Vec<usize>) {
+        *self.lock() = hosts.into_iter().map(|h| (h, now, Duration::ZERO)).collect();
+    }
+
+    fn acknowledged(&self, now: Tick, host: usize) {
+        if let Some((_, last, longest)) = self.lock().iter_mut().find(|(h, ..)| *h == host) {
+            *longest = (*longest).max(now.since(*last));
+            *last = now;
+        }
+    }
+
+    fn end(&self, env: &Env) -> Vec<(usize, Duration)> {
+        let now = env.now();
+        std::mem::take(&mut *self.lock())
+            .into_iter()
+            .map(|(h, last, l)| (h, l.max(now.since(last))))
+            .collect()
+    }
+}
+
+/// Appends one record after the other through one node, and through no other.
+async fn writer(stage: Stage<NodeHandles>, host: usize, watch: Watch) {
+    let client = ClientId(stage.env.random() | 1);
+    let (mut seq, mut pending) = (0, Vec::new());
+    let up = |stage: &Stage<NodeHandles>| stage.cluster.host(host).is_some();
+    while !stage.over.is_up() {
+        stage.pause(Duration::from_millis(30)).await;
+        if pending.is_empty() {
+            seq += 1;
+            pending.push(load::record(&stage, client, seq));
+        }
+        let mut at = host;
+        if up(&stage) && load::round(&stage, LOG, &mut at, &mut pending).await && up(&stage) {
+            watch.acknowledged(stage.env.now(), host);
+        }
+        stage.report();
+    }
+}
