@@ -20,6 +20,8 @@ use crate::survey::{self, Survey};
 const DRAIN_WITHIN: Duration = Duration::from_secs(60);
 /// How often it looks.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
+/// How often it reads all chains for that.
+const DRAIN_LOOK_AFRESH: Duration = Duration::from_millis(500);
 
 /// See the module's words.
 pub struct NodeOperations {
@@ -260,8 +262,15 @@ fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
 async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
     let (_, changed) = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
     let until = parts.env.now().after(DRAIN_WITHIN);
+    let mut look_afresh = parts.env.now();
     loop {
-        match left(&parts, node) {
+        let mut what = left(&parts, node);
+        // What this node remembers may be old, in both directions.
+        if what.is_none() || parts.env.now() >= look_afresh {
+            what = left_afresh(&parts, node).await;
+            look_afresh = parts.env.now().after(DRAIN_LOOK_AFRESH);
+        }
+        match what {
             None => return Ok(reply(&parts, node, changed)),
             Some(what) if parts.env.now() >= until => {
                 let words = format!("node {node} is marked, and still holds {what}");
@@ -276,11 +285,23 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// What a node still holds: of the logs, or of the registers.
+/// What a node still holds, of the registers or of any log, by chains that are read for it.
+async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
+    match registers_left(parts, node) {
+        None => survey::held_afresh(&parts.env, &parts.logs, node).await,
+        registers => registers,
+    }
+}
+
+fn registers_left(parts: &NodeParts, node: NodeId) -> Option<String> {
+    let registers = parts.registers.get()?;
+    registers.group().members.iter().any(|m| m.node == node).then(|| "registers".to_owned())
+}
+
+/// The same as far as this node remembers.
 fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
-    let registers = parts.registers.get();
-    if registers.is_some_and(|r| r.group().members.iter().any(|m| m.node == node)) {
-        return Some("registers".to_owned());
+    if let Some(registers) = registers_left(parts, node) {
+        return Some(registers);
     }
     if !parts.guardian.sequenced_by(node).is_empty() {
         return Some("sequencers".to_owned());
@@ -334,7 +355,7 @@ impl Operations for NodeOperations {
                 return Err(refusal(&ChangeError::LastOne(node, "anything")));
             }
             let gone = reply(&parts, node, true);
-            let removed = parts.changes.remove(node, left(&parts, node)).await;
+            let removed = parts.changes.remove(node, left_afresh(&parts, node).await).await;
             let (_, changed) = removed.map_err(|e| refusal(&e))?;
             Ok(proto::NodeReply { changed, ..gone })
         })

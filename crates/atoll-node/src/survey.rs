@@ -16,6 +16,10 @@ use crate::members::Members;
 const ANSWER: Duration = Duration::from_millis(500);
 /// The kind of Loglet that no LogServer holds.
 const LOCAL: &str = "local";
+/// How long a register may take to answer.
+const READ: Duration = Duration::from_secs(2);
+/// Chains that are read at the same time.
+const READ_AT_ONCE: usize = 32;
 /// Most pages that are asked of one server.
 const MAX_PAGES: usize = 1000;
 
@@ -132,24 +136,73 @@ pub fn segments(logs: &Logs, log: &VirtualLog) -> Vec<(Segment, Vec<NodeId>, Log
         .collect()
 }
 
-/// What a node still holds of the logs, in words; None if nothing: it may be removed.
+/// What a node still holds of the logs that are open here, in words, by the chains as they are known; None if nothing.
 pub fn held_by(logs: &Logs, opened: &[Arc<VirtualLog>], node: NodeId) -> Option<String> {
-    let mut entries: u64 = 0;
-    let mut example = None;
-    for log in opened {
-        for (segment, servers, from, to) in segments(logs, log) {
-            if servers.contains(&node) && (from < to || segment.stop.is_none()) {
-                entries += 1;
-                example.get_or_insert_with(|| log.name().to_owned());
+    let mut held = Held::default();
+    opened.iter().for_each(|log| held.count(logs, log, node));
+    held.words()
+}
+
+/// What a node still holds of any log of the cluster, in words; None if nothing: it may be removed. Reads every chain anew, since a
+/// cached one may be of a time before a segment was laid on the node; one that cannot be read counts as holding something (V23).
+pub async fn held_afresh(env: &Env, logs: &Logs, node: NodeId) -> Option<String> {
+    let Ok(Ok(Ok(names))) = env.within(READ, logs.list()).await else {
+        return Some("logs, maybe: the list of logs could not be read".to_owned());
+    };
+    let mut held = Held::default();
+    for part in names.chunks(READ_AT_ONCE) {
+        let begin = |name: &String| (name.clone(), logs.open(name).map(|log| (log.refresh(), log)));
+        let asked: Vec<_> = part.iter().map(begin).collect();
+        for (name, asked) in asked {
+            let Ok((chain, log)) = asked else {
+                return Some(format!(
+                    "log {name:?}, maybe: this node has too many logs open to read its chain"
+                ));
+            };
+            match env.within(READ, chain).await {
+                Ok(Ok(Ok(_))) => held.count(logs, &log, node),
+                _ => return Some(format!("log {name:?}, maybe: its chain could not be read")),
+            }
+        }
+    }
+    held.words()
+}
+
+/// Sums over logs.
+#[derive(Debug, Default)]
+struct Held {
+    segments: u64,
+    sequencers: u64,
+    example: Option<String>,
+}
+
+impl Held {
+    fn count(&mut self, logs: &Logs, log: &VirtualLog, node: NodeId) {
+        let Some(chain) = log.chain() else { return };
+        let trim = chain.chain.trim();
+        for segment in chain.chain.segments() {
+            let Ok(provider) = logs.registry().provider(&segment.kind) else { continue };
+            let members = provider.members(&segment.config);
+            let readable = segment.stop.is_none_or(|stop| segment.start.max(trim) < stop);
+            let server = readable && members.servers.iter().any(|(n, _)| *n == node);
+            let sequencer = segment.stop.is_none() && members.sequencer.is_some_and(|(n, _)| n == node);
+            self.segments += u64::from(server);
+            self.sequencers += u64::from(sequencer);
+            if server || sequencer {
+                self.example.get_or_insert_with(|| log.name().to_owned());
             }
         }
         // A page that does not say where its segments are may hold some of this node's.
-        let chain = log.chain();
-        let pages = chain.iter().flat_map(|c| c.chain.pages());
-        for page in pages.filter(|p| p.may_be_on(|holder, _| holder == node)) {
-            entries += page.segments;
-            example.get_or_insert_with(|| log.name().to_owned());
+        for page in chain.chain.pages().iter().filter(|p| p.may_be_on(|holder, _| holder == node)) {
+            self.segments += page.segments;
+            self.example.get_or_insert_with(|| log.name().to_owned());
         }
     }
-    example.map(|name| format!("{entries} segments, of log {name:?} among others"))
+
+    fn words(self) -> Option<String> {
+        let (segments, sequencers) = (self.segments, self.sequencers);
+        self.example.map(|name| {
+            format!("{segments} segments and {sequencers} sequencers, of log {name:?} among others")
+        })
+    }
 }
