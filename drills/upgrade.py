@@ -9,6 +9,7 @@ which level the cluster has and which the program reads. With `--first-bin`, a p
 begins with that one, and goes from it to the old one.
 """
 
+import atexit
 import pathlib
 import signal
 import subprocess
@@ -43,10 +44,10 @@ def next_program(given):
 class Fleet(Cluster):
     """Nodes that are started by hand, each with a program of its own."""
 
-    def __init__(self, programs, folder, nodes=3):
-        super().__init__(programs[0], folder)
+    def __init__(self, verbs, program, folder, nodes=3):
+        super().__init__(verbs, folder)
         self.folder.mkdir(parents=True)
-        self.programs = dict.fromkeys(range(1, nodes + 1), programs[0])
+        self.programs = dict.fromkeys(range(1, nodes + 1), program)
         self.processes = dict.fromkeys(self.programs)
         ports = iter(free_ports(3 * nodes))
         self.ports = {number: (next(ports), next(ports), next(ports)) for number in self.programs}
@@ -62,6 +63,7 @@ class Fleet(Cluster):
         (self.folder / f"n{number}.toml").write_text("\n".join(lines) + "\n")
 
     def start(self, within=60):
+        atexit.register(self._kill)
         for number in self.programs:
             self.run(number)
         poll("the cluster answers", within, lambda: self.atoll("log", "list", check=False).returncode == 0, every=0.1)
@@ -196,7 +198,7 @@ def body(drill):
     old, new = drill.binary, next_program(drill.args.next_bin)
     first = pathlib.Path(drill.args.first_bin).resolve() if drill.args.first_bin else None
     stay, compared, rows = drill.args.stay, 0, []
-    with Fleet([first or old], drill.folder / "cluster") as cluster:
+    with Fleet(old, first or old, drill.folder / "cluster") as cluster:
         cluster.atoll("log", "create", "--log", LOG)
         load = Load(cluster, drill.folder, LOG, depth=32).start()
         bench = Bench(cluster.zookeeper())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use atoll_core::{NodeId, StorageId};
+use atoll_core::{LevelRange, NodeId, StorageId};
 use atoll_db::Options as DatabaseOptions;
 use atoll_net::TlsFiles;
 use atoll_zookeeper::{Options as ZooKeeperOptions, TlsFiles as ZooKeeperTls};
@@ -54,6 +54,8 @@ pub struct NodeConfig {
     pub data: PathBuf,
     /// What it does.
     pub roles: Roles,
+    /// The feature levels that it reads: those of this program, but in tests of others.
+    pub levels: LevelRange,
     /// Where clients reach it: host:port.
     pub grpc: String,
     /// Where nodes reach it: host:port.
@@ -97,6 +99,7 @@ impl NodeConfig {
             cluster: "atoll".to_owned(),
             data: data.into(),
             roles: Roles::ALL,
+            levels: LevelRange::OURS,
             grpc: "127.0.0.1:0".to_owned(),
             peer: "127.0.0.1:0".to_owned(),
             metrics: None,

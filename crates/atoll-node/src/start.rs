@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::{Identity, Incarnation, LevelError, LevelRange, NodeId, StorageId};
+use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
 use atoll_net::{ListenRefused, Net, NetOptions, RefusalCode, check_listener};
 use atoll_storage::{
     DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
@@ -245,7 +245,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut assembly = assembly::assemble(Parts {
         identity: identity.clone(),
-        levels: LevelRange::OURS,
+        levels: config.levels,
         seed: random_bits(),
         started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
         first_table: config.first_table(),

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use atoll_core::NodeId;
+use atoll_core::{Level, LevelRange, NodeId};
 use atoll_log::virtual_log::{LogRecord, VirtualLog};
 use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::settings::Timings;
-use atoll_node::{RunningNode, start};
+use atoll_node::{EndedBecause, RunningNode, start};
 use common::free_address;
 
 fn configs(dir: &Path, nodes: u32) -> Vec<NodeConfig> {
@@ -165,4 +165,61 @@ async fn a_newcomer_needs_the_address_of_any_one_member() {
     for node in nodes.iter().chain([&fourth]) {
         node.shutdown().await;
     }
+}
+
+fn reading(config: &NodeConfig, highest: u16) -> NodeConfig {
+    let levels = LevelRange { lowest: Level::FIRST, highest: Level(highest) };
+    NodeConfig { levels, ..config.clone() }
+}
+
+async fn wait_for_level(client: &atoll_client::Client, active: u32) {
+    let risen = async {
+        while client.levels().await.map_or(0, |levels| levels.active) != active {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), risen).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let configs = configs(dir.path(), 3);
+    let restart = async |node: RunningNode, n: usize, highest: u16| {
+        node.shutdown().await;
+        let node = start(reading(&configs[n], highest)).unwrap();
+        tokio::time::timeout(Duration::from_secs(60), node.joined()).await.unwrap().unwrap();
+        node
+    };
+    let mut nodes: Vec<RunningNode> = configs.iter().map(|c| start(reading(c, 2)).unwrap()).collect();
+    let addresses = configs.iter().map(|c| c.grpc.clone()).collect::<Vec<_>>().join(",");
+    let client = atoll_client::Client::connect(&addresses).unwrap();
+    wait_for_level(&client, 2).await;
+    let third = nodes.pop().unwrap();
+    let (second, first) = (nodes.pop().unwrap(), nodes.pop().unwrap());
+    let first = restart(first, 0, 3).await;
+    let second = restart(second, 1, 3).await;
+    assert_eq!(reason(client.upgrade(Some(3))).await, atoll_client::Reason::Refused);
+    assert!(!client.upgrade(None).await.unwrap().changed, "node 3 is left behind");
+    assert_eq!(reason(client.upgrade(Some(1))).await, atoll_client::Reason::Refused);
+
+    // It has announced that it reads the level, and is down when it rises: its disk does not know.
+    let third = restart(third, 2, 3).await;
+    third.shutdown().await;
+    let raised = client.upgrade(None).await.unwrap();
+    assert!(raised.changed && raised.active == 3, "{raised:?}");
+    wait_for_level(&client, 3).await;
+    let third = start(reading(&configs[2], 2)).unwrap();
+    let why = tokio::time::timeout(Duration::from_secs(60), third.wait()).await.unwrap();
+    assert!(matches!(why, EndedBecause::Level(_) | EndedBecause::TooOld { .. }), "{why}");
+    assert!(why.to_string().contains("too old") && why.to_string().contains("level 3"), "{why}");
+    let third = start(reading(&configs[2], 3)).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), third.joined()).await.unwrap().unwrap();
+
+    // One whose disk knows does not even start.
+    first.shutdown().await;
+    let words = start(reading(&configs[0], 2)).err().unwrap().to_string();
+    assert!(words.contains("too old") && words.contains("level 3"), "{words}");
+    second.shutdown().await;
+    third.shutdown().await;
 }

@@ -70,6 +70,7 @@ fn node_config(config: Config) -> NodeConfig {
         cluster: config.cluster,
         data: config.data,
         roles: roles(config.roles),
+        levels: atoll_core::LevelRange::OURS,
         grpc: config.grpc,
         peer: config.peer,
         metrics: config.metrics,
