@@ -271,7 +271,9 @@ impl VirtualLog {
     pub fn extend_from(&self, from: LogletId, spec: LogletSpec) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move {
-            me.extend_from(from, spec).await.map(|done| matches!(done, install::Installed::Mine(_)))
+            me.extend_from(from, spec, room::Purpose::Repair)
+                .await
+                .map(|done| matches!(done, install::Installed::Mine(_)))
         })
     }
 

@@ -69,6 +69,7 @@ impl Directory for All {
             meta: true,
             draining: false,
             leaving: false,
+            failing: false,
             alive: true,
         };
         self.0.iter().map(one).collect()

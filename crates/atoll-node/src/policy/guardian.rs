@@ -59,6 +59,9 @@ enum Work {
     Rebuild(Option<Segment>),
 }
 
+/// A log, and what is to be done with it.
+type Waiting = (Arc<VirtualLog>, Work);
+
 /// The first sealed segment that has to be rebuilt; `Some(None)` if one in an index page may have to be.
 fn to_rebuild(log: &VirtualLog, broken: &Broken) -> Option<Option<Segment>> {
     let chain = log.chain()?;
@@ -87,7 +90,7 @@ pub struct Guardian {
     timings: Timings,
     busy: Arc<Mutex<BTreeSet<String>>>,
     /// What the last round found and this node had no hands for; bounded by the logs that are open.
-    waiting: Arc<Mutex<VecDeque<(Arc<VirtualLog>, Work)>>>,
+    waiting: Arc<Mutex<VecDeque<Waiting>>>,
     /// By log: bounded by the logs that are open.
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     deeds: Arc<Mutex<Deeds>>,
@@ -167,7 +170,7 @@ impl Guardian {
     }
 
     /// The next piece of work, if this node is not busy with as many as it may; its log counts as busy from now on.
-    fn take_waiting(&self) -> Option<(Arc<VirtualLog>, Work)> {
+    fn take_waiting(&self) -> Option<Waiting> {
         let (mut waiting, mut busy) = (lock(&self.waiting), lock(&self.busy));
         while busy.len() < MOST_AT_ONCE {
             let (log, work) = waiting.pop_front()?;
