@@ -224,8 +224,10 @@ impl Guardian {
         let found = view.assess(&active).or_else(|| reason_of(trouble, &active));
         let Some(reason) = found else {
             pace.well();
+            let rests_until = pace.rests_until();
             drop(paces);
             return match to_rebuild(log, broken).filter(|_| self.rebuilds(view)) {
+                Some(_) if rests_until > view.now => Look::Later(rests_until),
                 Some(found) => Look::Now(Work::Rebuild(found)),
                 None => Look::Well,
             };

@@ -117,6 +117,11 @@ impl Pace {
         self.not_before.max(since.after(lasts)).max(life)
     }
 
+    /// Nothing is tried before this: the last attempt failed.
+    pub fn rests_until(&self) -> Tick {
+        self.not_before
+    }
+
     /// An attempt failed; `jitter` makes nodes differ.
     pub fn failed(&mut self, now: Tick, jitter: impl Fn(Duration) -> Duration) {
         self.failed += 1;
@@ -186,6 +191,7 @@ mod tests {
         pace.saw(Tick(0), LogletId(1));
         pace.failed(Tick(0), |d| d);
         assert_eq!(pace.due(Tick(0), URGENT, LASTS), Tick(0).after(MIN_BACKOFF * 2));
+        assert_eq!(pace.rests_until(), Tick(0).after(MIN_BACKOFF * 2));
         for _ in 0..20 {
             pace.failed(Tick(0), |d| d);
         }
