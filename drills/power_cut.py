@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Power off for all nodes, and one never returns: how long until the next write is acknowledged.
+
+Three nodes under load, at the log's doors and as clients of ZooKeeper. All are killed (`kill -9`) at once; two are started again, and
+nobody does anything else. From the moment at which both listen, the first append and the first write of ZooKeeper are acknowledged within
+3 s. Each node is the missing one in turn, and mostly it held the sequencers. At last nothing acknowledged is lost, and nothing doubled.
+"""
+
+import time
+
+from cluster import Drill, need, quantile, say, table
+from load import Load, verify
+from served import Counter, Fresh, Serving
+
+LOG = "power"
+WITHIN_S = 3.0
+# How long the drill looks for the first write before it gives up.
+PATIENCE_S = 20.0
+
+
+def cut(drill, cluster, load, counter, missing):
+    """One power cut: seconds from the majority being up to the first append and to the first write of ZooKeeper."""
+    cluster.wait_up()
+    holds = drill.random.random() < 0.75
+    if holds:
+        for log in (LOG, "db"):
+            cluster.atoll("chain", "extend", "--log", log, "--sequencer", missing)
+        waits = first_writes(load, Fresh(load), counter, time.time(), PATIENCE_S)
+        need(None not in waits, "appends or writes stopped after a planned move of the logs")
+    cluster.kill(cluster.ids())
+    fresh = Fresh(load)
+    up = cluster.boot([n for n in cluster.ids() if n != missing])
+    waits = first_writes(load, fresh, counter, up, PATIENCE_S)
+    cluster.boot([missing])
+    return holds, waits
+
+
+def first_writes(load, fresh, counter, since, patience):
+    """Seconds from a moment to the first acknowledgement of each kind; None if there was none."""
+    until = time.time() + patience
+    append = write = None
+    while time.time() < until and None in (append, write):
+        append = append or next((at for at in fresh.read() if at > since), None)
+        write = write or next((at for at in counter.at[-2000:] if at > since), None)
+        load._alive()
+        if counter.failed:
+            raise counter.failed
+        time.sleep(0.005)
+    return [at - since if at else None for at in (append, write)]
+
+
+def body(drill):
+    with Serving(drill.binary, drill.folder / "cluster", 3) as cluster:
+        cluster.atoll("log", "create", "--log", LOG)
+        load = Load(cluster, drill.folder, LOG, depth=2).start()
+        counter = Counter([n.zookeeper for n in cluster.nodes()], "/counter", every_s=0.01).start()
+        rows = []
+        for turn in range(drill.args.cuts):
+            for missing in cluster.ids():
+                holds, (append, write) = cut(drill, cluster, load, counter, missing)
+                shown = [f"{1e3 * s:.0f}" if s is not None else "never" for s in (append, write)]
+                rows.append((turn + 1, missing, "yes" if holds else "", *shown, append, write))
+                say(f"  cut {len(rows)}: node {missing} does not return{', which held the sequencers' if holds else ''}: append {shown[0]} ms, write {shown[1]} ms")
+                need(None not in (append, write), f"node {missing} did not return: no write within {PATIENCE_S:.0f} s: append {shown[0]}, ZooKeeper {shown[1]}")
+        cluster.wait_up()
+        done = load.finish()
+        written = counter.finish()
+        count = verify(cluster, [load], LOG)
+    need(count == done, f"{done} acknowledged, {count} read")
+    say("\nmilliseconds from the majority being up to the first acknowledged write")
+    table([row[:5] for row in rows], ("turn", "missing", "held the sequencers", "append", "write of ZooKeeper"))
+    waits = [s for row in rows for s in row[5:]]
+    say(f"median {1e3 * quantile(waits, 0.5):.0f} ms, most {1e3 * max(waits):.0f} ms; {count} records and {written} versions, none lost, none doubled")
+    drill.result.update(cuts=len(rows), median_ms=round(1e3 * quantile(waits, 0.5)), worst_ms=round(1e3 * max(waits)), records=count)
+    drill.promise(max(waits) <= WITHIN_S, f"the first write came {max(waits):.2f} s after the majority was up; {WITHIN_S:.0f} s are promised")
+
+
+if __name__ == "__main__":
+    Drill(
+        "power_cut",
+        __doc__,
+        cuts=(10, 2, "how often each node is the one that does not return"),
+    ).run(body)
