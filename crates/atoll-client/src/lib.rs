@@ -74,7 +74,10 @@ pub fn is_log_name(name: &str) -> bool {
 
 /// What is wrong with a log name, in a sentence that says what would be right.
 pub fn log_name_hint(name: &str) -> String {
-    format!(
-        "{name:?} cannot be the name of a log: 1 to {MAX_LOG_NAME_BYTES} letters, digits and . _ / - are allowed"
-    )
+    let allowed = format!("1 to {MAX_LOG_NAME_BYTES} letters, digits and . _ / - are allowed");
+    // A hint goes into answers: it must not be as long as what it is about.
+    match name.len() {
+        0..=MAX_LOG_NAME_BYTES => format!("{name:?} cannot be the name of a log: {allowed}"),
+        length => format!("{length} bytes cannot be the name of a log: {allowed}"),
+    }
 }

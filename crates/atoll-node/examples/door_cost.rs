@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use atoll_client::Client;
-use atoll_node::doors::serve_grpc;
+use atoll_node::doors::{Limits, serve_grpc};
 use bytes::Bytes;
 use memory::{Logs, MemoryLog, MemoryNode};
 
@@ -45,7 +45,7 @@ fn main() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serve_grpc(listener, node, None, std::future::pending()).await.unwrap();
+            serve_grpc(listener, node, None, Limits::default(), std::future::pending()).await.unwrap();
         });
     };
     std::thread::Builder::new().name(DOOR.to_owned()).spawn(door).unwrap();

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use crate::assembly::{self, Assembly, NodeParts, Options, Parts};
 use crate::config::NodeConfig;
 use crate::database::{self, DatabaseDoor, DatabaseUp};
+use crate::descriptors::{self, Descriptors, TooFewDescriptors};
 use crate::doors;
 use crate::figures::NodeFigures;
 use crate::host::{HostHandle, HostOptions, NodeHost};
@@ -66,6 +67,12 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
+    /// The same: its contents.
+    #[error("TLS of the gRPC door: {0}")]
+    TlsContents(#[from] doors::DoorTlsError),
+    /// The process may open too few files.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// The database.
     #[error("the database: {0}")]
     Database(#[from] atoll_db::OpenError),
@@ -286,14 +293,12 @@ pub(crate) async fn listen(
     TcpListener::bind(resolved.as_slice()).await.map_err(failed)
 }
 
-fn door_tls(config: &NodeConfig) -> Result<Option<tonic::transport::ServerTlsConfig>, StartError> {
+fn door_tls(config: &NodeConfig) -> Result<Option<doors::DoorTls>, StartError> {
     let Some(files) = &config.tls else { return Ok(None) };
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| StartError::Tls { path: path.display().to_string(), error })
     };
-    let identity = tonic::transport::Identity::from_pem(read(&files.cert)?, read(&files.key)?);
-    let ca = tonic::transport::Certificate::from_pem(read(&files.ca)?);
-    Ok(Some(tonic::transport::ServerTlsConfig::new().identity(identity).client_ca_root(ca)))
+    Ok(Some(doors::DoorTls::new(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?)?))
 }
 
 /// Everything of a node that is up.
@@ -318,6 +323,10 @@ async fn bring_up(
     mut config: NodeConfig,
     database_doors: Vec<Box<dyn DatabaseDoor>>,
 ) -> Result<Up, StartError> {
+    let Descriptors { grpc: grpc_connections, zookeeper, .. } =
+        descriptors::plan(descriptors::raise_limit())?;
+    let of_zookeeper = &mut config.zookeeper_options.max_connections;
+    *of_zookeeper = descriptors::at_most(*of_zookeeper, zookeeper);
     let grpc = listen(&config, "gRPC", &config.grpc).await?;
     config.grpc = told_address(&config.grpc, &grpc);
     let metrics = match &config.metrics {
@@ -357,7 +366,8 @@ async fn bring_up(
     let mut tasks = Vec::new();
     let stop = stopped(stopping.clone());
     tasks.push(tokio::spawn(async move {
-        if let Err(error) = doors::serve_grpc(grpc, backend, tls, stop).await {
+        let limits = doors::Limits::default().with_connections(grpc_connections);
+        if let Err(error) = doors::serve_grpc(grpc, backend, tls, limits, stop).await {
             tracing::error!(%error, "the gRPC door ended");
         }
     }));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::proto::{self, append_stream_request::What};
 use atoll_client::{Client, Error, Options, ReadOptions, Reason};
-use atoll_node::doors::{Refusal, serve_grpc};
+use atoll_node::doors::{Limits, Refusal, serve_grpc};
 use memory::{Logs, MemoryLog, MemoryNode};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -42,7 +42,7 @@ impl Door {
                     let _ = stopped.await;
                 };
                 tokio::select! {
-                    served = serve_grpc(listener, node, None, stopped) => served.unwrap(),
+                    served = serve_grpc(listener, node, None, Limits::default(), stopped) => served.unwrap(),
                     Ok(()) = killed => {}
                 }
             });

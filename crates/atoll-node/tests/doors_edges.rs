@@ -12,11 +12,10 @@ use atoll_client::proto::log_service_client::LogServiceClient;
 use atoll_client::{Client, Options, Reason, Tls, proto};
 use atoll_core::Measure;
 use atoll_node::doors::metrics::{Figures, serve_metrics};
-use atoll_node::doors::serve_grpc;
+use atoll_node::doors::{DoorTls, Limits, serve_grpc};
 use memory::{Logs, MemoryNode};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -40,11 +39,17 @@ impl Authority {
     }
 }
 
-async fn door(tls: Option<ServerTlsConfig>) -> SocketAddr {
+async fn door(tls: Option<DoorTls>) -> SocketAddr {
+    door_with(tls, Limits::default()).await
+}
+
+async fn door_with(tls: Option<DoorTls>, limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let node = Arc::new(MemoryNode { id: 1, logs: Logs::default(), grpc: vec![address.to_string()] });
-    tokio::spawn(async move { serve_grpc(listener, node, tls, std::future::pending()).await.unwrap() });
+    tokio::spawn(
+        async move { serve_grpc(listener, node, tls, limits, std::future::pending()).await.unwrap() },
+    );
     address
 }
 
@@ -57,9 +62,7 @@ fn client(address: SocketAddr, tls: Option<Tls>) -> Client {
 async fn with_tls_only_clients_of_the_authority_are_served() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (certificate, key) = ours.issue("127.0.0.1");
-    let config = ServerTlsConfig::new()
-        .identity(Identity::from_pem(certificate, key))
-        .client_ca_root(Certificate::from_pem(ours.ca()));
+    let config = DoorTls::new(&certificate, &key, &ours.ca()).unwrap();
     let address = door(Some(config)).await;
     let tls = |authority: &Authority, of: &Authority| Tls {
         ca: authority.ca(),

@@ -21,6 +21,8 @@ const CHOSEN: &str = "state";
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// What its own log may take on disk before memory is written out; fjall takes no less.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
+/// Files that are kept open. A host that counts what the process may open keeps as many for the disk, and some.
+const CACHED_FILES: usize = 256;
 /// A commit from this size on is written as a file of the tree at once: not to the store's own log, nor to its memory, from where it would
 /// be written out later. That memory is bounded only while the one worker is not busy with merging files. Smaller: many small files,
 /// which are merged more often.
@@ -66,6 +68,7 @@ impl FjallStore {
             .cache_size(cache_bytes)
             .worker_threads(1)
             .max_journaling_size(JOURNAL_BYTES)
+            .max_cached_files(Some(CACHED_FILES))
             .open()
             .map_err(&opening)?;
         let choice = db.keyspace(CHOICE, KeyspaceCreateOptions::default).map_err(&opening)?;

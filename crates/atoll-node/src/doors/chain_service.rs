@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::Shared;
 use super::backend::Refusal;
+use super::limits::shown;
 use super::log_service::{answer, loglet_spec};
 
 /// The chain service of this node.
@@ -26,7 +27,7 @@ fn loglet_id(text: &str) -> Result<LogletId, Refusal> {
         Ok(id) if text.len() == 32 => Ok(LogletId(id)),
         _ => Err(Refusal::no(
             Reason::Invalid,
-            format!("{text:?} is not the id of a loglet"),
+            format!("{} is not the id of a loglet", shown(text)),
             "it has 32 hexadecimal digits; `atoll chain show` lists those of a log",
         )),
     }
@@ -42,8 +43,9 @@ impl ChainService for Door {
 
     async fn extend(&self, request: Request<ExtendRequest>) -> Result<Response<Chain>, Status> {
         let request = request.into_inner();
+        let spec = loglet_spec(request.loglet)?;
         let log = self.shared.log(&request.log)?;
-        Ok(Response::new(answer(log.extend(loglet_spec(request.loglet))).await?))
+        Ok(Response::new(answer(log.extend(spec)).await?))
     }
 
     async fn truncate(&self, request: Request<TruncateRequest>) -> Result<Response<Chain>, Status> {
@@ -55,7 +57,8 @@ impl ChainService for Door {
         let request = request.into_inner();
         let log = self.shared.log(&request.log)?;
         let id = loglet_id(&request.loglet)?;
-        Ok(Response::new(answer(log.modify(id, loglet_spec(request.spec))).await?))
+        let spec = loglet_spec(request.spec)?;
+        Ok(Response::new(answer(log.modify(id, spec)).await?))
     }
 }
 

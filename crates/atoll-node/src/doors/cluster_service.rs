@@ -11,10 +11,14 @@ use tonic::{Request, Response, Status};
 
 use super::Shared;
 use super::backend::Refusal;
+use super::limits::{check_list, check_text, shown};
 use super::log_service::answer;
 
 /// The names that a member's roles can have.
 const ROLES: [&str; 3] = ["log", "sequencer", "meta"];
+
+/// Longest address of a member: a DNS name at its limit, and a port.
+const MAX_ADDRESS_BYTES: usize = 260;
 
 /// The cluster service of this node.
 pub(super) struct Door {
@@ -44,16 +48,18 @@ fn level(to: u32) -> Result<Level, Refusal> {
 
 fn check_add(request: &NodeAddRequest) -> Result<(), Refusal> {
     node_id(request.id)?;
+    check_text("an address", &request.address, MAX_ADDRESS_BYTES)?;
+    check_list("roles", request.roles.len(), ROLES.len())?;
     let port = request.address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
     if port.and_then(|port| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
-        let message = format!("{:?} is not an address", request.address);
+        let message = format!("{} is not an address", shown(&request.address));
         let next = "give HOST:PORT, where the other nodes reach the new one";
         return Err(Refusal::no(Reason::Invalid, message, next));
     }
     match request.roles.iter().find(|role| !ROLES.contains(&role.as_str())) {
         Some(role) => Err(Refusal::no(
             Reason::Invalid,
-            format!("no role {role:?}"),
+            format!("no role {}", shown(role)),
             format!("roles are {}", ROLES.join(", ")),
         )),
         None => Ok(()),
@@ -116,6 +122,8 @@ mod tests {
             request(4, ":1", &[]),
             request(4, "a:0", &[]),
             request(4, "a:1", &["leader"]),
+            request(4, "a:1", &["log"; 4]),
+            request(4, &format!("{}:1", "a".repeat(259)), &[]),
         ] {
             assert!(check_add(&bad).is_err(), "{bad:?}");
         }

@@ -1,6 +1,5 @@
 //! Create, list, append, check tail, trim.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +10,13 @@ use atoll_client::{
 };
 use atoll_core::NodeId;
 use atoll_log::{ClientId, LogPos, LogletSpec};
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
 use super::append_stream::AppendStream;
 use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
+use super::grpc::Connection;
+use super::limits::check_spec;
 use super::read;
 
 /// How long an unary append waits for room.
@@ -185,15 +185,19 @@ pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
 }
 
 /// A specification as the virtual log takes it.
-pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> LogletSpec {
+///
+/// # Errors
+/// Its lists are longer than any that makes sense.
+pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
     let spec = spec.unwrap_or_default();
+    check_spec(&spec)?;
     let nodes = |ids: Vec<u32>| ids.into_iter().map(NodeId).collect::<Vec<_>>();
-    LogletSpec {
+    Ok(LogletSpec {
         kind: spec.kind,
         servers: Some(nodes(spec.servers)).filter(|servers| !servers.is_empty()),
         sequencer: spec.sequencer.map(NodeId),
         avoid: nodes(spec.avoid),
-    }
+    })
 }
 
 /// Waits for an outcome and makes it an answer.
@@ -209,7 +213,8 @@ impl LogService for Door {
     ) -> Result<Response<proto::CreateLogReply>, Status> {
         let request = request.into_inner();
         check_name(&request.log)?;
-        let created = answer(self.shared.backend.create(&request.log, loglet_spec(request.loglet))).await?;
+        let spec = loglet_spec(request.loglet)?;
+        let created = answer(self.shared.backend.create(&request.log, spec)).await?;
         Ok(Response::new(proto::CreateLogReply { created }))
     }
 
@@ -239,12 +244,15 @@ impl LogService for Door {
         Ok(Response::new(AppendStream::new(self.shared.clone(), request.into_inner())))
     }
 
-    type ReadStream = Pin<Box<dyn Stream<Item = Result<proto::ReadReply, Status>> + Send>>;
+    type ReadStream = read::Replies;
 
     async fn read(&self, request: Request<proto::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let connection = connection.ok_or_else(|| Status::internal("a request of no connection"))?;
         let request = request.into_inner();
         let log = self.shared.log(&request.log)?;
-        Ok(Response::new(Box::pin(read::stream(log, request, self.shared.stopping.clone()))))
+        let (limits, stopping) = (self.shared.limits.clone(), self.shared.stopping.clone());
+        Ok(Response::new(read::stream(log, request, connection, limits, stopping)?))
     }
 
     async fn check_tail(

@@ -24,6 +24,8 @@ use tokio::sync::Semaphore;
 const MAX_CONNECTIONS: usize = 64;
 /// A request's head must be there in this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection ends after this time, whatever it does: a client that takes nothing holds its place no longer.
+const CONNECTION_FOR: Duration = Duration::from_secs(60);
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where figures come from: the core's roles, the host, the process.
@@ -63,11 +65,11 @@ pub async fn serve_metrics(
                 async move { Ok::<_, Infallible>(response) }
             });
             // A client that breaks off is its own affair.
-            let _ = hyper::server::conn::http1::Builder::new()
+            let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(socket), service)
-                .await;
+                .serve_connection(TokioIo::new(socket), service);
+            let _ = tokio::time::timeout(CONNECTION_FOR, serving).await;
             drop(place);
         });
     }

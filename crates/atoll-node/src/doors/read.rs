@@ -1,76 +1,263 @@
 //! The streaming read.
+//!
+//! What was read and is not taken by its client waits in memory. It is counted against the part of the client's address, and a reader
+//! that takes nothing for long is given up: its stream ends with an error, never as if all had been read.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto::{ReadReply, ReadRequest, Record};
 use atoll_log::LogPos;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::backend::{LogBackend, ReadRecords, Refusal};
+use super::grpc::{Connection, Limits, Share};
 
 /// Payload bytes of one reply, but for a longer single record.
 const REPLY_BYTES: usize = 512 * 1024;
+/// Memory of a record besides its payload, about.
+const RECORD_BYTES: usize = 64;
 /// Replies read ahead of the client.
 const REPLIES_AHEAD: usize = 2;
 /// The pause after a wait for the tail that brought nothing: such waits are hints and may end early.
 const NOTHING_NEW: Duration = Duration::from_millis(1);
+/// Readers of one connection that may be given up before the connection is closed: the last reply to each stays in memory until then.
+const GIVEN_UP_AT_MOST: usize = 16;
+
+/// Replies between the reading task and the client.
+#[derive(Default)]
+struct Queue {
+    replies: VecDeque<(ReadReply, Share)>,
+    /// The reading is over; with what, if not well.
+    ended: Option<Option<Status>>,
+    /// The client's side is gone.
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Channel {
+    queue: Mutex<Queue>,
+    /// Rung when the client takes a reply, or goes.
+    taken: Notify,
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(mut queue: MutexGuard<'_, Queue>) {
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Ready when there is room for a reply; false if nobody takes it any more.
+    async fn room(&self) -> bool {
+        self.until(|queue| queue.closed || queue.replies.len() < REPLIES_AHEAD).await;
+        !self.lock().closed
+    }
+
+    /// Ready when nobody takes replies any more.
+    async fn closed(&self) {
+        self.until(|queue| queue.closed).await;
+    }
+
+    /// Ready when nothing is in line.
+    async fn drained(&self) {
+        self.until(|queue| queue.closed || queue.replies.is_empty()).await;
+    }
+
+    async fn until(&self, done: impl Fn(&Queue) -> bool) {
+        loop {
+            // It hears of every ring from here on.
+            let taken = self.taken.notified();
+            if done(&self.lock()) {
+                return;
+            }
+            taken.await;
+        }
+    }
+
+    fn put(&self, reply: ReadReply, share: Share) {
+        let mut queue = self.lock();
+        queue.replies.push_back((reply, share));
+        Self::wake(queue);
+    }
+
+    /// Ends the stream behind what is in line, or, for a reader that does not read, instead of it.
+    fn end(&self, status: Option<Status>, unread: bool) {
+        let mut queue = self.lock();
+        if unread {
+            queue.replies.clear();
+        }
+        queue.ended = Some(status);
+        Self::wake(queue);
+    }
+}
+
+/// The client's side.
+pub(super) struct Replies {
+    channel: Arc<Channel>,
+    /// Of the reply that was given out last: it may wait to be sent until the next one is asked for.
+    last: Option<Share>,
+    /// This reader's place among those of the door.
+    _place: Share,
+}
+
+impl Stream for Replies {
+    type Item = Result<ReadReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.last = None;
+        let channel = self.channel.clone();
+        let mut queue = channel.lock();
+        if let Some((reply, share)) = queue.replies.pop_front() {
+            drop(queue);
+            self.last = Some(share);
+            channel.taken.notify_waiters();
+            return Poll::Ready(Some(Ok(reply)));
+        }
+        match &mut queue.ended {
+            Some(status) => Poll::Ready(status.take().map(Err)),
+            None => {
+                queue.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Replies {
+    fn drop(&mut self) {
+        self.channel.lock().closed = true;
+        self.channel.taken.notify_waiters();
+    }
+}
 
 /// Records of a log as asked for. The reading is a task that ends when the stream is dropped.
+///
+/// # Errors
+/// Too many reads are under way.
 pub(super) fn stream(
     log: Arc<dyn LogBackend>,
     request: ReadRequest,
+    connection: Arc<Connection>,
+    limits: Arc<Limits>,
     mut stopping: watch::Receiver<bool>,
-) -> impl Stream<Item = Result<ReadReply, Status>> + Send {
-    let (to_client, replies) = mpsc::channel(REPLIES_AHEAD);
+) -> Result<Replies, Refusal> {
+    let place = limits
+        .reads
+        .take(connection.address, 1)
+        .ok_or_else(|| busy("too many reads are under way on this node"))?;
+    let channel = Arc::new(Channel::default());
+    let replies = Replies { channel: channel.clone(), last: None, _place: place };
     tokio::spawn(async move {
+        let reader = Reading { channel: &channel, connection: &connection, limits: &limits };
         let outcome = tokio::select! {
-            outcome = run(&*log, request, &to_client) => outcome,
-            () = to_client.closed() => return,
-            _ = stopping.wait_for(|stop| *stop) => Err(Refusal::stopping()),
+            outcome = reader.run(&*log, request) => outcome,
+            () = channel.closed() => return,
+            _ = stopping.wait_for(|stop| *stop) => Err(Ended::Refused(Refusal::stopping())),
         };
-        if let Err(refusal) = outcome {
-            // A client that went away does not want to know.
-            let _ = to_client.send(Err(refusal.into())).await;
+        let unread = match outcome {
+            Err(Ended::Unread) => true,
+            Ok(()) => reader.end(None).await,
+            Err(Ended::Refused(refusal)) => reader.end(Some(refusal.into())).await,
+        };
+        if unread {
+            channel.end(Some(unread_for(limits.unread_at_most).into()), true);
+            if connection.give_up() > GIVEN_UP_AT_MOST {
+                tracing::warn!(of = %connection.address, "a gRPC client that does not read is cut off");
+                connection.close();
+            }
         }
     });
-    ReceiverStream::new(replies)
+    Ok(replies)
 }
 
-async fn run(
-    log: &dyn LogBackend,
-    request: ReadRequest,
-    to_client: &mpsc::Sender<Result<ReadReply, Status>>,
-) -> Result<(), Refusal> {
-    let mut tail = log.check_tail().await?;
-    let mut at = request.from.map_or_else(|| log.trim_point().min(tail), LogPos);
-    check_bounds(&request, at, tail)?;
-    let by_limit = match request.limit {
-        0 => u64::MAX,
-        limit => at.0.saturating_add(limit),
-    };
-    let without_follow = if request.follow { u64::MAX } else { tail.0 };
-    let end = LogPos(request.to.unwrap_or(u64::MAX).min(by_limit).min(without_follow));
-    while at < end {
-        if at >= tail {
-            let newer = log.wait_tail(at).await?;
-            if newer <= at {
-                tokio::time::sleep(NOTHING_NEW).await;
-            }
-            tail = tail.max(newer);
-            continue;
-        }
-        let got = log.read(at..end.min(tail), REPLY_BYTES, request.local_only).await?;
-        at = got.first.plus(got.entries.len() as u64);
-        if to_client.send(Ok(reply(got))).await.is_err() {
-            return Ok(());
-        }
+fn busy(what: &str) -> Refusal {
+    Refusal::no(Reason::Busy, what, "try again later, or at another node")
+}
+
+fn unread_for(within: Duration) -> Refusal {
+    let words = format!("the client took none of the records that were read for it within {within:?}");
+    Refusal::no(Reason::Busy, words, "go on behind the last record that came; read as fast as records come")
+}
+
+/// Why a reading is over before its end.
+enum Ended {
+    Refused(Refusal),
+    /// The client takes nothing.
+    Unread,
+}
+
+impl From<Refusal> for Ended {
+    fn from(refusal: Refusal) -> Self {
+        Ended::Refused(refusal)
     }
-    Ok(())
+}
+
+struct Reading<'a> {
+    channel: &'a Channel,
+    connection: &'a Connection,
+    limits: &'a Limits,
+}
+
+impl Reading<'_> {
+    /// Ends the stream behind what is in line; true if the client does not take that.
+    async fn end(&self, status: Option<Status>) -> bool {
+        self.channel.end(status, false);
+        tokio::time::timeout(self.limits.unread_at_most, self.channel.drained()).await.is_err()
+    }
+
+    async fn run(&self, log: &dyn LogBackend, request: ReadRequest) -> Result<(), Ended> {
+        let mut tail = log.check_tail().await?;
+        let mut at = request.from.map_or_else(|| log.trim_point().min(tail), LogPos);
+        check_bounds(&request, at, tail)?;
+        let by_limit = match request.limit {
+            0 => u64::MAX,
+            limit => at.0.saturating_add(limit),
+        };
+        let without_follow = if request.follow { u64::MAX } else { tail.0 };
+        let end = LogPos(request.to.unwrap_or(u64::MAX).min(by_limit).min(without_follow));
+        while at < end {
+            if at >= tail {
+                let newer = log.wait_tail(at).await?;
+                if newer <= at {
+                    tokio::time::sleep(NOTHING_NEW).await;
+                }
+                tail = tail.max(newer);
+                continue;
+            }
+            let room = tokio::time::timeout(self.limits.unread_at_most, self.channel.room());
+            if !room.await.map_err(|_| Ended::Unread)? {
+                return Ok(());
+            }
+            let share = self.limits.read_bytes.take_within(
+                self.connection.address,
+                REPLY_BYTES,
+                self.limits.room_within,
+            );
+            let mut share = share.await.ok_or_else(|| {
+                busy("the records that wait for readers on this node, or for those of this address, take all of the memory for them")
+            })?;
+            let got = log.read(at..end.min(tail), REPLY_BYTES, request.local_only).await?;
+            at = got.first.plus(got.entries.len() as u64);
+            let bytes = got.entries.iter().map(|e| e.payload.len() + RECORD_BYTES).sum();
+            share.shrink_to(bytes);
+            self.channel.put(reply(got), share);
+        }
+        Ok(())
+    }
 }
 
 fn check_bounds(request: &ReadRequest, at: LogPos, tail: LogPos) -> Result<(), Refusal> {

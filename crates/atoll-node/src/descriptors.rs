@@ -1,0 +1,95 @@
+//! How many files and sockets this process may have open, and who may have them: what the disk needs is kept from the doors, or a crowd
+//! of clients would make the next open of a file fail.
+
+/// Kept for the disk: segments of the journal, files of the store, temporary ones, and what the process holds anyway.
+pub const FOR_DISK: usize = 384;
+/// Kept for other nodes: two connections each way to every member, and those that have not said who they are.
+pub const FOR_NODES: usize = 192;
+/// Kept for the metrics and admin doors, which have 64 connections each.
+pub const FOR_OPERATORS: usize = 128;
+/// Fewer connections than this at each of the two doors of clients are of no use.
+const LEAST_OF_DOOR: usize = 64;
+/// Where there are plenty, more than this is of no use to any one door.
+const MOST_OF_ZOOKEEPER: usize = 1_000_000;
+
+/// What each door may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptors {
+    /// The process's limit.
+    pub limit: usize,
+    /// Connections of the gRPC door.
+    pub grpc: usize,
+    /// Connections of the door of ZooKeeper's clients.
+    pub zookeeper: usize,
+}
+
+/// The process may open too few files for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may open {limit} files (RLIMIT_NOFILE); a node needs {} at least: {FOR_DISK} for its disk, {FOR_NODES} for other nodes, \
+     {FOR_OPERATORS} for metrics and admin, {LEAST_OF_DOOR} for each door of clients; raise the hard limit (ulimit -Hn, LimitNOFILE)",
+    least()
+)]
+pub struct TooFewDescriptors {
+    /// What it may open.
+    pub limit: usize,
+}
+
+const fn kept() -> usize {
+    FOR_DISK + FOR_NODES + FOR_OPERATORS
+}
+
+const fn least() -> usize {
+    kept() + 2 * LEAST_OF_DOOR
+}
+
+/// Raises the soft limit of open files to the hard one, as far as the system lets it; what it is then.
+pub fn raise_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_some_and(|soft| now.maximum.is_none_or(|hard| soft < hard)) {
+        // A system that refuses leaves what there was.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
+    }
+    let current = getrlimit(Resource::Nofile).current;
+    current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+/// Divides what the process may open: the rest of what is kept goes to the doors, to the gRPC door a third of it, up to its own limit.
+///
+/// # Errors
+/// It is less than a node needs.
+pub fn plan(limit: usize) -> Result<Descriptors, TooFewDescriptors> {
+    if limit < least() {
+        return Err(TooFewDescriptors { limit });
+    }
+    let doors = limit - kept();
+    let grpc = (doors / 3).clamp(LEAST_OF_DOOR, crate::doors::MAX_CONNECTIONS.0);
+    Ok(Descriptors { limit, grpc, zookeeper: (doors - grpc).min(MOST_OF_ZOOKEEPER) })
+}
+
+/// A limit as configured, 0 for none, and never more than there is.
+pub fn at_most(configured: usize, available: usize) -> usize {
+    match configured {
+        0 => available,
+        some => some.min(available),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_disk_needs_is_never_given_to_doors() {
+        for limit in [least(), 1_024, 4_096, 65_536, 1 << 20, usize::MAX] {
+            let plan = plan(limit).unwrap();
+            assert!(plan.grpc >= LEAST_OF_DOOR && plan.zookeeper >= LEAST_OF_DOOR, "{plan:?}");
+            assert!(plan.grpc + plan.zookeeper + kept() <= limit, "{plan:?}");
+        }
+        let words = plan(least() - 1).unwrap_err().to_string();
+        assert!(words.contains("831 files") && words.contains("832 at least"), "{words}");
+        assert_eq!((at_most(0, 9), at_most(5, 9), at_most(50, 9)), (9, 5, 9));
+    }
+}

@@ -1,0 +1,179 @@
+//! What all clients of a door share, counted: nobody gets more than is left, and one address no more than its part.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+#[derive(Debug, Default)]
+struct Used {
+    total: usize,
+    by_address: BTreeMap<IpAddr, usize>,
+}
+
+/// A number of things, or of bytes, that clients may hold at one time.
+#[derive(Debug)]
+pub(in super::super) struct Budget {
+    total: usize,
+    of_address: usize,
+    used: Mutex<Used>,
+    freed: Notify,
+}
+
+/// What one holder has of a budget; given back when it is dropped.
+#[derive(Debug)]
+pub(in super::super) struct Share {
+    budget: Arc<Budget>,
+    address: IpAddr,
+    amount: usize,
+}
+
+/// The addresses that count as one: a host has a whole /64 of IPv6.
+pub(super) fn group(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+impl Budget {
+    /// `total` for all, of which one address has `of_address` at most.
+    pub(in super::super) fn new(total: usize, of_address: usize) -> Arc<Self> {
+        Arc::new(Budget { total, of_address, used: Mutex::default(), freed: Notify::new() })
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserve(&self, address: IpAddr, amount: usize) -> bool {
+        let mut used = self.used();
+        let of_address = used.by_address.get(&address).copied().unwrap_or(0);
+        if used.total + amount > self.total || of_address + amount > self.of_address {
+            return false;
+        }
+        used.total += amount;
+        used.by_address.insert(address, of_address + amount);
+        true
+    }
+
+    fn release(&self, address: IpAddr, amount: usize) {
+        let mut used = self.used();
+        used.total = used.total.saturating_sub(amount);
+        if let Some(of_address) = used.by_address.get_mut(&address) {
+            *of_address = of_address.saturating_sub(amount);
+            if *of_address == 0 {
+                used.by_address.remove(&address);
+            }
+        }
+        drop(used);
+        self.freed.notify_waiters();
+    }
+
+    /// `amount` for this address; None if there is not as much left.
+    pub(in super::super) fn take(self: &Arc<Self>, address: IpAddr, amount: usize) -> Option<Share> {
+        let address = group(address);
+        self.reserve(address, amount).then(|| Share { budget: self.clone(), address, amount })
+    }
+
+    /// The same, and waits until there is as much left; None if that takes longer than `within`.
+    pub(in super::super) async fn take_within(
+        self: &Arc<Self>,
+        address: IpAddr,
+        amount: usize,
+        within: Duration,
+    ) -> Option<Share> {
+        let until = Instant::now() + within;
+        loop {
+            // Registered before the look, so that what is freed in between is not missed.
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if let Some(share) = self.take(address, amount) {
+                return Some(share);
+            }
+            tokio::time::timeout_at(until, freed).await.ok()?;
+        }
+    }
+
+    /// What is held now.
+    pub(in super::super) fn held(&self) -> usize {
+        self.used().total
+    }
+}
+
+impl Share {
+    /// How much it is.
+    pub(super) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Takes more; false if there is not as much left, and nothing is changed then.
+    pub(super) fn grow(&mut self, more: usize) -> bool {
+        let grown = self.budget.reserve(self.address, more);
+        if grown {
+            self.amount += more;
+        }
+        grown
+    }
+
+    /// Gives back what is above `amount`.
+    pub(in super::super) fn shrink_to(&mut self, amount: usize) {
+        if let Some(surplus) = self.amount.checked_sub(amount).filter(|n| *n > 0) {
+            self.amount = amount;
+            self.budget.release(self.address, surplus);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.release(self.address, self.amount);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
+    const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+
+    #[test]
+    fn one_address_gets_its_part_and_all_no_more_than_there_is() {
+        let budget = Budget::new(10, 6);
+        let mut first = budget.take(A, 4).unwrap();
+        assert!(budget.take(A, 3).is_none(), "its part is 6");
+        assert!(first.grow(2) && !first.grow(1));
+        let second = budget.take(B, 4).unwrap();
+        assert!(budget.take(B, 1).is_none(), "10 are held");
+        first.shrink_to(1);
+        assert_eq!(budget.held(), 5);
+        drop((first, second));
+        assert_eq!((budget.held(), budget.used().by_address.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let one = |text: &str| group(text.parse().unwrap());
+        assert_eq!(one("2001:db8::1"), one("2001:db8::ffff:1"));
+        assert_ne!(one("2001:db8::1"), one("2001:db8:0:1::1"));
+        assert_eq!(one("::ffff:127.0.0.1"), A);
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_what_others_give_back() {
+        let budget = Budget::new(1, 1);
+        let held = budget.take(A, 1).unwrap();
+        assert!(budget.take_within(B, 1, Duration::from_millis(1)).await.is_none());
+        let waiting = budget.clone();
+        let waiter = tokio::spawn(async move { waiting.take_within(B, 1, Duration::from_secs(60)).await });
+        tokio::task::yield_now().await;
+        drop(held);
+        assert!(waiter.await.unwrap().is_some());
+    }
+}

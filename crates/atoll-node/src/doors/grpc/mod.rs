@@ -1,0 +1,94 @@
+//! The gRPC door: its connections, and what each request may cost before a service sees it.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `serving.rs` | accepts connections, TLS, HTTP/2 |
+//! | `connections.rs` | who is connected, and who makes room |
+//! | `requests.rs` | a request's place, and its messages on their way |
+//! | `budget.rs` | what all clients share, counted |
+//! | `tls.rs` | certificates |
+
+mod budget;
+mod connections;
+mod requests;
+mod serving;
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) use budget::{Budget, Share};
+pub(super) use connections::Connection;
+pub(super) use serving::serve;
+pub use tls::{DoorTls, DoorTlsError};
+
+/// Bytes of large messages on their way in, of all clients and of one address.
+const MESSAGE_BYTES: (usize, usize) = (64 << 20, 32 << 20);
+/// Requests under way.
+const REQUESTS: (usize, usize) = (8_192, 2_048);
+/// Reads under way.
+const READS: (usize, usize) = (1_024, 512);
+/// Bytes of records that were read and are not taken by their clients yet. They take twice as much memory: what was read, and what
+/// is sent.
+const READ_BYTES: (usize, usize) = (64 << 20, 48 << 20);
+
+/// Most connections of the gRPC door, of all clients and of one address. Beyond them a connection without a request makes room.
+pub const MAX_CONNECTIONS: (usize, usize) = (512, 128);
+
+/// What clients of the gRPC door may hold at one time: of all, and of one address.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections.
+    pub connections: usize,
+    /// Of one address.
+    pub connections_of_address: usize,
+    /// TLS and the first words of HTTP/2 must have come by then.
+    pub greet_within: Duration,
+    /// A message must have come as a whole so long after it began.
+    pub message_within: Duration,
+    /// A reader that takes nothing of what is there for so long is given up; what waits for it takes memory.
+    pub unread_at_most: Duration,
+    /// How long a read waits for others to give memory back.
+    pub room_within: Duration,
+    pub(super) requests: Arc<Budget>,
+    pub(super) message_bytes: Arc<Budget>,
+    pub(super) reads: Arc<Budget>,
+    pub(super) read_bytes: Arc<Budget>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let of = |(total, of_address)| Budget::new(total, of_address);
+        Limits {
+            connections: MAX_CONNECTIONS.0,
+            connections_of_address: MAX_CONNECTIONS.1,
+            greet_within: Duration::from_secs(5),
+            message_within: Duration::from_secs(10),
+            unread_at_most: Duration::from_secs(30),
+            room_within: Duration::from_secs(10),
+            requests: of(REQUESTS),
+            message_bytes: of(MESSAGE_BYTES),
+            reads: of(READS),
+            read_bytes: of(READ_BYTES),
+        }
+    }
+}
+
+impl Limits {
+    /// The same for fewer connections in all; one address has a quarter of them.
+    #[must_use]
+    pub fn with_connections(self, connections: usize) -> Self {
+        Limits { connections, connections_of_address: connections.div_ceil(4), ..self }
+    }
+
+    /// Figures for operators.
+    pub fn measures(&self) -> Vec<atoll_core::Measure> {
+        let measure = |name, held: usize| atoll_core::Measure { name, label: None, value: held as f64 };
+        vec![
+            measure("grpc_requests", self.requests.held()),
+            measure("grpc_message_bytes", self.message_bytes.held()),
+            measure("grpc_reads", self.reads.held()),
+            measure("grpc_unread_bytes", self.read_bytes.held()),
+        ]
+    }
+}

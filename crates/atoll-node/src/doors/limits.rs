@@ -1,0 +1,65 @@
+//! Lists and texts of requests are checked here before any work: a request of a megabyte may name a hundred thousand nodes, and an
+//! answer must not repeat whatever came in.
+
+use atoll_client::{Reason, proto};
+
+use super::backend::Refusal;
+
+/// Most nodes in one list of a request: more than any Loglet or cluster has.
+pub(super) const MAX_NODES: usize = 64;
+/// Most of a given text that an answer repeats, in characters.
+const MAX_SHOWN: usize = 80;
+
+/// A given text as an answer may repeat it.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}, cut off after {MAX_SHOWN} characters,", &text[..end]),
+    }
+}
+
+/// Whether a list has a length that is allowed.
+pub(super) fn check_list(what: &str, length: usize, most: usize) -> Result<(), Refusal> {
+    if length <= most {
+        return Ok(());
+    }
+    Err(Refusal::no(Reason::TooLarge, format!("{length} {what}; at most {most} are allowed"), ""))
+}
+
+/// Whether a text has a length that is allowed, in bytes.
+pub(super) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
+    if text.len() <= most {
+        return Ok(());
+    }
+    let length = text.len();
+    Err(Refusal::no(Reason::TooLarge, format!("{what} of {length} bytes; at most {most} are allowed"), ""))
+}
+
+/// Whether a specification of a Loglet is of a size that is allowed.
+pub(super) fn check_spec(spec: &proto::LogletSpec) -> Result<(), Refusal> {
+    check_text("a kind of loglet", spec.kind.as_deref().unwrap_or_default(), MAX_SHOWN)?;
+    check_list("servers of a loglet", spec.servers.len(), MAX_NODES)?;
+    check_list("nodes to avoid", spec.avoid.len(), MAX_NODES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_texts_are_measured_and_no_answer_repeats_a_long_one() {
+        let spec = |kind: &str, servers, avoid| proto::LogletSpec {
+            kind: Some(kind.to_owned()),
+            servers: vec![1; servers],
+            sequencer: None,
+            avoid: vec![1; avoid],
+        };
+        assert_eq!(check_spec(&spec("native", MAX_NODES, MAX_NODES)), Ok(()));
+        for bad in [spec("n", MAX_NODES + 1, 0), spec("n", 0, 400_000), spec(&"n".repeat(81), 0, 0)] {
+            let refusal = check_spec(&bad).map_err(|r| r.failure);
+            assert!(refusal.is_err_and(|f| f.reason == Reason::TooLarge && f.message.len() < 200));
+        }
+        assert_eq!(shown("a\"b"), r#""a\"b""#);
+        assert!(shown(&"\u{e9}".repeat(1 << 20)).len() < 300);
+    }
+}
