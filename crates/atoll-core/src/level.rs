@@ -50,6 +50,8 @@ pub mod since {
 
     /// Nodes keep the level in their journals, as records of a role of its own.
     pub const KEPT_LEVEL: Level = Level(2);
+    /// Heartbeats with health and reach alone: below it the first ones are sent besides.
+    pub const WHOLE_HEARTBEATS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
 }

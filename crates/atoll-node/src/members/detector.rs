@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::level::since;
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
     Caller, Class, Effects, Env, Frame, Incarnation, Link, Loc, Lsn, Message, NodeId, Role, Tick, roles,
 };
@@ -17,7 +18,7 @@ use super::{MAX_HALTED_TOLD, Members};
 use crate::settings::Timings;
 
 atoll_core::message! {
-    /// "I live", one way, to every member. Kind 400 was its form without reach and health.
+    /// "I live", one way, to every member.
     pub struct Heartbeat = 402 {
         /// The sender's life.
         pub incarnation: Incarnation,
@@ -35,6 +36,20 @@ atoll_core::message! {
         pub distrusts: Vec<NodeId>,
         /// Replicas on it that have halted, by the name of their log, at most eight.
         pub halted: Vec<String>,
+    }
+}
+
+atoll_core::message! {
+    /// The same as programs of the first feature level say it and read it: sent besides the other one until all members read that.
+    pub struct FirstHeartbeat = 400 {
+        /// The sender's life.
+        pub incarnation: Incarnation,
+        /// The version of its table of members.
+        pub table_version: u64,
+        /// It is about to stop.
+        pub leaving: bool,
+        /// Its disk takes no entries for want of space.
+        pub full: bool,
     }
 }
 
@@ -58,6 +73,8 @@ struct Peer {
     /// Since when the connection for data is down.
     data_down: Option<Tick>,
     ever_up: bool,
+    /// The life of it that sends whole heartbeats.
+    whole: Option<Incarnation>,
 }
 
 /// See the module's words.
@@ -78,7 +95,7 @@ impl Detector {
     }
 
     fn peer(&mut self, now: Tick, node: NodeId) -> &mut Peer {
-        let new = Peer { heard: now, broken: None, deaf: None, data_down: None, ever_up: false };
+        let new = Peer { heard: now, broken: None, deaf: None, data_down: None, ever_up: false, whole: None };
         self.peers.entry(node).or_insert(new)
     }
 
@@ -155,6 +172,30 @@ impl Detector {
         self.members.note(now, from, usable, Some(told));
     }
 
+    /// Of a program of the first level nothing more is known than that it lives: it counts as one that reaches everybody.
+    fn heard_first(&mut self, now: Tick, from: NodeId, beat: &FirstHeartbeat) {
+        if self.peer(now, from).whole == Some(beat.incarnation) {
+            return;
+        }
+        hit("detector.first_heartbeat");
+        let me = self.env.node();
+        let others = self.members.peers().into_iter().chain([me]).filter(|n| *n != from);
+        let mut reaches: Vec<NodeId> = others.collect();
+        reaches.sort_unstable();
+        let health = if beat.full { Health::Full } else { Health::Fine };
+        let beat = Heartbeat {
+            incarnation: beat.incarnation,
+            table_version: beat.table_version,
+            leaving: beat.leaving,
+            health: health.code(),
+            hears: reaches.clone(),
+            reaches,
+            distrusts: Vec::new(),
+            halted: Vec::new(),
+        };
+        self.heard(now, from, beat);
+    }
+
     fn beat(&self, now: Tick, out: &mut Effects) {
         let heard = |p: &Peer| self.hears(now, p);
         let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
@@ -171,9 +212,21 @@ impl Detector {
             distrusts: row.distrusts,
             halted: self.members.halted().into_iter().take(MAX_HALTED_TOLD).collect(),
         };
+        let first = FirstHeartbeat {
+            incarnation: beat.incarnation,
+            table_version: beat.table_version,
+            leaving: beat.leaving,
+            full: beat.health == Health::Full.code(),
+        };
         let frame = beat.into_frame(roles::DETECTOR);
+        // Behind the whole one: who reads that leaves the other alone.
+        let first =
+            (!self.env.levels().allows(since::WHOLE_HEARTBEATS)).then(|| first.into_frame(roles::DETECTOR));
         for node in self.members.peers() {
             out.post_frame(node, Class::Control, frame.clone(), Lsn::NONE);
+            if let Some(first) = &first {
+                out.post_frame(node, Class::Control, first.clone(), Lsn::NONE);
+            }
         }
     }
 
@@ -190,7 +243,12 @@ impl Detector {
 
 impl Role for Detector {
     fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, _out: &mut Effects) {
-        if let Ok(beat) = Heartbeat::from_frame(frame) {
+        if frame.kind == FirstHeartbeat::KIND {
+            if let Ok(beat) = FirstHeartbeat::from_frame(frame) {
+                self.heard_first(now, from.node, &beat);
+            }
+        } else if let Ok(beat) = Heartbeat::from_frame(frame) {
+            self.peer(now, from.node).whole = Some(beat.incarnation);
             self.heard(now, from.node, beat);
         }
     }

@@ -11,6 +11,7 @@ struct One {
     members: Members,
     now_ms: u64,
     sent: Vec<Heartbeat>,
+    first_sent: usize,
 }
 
 impl One {
@@ -36,7 +37,7 @@ impl One {
                 core.set_link(Tick(0), peer, class, Link::Up);
             }
         }
-        One { core, members, now_ms: 0, sent: Vec::new() }
+        One { core, members, now_ms: 0, sent: Vec::new(), first_sent: 0 }
     }
 
     /// Lets time pass, in steps shorter than a beat; `each` step may bring something.
@@ -46,8 +47,12 @@ impl One {
             each(self);
             let mut out = Outputs::default();
             self.core.turn(Tick(self.now_ms * MS), &mut out);
-            let beats = out.frames.into_iter().map(|o| Heartbeat::from_frame(o.envelope.frame).unwrap());
-            self.sent.extend(beats);
+            for frame in out.frames.into_iter().map(|o| o.envelope.frame) {
+                match FirstHeartbeat::from_frame(frame.clone()) {
+                    Ok(_) => self.first_sent += 1,
+                    Err(_) => self.sent.push(Heartbeat::from_frame(frame).unwrap()),
+                }
+            }
         }
     }
 
@@ -62,7 +67,17 @@ impl One {
             distrusts: Vec::new(),
             halted: Vec::new(),
         };
-        let frame = beat.into_frame(roles::DETECTOR);
+        self.deliver(from, beat.into_frame(roles::DETECTOR));
+    }
+
+    /// A heartbeat of a program of the first level, of this life.
+    fn hear_first(&mut self, from: u32, life: u64) {
+        let beat =
+            FirstHeartbeat { incarnation: Incarnation(life), table_version: 1, leaving: false, full: true };
+        self.deliver(from, beat.into_frame(roles::DETECTOR));
+    }
+
+    fn deliver(&mut self, from: u32, frame: Frame) {
         let envelope = Envelope { exchange: Exchange::Post, frame };
         self.core.deliver(Tick(self.now_ms * MS), NodeId(from), Class::Control, envelope);
     }
@@ -120,4 +135,26 @@ fn a_peer_without_a_connection_for_data_is_distrusted_although_it_lives() {
     one.core.set_link(Tick(one.now_ms * MS), NodeId(2), Class::Data, Link::Up);
     one.pass(300, |one| one.hear(2, &[1, 3]));
     assert_eq!(one.sent.last().unwrap().distrusts, Vec::new());
+}
+
+#[test]
+fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
+    let mut one = One::new();
+    one.pass(500, |one| one.hear_first(2, 9));
+    let life = one.members.liveness(NodeId(2)).unwrap();
+    assert!(life.alive && one.members.is_alive(NodeId(2)));
+    assert_eq!(one.first_sent, one.sent.len(), "each is sent in both forms");
+    // The same life says more: what it says less of counts no more.
+    one.pass(100, |one| {
+        one.hear(2, &[1, 3]);
+        one.hear_first(2, 2);
+    });
+    assert_eq!(one.members.liveness(NodeId(2)).unwrap().health, Health::Fine);
+    // Rolled back, it is another life.
+    one.pass(100, |one| one.hear_first(2, 3));
+    assert_eq!(one.members.liveness(NodeId(2)).unwrap().health, Health::Full);
+    one.core.env().levels().learn(since::WHOLE_HEARTBEATS).unwrap();
+    let before = one.first_sent;
+    one.pass(300, |one| one.hear(2, &[1, 3]));
+    assert_eq!(one.first_sent, before, "all read the whole ones");
 }
