@@ -149,6 +149,30 @@ fn a_disk_stays_full_until_the_reserve_is_whole() {
     assert_eq!(journal.space(), Space::Plenty);
 }
 
+/// Copies would go where trims must be journaled.
+#[test]
+fn a_full_disk_asks_for_no_compaction() {
+    let disk = MemDisk::new();
+    let mut journal = open(&disk, &JournalOptions::small(STORAGE));
+    disk.set_capacity(Some(disk.used_bytes() + 1024 * KIB));
+    let mut next = 1;
+    // One entry in ten stays.
+    while journal.space() == Space::Plenty {
+        let places = write(&mut journal, &entries(next, 10, 1500));
+        next += 10;
+        journal.free(&places[1..]).unwrap();
+        if let Some(job) = journal.next_job() {
+            journal.prepared(job.run()).unwrap();
+        }
+    }
+    assert_eq!(journal.sparse_segment(), None);
+    disk.set_capacity(None);
+    while let Some(job) = journal.needs_segment() {
+        journal.prepared(job.run()).unwrap();
+    }
+    assert!(journal.sparse_segment().is_some());
+}
+
 /// The next checkpoint is longer than the last: a reserve for the last one is better than none.
 #[test]
 fn a_reserve_that_cannot_grow_is_kept() {

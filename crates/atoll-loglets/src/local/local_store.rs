@@ -419,6 +419,7 @@ impl Role for LocalStore {
                 self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
         }
+        self.kept.on_room(out);
     }
 
     fn on_compact(&mut self, _now: Tick, segment: u64, out: &mut Effects) {

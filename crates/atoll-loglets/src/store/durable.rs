@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use atoll_core::testing::hit;
-use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Stored, Tick, invariant};
+use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Space, Stored, Tick, invariant};
 use atoll_log::{LogletId, Offset};
 
 use super::facts::{ENTRY_FORMAT, EntryHead};
@@ -127,7 +127,7 @@ impl<P: Protocol> Keeper<P> {
         }
     }
 
-    /// Compaction: every live run of a sparse segment is journaled again.
+    /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts.
     pub fn start_moves(&mut self, segment: u64, out: &mut Effects) {
         for (loglet, kept) in &self.loglets {
             for (first, run) in kept.runs.iter() {
@@ -141,7 +141,19 @@ impl<P: Protocol> Keeper<P> {
         self.next_moves(out);
     }
 
+    /// The journal has room again, or none: moves go on, or wait. What is kept for facts is not for them (contracts X5): a trim
+    /// could not be journaled any more, and nothing would ever give room.
+    pub fn on_room(&mut self, out: &mut Effects) {
+        self.next_moves(out);
+    }
+
     fn next_moves(&mut self, out: &mut Effects) {
+        if out.space() != Space::Plenty {
+            if !self.moves.todo.is_empty() {
+                hit("store.move_waits_for_room");
+            }
+            return;
+        }
         while self.moves.in_flight_bytes < self.options.move_bytes {
             let Some((loglet, first, loc)) = self.moves.todo.pop_front() else { return };
             let live = self.loglets.get(&loglet).and_then(|k| k.runs.get(first));
@@ -164,6 +176,11 @@ impl<P: Protocol> Keeper<P> {
         out: &mut Effects,
     ) {
         let Some((loglet, first, loc)) = self.moves.reading.remove(&tag) else { return };
+        if out.space() != Space::Plenty {
+            self.moves.in_flight_bytes = self.moves.in_flight_bytes.saturating_sub(loc.len_bytes as usize);
+            self.moves.todo.push_front((loglet, first, loc));
+            return;
+        }
         let stored = got.ok().and_then(|mut all| all.pop());
         let live = self.loglets.get(&loglet).and_then(|k| k.runs.get(first).map(|run| (k, run)));
         match (stored, live) {

@@ -290,6 +290,7 @@ impl Role for LogServer {
                 self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
             }
         }
+        self.kept.on_room(out);
     }
 
     fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, _out: &mut Effects) {
