@@ -16,6 +16,7 @@ pub enum Mutant {
     None,
     X1,
     X16,
+    JournalLossUnseen,
     NativeT1,
     NativeT2,
     NativeT3,
@@ -75,9 +76,10 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 56] = [
+    pub const ALL: [Mutant; 57] = [
         Mutant::X1,
         Mutant::X16,
+        Mutant::JournalLossUnseen,
         Mutant::NativeT1,
         Mutant::NativeT2,
         Mutant::NativeT3,

@@ -14,6 +14,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::RmwT5 => vec!["register-lives"],
         M::RmwT1 | M::RmwT2 | M::RmwT3 | M::RmwT4 | M::RmwT6 | M::RmwT7 => vec!["registers"],
         M::NativeT8 => vec!["disks"],
+        M::JournalLossUnseen => vec!["lost-files"],
         M::NativeT9 => vec!["crashes", "disks"],
         M::X16 => vec!["vlog-late"],
         M::VlogPageTooLate => vec!["vlog-long"],

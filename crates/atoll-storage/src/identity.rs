@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use atoll_core::{NodeId, StorageId};
 
-use crate::disk::{Disk, DiskError, DiskPath, read_all, replace};
-use crate::journal::{JOURNAL_DIR, is_segment_name};
+use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, replace};
+use crate::journal::{JOURNAL_DIR, is_segment_name, manifest};
 
 /// The marker's name.
 const MARKER: &str = "node";
@@ -37,9 +37,9 @@ pub enum IdentityError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// There are journal segments and no marker.
+    /// There are journal segments, or a manifest of a journal that was in use, and no marker.
     #[error(
-        "the marker file `{MARKER}` is gone, and {segments} journal segments are there: part of this directory is lost; \
+        "the marker file `{MARKER}` is missing, and {segments} journal segments are there: part of this directory is lost; \
          move it away and start with an empty one, which gets a new identity"
     )]
     LostMarker {
@@ -113,15 +113,25 @@ impl Identity {
             Err(DiskError::NotFound { .. }) => {
                 let names = disk.list(&DiskPath::fixed(JOURNAL_DIR))?;
                 match names.iter().filter(|n| is_segment_name(n)).count() {
-                    0 => {}
+                    0 if manifest::orphan(disk)? == manifest::Orphan::Fresh => {}
                     segments => return Err(IdentityError::LostMarker { segments }),
                 }
                 let identity = Identity { cluster: cluster.to_owned(), node, storage: new_storage() };
                 let aside = DiskPath::fixed(MARKER_ASIDE);
+                manifest::create_first(disk, identity.storage)?;
                 replace(disk, &marker, &aside, identity.to_text().as_bytes())?;
                 Ok((identity, true))
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether there is a marker, whoever it names.
+    pub(crate) fn is_there(disk: &dyn Disk) -> Result<bool, DiskError> {
+        match disk.open(&DiskPath::fixed(MARKER), Open::Read) {
+            Ok(_) => Ok(true),
+            Err(DiskError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -169,7 +179,6 @@ impl Identity {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::disk::Open;
     use crate::mem_disk::MemDisk;
 
     fn open(disk: &MemDisk, node: u32) -> Result<(Identity, bool), IdentityError> {

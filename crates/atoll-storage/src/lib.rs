@@ -8,7 +8,7 @@
 //! | `identity.rs` | the marker of a data directory (native T8) |
 //! | `journal/` | append-only recycled segments, group commit, recovery (native T9, T22) |
 //!
-//! A data directory: `node` (marker), `lock`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
+//! A data directory: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
 //! `journal/checkpoint`, `journal/reserve`.
 
 mod disk;

@@ -369,6 +369,39 @@ impl MemDisk {
         true
     }
 
+    /// Somebody deletes a file, for good.
+    pub fn lose(&self, path: &DiskPath) {
+        let mut state = self.state();
+        state.names.files.remove(path);
+        state.durable_names.files.remove(path);
+    }
+
+    /// Somebody cuts a file, for good. Nothing happens if it is shorter.
+    pub fn cut(&self, path: &DiskPath, len: u64) {
+        let mut state = self.state();
+        let Ok(inode) = state.inode(path) else { return };
+        if let Some(inode) = state.inodes.get_mut(&inode).filter(|i| len < i.len) {
+            inode.set_len(len);
+            inode.sync();
+        }
+    }
+
+    /// Somebody puts a file back as it is on another disk, for good; it goes if it is not there.
+    pub fn put_back(&self, path: &DiskPath, from: &MemDisk) {
+        let copy = {
+            let from = from.state();
+            from.names.files.get(path).and_then(|inode| from.inodes.get(inode).cloned())
+        };
+        let Some(mut copy) = copy else { return self.lose(path) };
+        copy.sync();
+        let mut state = self.state();
+        state.next_inode += 1;
+        let inode = state.next_inode;
+        state.inodes.insert(inode, copy);
+        state.names.files.insert(path.clone(), inode);
+        state.durable_names.files.insert(path.clone(), inode);
+    }
+
     /// Lets `n` more changes (writes, syncs, names) happen; then every call fails until the next crash. With a crash
     /// afterwards, this is a process that dies between any two steps.
     pub fn die_after(&self, n: u64) {

@@ -66,7 +66,7 @@ fn one_process_at_a_time() {
     assert!(disk.free_bytes().unwrap() > 0);
     let (_, new) = Identity::open(&disk, "reef", NodeId(1), || StorageId(5)).unwrap();
     assert!(new && !Identity::open(&disk, "reef", NodeId(1), || StorageId(6)).unwrap().1);
-    assert_eq!(disk.list(&DiskPath::root()).unwrap(), ["lock", "node"]);
+    assert_eq!(disk.list(&DiskPath::root()).unwrap(), ["journal.manifest", "lock", "node"]);
 }
 
 #[test]

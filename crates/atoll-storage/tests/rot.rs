@@ -197,8 +197,8 @@ fn other_versions_directories_and_checkpoints_are_refused() {
 
     let version = disk.fork();
     let mut file = version.open(&segment(1), Open::Write).unwrap();
-    file.write_at(8, &[IoSlice::new(&[2, 0, 0, 0])]).unwrap();
-    let Err(JournalError::UnsupportedFormat { found: 2, supported: 1, .. }) = open(&version) else {
+    file.write_at(8, &[IoSlice::new(&[3, 0, 0, 0])]).unwrap();
+    let Err(JournalError::UnsupportedFormat { found: 3, supported: 2, .. }) = open(&version) else {
         panic!()
     };
 

@@ -226,6 +226,10 @@ pub const DISKS: &[Marks] = &[
     ],
 ];
 
+/// `lost-files`.
+pub const LOST_FILES: &[Marks] =
+    &[&["sim.fault.lost_files", "journal.recover.missing", "journal.recover.older"]];
+
 /// `membership`.
 pub const MEMBERSHIP: &[Marks] = &[EVERY_LOG, REGISTER, VIRTUAL, MOVES, CHANGES];
 

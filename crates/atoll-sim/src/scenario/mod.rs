@@ -66,6 +66,7 @@ pub fn all() -> Vec<Scenario> {
         virtuallog::LONG,
         virtuallog::CRASHES,
         virtuallog::DISKS,
+        virtuallog::LOST_FILES,
         virtuallog::MEMBERSHIP,
         virtuallog::ALL,
         registers::LIVES,

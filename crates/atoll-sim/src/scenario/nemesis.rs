@@ -42,6 +42,8 @@ pub struct Menu {
     pub rot: u64,
     /// A disk is replaced by an empty one.
     pub wipe: u64,
+    /// Files of a node that is down are deleted, cut, or put back from an older copy.
+    pub lost_files: u64,
 }
 
 impl Menu {
@@ -60,6 +62,7 @@ impl Menu {
         failing_disk: 0,
         rot: 0,
         wipe: 0,
+        lost_files: 0,
     };
 
     /// All that does not cost a disk.
@@ -77,6 +80,7 @@ impl Menu {
         failing_disk: 1,
         rot: 0,
         wipe: 0,
+        lost_files: 0,
     };
 
     /// A part of the menu, as the seed has it: runs in which some kinds of faults are missing reach states that others do
@@ -109,7 +113,7 @@ impl Menu {
         self
     }
 
-    fn weights(&self) -> [u64; 13] {
+    fn weights(&self) -> [u64; 14] {
         [
             self.crash,
             self.crash_all,
@@ -124,6 +128,7 @@ impl Menu {
             self.failing_disk,
             self.rot,
             self.wipe,
+            self.lost_files,
         ]
     }
 }
@@ -208,9 +213,10 @@ pub async fn run<H: Clone>(
             }
             Some(10) if rng.below(2) == 0 => cluster.inject(Fault::FailWrite { host }),
             Some(10) => cluster.inject(Fault::FailSync { host }),
-            Some(11 | 12) if !may_lose(host) => {}
+            Some(11..=13) if !may_lose(host) => {}
             Some(11) => cluster.inject(Fault::Rot { host, back_after: back }),
             Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
+            Some(13) => cluster.inject(Fault::LoseFiles { host, back_after: back }),
             _ => {}
         }
         // Partitions, moods, closed journals and full disks would stay for ever: they end every now and then.

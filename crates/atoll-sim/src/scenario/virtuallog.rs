@@ -52,6 +52,15 @@ pub const DISKS: Scenario = Scenario {
     full: true,
 };
 
+/// Files of data directories are lost, cut, or older than they were.
+pub const LOST_FILES: Scenario = Scenario {
+    name: "lost-files",
+    about: "files of a data directory are deleted, cut, or put back from an older copy, while other nodes are down",
+    run: |seed, out| run(seed, out, &Shape { salt: 0x6c6f_7374, menu: LOSING, least: 3, ..Shape::LOGS }),
+    marks: marks::LOST_FILES,
+    full: true,
+};
+
 /// Nodes come and go.
 pub const MEMBERSHIP: Scenario = Scenario {
     name: "membership",
@@ -102,7 +111,11 @@ const DISK_TROUBLE: Menu = Menu {
     failing_disk: 4,
     rot: 5,
     wipe: 5,
+    lost_files: 0,
 };
+
+const LOSING: Menu =
+    Menu { crash: 6, crash_all: 2, crash_mid_turn: 2, split: 2, pause: 1, lost_files: 8, ..Menu::NONE };
 
 const EVERYTHING: Menu = Menu { full_disk: 2, rot: 2, wipe: 2, ..Menu::USUAL };
 

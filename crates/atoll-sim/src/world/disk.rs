@@ -44,6 +44,13 @@ pub(crate) struct HostDisk {
     space: Space,
     checkpointing: bool,
     recovered: Found,
+    /// The disk as it was when files were lost last.
+    older: Option<MemDisk>,
+}
+
+/// A file that is there, of a node that is down.
+fn is_segment(file: &DiskPath) -> bool {
+    file.as_str().ends_with(".seg") && !file.as_str().contains("spare")
 }
 
 impl HostDisk {
@@ -57,6 +64,7 @@ impl HostDisk {
             space: Space::Plenty,
             checkpointing: false,
             recovered: Found::default(),
+            older: None,
         }
     }
 
@@ -204,6 +212,7 @@ impl HostDisk {
     pub(crate) fn wipe(&mut self) {
         self.journal = None;
         self.medium.wipe();
+        self.older = None;
     }
 
     pub(crate) fn set_full(&mut self, full: bool) {
@@ -237,5 +246,56 @@ impl HostDisk {
         let Some(path) = DiskPath::new(&format!("journal/{name}")) else { return false };
         let offset = rng.below(u64::from(self.segment_bytes) / 4);
         self.medium.flip_bit(&path, offset, (rng.bits() % 8) as u8)
+    }
+
+    fn files(&self) -> Vec<DiskPath> {
+        let inside = |dir: DiskPath| {
+            let names = self.medium.list(&dir).unwrap_or_default();
+            let prefix = if dir == DiskPath::root() { String::new() } else { format!("{dir}/") };
+            names.into_iter().filter_map(move |name| DiskPath::new(&format!("{prefix}{name}")))
+        };
+        DiskPath::new("journal").into_iter().chain([DiskPath::root()]).flat_map(inside).collect()
+    }
+
+    /// Deletes, cuts, or puts back from an older copy one file, all segments, or the folder of the journal; what it did. The caller must
+    /// have called [`HostDisk::mark`]: nobody can tell a batch that nothing says was synced from a torn one.
+    pub(crate) fn lose_files(&mut self, seed: u64) -> Option<String> {
+        let mut rng = Rng::new(seed);
+        let files = self.files();
+        let in_folder = |f: &DiskPath| f.as_str().starts_with("journal/");
+        let group: Vec<DiskPath> = match rng.below(6) {
+            0 => files.iter().filter(|f| is_segment(f)).cloned().collect(),
+            1 => files.iter().filter(|f| in_folder(f)).cloned().collect(),
+            // Mostly what matters.
+            2 | 3 => rng
+                .pick(&files.iter().filter(|f| is_segment(f)).cloned().collect::<Vec<_>>())
+                .cloned()
+                .into_iter()
+                .collect(),
+            _ => rng.pick(&files).cloned().into_iter().collect(),
+        };
+        let older = self.older.replace(self.medium.fork());
+        let done = match (rng.below(3), older) {
+            (0, Some(older)) => {
+                for file in &group {
+                    self.medium.put_back(file, &older);
+                }
+                "put back from an older copy"
+            }
+            (1, _) => {
+                for file in &group {
+                    self.medium.cut(file, rng.below(u64::from(self.segment_bytes)));
+                }
+                "cut"
+            }
+            _ => {
+                for file in &group {
+                    self.medium.lose(file);
+                }
+                "deleted"
+            }
+        };
+        let names: Vec<String> = group.iter().map(ToString::to_string).collect();
+        Some(format!("{} {done}", names.join(", ")))
     }
 }

@@ -128,6 +128,13 @@ pub enum Fault {
         /// When the node starts again.
         back_after: u64,
     },
+    /// Power cut; while the node is down, files of its data directory are deleted, cut, or put back from an older copy.
+    LoseFiles {
+        /// Where.
+        host: usize,
+        /// When the node starts again.
+        back_after: u64,
+    },
     /// The disk is replaced by an empty one while the node is down.
     Wipe {
         /// Where.

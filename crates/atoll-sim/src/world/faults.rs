@@ -26,6 +26,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::FailWrite { .. } => "sim.fault.failed_write",
         Fault::FailSync { .. } => "sim.fault.failed_sync",
         Fault::Rot { .. } => "sim.fault.rot",
+        Fault::LoseFiles { .. } => "sim.fault.lost_files",
         Fault::Wipe { .. } => "sim.fault.wipe",
         Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
     }
@@ -111,6 +112,18 @@ impl<A: Assembly> World<A> {
                 let seed = self.rng.bits();
                 if quiet {
                     self.hosts[host].disk.rot(seed);
+                }
+                self.boot_later(host, back_after);
+            }
+            Fault::LoseFiles { host, back_after } => {
+                // As for rot: the very last batch is marked first.
+                self.cluster.state().lost_at = Some(Tick(now));
+                let h = &mut self.hosts[host];
+                let quiet = h.process.is_some() && h.writing.is_none() && h.disk.mark();
+                self.crash(host, Death::PowerCut, None);
+                let seed = self.rng.bits();
+                if quiet && let Some(loss) = self.hosts[host].disk.lose_files(seed) {
+                    self.trace.line(now, format_args!("host {host}: {loss}"));
                 }
                 self.boot_later(host, back_after);
             }

@@ -5,7 +5,7 @@
 use atoll_core::{Checkpoint, Decode, Encode, Lsn, Reader, StorageId, testing::hit};
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::prepare::fill;
+use super::prepare::{fill, forget_spares};
 use super::{Journal, JournalError, checkpoint_path, journal_dir, reserve_path, spare_path};
 use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, remove_if_there, replace};
 
@@ -97,6 +97,8 @@ impl Journal {
             }
             Err(error) => return Err(self.fail(&error)),
         }
+        // Before anything goes that only the checkpoint holds.
+        self.manifest.raise(self.synced, checkpoint.covers).map_err(|error| self.fail(&error))?;
         self.covers = checkpoint.covers;
         self.fact_bytes = 0;
         self.stats.checkpoints += 1;
@@ -119,6 +121,7 @@ impl Journal {
                 self.reserved_bytes = 0;
             } else if let Some(generation) = self.spares.give_up() {
                 hit("journal.checkpoint.from_spare");
+                forget_spares(&*self.disk, &self.manifest, &[generation])?;
                 self.disk.remove(&spare_path(generation))?;
             } else {
                 return put;

@@ -13,8 +13,10 @@
 use atoll_core::{Loc, Lsn, Record, RecordKind, RoleKind, StorageId, Stored};
 use bytes::Bytes;
 
-/// The version of segments that this program writes, and the only one that it reads.
-pub const SEGMENT_FORMAT: u32 = 1;
+/// The version of segments that this program writes. The same bytes as in version 1, but a manifest lists them.
+pub const SEGMENT_FORMAT: u32 = 2;
+/// The version before there was a manifest; it is read, too.
+pub(crate) const UNLISTED_FORMAT: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"ATOLSEG\n";
 const BATCH_MAGIC: [u8; 4] = *b"BTCH";
@@ -47,6 +49,7 @@ impl Seed {
 /// The first block of a segment; durable before the segment has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    pub format: u32,
     pub block_bytes: u32,
     pub generation: u64,
     /// Everything up to here was synced, elsewhere, when this was written: no record here has a lower number.
@@ -65,7 +68,7 @@ impl SegmentHeader {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SEGMENT_HEADER_BYTES);
         out.extend(SEGMENT_MAGIC);
-        out.extend(SEGMENT_FORMAT.to_le_bytes());
+        out.extend(self.format.to_le_bytes());
         out.extend(self.block_bytes.to_le_bytes());
         out.extend(self.generation.to_le_bytes());
         out.extend(self.floor.0.to_le_bytes());
@@ -80,7 +83,7 @@ impl SegmentHeader {
         }
         // The version first: in another one, all that follows may look different.
         let format = u32_at(bytes, 8);
-        if format != SEGMENT_FORMAT {
+        if format != SEGMENT_FORMAT && format != UNLISTED_FORMAT {
             return Err(BadHeader::Format(format));
         }
         let crc_at = SEGMENT_HEADER_BYTES - 4;
@@ -88,6 +91,7 @@ impl SegmentHeader {
             return Err(BadHeader::Damaged);
         }
         Ok(SegmentHeader {
+            format,
             block_bytes: u32_at(bytes, 12),
             generation: u64_at(bytes, 16),
             floor: Lsn(u64_at(bytes, 24)),

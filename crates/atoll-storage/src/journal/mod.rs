@@ -10,6 +10,9 @@
 //! missing above was never acknowledged, whatever sectors of it survived: cut, and never looked at again, for a restart goes
 //! on in a new segment. One case no header can show is rot in the very last batch; [`Journal::mark`] makes it small.
 //!
+//! **What is lost as a whole**, a segment, the checkpoint, the folder, the end of the last segment since the last mark, is told by a
+//! manifest beside the folder: which segments exist, what was synced, what a checkpoint covers. What is missing is refused by name.
+//!
 //! **Space** is reserved before it is written: only preparing a segment can find the disk full. Segments go back when their
 //! entries are freed and a checkpoint covers their facts (X4); sparse ones are reported, so that the owner of their entries
 //! moves them.
@@ -19,9 +22,11 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `format.rs` | bytes of a segment |
+//! | `manifest.rs` | what must be there, told outside of the segments |
 //! | `segment.rs` | what is still needed in one |
 //! | `prepare.rs` | making one, away from the writer |
 //! | `recover.rs` | reading all of it back |
+//! | `listed.rs` | whether all that must be there is there |
 //! | `checkpoint.rs` | facts, written aside |
 //! | `space.rs` | freeing, recycling, sparse segments, what the journal takes |
 //! | `spares.rs` | files for reuse |
@@ -29,6 +34,8 @@
 
 mod checkpoint;
 mod format;
+mod listed;
+pub(crate) mod manifest;
 mod prepare;
 mod reader;
 mod recover;
@@ -45,6 +52,7 @@ use atoll_core::{JournalBatch, Loc, Lsn, StorageId};
 
 use crate::disk::{Disk, DiskError, DiskPath, File};
 use format::{BATCH_HEADER_BYTES, BatchHeader, Seed, padded, put_record, record_bytes};
+use manifest::Manifest;
 use prepare::Source;
 use reader::Readable;
 use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slacks};
@@ -52,6 +60,7 @@ use spares::Spares;
 
 pub use checkpoint::CHECKPOINT_FORMAT;
 pub use format::SEGMENT_FORMAT;
+pub use manifest::MANIFEST_FORMAT;
 pub use prepare::{PrepareJob, Prepared};
 pub use reader::JournalReader;
 pub use recover::{RecoverError, Recovered};
@@ -185,6 +194,11 @@ impl JournalOptions {
     }
 }
 
+/// What to do about a directory that is refused.
+const REJOIN: &str = "the node may have forgotten what it acknowledged, so this data directory must not be used: put back the current \
+    file if it is somewhere, or move the whole directory away and start with an empty one; the node then joins under a new storage \
+    identity and is rebuilt from its peers";
+
 /// Why the journal did not do it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
@@ -192,10 +206,7 @@ pub enum JournalError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// Something that was synced is not as it was written. The node must not serve what it held (native T8, T9).
-    #[error(
-        "{file} at byte {offset}: {what}; synced records are lost or changed, so this data directory must not be used: \
-         move it away, start with an empty one, and let the node be rebuilt from its peers"
-    )]
+    #[error("{file} at byte {offset}: {what}; synced records are lost or changed; {REJOIN}")]
     Damaged {
         /// The file, below the data directory.
         file: String,
@@ -203,6 +214,22 @@ pub enum JournalError {
         offset: u64,
         /// What was found.
         what: &'static str,
+    },
+    /// A file that must be there is not, or the manifest is not.
+    #[error("{file} is missing: {why}; {REJOIN}")]
+    Missing {
+        /// The file, below the data directory.
+        file: String,
+        /// How it is known.
+        why: &'static str,
+    },
+    /// A file is older than what was durable in its place: somebody put back a copy.
+    #[error("{file} is an older copy: {why}; {REJOIN}")]
+    Older {
+        /// The file, below the data directory.
+        file: String,
+        /// How it is known, with what was found and what was expected.
+        why: String,
     },
     /// Written by another version.
     #[error("{file} has format {found}, this program reads format {supported}")]
@@ -215,7 +242,9 @@ pub enum JournalError {
         supported: u32,
     },
     /// A file of another data directory.
-    #[error("{file} belongs to storage {found}, this is storage {expected}")]
+    #[error(
+        "{file} belongs to storage {found}, this is storage {expected}: it is another data directory's; {REJOIN}"
+    )]
     Foreign {
         /// The file, below the data directory.
         file: String,
@@ -290,6 +319,8 @@ pub struct Journal {
     /// The sparse segment reported last, and bytes written by then.
     asked: Option<(u64, u64)>,
     readable: Arc<Readable>,
+    /// What a restart must find.
+    manifest: Arc<Manifest>,
     scratch: Vec<u8>,
     stats: Stats,
 }
@@ -515,12 +546,17 @@ impl Journal {
     }
 
     /// Writes down that everything so far is synced, if no later batch has said so: from then on, rot in the last batch is
-    /// told from a torn one. For a quiet moment, and before a clean stop. Takes one block; the next sync covers it.
+    /// told from a torn one, and a file that ends earlier from the current one. For a quiet moment, and before a clean stop. Takes one
+    /// block, which the next sync covers, and a write and sync of the manifest.
     pub fn mark(&mut self) -> Result<(), JournalError> {
         self.check_open()?;
         let block = self.active.block_bytes;
         let known = self.marked >= self.last || self.active.first_lsn.is_none();
-        if known || self.synced < self.last || self.active.room() < u64::from(block) {
+        if known || self.synced < self.last {
+            return Ok(());
+        }
+        self.manifest.raise(self.synced, self.covers).map_err(|error| self.fail(&error))?;
+        if self.active.room() < u64::from(block) {
             return Ok(());
         }
         let mark = BatchHeader {

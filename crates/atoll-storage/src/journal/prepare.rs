@@ -9,11 +9,12 @@ use std::sync::Arc;
 use atoll_core::testing::hit;
 use atoll_core::{Lsn, StorageId};
 
-use super::format::SegmentHeader;
+use super::format::{SEGMENT_FORMAT, SegmentHeader};
+use super::manifest::Manifest;
 use super::segment::Ready;
 use super::spares::Spare;
 use super::{journal_dir, segment_path, spare_path};
-use crate::disk::{Disk, DiskError, Open};
+use crate::disk::{Disk, DiskError, DiskPath, Open};
 
 /// Zeros per write.
 const FILL_BYTES: usize = 256 * 1024;
@@ -41,7 +42,7 @@ pub struct PrepareJob {
 pub(crate) enum Task {
     Make(Make),
     /// The generation of a spare file.
-    Remove(u64),
+    Remove(u64, Arc<Manifest>),
     Shorten(Shorten),
 }
 
@@ -63,6 +64,9 @@ pub(crate) struct Make {
     pub block_bytes: u32,
     pub floor: Lsn,
     pub storage: StorageId,
+    pub manifest: Arc<Manifest>,
+    /// Generations of spare files, renamed before this was made: the manifest need not list them any more.
+    pub spares: Vec<u64>,
 }
 
 /// The outcome of a [`PrepareJob`].
@@ -87,7 +91,9 @@ impl PrepareJob {
         let disk = &*self.disk;
         Prepared(match self.task {
             Task::Make(make) => Outcome::Made(make.source, make.run(disk, pause)),
-            Task::Remove(generation) => Outcome::Removed(generation, remove_piece(disk, generation)),
+            Task::Remove(generation, manifest) => {
+                Outcome::Removed(generation, remove_piece(disk, &manifest, generation))
+            }
             Task::Shorten(shorten) => Outcome::Shortened(shorten.generation, shorten.run(disk)),
         })
     }
@@ -95,19 +101,36 @@ impl PrepareJob {
 
 /// Takes a piece off the end of a spare file, or removes what is left of it; the bytes it still has. Synced, so that the
 /// file system does not put the pieces together and frees them at once. Its length tells a restart that it is no spare.
-fn remove_piece(disk: &dyn Disk, generation: u64) -> Result<Option<u64>, DiskError> {
+fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result<Option<u64>, DiskError> {
     let path = spare_path(generation);
     let mut file = disk.open(&path, Open::Write)?;
     let left = file.len()?.saturating_sub(REMOVE_BYTES);
     if left == 0 {
         drop(file);
-        disk.remove(&path)?;
-        return Ok(None);
+        return match forget_spares(disk, manifest, &[generation]) {
+            Ok(()) => disk.remove(&path).map(|()| None),
+            // Not even an overwrite was possible: later.
+            Err(DiskError::NoSpace { .. }) => Ok(Some(REMOVE_BYTES)),
+            Err(error) => Err(error),
+        };
     }
     hit("journal.segment.shrunk");
     file.set_len(left)?;
     file.sync_data()?;
     Ok(Some(left))
+}
+
+/// Takes spare files off the manifest: their headers say no more that they were recycled. Their old names are gone for good first.
+pub(crate) fn forget_spares(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    generations: &[u64],
+) -> Result<(), DiskError> {
+    if !manifest.lists_any(generations) {
+        return Ok(());
+    }
+    disk.sync_dir(&journal_dir())?;
+    manifest.change(|facts| generations.iter().for_each(|g| _ = facts.segments.remove(g)))
 }
 
 impl Shorten {
@@ -126,13 +149,14 @@ impl Shorten {
 }
 
 impl Make {
-    /// The segment's name and header are durable on return.
+    /// The segment's name and header are durable on return, and the manifest lists it.
     pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
             Source::Spare((generation, _)) => {
                 // The old name must be gone for good before the header changes: a power cut between would otherwise leave
                 // a segment whose header denies its name.
                 disk.sync_dir(&journal_dir())?;
+                forget_spares(disk, &self.manifest, &[generation])?;
                 let aside = spare_path(generation);
                 let mut file = disk.open(&aside, Open::Write)?;
                 // The footer is looked for in the last block.
@@ -156,6 +180,7 @@ impl Make {
             }
         };
         let header = SegmentHeader {
+            format: SEGMENT_FORMAT,
             block_bytes: self.block_bytes,
             generation: self.generation,
             floor: self.floor,
@@ -167,6 +192,7 @@ impl Make {
         file.sync_data()?;
         disk.rename(&aside, &segment_path(self.generation))?;
         disk.sync_dir(&journal_dir())?;
+        self.list(disk, &aside)?;
         Ok(Ready {
             generation: self.generation,
             file,
@@ -174,6 +200,26 @@ impl Make {
             block_bytes: self.block_bytes,
             floor: self.floor,
         })
+    }
+}
+
+impl Make {
+    /// Without room for the manifest the file gets its old name back, and nothing was made.
+    fn list(&self, disk: &dyn Disk, aside: &DiskPath) -> Result<(), DiskError> {
+        let listed = self.manifest.change(|facts| {
+            self.spares.iter().for_each(|g| _ = facts.segments.remove(g));
+            facts.synced = facts.synced.max(self.floor);
+            facts.list(self.generation);
+        });
+        if matches!(listed, Err(DiskError::NoSpace { .. })) {
+            hit("journal.manifest.no_space");
+            disk.rename(&segment_path(self.generation), aside)?;
+            if matches!(self.source, Source::New) {
+                disk.remove(aside)?;
+            }
+            disk.sync_dir(&journal_dir())?;
+        }
+        listed
     }
 }
 

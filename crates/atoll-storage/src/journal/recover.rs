@@ -3,8 +3,9 @@
 //! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and
 //! finds the *evidence*: the highest number that some header says was synced. The second goes forward and hands out
 //! records. Where the next number is missing, it is rot if the evidence reaches it, else the journal is cut there.
-//! Numbers may be missing between two closed segments: those in between were recycled.
+//! Numbers may be missing between two closed segments: those in between were recycled, for all that the manifest lists is there.
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -14,8 +15,10 @@ use bytes::Bytes;
 
 use super::format::{
     BATCH_HEADER_BYTES, BadHeader, BatchHeader, FOOTER_BYTES, Footer, SEGMENT_FORMAT, Seed, SegmentHeader,
-    padded, parse_record,
+    UNLISTED_FORMAT, padded, parse_record,
 };
+use super::listed::{check_listed, check_unlisted, spare_header};
+use super::manifest::{Facts, MANIFEST, Manifest};
 use super::prepare::{Make, REMOVE_BYTES, Source};
 use super::reader::Readable;
 use super::segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slack, Slacks};
@@ -145,9 +148,7 @@ fn find_evidence(
     let mut evidence = covers;
     // A restart puts empty segments away before it has the next one: until then, the number may be in a spare file only.
     for &generation in &files.spares {
-        let mut block = [0; MIN_BLOCK_BYTES as usize];
-        disk.open(&spare_path(generation), Open::Read)?.read_at(0, &mut block)?;
-        if let Ok(header) = SegmentHeader::parse(&block)
+        if let Some(header) = spare_header(disk, generation)?
             && header.storage == storage
         {
             evidence = evidence.max(header.floor);
@@ -208,6 +209,8 @@ struct Walk {
     segment_bytes: u64,
     slacks: Slacks,
     fact_bytes: u64,
+    /// Segments that may have records; None if there was no manifest yet.
+    listed: Option<BTreeSet<u64>>,
 }
 
 impl Walk {
@@ -228,6 +231,11 @@ impl Walk {
         visit: &mut dyn FnMut(Recovered) -> Result<(), E>,
     ) -> Result<(), RecoverError<E>> {
         let generation = loaded.header.generation;
+        if self.listed.is_none() && loaded.header.format != UNLISTED_FORMAT {
+            hit("journal.recover.missing");
+            let why = "the segments were written under one";
+            return Err(JournalError::Missing { file: MANIFEST.to_owned(), why }.into());
+        }
         if loaded.header.floor > self.last && !self.cut {
             match self.suspect {
                 Some(place) => self.missing(place, "synced records are missing behind this place")?,
@@ -256,6 +264,7 @@ impl Walk {
                 if !self.follows(generation, at, header.first_lsn, first_lsn.is_some())? {
                     break;
                 }
+                self.check_known(generation)?;
                 first_lsn.get_or_insert(header.first_lsn);
             }
             for stored in records {
@@ -290,6 +299,18 @@ impl Walk {
         }
         self.suspect = None;
         Ok(true)
+    }
+
+    /// A segment is listed before a record goes into it: one with records that is not listed is older than the manifest, or newer.
+    fn check_known(&self, generation: u64) -> Result<(), JournalError> {
+        let is_known = self.listed.as_ref().is_none_or(|listed| listed.contains(&generation));
+        if is_known || mutant(Mutant::JournalLossUnseen) {
+            return Ok(());
+        }
+        hit("journal.recover.older");
+        let file = segment_path(generation);
+        let why = format!("it has records, and `{MANIFEST}` does not list it; one of the two was put back");
+        Err(JournalError::Older { file: file.to_string(), why })
     }
 
     fn record<E>(
@@ -378,7 +399,7 @@ impl Walk {
 
 /// Files of a journal, by name.
 pub(crate) struct Files {
-    segments: Vec<u64>,
+    pub(crate) segments: Vec<u64>,
     pub(crate) spares: Vec<u64>,
     reserve: bool,
 }
@@ -395,12 +416,13 @@ fn list(disk: &dyn Disk) -> Result<Files, DiskError> {
 }
 
 impl Journal {
-    /// Opens the journal of a data directory, an empty one if there is none, and hands `visit` all that it holds: the
+    /// Opens the journal of a data directory, an empty one if the directory is empty, and hands `visit` all that it holds: the
     /// checkpoint first, then records in the order of their numbers. Returns the last number in use. All that was handed
-    /// out is durable on return; what was not, never comes back. Memory: one segment at a time.
+    /// out is durable on return; what was not, never comes back. Memory: one segment at a time. A directory of the time before there
+    /// was a manifest gets one.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] and the like: nothing was changed, and the records visited so far must not be served.
+    /// [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like: nothing was changed, and the records visited so far must not be served.
     pub fn recover<E>(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -408,12 +430,23 @@ impl Journal {
     ) -> Result<(Journal, Lsn), RecoverError<E>> {
         options.check()?;
         let storage = options.storage;
-        disk.create_dir(&journal_dir())?;
-        disk.sync_dir(&DiskPath::root())?;
         let mut files = list(&*disk)?;
+        let manifest = Manifest::load(&disk, storage)?;
         let checkpoint = checkpoint::load(&*disk, storage)?;
         let covers = checkpoint.as_ref().map_or(Lsn::NONE, |c| c.covers);
+        let mut facts = manifest.as_ref().map(Manifest::facts);
+        if mutant(Mutant::JournalLossUnseen) {
+            facts = facts.map(|_| Facts::default());
+        }
+        match &facts {
+            Some(listed) => check_listed(&*disk, listed, &files, storage, checkpoint.as_ref())?,
+            None => check_unlisted(&*disk, &files, checkpoint.is_some())?,
+        }
+        disk.create_dir(&journal_dir())?;
+        disk.sync_dir(&DiskPath::root())?;
         let evidence = find_evidence(&*disk, &files, storage, covers)?;
+        let evidence = evidence.max(facts.as_ref().map_or(Lsn::NONE, |facts| facts.synced));
+        let listed_newest = facts.as_ref().map_or(0, |facts| facts.newest);
         if let Some(checkpoint) = checkpoint {
             visit(Recovered::Checkpoint(checkpoint)).map_err(RecoverError::Visitor)?;
         }
@@ -430,6 +463,7 @@ impl Journal {
             segment_bytes: options.segment_bytes.into(),
             slacks: Slacks::new(),
             fact_bytes: 0,
+            listed: facts.map(|facts| facts.segments),
         };
         for &generation in &files.segments {
             let file = disk.open(&segment_path(generation), Open::Read)?;
@@ -438,9 +472,14 @@ impl Journal {
         walk.finish()?;
         let last = walk.last;
         let newest = files.segments.iter().chain(&files.spares).max().copied().unwrap_or(0);
+        let newest = newest.max(listed_newest);
         put_away_empty(&*disk, &walk, &mut files)?;
         close_open(&*disk, &mut walk)?;
-        let journal = Journal::start(disk, options, walk, files, newest + 1)?;
+        let manifest = match manifest {
+            Some(manifest) => manifest,
+            None => adopt(&disk, &walk, newest)?,
+        };
+        let journal = Journal::start(disk, options, walk, files, manifest, newest + 1)?;
         Ok((journal, last))
     }
 
@@ -451,9 +490,12 @@ impl Journal {
         options: JournalOptions,
         walk: Walk,
         files: Files,
+        manifest: Manifest,
         generation: u64,
     ) -> Result<Journal, JournalError> {
-        let (spares, ready, reserved_bytes) = first_segment(&disk, &options, &files, generation, walk.last)?;
+        let manifest = Arc::new(manifest);
+        let (spares, ready, reserved_bytes) =
+            first_segment(&disk, &options, &files, &manifest, generation, walk.last)?;
         let readable = Arc::new(Readable::new(disk.clone(), options.storage));
         readable.add(ready.generation);
         walk.closed.iter().for_each(|s| readable.add(s.generation));
@@ -479,6 +521,7 @@ impl Journal {
             reserved_bytes,
             asked: None,
             readable,
+            manifest,
             scratch: Vec::new(),
             stats: Stats::default(),
             options,
@@ -486,6 +529,16 @@ impl Journal {
         journal.keep_reserve(0)?;
         Ok(journal)
     }
+}
+
+/// A directory of the time before there was a manifest gets one, which lists what has records.
+fn adopt(disk: &Arc<dyn Disk>, walk: &Walk, newest: u64) -> Result<Manifest, DiskError> {
+    if newest > 0 {
+        hit("journal.recover.adopt");
+    }
+    let segments = walk.closed.iter().map(|s| s.generation).collect();
+    let facts = Facts { synced: walk.last, covers: walk.covers, newest, segments };
+    Manifest::create(disk, walk.storage, facts)
 }
 
 /// Files of empty and cut-off segments become spares, by name at least: the highest generation ever used stays visible,
@@ -536,6 +589,7 @@ fn first_segment(
     disk: &Arc<dyn Disk>,
     options: &JournalOptions,
     files: &Files,
+    manifest: &Arc<Manifest>,
     generation: u64,
     floor: Lsn,
 ) -> Result<(Spares, Ready, u64), JournalError> {
@@ -546,7 +600,8 @@ fn first_segment(
     };
     let run = |source, file_bytes| {
         let (block_bytes, storage) = (options.block_bytes, options.storage);
-        let make = Make { generation, source, file_bytes, block_bytes, floor, storage };
+        let (manifest, spares) = (manifest.clone(), files.spares.clone());
+        let make = Make { generation, source, file_bytes, block_bytes, floor, storage, manifest, spares };
         make.run(&**disk, &mut || {})
     };
     let least = 4 * u64::from(options.block_bytes);

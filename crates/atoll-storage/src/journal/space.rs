@@ -168,7 +168,9 @@ impl Journal {
         }
         // It makes no segment, so nothing can overtake it.
         self.job = Some(u64::MAX);
-        let task = self.shorten().map_or_else(|| Task::Remove(self.spares.next_removal()), Task::Shorten);
+        let task = self
+            .shorten()
+            .map_or_else(|| Task::Remove(self.spares.next_removal(), self.manifest.clone()), Task::Shorten);
         Some(PrepareJob { disk: self.disk.clone(), task })
     }
 
@@ -242,6 +244,8 @@ impl Journal {
             block_bytes: self.options.block_bytes,
             floor: self.synced,
             storage: self.options.storage,
+            manifest: self.manifest.clone(),
+            spares: self.spares.generations(),
         }
     }
 
@@ -363,7 +367,10 @@ impl Journal {
             .closed
             .values()
             .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
-        if self.failure.is_some() || files <= live * self.options.sparse_percent / 100 + 2 * segment_bytes {
+        // What is kept for facts is not for copies: on a full disk a trim is what gives room.
+        if self.space() != Space::Plenty
+            || files <= live * self.options.sparse_percent / 100 + 2 * segment_bytes
+        {
             return None;
         }
         if let Some((generation, written)) = self.asked {

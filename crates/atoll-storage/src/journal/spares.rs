@@ -84,6 +84,12 @@ impl Spares {
         self.whole.len() + self.short.len()
     }
 
+    /// All files.
+    pub(crate) fn generations(&self) -> Vec<u64> {
+        let odd = self.odd.iter().chain(&self.shrinking).map(|(generation, _)| *generation);
+        self.whole.iter().chain(&self.short).copied().chain(odd).collect()
+    }
+
     /// Of all files.
     pub(crate) fn bytes(&self) -> u64 {
         let odd: u64 = self.odd.iter().chain(&self.shrinking).map(|(_, bytes)| bytes).sum();
