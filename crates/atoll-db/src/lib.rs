@@ -39,7 +39,7 @@ pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
 pub use replica::{Halt, HashAt};
-pub use store::{FjallStore, MemoryStore, Store, StoreError, StoreSnapshot};
+pub use store::{Bound, FjallStore, MemoryStore, Owner, OwnerError, Store, StoreError, StoreSnapshot};
 pub use transfer::{Fault, ReplicaRole, Rot, Shelf};
 pub use tx::{Checkpoint, Tx};
 pub use view::{Scan, View};

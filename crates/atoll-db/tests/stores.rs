@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_core::{NodeId, StorageId};
 use atoll_db::store::Change;
-use atoll_db::{Direction, FjallStore, KeyRange, MemoryStore, Store, StoreSnapshot};
+use atoll_db::{
+    Bound, Direction, FjallStore, KeyRange, MemoryStore, Owner, OwnerError, Store, StoreSnapshot,
+};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -184,4 +187,34 @@ fn fjall_mixes_large_commits_and_small_ones() {
     }
     let store = FjallStore::open(folder.path(), 1 << 20).unwrap();
     equal(&*store.snapshot(), &model, &KeyRange::all(), 3);
+}
+
+/// A store says whose it is, is nobody else's, and is adopted once if it does not say.
+#[test]
+fn a_store_belongs_to_one_owner() {
+    let owner = |node, storage| Owner {
+        cluster: "reef".to_owned(),
+        node: NodeId(node),
+        storage: StorageId(storage),
+        log: "db".to_owned(),
+    };
+    let open = |folder: &std::path::Path| FjallStore::open(folder, 1 << 20).unwrap();
+    let some = vec![(Bytes::from_static(b"key"), Some(Bytes::from_static(b"value")))];
+    let (mine, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    assert_eq!(open(mine.path()).bind(&owner(1, 7), false), Ok(Bound::New));
+    open(mine.path()).commit(some.clone()).unwrap();
+    assert_eq!(open(mine.path()).bind(&owner(1, 7), true), Ok(Bound::Same));
+    assert_eq!(open(mine.path()).bind(&owner(1, 7), false), Ok(Bound::Same));
+    // Another node's, and this node's with another directory.
+    for other in [owner(2, 7), owner(1, 8)] {
+        for was_bound in [false, true] {
+            let refused = open(mine.path()).bind(&other, was_bound);
+            assert!(matches!(refused, Err(OwnerError::Foreign { .. })), "{refused:?}");
+        }
+    }
+    open(old.path()).commit(some).unwrap();
+    let refused = open(old.path()).bind(&owner(1, 7), true);
+    assert!(matches!(refused, Err(OwnerError::Unbound { .. })), "{refused:?}");
+    assert_eq!(open(old.path()).bind(&owner(1, 7), false), Ok(Bound::Adopted));
+    assert_eq!(open(old.path()).bind(&owner(1, 7), true), Ok(Bound::Same));
 }

@@ -1,13 +1,14 @@
 //! The database of a node: a named log, a store in the data directory, and the doors that serve its applications.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{BoxFuture, Completer, Ticket, ticket};
 use atoll_db::{
-    Application, Applications, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError, Shelf,
-    Slot, Store, StoreError, Threads,
+    Application, Applications, Bound, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError,
+    Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
 };
 use tokio::sync::watch;
 
@@ -20,6 +21,8 @@ use crate::start::StartError;
 pub const LOG: &str = "db";
 /// Its folder in the data directory.
 const FOLDER: &str = "database";
+/// Beside it: for whom that folder has said whose it is.
+const BOUND: &str = "database.owner";
 /// How often it is looked what is to be told of the database.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How long a stopping node waits until what is applied is committed; a later start replays the rest.
@@ -122,13 +125,49 @@ fn wall_clock_ms() -> u64 {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn open_store(state: &DatabaseState, data: &Path) -> Result<Box<dyn Store>, StoreError> {
+fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<dyn Store>, OwnerError> {
     Ok(match state {
         DatabaseState::OnDisk { cache_bytes } => {
-            Box::new(FjallStore::open(&data.join(FOLDER), *cache_bytes)?)
+            let mut store = FjallStore::open(&data.join(FOLDER), *cache_bytes)?;
+            bind(&mut store, data, owner)?;
+            Box::new(store)
         }
         DatabaseState::InMemory => Box::new(MemoryStore::new()),
     })
+}
+
+/// Makes the store this node's, or finds that it is. The note beside the folder says that the store of this owner has told whose it is:
+/// from then on one that does not tell is another, or an older copy of the folder.
+fn bind(store: &mut FjallStore, data: &Path, owner: &Owner) -> Result<(), OwnerError> {
+    let failed =
+        |error: std::io::Error| StoreError { doing: "was bound to its node", reason: error.to_string() };
+    let (note, text) = (data.join(BOUND), format!("{owner}\n"));
+    let was_bound = match std::fs::read(&note) {
+        Ok(noted) => noted == text.as_bytes(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(failed(error).into()),
+    };
+    match store.bind(owner, was_bound)? {
+        Bound::Same => {}
+        Bound::New if was_bound => {
+            tracing::warn!(
+                "the folder `{FOLDER}` is empty or gone: the state comes from the log and the peers"
+            );
+        }
+        Bound::New => {}
+        Bound::Adopted => {
+            tracing::info!("the folder `{FOLDER}` did not say whose it is: it is this node's now")
+        }
+    }
+    if !was_bound {
+        let aside = data.join(format!("{BOUND}.new"));
+        let mut file = std::fs::File::create(&aside).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&aside, &note).map_err(failed)?;
+        std::fs::File::open(data).and_then(|folder| folder.sync_all()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn options(config: &NodeConfig) -> atoll_db::Options {
@@ -152,11 +191,17 @@ pub(crate) fn open(
     for door in doors {
         door.add(&mut apps);
     }
+    let owner = Owner {
+        cluster: config.cluster.clone(),
+        node: config.node,
+        storage: parts.identity().storage,
+        log: LOG.to_owned(),
+    };
     let log = parts.logs.open(LOG).expect("a name that logs may have");
     let ground = Ground {
         env: parts.env.clone(),
         log,
-        store: open_store(&config.database, &config.data)?,
+        store: open_store(&config.database, &config.data, &owner)?,
         clock: Arc::new(wall_clock_ms),
         cluster: Some(Cluster {
             directory: Arc::new(parts.members.clone()),
@@ -166,6 +211,8 @@ pub(crate) fn open(
         options: options(config),
     };
     let database = Database::open(apps, ground)?;
+    // Files that were lost or put back while the node was down are found soon, and not when the next scrub is due.
+    database.scrub();
     parts.database.set(database.clone());
     Ok(database)
 }

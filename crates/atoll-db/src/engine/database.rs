@@ -15,7 +15,7 @@ use super::{Engine, Health, Options};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
 use crate::replica::{Halt, HashAt, Replica};
-use crate::store::{Store, StoreError};
+use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Patrol, Shelf, Source};
 
 /// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back.
@@ -78,6 +78,9 @@ pub enum OpenError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store is another's.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// The system gives no thread.
     #[error("starting threads: {0}")]
     Threads(#[from] std::io::Error),

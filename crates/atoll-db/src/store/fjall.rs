@@ -9,6 +9,7 @@ use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
 use super::leftovers::Leftovers;
+use super::owner::{Bound, Owner, OwnerError};
 use super::{Change, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
 
@@ -17,6 +18,8 @@ const TREE: &str = "state-";
 /// The tree that says which one is read.
 const CHOICE: &str = "choice";
 const CHOSEN: &str = "state";
+/// In the same tree: whose the store is.
+const OWNER: &str = "owner";
 /// Memory for writes that are in no file yet. Twice this may be in use while one is written out.
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// What its own log may take on disk before memory is written out; fjall takes no less.
@@ -91,6 +94,31 @@ impl FjallStore {
         let leftovers = Leftovers::of(path)
             .map_err(|error| StoreError { doing: "was opened", reason: error.to_string() })?;
         Ok(FjallStore { db, choice, number, tree, second: None, _leftovers: leftovers })
+    }
+}
+
+impl FjallStore {
+    /// Makes it this owner's, if it is nobody's; durable on return. `was_bound`: the owner had a store that said so.
+    ///
+    /// # Errors
+    /// It is another's, or cannot be read. Nothing was changed.
+    pub fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
+        let opening = failed("was opened");
+        let mine = owner.to_string();
+        if let Some(found) = self.choice.get(OWNER).map_err(&opening)? {
+            if found[..] == *mine.as_bytes() {
+                return Ok(Bound::Same);
+            }
+            let found = String::from_utf8_lossy(&found).into_owned();
+            return Err(OwnerError::Foreign { found, expected: owner.clone() });
+        }
+        let is_empty = self.number == 0 && self.tree.is_empty().map_err(&opening)?;
+        if was_bound && !is_empty {
+            return Err(OwnerError::Unbound { expected: owner.clone() });
+        }
+        self.choice.insert(OWNER, mine.as_bytes()).map_err(&opening)?;
+        self.persist()?;
+        Ok(if is_empty { Bound::New } else { Bound::Adopted })
     }
 }
 

@@ -7,6 +7,7 @@
 mod fjall;
 mod leftovers;
 mod memory;
+mod owner;
 mod points;
 mod versions;
 
@@ -19,6 +20,7 @@ use crate::key_range::{Direction, KeyRange};
 
 pub use fjall::FjallStore;
 pub use memory::MemoryStore;
+pub use owner::{Bound, Owner, OwnerError};
 pub(crate) use points::Points;
 pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 
