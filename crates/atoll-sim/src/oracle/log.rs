@@ -2,7 +2,8 @@
 //! answer with what was known before its request was made is a complete check.
 //!
 //! VL3 (content of a position never changes), VL4 (acknowledged at one position, read there ever after), VL5 (real-time
-//! order of appends and tails), X15 (a lane's appends keep their order), N1, N8 for a single Loglet.
+//! order of appends and tails), X15 (a lane's appends keep their order), N1, N8 for a single Loglet. An append that was
+//! answered with "not appended", each time that it was asked for, is never in the log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,17 @@ struct Op {
     floor: u64,
     acked: Option<u64>,
     seen: Vec<u64>,
+    /// How often it was handed in.
+    attempts: u32,
+    /// How many of these attempts were answered with "not appended, and never will be".
+    refused: u32,
+}
+
+impl Op {
+    /// Every attempt was answered with "not appended": the operation is nowhere, and never will be.
+    fn did_not_happen(&self) -> bool {
+        self.attempts > 0 && self.attempts == self.refused
+    }
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +45,7 @@ struct Log {
     floor: u64,
     trim_asked: u64,
     acks: u64,
+    refusals: u64,
     reads: u64,
     tails: u64,
 }
@@ -86,7 +99,30 @@ impl LogOracle {
         let mut state = self.state();
         let log = state.logs.entry(log.to_owned()).or_default();
         let floor = log.floor;
-        log.ops.entry(op).or_insert_with(|| Op { digest: digest(payload), floor, ..Op::default() });
+        let op = log.ops.entry(op).or_insert_with(|| Op { digest: digest(payload), floor, ..Op::default() });
+        op.attempts += 1;
+    }
+
+    /// An attempt was answered with "not appended, and never will be".
+    pub fn append_refused(&self, log: &str, op: OpId) {
+        let state = &mut *self.state();
+        let l = state.logs.entry(log.to_owned()).or_default();
+        l.refusals += 1;
+        let Some(o) = l.ops.get_mut(&op) else {
+            return state.verdict.fail(format!("HARNESS: {op:?} refused and never asked for"));
+        };
+        o.refused += 1;
+        if o.did_not_happen() && !o.seen.is_empty() {
+            let places = o.seen.clone();
+            state.verdict.fail(format!(
+                "T7 false refusal: {log}: {op:?} is at {places:?}, not appended by every answer"
+            ));
+        }
+    }
+
+    /// How many attempts were answered with "not appended".
+    pub fn refused(&self, log: &str) -> u64 {
+        self.state().logs.get(log).map_or(0, |l| l.refusals)
     }
 
     /// An append was acknowledged.
@@ -219,6 +255,10 @@ impl Log {
         if !o.seen.contains(&at) {
             o.seen.push(at);
         }
+        if o.did_not_happen() {
+            verdict
+                .fail(format!("T7 false refusal: {name}: {op:?} is at {at}, not appended by every answer"));
+        }
         if o.seen.len() > 1 && o.acked.is_some() {
             let places = o.seen.clone();
             verdict.fail(format!("VL4 doubled: {name}: {op:?} was acknowledged and is at {places:?}"));
@@ -255,6 +295,10 @@ mod tests {
                 o.read("a", 0, op(1), b"x");
                 o.read("a", 2, op(4), b"x");
                 o.whole("a", 0, 3, &[(0, op(1)), (1, op(2)), (2, op(4))].into());
+                // Refused once, and handed in again.
+                o.append_refused("a", op(5));
+                o.append_begins("a", op(5), b"x");
+                o.append_done("a", op(5), 3);
             }),
             ""
         );
@@ -308,6 +352,20 @@ mod tests {
         assert!(failure_of(|o| o.read("a", 1, op(30), b"x")).contains("invented"));
         assert!(failure_of(|o| o.read("a", 1, op(1), b"y")).contains("changed"));
         assert!(failure_of(|o| o.trimmed("a", 1)).contains("trimmed too far"));
+        assert!(
+            failure_of(|o| {
+                o.append_refused("a", op(1));
+                o.read("a", 1, op(1), b"x");
+            })
+            .contains("false refusal")
+        );
+        assert!(
+            failure_of(|o| {
+                o.read("a", 1, op(1), b"x");
+                o.append_refused("a", op(1));
+            })
+            .contains("false refusal")
+        );
         assert!(
             failure_of(|o| {
                 o.append_done("a", op(1), 0);

@@ -17,7 +17,7 @@ use crate::scenario::node::Nodes;
 use crate::scenario::parts::{Handles, Parts};
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
-use crate::workload::{late, log, native};
+use crate::workload::{again, late, log, native};
 use crate::world::fault::Fault;
 use crate::world::{Weather, World};
 
@@ -27,6 +27,15 @@ pub const LATE: Scenario = Scenario {
     about: "directed: nodes are stopped with an append, its client moves on, the log moves on, the node continues",
     run: run_late,
     marks: &[&["sim.went_on_late", "sim.fault.pause"]],
+    full: false,
+};
+
+/// Clients that hand records in again, with limits so low that a short run passes them.
+pub const RETRIES: Scenario = Scenario {
+    name: "vlog-retries",
+    about: "directed: records are handed in again at the same door while they are pending, and late; few are remembered",
+    run: run_retries,
+    marks: &[&["sim.retried_at_the_same_door", "sim.first_attempt_came_late", "intake.forgotten"]],
     full: false,
 };
 
@@ -63,7 +72,7 @@ fn few_faults(rng: &mut Rng) -> Faults {
 
 fn run_late(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6c61_7465);
-    on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], |stage, name| {
+    on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], Limits::USUAL, |stage, name| {
         for _ in 0..2 {
             stage.spawn("leaver", late::leaver(stage.clone(), name.clone(), Duration::from_millis(80)));
         }
@@ -72,19 +81,67 @@ fn run_late(seed: u64, out: TraceOut) -> Outcome {
 
 fn run_sleepers(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x736c_6570);
-    on_nodes(rng.fork(), out, 4 + rng.below(2) as usize, |stage, name| {
+    on_nodes(rng.fork(), out, 4 + rng.below(2) as usize, Limits::USUAL, |stage, name| {
         stage.spawn("sleeper", late::sleeper(stage.clone(), name, Duration::from_millis(500)));
     })
+}
+
+fn run_retries(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_7472);
+    let limits = Limits {
+        dedupe_spans: [4, 16, 64, 512 * 1024][rng.below(4) as usize],
+        batches_in_flight: [1, 8][rng.below(2) as usize],
+        window_bytes: [10_000, 1 << 20][rng.below(2) as usize],
+        kind: ["native", "native", "local"][rng.below(3) as usize],
+    };
+    on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], limits, move |stage, name| {
+        let think = Duration::from_millis(40);
+        for _ in 0..2 {
+            stage.spawn("impatient", again::impatient(stage.clone(), name.clone(), think));
+        }
+        let crowd = 3 * limits.dedupe_spans.min(64) as u64;
+        stage.spawn("belated", again::belated(stage.clone(), name, crowd, think * 4));
+    })
+}
+
+/// What a run passes that is small enough.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Spans of operations that an orderer remembers.
+    dedupe_spans: usize,
+    /// Batches that a lane has in flight.
+    batches_in_flight: usize,
+    /// Bytes in flight at an orderer, and in a lane.
+    window_bytes: usize,
+    /// What the first segment is.
+    kind: &'static str,
+}
+
+impl Limits {
+    /// As shipped.
+    const USUAL: Limits =
+        Limits { dedupe_spans: 512 * 1024, batches_in_flight: 8, window_bytes: 64 << 20, kind: "native" };
+
+    fn set(self, options: &mut Options) {
+        options.sequencer.dedupe_spans = self.dedupe_spans;
+        options.local_store.dedupe_spans = self.dedupe_spans;
+        options.log.max_inflight_batches = self.batches_in_flight;
+        options.sequencer.window_bytes = self.window_bytes as u64;
+        options.local_store.window_bytes = self.window_bytes;
+        options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);
+    }
 }
 
 fn on_nodes(
     mut rng: Rng,
     out: TraceOut,
     hosts: usize,
-    people: fn(&Stage<crate::scenario::node::NodeHandles>, String),
+    limits: Limits,
+    people: impl Fn(&Stage<crate::scenario::node::NodeHandles>, String) + Send + 'static,
 ) -> Outcome {
     let weather = weather(&mut rng);
     let mut options = Options::default();
+    limits.set(&mut options);
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
     let assembly = Nodes { members: hosts, founders: 3, options, programs: Default::default(), starts: 0 };
@@ -94,7 +151,7 @@ fn on_nodes(
         let stage = stage.clone();
         stage.clone().spawn("people", async move {
             let name = "log0".to_owned();
-            log::create(&stage, &name).await;
+            log::create_kind(&stage, &name, limits.kind).await;
             let think = Duration::from_millis(20);
             stage.spawn("appender", log::appender(stage.clone(), name.clone(), think));
             stage.spawn("reader", log::reader(stage.clone(), name.clone(), think));

@@ -73,6 +73,7 @@ pub fn all() -> Vec<Scenario> {
         seals::NATIVE,
         seals::VIRTUALLOG,
         directed::LATE,
+        directed::RETRIES,
         directed::SLEEPERS,
         directed::RULE_K,
         lasting::LASTING,

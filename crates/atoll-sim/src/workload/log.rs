@@ -83,13 +83,21 @@ pub async fn round(
         let record = LogRecord { op: p.op, floor, payload: p.payload.clone() };
         match log.submit(vec![record]) {
             Ok(ticket) => tickets.push(ticket),
-            Err(_) => break,
+            Err(_) => {
+                stage.oracles.log.append_refused(name, p.op);
+                break;
+            }
         }
     }
     let asked = std::mem::take(pending);
     let mut answers = Vec::new();
     for ticket in tickets {
         answers.push(stage.cluster.ask(&life, ticket).await.and_then(Result::ok));
+    }
+    for (p, answer) in asked.iter().zip(&answers) {
+        if let Some(Err(LogAppendError::NotAppended(_))) = answer {
+            stage.oracles.log.append_refused(name, p.op);
+        }
     }
     let settled_upto = answers.iter().rposition(|a| matches!(a, Some(Ok(_)))).map_or(0, |i| i + 1);
     let mut answers = answers.into_iter();
@@ -287,10 +295,16 @@ fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
 
 /// Makes the log if nobody has yet.
 pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
+    create_kind(stage, name, "native").await;
+}
+
+/// The same, with a first Loglet of this kind.
+pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
+    let spec = LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() };
     loop {
         if let Some(life) = live(stage, stage.below(64) as usize)
             && let Some(log) = life.handles.log(name)
-            && matches!(stage.cluster.ask(&life, log.create(LogletSpec::default())).await, Some(Ok(Ok(_))))
+            && matches!(stage.cluster.ask(&life, log.create(spec.clone())).await, Some(Ok(Ok(_))))
         {
             return;
         }

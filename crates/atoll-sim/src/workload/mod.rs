@@ -1,5 +1,6 @@
 //! What clients and operators do: procedures outside of the nodes, which report to the oracles what they asked and got.
 
+pub mod again;
 pub mod database;
 pub mod late;
 pub mod log;

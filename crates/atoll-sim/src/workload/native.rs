@@ -162,13 +162,28 @@ async fn settle(
             done(&placement);
             true
         }
+        // "Forgotten" speaks of this attempt only, and there was none before it.
+        Some(Ok(Err(AppendError::NotAppended(_) | AppendError::Forgotten))) => {
+            for e in &entries {
+                stage.oracles.log.append_refused(&island.name, e.op);
+            }
+            false
+        }
         None | Some(Ok(Err(AppendError::Unknown(_)))) if stage.below(2) == 0 => {
             if let Some(life) = live(stage, stage.below(64) as usize)
                 && let Some(loglet) = open(&life, island)
-                && let Some(Ok(Ok(placement))) =
-                    stage.cluster.ask(&life, loglet.append(Batch::of(entries.clone()))).await
             {
-                done(&placement);
+                for e in &entries {
+                    stage.oracles.log.append_begins(&island.name, e.op, &e.payload);
+                }
+                let again = loglet.append(Batch::of(entries.clone()));
+                match stage.cluster.ask(&life, again).await {
+                    Some(Ok(Ok(placement))) => done(&placement),
+                    Some(Ok(Err(AppendError::NotAppended(_)))) => {
+                        entries.iter().for_each(|e| stage.oracles.log.append_refused(&island.name, e.op));
+                    }
+                    _ => {}
+                }
             }
             false
         }
