@@ -54,6 +54,8 @@ pub mod since {
     pub const WHOLE_HEARTBEATS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
+    /// An append says below which offset its records are not: the last field of the messages to orderers.
+    pub const NOT_BELOW: Level = Level(2);
 }
 
 crate::record! {

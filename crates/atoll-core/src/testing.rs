@@ -17,6 +17,7 @@ pub enum Mutant {
     X1,
     X16,
     JournalLossUnseen,
+    X16Floor,
     NativeT1,
     NativeT2,
     NativeT3,
@@ -44,6 +45,7 @@ pub enum Mutant {
     VlogV4,
     VlogV7,
     VlogV14,
+    VlogV22,
     VlogInstallWithoutSeal,
     VlogRevivedLoglet,
     /// A chain may name a page that is not durable yet.
@@ -76,10 +78,11 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 57] = [
+    pub const ALL: [Mutant; 59] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
+        Mutant::X16Floor,
         Mutant::NativeT1,
         Mutant::NativeT2,
         Mutant::NativeT3,
@@ -107,6 +110,7 @@ impl Mutant {
         Mutant::VlogV4,
         Mutant::VlogV7,
         Mutant::VlogV14,
+        Mutant::VlogV22,
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
         Mutant::VlogPageTooLate,

@@ -170,10 +170,11 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     /// window is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
-    /// Like [`Loglet::append`], after [`AppendError::Forgotten`]: the caller has looked for these entries from their floor to a
-    /// tail that was checked afterwards, and they were not there. A Loglet that remembers clients appends them unless it
-    /// remembers an attempt that is in flight or recent (then: where that one went).
-    fn append_scanned(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+    /// Like [`Loglet::append`], by a caller who knows that none of these entries is below `not_below`: a tail of that much was known
+    /// before the first attempt, or the caller has looked for them up to there. A Loglet that has forgotten operations at and above
+    /// that offset answers [`AppendError::Forgotten`]: look further up to a tail that is checked afterwards.
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        let _ = not_below;
         self.append(batch)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::NodeId;
-use atoll_core::testing::hit;
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_log::{Batch, Offset, OpId};
 
 use crate::dedupe::{Dedupe, Known};
@@ -44,9 +44,9 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Remembers at most `dedupe_spans` spans of operations, and 1024 handles.
-    pub fn new(dedupe_spans: usize) -> Self {
-        Intake { dedupe: Dedupe::new(dedupe_spans), lanes: BTreeMap::new(), uses: 0 }
+    /// Remembers at most `dedupe_spans` spans of operations, and 1024 handles. What lies below `forgotten_end` is not remembered.
+    pub fn new(dedupe_spans: usize, forgotten_end: Offset) -> Self {
+        Intake { dedupe: Dedupe::new(dedupe_spans, forgotten_end), lanes: BTreeMap::new(), uses: 0 }
     }
 
     /// True if this is the next append of its handle (L8). Marked only by [`Intake::took`].
@@ -72,87 +72,134 @@ impl Intake {
         self.lanes.insert(key, lane);
     }
 
-    /// Finds the entries of a batch that are there already, and gives the others consecutive offsets from `next` on.
-    pub fn place(&mut self, batch: &Batch, next: Offset) -> Result<Vec<Part>, Forgotten> {
-        let known = self.look_up(batch)?;
-        let mut parts = Vec::with_capacity(known.len());
-        let (mut next, mut at) = (next, 0);
-        for (known, count) in known {
-            let upto = at + count as usize;
-            parts.push(match known {
-                Known::At(first) => Part { first, count, new: None },
-                _ => {
-                    let whole = count as usize == batch.len();
-                    let entries = if whole { batch.clone() } else { batch.slice(at, upto) };
-                    let first = next;
-                    self.note(&entries, first);
-                    next = first.plus(count.into());
-                    Part { first, count, new: Some(entries) }
-                }
-            });
-            at = upto;
+    /// Finds the entries of a batch that are there already, and gives the others consecutive offsets from `next` on. An operation
+    /// that stands in the batch twice gets one place (V22). None of them is below `not_below`. All or nothing.
+    pub fn place(&mut self, batch: &Batch, next: Offset, not_below: Offset) -> Result<Vec<Part>, Forgotten> {
+        // All are looked at before one is noted.
+        let mut forgotten = false;
+        for_spans(batch, |op, n| forgotten |= self.is_forgotten(op, n, not_below));
+        if forgotten {
+            hit("intake.forgotten");
+            return Err(Forgotten);
         }
-        Ok(parts)
+        let (mut runs, mut next) = (Vec::with_capacity(1), next);
+        let mut unnoted = Vec::new();
+        for_spans(batch, |op, n| {
+            self.look_through(op, n, not_below, |dedupe, op, known, n| {
+                let Known::At(first) = known else {
+                    // Noted before the next look, which may be for the same operation.
+                    match mutant(Mutant::VlogV22) {
+                        true => unnoted.push((op, next, n)),
+                        false => dedupe.note(op, next, n),
+                    }
+                    Run::push(&mut runs, next, n, true);
+                    next = next.plus(n.into());
+                    return;
+                };
+                Run::push(&mut runs, first, n, false);
+            });
+        });
+        for (op, first, n) in unnoted {
+            self.dedupe.note(op, first, n);
+        }
+        Ok(Run::cut(&runs, batch))
+    }
+
+    fn is_forgotten(&mut self, op: OpId, count: u32, not_below: Offset) -> bool {
+        let mut forgotten = false;
+        self.look_through(op, count, not_below, |_, _, known, _| forgotten |= known == Known::Forgotten);
+        forgotten
+    }
+
+    /// Calls `f(dedupe, first operation, what is known of it, of how many)` for every part of a span.
+    fn look_through(
+        &mut self,
+        mut op: OpId,
+        mut left: u32,
+        not_below: Offset,
+        mut f: impl FnMut(&mut Dedupe, OpId, Known, u32),
+    ) {
+        while left > 0 {
+            let (known, n) = self.dedupe.look(op, left, not_below);
+            f(&mut self.dedupe, op, known, n);
+            left -= n;
+            op.seq = op.seq.saturating_add(n.into());
+        }
     }
 
     /// Remembers that these entries are at these offsets.
     pub fn note(&mut self, batch: &Batch, first: Offset) {
-        for_spans(batch, |op, i, n| self.dedupe.note(op, first.plus(i), n));
+        let mut at = first;
+        for_spans(batch, |op, n| {
+            self.dedupe.note(op, at, n);
+            at = at.plus(n.into());
+        });
+    }
+
+    /// Operations below this offset may be unknown.
+    pub fn forgot(&mut self, below: Offset) {
+        self.dedupe.forgot(below);
     }
 
     /// Keeps to the bound; what lies at or above `settled` is in flight and stays.
     pub fn forget_below(&mut self, settled: Offset) {
         self.dedupe.forget_below(settled);
     }
+}
 
-    /// What is known of the entries: neighbours of one kind in one item.
-    fn look_up(&mut self, batch: &Batch) -> Result<Vec<(Known, u32)>, Forgotten> {
-        let mut found: Vec<(Known, u32)> = Vec::with_capacity(1);
-        let mut forgotten = false;
-        let dedupe = &mut self.dedupe;
-        for_spans(batch, |op, _, n| {
-            let (mut op, mut left) = (op, n);
-            while left > 0 && !forgotten {
-                let (known, n) = dedupe.look(op, left);
-                forgotten |= known == Known::Forgotten;
-                match (found.last_mut(), known) {
-                    (Some((Known::New, count)), Known::New) => *count += n,
-                    (Some((Known::At(first), count)), Known::At(at)) if first.plus((*count).into()) == at => {
-                        *count += n;
-                    }
-                    _ => found.push((known, n)),
-                }
-                left -= n;
-                op.seq = op.seq.saturating_add(n.into());
+/// Neighbours of a batch with consecutive offsets, all of them new or none.
+#[derive(Debug)]
+struct Run {
+    first: Offset,
+    count: u32,
+    new: bool,
+}
+
+impl Run {
+    /// Adds `count` entries at `first` and the offsets behind it.
+    fn push(runs: &mut Vec<Run>, first: Offset, count: u32, new: bool) {
+        match runs.last_mut() {
+            Some(last) if last.new == new && last.first.plus(last.count.into()) == first => {
+                last.count += count
             }
-        });
-        if forgotten {
-            hit("intake.forgotten");
-            return Err(Forgotten);
+            _ => runs.push(Run { first, count, new }),
         }
-        Ok(found)
+    }
+
+    /// The parts of the batch that the runs are.
+    fn cut(runs: &[Run], batch: &Batch) -> Vec<Part> {
+        let mut at = 0;
+        let part = |run: &Run| {
+            let (begin, end) = (at, at + run.count as usize);
+            at = end;
+            let whole = run.count as usize == batch.len();
+            let entries = || if whole { batch.clone() } else { batch.slice(begin, end) };
+            let new = run.new.then(entries);
+            Part { first: run.first, count: run.count, new }
+        };
+        runs.iter().map(part).collect()
     }
 }
 
-/// Calls `f(first operation, index, count)` for every stretch of consecutive numbers of one client.
-fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u64, u32)) {
-    let mut span: Option<(OpId, u64, u32)> = None;
-    for (i, op) in batch.ops().enumerate() {
+/// Calls `f(first operation, count)` for every stretch of consecutive numbers of one client, in order.
+fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u32)) {
+    let mut span: Option<(OpId, u32)> = None;
+    for op in batch.ops() {
         match &mut span {
-            Some((first, _, n))
+            Some((first, n))
                 if first.client == op.client && first.seq.checked_add(u64::from(*n)) == Some(op.seq) =>
             {
                 *n += 1;
             }
             _ => {
-                if let Some((first, at, n)) = span.replace((op, i as u64, 1)) {
-                    f(first, at, n);
+                if let Some((first, n)) = span.replace((op, 1)) {
+                    f(first, n);
                 }
             }
         }
     }
-    if let Some((first, at, n)) = span {
-        f(first, at, n);
+    if let Some((first, n)) = span {
+        f(first, n);
     }
 }
 
@@ -172,22 +219,45 @@ mod tests {
 
     #[test]
     fn old_and_new_entries_of_one_batch_are_told_apart() {
-        let mut intake = Intake::new(100);
+        let mut intake = Intake::new(100, Offset::ZERO);
         let all = |parts: Vec<Part>| -> Vec<(u64, u32, bool)> {
             parts.into_iter().map(|p| (p.first.0, p.count, p.new.is_some())).collect()
         };
         let first = batch(&[(1, 1), (1, 2), (2, 1), (1, 3)]);
-        assert_eq!(all(intake.place(&first, Offset(10)).unwrap()), [(10, 4, true)]);
+        assert_eq!(all(intake.place(&first, Offset(10), Offset(0)).unwrap()), [(10, 4, true)]);
         let second = batch(&[(2, 2), (1, 2), (2, 1), (1, 4), (1, 5)]);
         assert_eq!(
-            all(intake.place(&second, Offset(14)).unwrap()),
+            all(intake.place(&second, Offset(14), Offset(0)).unwrap()),
             [(14, 1, true), (11, 2, false), (15, 2, true)]
         );
     }
 
     #[test]
+    fn an_operation_twice_in_one_batch_gets_one_place() {
+        let mut intake = Intake::new(100, Offset::ZERO);
+        let twice = batch(&[(1, 1), (1, 2), (2, 9), (1, 1), (1, 2), (1, 3), (2, 9)]);
+        let parts = intake.place(&twice, Offset(10), Offset(0)).unwrap();
+        let all: Vec<_> =
+            parts.iter().map(|p| (p.first.0, p.count, p.new.as_ref().map(Batch::len))).collect();
+        assert_eq!(all, [(10, 3, Some(3)), (10, 2, None), (13, 1, Some(1)), (12, 1, None)]);
+        let nameless = batch(&[(0, 1), (0, 1)]);
+        let parts = intake.place(&nameless, Offset(14), Offset(0)).unwrap();
+        assert_eq!(parts.iter().map(|p| p.count).sum::<u32>(), 2, "records of client 0 are not told apart");
+        assert!(parts.iter().all(|p| p.new.is_some()));
+    }
+
+    #[test]
+    fn nothing_of_a_batch_is_noted_if_something_has_to_be_looked_for() {
+        let mut intake = Intake::new(100, Offset(5));
+        let mixed = batch(&[(1, 1), (2, 1)]);
+        assert_eq!(intake.place(&mixed, Offset(10), Offset(4)), Err(Forgotten));
+        let parts = intake.place(&mixed, Offset(20), Offset(5)).unwrap();
+        assert_eq!((parts.len(), parts[0].first, parts[0].count), (1, Offset(20), 2));
+    }
+
+    #[test]
     fn a_lane_takes_no_gap_and_no_past() {
-        let mut intake = Intake::new(100);
+        let mut intake = Intake::new(100, Offset::ZERO);
         let node = NodeId(1);
         let place = |epoch, number| LanePlace { lane: 5, epoch, number };
         assert!(!intake.in_order(node, place(0, 1)), "an unknown lane begins at 0");

@@ -292,6 +292,7 @@ fn append(number: u64, seq: u64, texts: &[&str]) -> Append {
         config: config(),
         life: LIFE,
         place: LanePlace { lane: 1, epoch: 0, number },
+        not_below: NotBelow::default(),
         batch: batch(1, seq, texts).bytes().clone(),
     }
 }

@@ -18,6 +18,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::NativeT9 => vec!["crashes", "disks"],
         M::X16 => vec!["vlog-late"],
         M::VlogPageTooLate => vec!["vlog-long"],
+        M::X16Floor | M::VlogV22 => vec!["vlog-retries"],
         M::X1 => vec!["crashes", "registers", "native"],
         M::VlogV1
         | M::VlogV2

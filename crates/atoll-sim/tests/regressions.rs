@@ -50,6 +50,12 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         878,
         "no write of a client was done before its 33rd, which was taken for one of a client that is forgotten",
     ),
+    ("vlog-retries", 8, "a record and its retry, in one batch, got two positions (V22)"),
+    (
+        "vlog-retries",
+        5,
+        "the floor of a client was forgotten with its last span, and a first attempt that came late was taken for new (X16)",
+    ),
     ("registers", 66, "the disk of the only acceptor stayed so slow that the run never became full"),
 ];
 

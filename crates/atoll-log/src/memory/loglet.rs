@@ -193,8 +193,8 @@ impl MemoryLoglet {
     }
 
     /// Writes what is not written yet; the offsets.
-    fn write(&self, batch: &Batch, scanned: bool) -> Result<Vec<u64>, AppendError> {
-        let forget = !scanned && self.at.chance(|f| f.append_forgotten);
+    fn write(&self, batch: &Batch, not_below: Offset) -> Result<Vec<u64>, AppendError> {
+        let forget = self.at.chance(|f| f.append_forgotten);
         let mut s = lock(&self.at.servers.state);
         if s.tombstones.contains(&self.id) {
             return Err(AppendError::Sealed);
@@ -204,7 +204,7 @@ impl MemoryLoglet {
             return Err(AppendError::Sealed);
         }
         // Only what is settled is ever forgotten.
-        let old = |op: OpId| log.places.get(&op).is_some_and(|p| *p < log.committed);
+        let old = |op: OpId| log.places.get(&op).is_some_and(|p| (not_below.0..log.committed).contains(p));
         if forget && batch.ops().any(|op| op.client.0 != 0 && old(op)) {
             return Err(AppendError::Forgotten);
         }
@@ -243,7 +243,7 @@ impl MemoryLoglet {
         }
     }
 
-    fn start(&self, batch: Batch, scanned: bool) -> Ticket<Result<Placement, AppendError>> {
+    fn start(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
         let me = MemoryLoglet {
             at: self.at.clone(),
             id: self.id,
@@ -266,7 +266,7 @@ impl MemoryLoglet {
             order.in_flight += 1;
         }
         self.at.env.launch("memory.append", async move {
-            let got = me.append_at(due, batch, scanned).await;
+            let got = me.append_at(due, batch, not_below).await;
             let mut order = lock(&me.order);
             order.in_flight -= 1;
             order.broken |= me.keeps_order && got.is_err();
@@ -280,7 +280,7 @@ impl MemoryLoglet {
         Err(e)
     }
 
-    async fn append_at(&self, due: Tick, batch: Batch, scanned: bool) -> Result<Placement, AppendError> {
+    async fn append_at(&self, due: Tick, batch: Batch, not_below: Offset) -> Result<Placement, AppendError> {
         self.at.env.sleep_until(due).await;
         if lock(&self.order).broken {
             self.at.step().await;
@@ -305,7 +305,7 @@ impl MemoryLoglet {
             self.at.step().await;
             return refused;
         }
-        let offsets = match self.write(&batch, scanned) {
+        let offsets = match self.write(&batch, not_below) {
             Ok(offsets) => offsets,
             Err(e) => {
                 let refused = self.fails(e);
@@ -338,11 +338,11 @@ fn runs(offsets: &[u64]) -> Vec<(Offset, u32)> {
 
 impl Loglet for MemoryLoglet {
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
-        self.start(batch, false)
+        self.start(batch, Offset::ZERO)
     }
 
-    fn append_scanned(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
-        self.start(batch, true)
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        self.start(batch, not_below)
     }
 
     fn keeps_order(&self) -> bool {

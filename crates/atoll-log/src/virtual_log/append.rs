@@ -126,6 +126,11 @@ impl Item {
         }
     }
 
+    /// No copy of it is below this. None of a record of client 0: nobody asks where it is.
+    pub(super) fn not_anywhere_below(&self) -> Option<LogPos> {
+        self.since.filter(|_| self.op.client.0 != 0)
+    }
+
     /// True if the log must be looked through up to `end` before it is sent to a segment that starts there: another attempt
     /// may have put it below, and that segment's Loglet knows nothing of it. Records of client 0 are never looked for.
     pub(super) fn may_be_below(&self, end: LogPos) -> bool {

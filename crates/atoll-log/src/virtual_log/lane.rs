@@ -274,22 +274,22 @@ impl Run {
         // then this append is not in it.
         let floor = self.me.known().tail.max(target.segment.position_of(target.loglet.known_tail()));
         while self.flights.len() < room {
-            let scanned = self.scanned > 0;
             let items = self.cut();
             if items.is_empty() {
                 return;
             }
             let mut batch = BatchBuilder::new();
             let mut flight = Vec::with_capacity(items.len());
+            let mut not_below = floor;
             for mut item in items {
                 item.sent(floor);
+                not_below = not_below.min(item.not_anywhere_below().unwrap_or(not_below));
                 batch.push(item.op, &item.payload);
                 flight.push(item);
             }
             let Some(target) = &self.target else { return };
-            let batch = batch.finish();
-            let wait =
-                if scanned { target.loglet.append_scanned(batch) } else { target.loglet.append(batch) };
+            let not_below = target.segment.offset_of(not_below);
+            let wait = target.loglet.append_above(batch.finish(), not_below);
             let sent = self.me.env.now();
             self.flights.push_back(Flight { items: flight, wait, failed: None, sent });
         }

@@ -169,13 +169,15 @@ impl LocalStore {
             Space::FactsOnly => return Err(now(Ordered::DiskFull {})),
             Space::Closed => return Err(now(Ordered::StorageFailed {})),
         }
-        let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans));
+        // Operations of an earlier life were found again, but for those that were trimmed.
+        let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans, kept.trim));
         if !intake.in_order(from.node, m.place) || kept.own.staged_bytes + m.batch.len() > window_bytes {
             hit("local.busy");
             return Err(now(Ordered::Busy {}));
         }
         let batch = Batch::parse(m.batch).map_err(|_| now(Ordered::TooLarge {}))?;
-        let parts = intake.place(&batch, kept.staged_tail).map_err(|Forgotten| now(Ordered::Forgotten {}))?;
+        let parts = intake.place(&batch, kept.staged_tail, m.not_below.offset());
+        let parts = parts.map_err(|Forgotten| now(Ordered::Forgotten {}))?;
         intake.took(from.node, m.place);
         intake.forget_below(kept.local_tail);
         let (mut runs, mut end, mut reveals) = (Vec::with_capacity(parts.len()), Offset::ZERO, Lsn::NONE);
@@ -442,7 +444,7 @@ impl Role for LocalStore {
             if let Some(kept) = self.kept.loglets.get_mut(&loglet)
                 && kept.seal == Sealing::Open
             {
-                let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans));
+                let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans, Offset::ZERO));
                 intake.note(&batch, first);
                 intake.forget_below(kept.local_tail);
             }
@@ -453,6 +455,10 @@ impl Role for LocalStore {
     fn recovered(&mut self) -> Vec<Loc> {
         for kept in self.kept.loglets.values_mut() {
             kept.raise_known_tail(kept.local_tail);
+            // What was trimmed may be gone from the disk, and its operations were not noted.
+            if let Some(intake) = &mut kept.own.intake {
+                intake.forgot(kept.trim);
+            }
         }
         self.kept.recovered()
     }

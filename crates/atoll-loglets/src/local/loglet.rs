@@ -16,7 +16,9 @@ use atoll_log::{
 use super::config::LocalConfig;
 use super::message::LocalAppend;
 use crate::lane::Lane;
-use crate::native::message::{Answer, Appended, Info, Ordered, Read, Repair, Seal, Trim, Verdict, Wait};
+use crate::native::message::{
+    Answer, Appended, Info, NotBelow, Ordered, Read, Repair, Seal, Trim, Verdict, Wait,
+};
 use crate::native::{decode_entries, unanswered};
 use crate::tails::{Tails, lock};
 
@@ -229,6 +231,10 @@ fn outcome(
 
 impl Loglet for LocalLoglet {
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+        self.append_above(batch, Offset::ZERO)
+    }
+
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
         if batch.is_empty() {
             return Ticket::ready(Ok(Placement { runs: Vec::new() }));
         }
@@ -242,10 +248,8 @@ impl Loglet for LocalLoglet {
                 return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
             };
             let config = if lane.configured { Bytes::new() } else { s.config_bytes.clone() };
-            s.env.call(
-                s.config.node,
-                LocalAppend { loglet: s.id, config, place, batch: batch.bytes().clone() },
-            )
+            let (not_below, batch) = (NotBelow::say(&s.env, not_below), batch.bytes().clone());
+            s.env.call(s.config.node, LocalAppend { loglet: s.id, config, place, not_below, batch })
         };
         let shared = s.clone();
         s.env.launch("local.append", async move {

@@ -7,7 +7,7 @@ use atoll_core::{message, rpc};
 use atoll_log::LogletId;
 
 use crate::lane::LanePlace;
-use crate::native::message::Appended;
+use crate::native::message::{Appended, NotBelow};
 
 message! {
     /// Keep these entries, at the next offsets.
@@ -18,6 +18,8 @@ message! {
         pub config: Bytes,
         /// Its place in the order of the handle that sends.
         pub place: LanePlace,
+        /// Where none of the entries is.
+        pub not_below: NotBelow,
     }
     + payload
     /// The batch.

@@ -4,15 +4,19 @@ use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{CallError, Elapsed, Ticket, Unsent};
-use atoll_log::{AppendError, Batch, Placement, Why};
+use atoll_log::{AppendError, Batch, Offset, Placement, Why};
 
 use super::loglet::{NativeLoglet, Shared};
-use super::message::{Append, Appended, Ordered};
+use super::message::{Append, Appended, NotBelow, Ordered};
 use crate::tails::lock;
 
 impl NativeLoglet {
     /// Queued on the connection before this returns.
-    pub(crate) fn start_append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+    pub(crate) fn start_append(
+        &self,
+        batch: Batch,
+        not_below: Offset,
+    ) -> Ticket<Result<Placement, AppendError>> {
         if batch.is_empty() {
             return Ticket::ready(Ok(Placement { runs: Vec::new() }));
         }
@@ -28,7 +32,9 @@ impl NativeLoglet {
                 return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
             };
             let config = if lane.configured { Bytes::new() } else { group.config_bytes.clone() };
-            let message = Append { loglet: group.id, config, life, place, batch: batch.bytes().clone() };
+            let batch = batch.bytes().clone();
+            let not_below = NotBelow::say(&group.env, not_below);
+            let message = Append { loglet: group.id, config, life, place, not_below, batch };
             group.env.call(node, message)
         };
         let shared = self.0.clone();

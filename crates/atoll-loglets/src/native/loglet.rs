@@ -259,7 +259,11 @@ impl NativeLoglet {
 
 impl Loglet for NativeLoglet {
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
-        self.start_append(batch)
+        self.start_append(batch, Offset::ZERO)
+    }
+
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch, not_below)
     }
 
     fn keeps_order(&self) -> bool {

@@ -7,7 +7,8 @@ use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_core::{Decode, DecodeError, Encode, Incarnation, Message, NodeId, Reader, message, rpc};
+use atoll_core::level::since;
+use atoll_core::{Decode, DecodeError, Encode, Env, Incarnation, Message, NodeId, Reader, message, rpc};
 use atoll_log::{LogletId, Offset};
 
 use crate::lane::LanePlace;
@@ -74,6 +75,38 @@ atoll_core::choice! {
 
 // ---- to the sequencer ----
 
+/// None of the entries that have a name is below this offset. The last field of its message: a program from before it writes and reads
+/// none, so it is sent only at the level that has it, and what lacks it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotBelow(pub Option<Offset>);
+
+impl NotBelow {
+    /// As it may be said to all members now.
+    pub fn say(env: &Env, offset: Offset) -> Self {
+        NotBelow(env.levels().allows(since::NOT_BELOW).then_some(offset))
+    }
+
+    /// What is known: nothing is below 0.
+    pub fn offset(self) -> Offset {
+        self.0.unwrap_or(Offset::ZERO)
+    }
+}
+
+impl Encode for NotBelow {
+    fn encode(&self, out: &mut BytesMut) {
+        if let Some(offset) = self.0 {
+            offset.encode(out);
+        }
+    }
+}
+
+impl Decode for NotBelow {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        let is_there = from.left() > 0;
+        Ok(NotBelow(if is_there { Some(Offset::decode(from)?) } else { None }))
+    }
+}
+
 message! {
     /// Order these entries. One frame per batch.
     pub struct Append = 100 {
@@ -85,6 +118,8 @@ message! {
         pub life: Incarnation,
         /// Its place in the order of the handle that sends.
         pub place: LanePlace,
+        /// Where none of the entries is.
+        pub not_below: NotBelow,
     }
     + payload
     /// The batch.

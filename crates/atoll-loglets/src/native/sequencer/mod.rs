@@ -126,7 +126,7 @@ impl Sequencer {
             return Err(Ordered::DiskFull {});
         }
         let batch = Batch::parse(m.batch).map_err(|_| Ordered::TooLarge {})?;
-        ordering.order(now, from, &batch).map_err(|Forgotten| Ordered::Forgotten {})?;
+        ordering.order(now, from, &batch, m.not_below.offset()).map_err(|Forgotten| Ordered::Forgotten {})?;
         ordering.intake.took(from.node, m.place);
         Ok(())
     }

@@ -118,15 +118,21 @@ impl Ordering {
             arrivals: 0,
             arrived_at: now,
             gap: SPARSE,
-            intake: Intake::new(dedupe_spans),
+            intake: Intake::new(dedupe_spans, Offset::ZERO),
             sealing: false,
             seal_done: false,
         }
     }
 
     /// Gives offsets to the entries of a batch that are new, and finds those of earlier attempts.
-    pub fn order(&mut self, now: Tick, caller: Caller, batch: &Batch) -> Result<(), Forgotten> {
-        let parts = self.intake.place(batch, self.next)?;
+    pub fn order(
+        &mut self,
+        now: Tick,
+        caller: Caller,
+        batch: &Batch,
+        not_below: Offset,
+    ) -> Result<(), Forgotten> {
+        let parts = self.intake.place(batch, self.next, not_below)?;
         let (mut runs, mut end) = (Vec::with_capacity(parts.len()), Offset::ZERO);
         for part in parts {
             let (first, count) = (part.first, part.count);
