@@ -12,9 +12,10 @@
 //! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
 //! | `logs.rs` | the virtual logs that are open |
 //! | `policy/` | when a log is moved without being asked to |
-//! | `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
+//! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
 //! | `doors/` | gRPC, metrics, ZooKeeper |
 
+mod ask_logs;
 pub mod assembly;
 pub mod bell;
 pub mod config;

@@ -8,6 +8,7 @@ use atoll_core::{Directory, Level, NodeId};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
+use crate::ask_logs::{Silent, ask_all};
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::members::Health;
@@ -228,19 +229,37 @@ fn chain_is_nearly_full(log: &atoll_log::virtual_log::VirtualLog, chain: &Chain)
     String::new()
 }
 
+/// What is known of a log that did not answer, and that it did not.
+fn not_fresh(info: proto::LogInfo, why: Silent) -> proto::LogInfo {
+    let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
+    proto::LogInfo { healthy: false, reason, ..info }
+}
+
 async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
     let names = parts.env.within(Duration::from_secs(1), parts.logs.list()).await;
     let listed = matches!(names, Ok(Ok(Ok(_))));
-    if let Ok(Ok(Ok(names))) = names {
-        for name in names {
-            if let Ok(log) = parts.logs.open(&name) {
-                let _ = parts.env.within(Duration::from_secs(1), log.refresh()).await;
-                let _ = parts.env.within(Duration::from_secs(1), log.check_tail()).await;
-            }
+    let names = match names {
+        Ok(Ok(Ok(names))) => names,
+        // The registers do not answer: those that are known here.
+        _ => {
+            let known = |log: &std::sync::Arc<atoll_log::virtual_log::VirtualLog>| log.chain().is_some();
+            parts.logs.opened().iter().filter(|log| known(log)).map(|log| log.name().to_owned()).collect()
         }
-    }
+    };
+    let mut silent = ask_all(&parts.env, &parts.logs, names).await;
     let survey = Survey::take(&parts.env, &parts.members).await;
-    let logs: Vec<_> = parts.logs.opened().iter().filter_map(|log| log_info(&parts, &survey, log)).collect();
+    let mut logs = Vec::new();
+    for log in parts.logs.opened() {
+        let Some(info) = log_info(&parts, &survey, &log) else { continue };
+        logs.push(match silent.remove(log.name()) {
+            Some(why) => not_fresh(info, why),
+            None => info,
+        });
+    }
+    // Nothing is known of these but that they exist.
+    for (name, why) in silent {
+        logs.push(not_fresh(proto::LogInfo { name, ..proto::LogInfo::default() }, why));
+    }
     let me = parts.members.identity();
     let broken = parts.members.table().nodes.into_keys().any(|n| needs_hands(&parts, n));
     Ok(proto::StatusReply {

@@ -1,0 +1,81 @@
+//! Asks all logs how they stand: many at once, each with a deadline of its own, so that one without an answer holds up no other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::{Env, Tick};
+use atoll_log::virtual_log::VirtualLog;
+
+use crate::logs::Logs;
+
+/// How many are asked at a time. Too small: a status of many logs takes long. Too large: it takes the node's thread from the others.
+const AT_A_TIME: usize = 64;
+/// How long one log may take to tell its chain, and as long again to tell its tail.
+const ANSWER: Duration = Duration::from_secs(1);
+/// After this none is asked any more.
+const ALL_WITHIN: Duration = Duration::from_secs(8);
+
+/// Why there is no fresh answer of a log. Its absence: there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silent {
+    /// Its register did not tell its chain.
+    Chain,
+    /// Its tail was not found.
+    Tail,
+    /// It was not asked: too many others did not answer.
+    NotAsked,
+}
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Silent::Chain => "its chain was not read within 1 s: no majority of the registers answers",
+            Silent::Tail => "its tail was not found within 1 s: appends may wait, too",
+            Silent::NotAsked => "it was not asked: too many other logs did not answer within 8 s",
+        })
+    }
+}
+
+type Answers = Arc<Mutex<BTreeMap<String, Silent>>>;
+
+/// Refreshes the chains and tails of these logs; those of which that did not succeed. Takes 10 s at most.
+pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<String, Silent> {
+    let until = env.now().after(ALL_WITHIN);
+    let silent = Answers::default();
+    let left: Arc<Mutex<VecDeque<String>>> = Arc::new(Mutex::new(names.into()));
+    let waiting = left.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let mut workers = Vec::new();
+    for _ in 0..AT_A_TIME.min(waiting) {
+        let (env2, logs, left, silent) = (env.clone(), logs.clone(), left.clone(), silent.clone());
+        workers.push(env.launch("ask_logs", async move {
+            loop {
+                let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let Some(name) = next else { return };
+                if let Err(why) = ask(&env2, &logs, &name, until).await {
+                    silent.lock().unwrap_or_else(PoisonError::into_inner).insert(name, why);
+                }
+            }
+        }));
+    }
+    for worker in workers {
+        // An error says that the node stops; then nobody hears this answer.
+        let _ = worker.await;
+    }
+    std::mem::take(&mut *silent.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+async fn ask(env: &Env, logs: &Logs, name: &str, until: Tick) -> Result<(), Silent> {
+    if env.now() >= until {
+        return Err(Silent::NotAsked);
+    }
+    let log: Arc<VirtualLog> = logs.open(name).map_err(|_| Silent::NotAsked)?;
+    match env.within(ANSWER, log.refresh()).await {
+        Ok(Ok(Ok(_))) => {}
+        _ => return Err(Silent::Chain),
+    }
+    match env.within(ANSWER, log.check_tail()).await {
+        Ok(Ok(Ok(_))) => Ok(()),
+        _ => Err(Silent::Tail),
+    }
+}

@@ -1,0 +1,94 @@
+//! The status of a node whose logs do not all answer.
+
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_log::LogletSpec;
+use atoll_node::assembly::Options;
+use atoll_node::doors::Operations;
+use atoll_node::operations::NodeOperations;
+use atoll_sim::scenario::node::{NodeHandles, Nodes};
+use atoll_sim::scenario::phases::{Flag, Stage, stage};
+use atoll_sim::world::fault::{Death, Fault};
+use atoll_sim::world::{Weather, World};
+
+/// Logs of which each has its only server on the node that dies, and as many others.
+const DEAD: usize = 20;
+
+async fn create(stage: &Stage<NodeHandles>, name: &str, servers: &[u32]) {
+    stage.waits_for(format!("{name} to be made"));
+    let spec = LogletSpec {
+        kind: Some("native".into()),
+        servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
+        sequencer: Some(NodeId(servers[0])),
+        ..LogletSpec::default()
+    };
+    loop {
+        if let Some(life) = stage.cluster.host(0)
+            && let Some(log) = life.handles.log(name)
+            && matches!(stage.cluster.ask(&life, log.create(spec.clone())).await, Some(Ok(Ok(_))))
+        {
+            return;
+        }
+        stage.pause(Duration::from_millis(50)).await;
+    }
+}
+
+async fn asked(stage: Stage<NodeHandles>) {
+    for n in 0..DEAD {
+        create(&stage, &format!("dead{n}"), &[3]).await;
+        create(&stage, &format!("live{n}"), &[1, 2, 3]).await;
+    }
+    stage.cluster.inject(Fault::Crash { host: 2, death: Death::Kill, back_after: None });
+    // The others are moved off the dead node meanwhile.
+    stage.env.sleep(Duration::from_secs(5)).await;
+    let Some(life) = stage.cluster.host(0) else { return stage.cluster.fail("node 1 is gone".into()) };
+    let began = stage.env.now();
+    let status = NodeOperations::new(life.handles.0.clone()).status();
+    let Some(Ok(status)) = stage.cluster.ask(&life, status).await else {
+        return stage.cluster.fail("no status".into());
+    };
+    let took = stage.env.now().since(began);
+    if took > Duration::from_secs(4) {
+        stage.cluster.fail(format!("a status took {took:?}"));
+    }
+    let row = |name: &str| status.logs.iter().find(|l| l.name == name);
+    for n in 0..DEAD {
+        let (dead, live) = (row(&format!("dead{n}")), row(&format!("live{n}")));
+        let Some(dead) = dead.filter(|l| !l.healthy) else {
+            return stage.cluster.fail(format!("dead{n} is not shown as such: {dead:?}"));
+        };
+        if !dead.reason.contains("tail") {
+            stage.cluster.fail(format!("dead{n}: its silence is not named: {}", dead.reason));
+        }
+        if !live.is_some_and(|l| l.healthy) {
+            stage.cluster.fail(format!("live{n} is not shown as healthy: {live:?}"));
+        }
+    }
+}
+
+/// Logs are asked together, each with a deadline of its own: one after the other, 20 that are silent would take 20 s.
+#[test]
+fn silent_logs_hold_up_no_status_and_are_shown() {
+    let nodes = Nodes {
+        members: 3,
+        founders: 3,
+        options: Options::default(),
+        programs: Default::default(),
+        starts: 0,
+    };
+    let mut world = World::new(5, 3, Weather::default(), nodes, None);
+    let stage = stage(&mut world);
+    let done = Flag::default();
+    let (people, over) = (stage.clone(), done.clone());
+    stage.spawn("people", async move {
+        asked(people).await;
+        over.raise();
+    });
+    let in_time = world.run(120_000_000_000, &mut || done.is_up());
+    let waiting_for = stage.waiting_for.lock().expect("a lock").clone();
+    assert_eq!(world.verdict.failures, Vec::<String>::new());
+    assert!(in_time, "still waiting for {waiting_for}; {}", world.stuck());
+    world.finish();
+    assert_eq!(world.verdict.failures, Vec::<String>::new());
+}
