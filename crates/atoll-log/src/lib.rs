@@ -7,12 +7,14 @@
 //! | `chain.rs` | which Loglet holds which part of a log |
 //! | `origin.rs` | what the id of a Loglet says of the change that made it |
 //! | `virtual_log/` | the log over a chain, and its reconfiguration |
+//! | `budget.rs` | what all logs of a node may have under way together |
 //! | `adapter.rs` | a virtual log as a Loglet |
 //! | `conformance/` | what every Loglet and every register must pass, and the driver that runs it |
 //! | `memory.rs` | Loglets and registers in memory, with faults, for tests |
 
 pub mod adapter;
 mod bell;
+mod budget;
 pub mod chain;
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -27,6 +29,7 @@ pub mod register;
 pub mod virtual_log;
 
 pub use adapter::VirtualLoglet;
+pub use budget::Budget;
 pub use chain::{Chain, ChainError, Segment, VersionedChain};
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{

@@ -9,8 +9,8 @@ use std::time::Duration;
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{ReconfigError, Trouble, VirtualLog, Watch};
 use atoll_log::{
-    ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId, PlanError,
-    ReadFrom, Version,
+    Budget, Busy, ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId,
+    PlanError, ReadFrom, Version,
 };
 use bytes::Bytes;
 use common::{Cluster, spec};
@@ -196,7 +196,7 @@ fn the_window_is_bounded_in_bytes() {
     let big = |seq| LogRecord { payload: Bytes::from(vec![7; 4000]), ..record(1, seq) };
     let taken: Vec<_> = (1..=2).map(|seq| log.submit(vec![big(seq)]).unwrap()).collect();
     let busy = log.submit(vec![big(3)]).unwrap_err();
-    assert!(busy.waiting_bytes >= 8000);
+    assert!(matches!(busy, Busy::Log { waiting_bytes } if waiting_bytes >= 8000), "{busy}");
     for ticket in taken {
         c.run(1, ticket).unwrap().unwrap();
     }
@@ -208,6 +208,31 @@ fn the_window_is_bounded_in_bytes() {
     let too_large = LogRecord { payload: Bytes::from(vec![7; 1_000_001]), ..record(1, 9) };
     let ticket = log.submit(vec![too_large]).unwrap();
     assert_eq!(c.run(1, ticket).unwrap(), Err(LogAppendError::TooLarge(1_000_001)));
+}
+
+#[test]
+fn all_logs_of_a_node_share_a_window() {
+    let mut c = Cluster::new(9, 1);
+    let budget = Arc::new(Budget::new(40_000));
+    let logs: Vec<_> = (0..8).map(|n| c.log_within(&format!("log{n}"), budget.clone())).collect();
+    for log in &logs {
+        let made = log.create(spec("memory"));
+        c.run(1, made).unwrap().unwrap();
+    }
+    let some = |seq| LogRecord { payload: Bytes::from(vec![7; 1000]), ..record(1, seq) };
+    let mut taken = Vec::new();
+    for log in &logs {
+        let before = taken.len();
+        // Each takes what it can get, and nobody takes all.
+        let busy = (1..).find_map(|seq| log.submit(vec![some(seq)]).map(|t| taken.push(t)).err());
+        assert!(matches!(busy, Some(Busy::Node { .. })) || taken.len() > before, "{busy:?}");
+    }
+    assert!(budget.used_bytes() <= 40_000, "{}", budget.used_bytes());
+    assert!(taken.len() >= 20, "half of it is used by the first alone: {}", taken.len());
+    for ticket in taken {
+        c.run(1, ticket).unwrap().unwrap();
+    }
+    assert_eq!(budget.used_bytes(), 0, "all is given back");
 }
 
 #[test]

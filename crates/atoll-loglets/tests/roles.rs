@@ -329,6 +329,26 @@ fn appends_are_acked_in_order_by_a_majority() {
     assert_eq!(t.turn()[0], "4#3 Committed { runs: [((1), 2), ((3), 1)] } kt=4", "old places, and one new");
 }
 
+/// What all loglets of a node have in flight together is bounded, and one of them leaves room for others.
+#[test]
+fn all_windows_together_are_bounded() {
+    let mut core = NodeCore::new(NODE, LIFE, 1);
+    let env = core.env();
+    core.set_link(Tick(1), NodeId(2), Class::Data, Link::Up);
+    let options = SequencerOptions { node_window_bytes: 10_000, ..SequencerOptions::default() };
+    let mut t = Trace::new(Sequencer::new(env, options), roles::SEQUENCER);
+    let text = "x".repeat(1000);
+    for number in 0..10 {
+        t.give(4, Some(number), append(number, 1 + number, &[&text]));
+    }
+    let busy = t.turn().into_iter().filter(|s| s.contains("Busy")).collect::<Vec<_>>();
+    assert!((5..=6).contains(&busy.len()), "half of it for one: {busy:?}");
+    let mut other = append(0, 1, &[&text]);
+    other.loglet = LogletId(ID.0 + 1);
+    t.give(4, Some(20), other);
+    assert!(!t.turn().iter().any(|s| s.contains("Busy")), "there is room for another loglet");
+}
+
 /// X10: out of order goes back once per round; a silent server is sent to again.
 #[test]
 fn going_back_is_bounded() {

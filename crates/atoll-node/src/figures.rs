@@ -59,6 +59,7 @@ impl Figures for NodeFigures {
             let failing = self.parts.members.health_of(node).0 != Health::Fine;
             add("node_disk_failing", Some(("node", node.to_string())), f64::from(u8::from(failing)));
         }
+        add("append_waiting_bytes", None, self.parts.logs.waiting_bytes() as f64);
         let deeds = self.parts.guardian.deeds();
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);
         add("reconfigurations_total", Some(("reason", "rebuild".into())), deeds.rebuilt as f64);

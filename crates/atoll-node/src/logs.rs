@@ -8,7 +8,7 @@ use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
     Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch,
 };
-use atoll_log::{LogletSpec, RegisterError, Registers, Registry};
+use atoll_log::{Budget, LogletSpec, RegisterError, Registers, Registry};
 
 use crate::bell::Bell;
 
@@ -50,6 +50,8 @@ struct Inner {
     registers: Arc<dyn Registers>,
     registry: Registry,
     options: Options,
+    /// What the lanes of all of them hold.
+    budget: Arc<Budget>,
     open: Mutex<BTreeMap<String, Arc<VirtualLog>>>,
     troubles: Arc<Troubles>,
 }
@@ -72,7 +74,8 @@ impl Logs {
         bell: Bell,
     ) -> Self {
         let troubles = Arc::new(Troubles { by_log: Mutex::default(), bell });
-        Logs(Arc::new(Inner { env, registers, registry, options, open: Mutex::default(), troubles }))
+        let budget = Arc::new(Budget::new(options.node_window_bytes));
+        Logs(Arc::new(Inner { env, registers, registry, options, budget, open: Mutex::default(), troubles }))
     }
 
     /// Whether a log may have this name.
@@ -94,12 +97,13 @@ impl Logs {
         if open.len() >= MAX_OPEN {
             return Err(OpenError::TooMany);
         }
-        let log = VirtualLog::open(
+        let log = VirtualLog::open_within(
             self.0.env.clone(),
             name,
             self.0.registers.clone(),
             self.0.registry.clone(),
             self.0.options.clone(),
+            self.0.budget.clone(),
         );
         log.watch(self.0.troubles.clone());
         open.insert(name.to_owned(), log.clone());
@@ -141,6 +145,11 @@ impl Logs {
     /// The logs that are open on this node.
     pub fn opened(&self) -> Vec<Arc<VirtualLog>> {
         lock(&self.0.open).values().cloned().collect()
+    }
+
+    /// Bytes that wait to be appended to all of them through this node.
+    pub fn waiting_bytes(&self) -> usize {
+        self.0.budget.used_bytes()
     }
 
     /// What an appender of this log ran into since the last call.

@@ -162,7 +162,7 @@ impl Shared {
             return Ok(Ticket::ready(Ok(Vec::new())));
         }
         let bytes = records.iter().map(|r| r.payload.len() + ITEM_BYTES).sum();
-        self.lane.reserve(bytes, self.options.lane_window_bytes)?;
+        self.lane.reserve(bytes, self.options.lane_window_bytes, &self.budget)?;
         let (done, wait) = ticket();
         let n = records.len();
         let positions = vec![LogPos::ZERO; n];

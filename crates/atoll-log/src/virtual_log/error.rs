@@ -66,12 +66,25 @@ pub enum LogAppendError {
     Unknown(LogError),
 }
 
-/// The lane holds as much as it may: the submission was not taken. Try again when some of it is settled.
+/// As much is under way as may be: the submission was not taken. Try again when some of it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{waiting_bytes} bytes wait to be appended through this node, which is the most; not appended")]
-pub struct Busy {
-    /// Bytes that were waiting.
-    pub waiting_bytes: usize,
+pub enum Busy {
+    /// Of this log, through this node.
+    #[error(
+        "{waiting_bytes} bytes wait to be appended to this log through this node, which is the most; not appended"
+    )]
+    Log {
+        /// Bytes that were waiting.
+        waiting_bytes: usize,
+    },
+    /// Of all logs, through this node.
+    #[error(
+        "{waiting_bytes} bytes wait to be appended to all logs through this node, which is the most; not appended"
+    )]
+    Node {
+        /// Bytes that were waiting.
+        waiting_bytes: usize,
+    },
 }
 
 /// The steps of a reconfiguration (virtuallog §4).

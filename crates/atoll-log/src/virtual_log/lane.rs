@@ -18,6 +18,7 @@ use super::append::Item;
 use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
 use crate::bell::lock;
+use crate::budget::Budget;
 use crate::chain::Segment;
 use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
@@ -44,12 +45,13 @@ struct Waiting {
 pub(super) struct Lane(Mutex<Waiting>);
 
 impl Lane {
-    /// Takes room for a submission. One that is larger than the window is taken when the lane is empty.
-    pub(super) fn reserve(&self, bytes: usize, window_bytes: usize) -> Result<(), Busy> {
+    /// Takes room for a submission, here and in what all logs share. One that is larger than the window is taken when the lane is empty.
+    pub(super) fn reserve(&self, bytes: usize, window_bytes: usize, shared: &Budget) -> Result<(), Busy> {
         let mut w = lock(&self.0);
         if w.bytes > 0 && w.bytes + bytes > window_bytes {
-            return Err(Busy { waiting_bytes: w.bytes });
+            return Err(Busy::Log { waiting_bytes: w.bytes });
         }
+        shared.take(w.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
         w.bytes += bytes;
         Ok(())
     }
@@ -58,8 +60,14 @@ impl Lane {
         lock(&self.0).queue.extend(items);
     }
 
-    fn release(&self, bytes: usize) {
+    fn release(&self, bytes: usize, shared: &Budget) {
         lock(&self.0).bytes -= bytes;
+        shared.give_back(bytes);
+    }
+
+    /// All that is not settled.
+    pub(super) fn held_bytes(&self) -> usize {
+        lock(&self.0).bytes
     }
 }
 
@@ -98,12 +106,12 @@ impl Shared {
     }
 
     pub(super) fn settle_item(&self, item: Item, at: LogPos) {
-        self.lane.release(item.size_bytes());
+        self.lane.release(item.size_bytes(), &self.budget);
         item.settle(at);
     }
 
     pub(super) fn fail_item(&self, item: Item, why: LogAppendError) {
-        self.lane.release(item.size_bytes());
+        self.lane.release(item.size_bytes(), &self.budget);
         item.fail(why);
     }
 

@@ -72,6 +72,7 @@ pub use read::LogRead;
 pub use reader::Reader;
 
 use crate::bell::{Bell, Rounds, lock};
+use crate::budget::Budget;
 
 /// What is known of the tail.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,7 +120,16 @@ struct Shared {
     refreshes: Rounds<Result<Arc<VersionedChain>, LogError>>,
     checks: Rounds<Result<check_tail::Checked, LogError>>,
     lane: lane::Lane,
+    /// What the lanes of all logs of this node hold.
+    budget: Arc<Budget>,
     parking: scan::Parking,
+}
+
+/// What a handle still held when it went is nobody's any more.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.budget.give_back(self.lane.held_bytes());
+    }
 }
 
 impl fmt::Debug for Shared {
@@ -148,6 +158,19 @@ impl VirtualLog {
         registry: Registry,
         options: Options,
     ) -> Arc<VirtualLog> {
+        let budget = Arc::new(Budget::new(options.node_window_bytes));
+        VirtualLog::open_within(env, name, registers, registry, options, budget)
+    }
+
+    /// The same, for one of several logs that share a bound on what is under way.
+    pub fn open_within(
+        env: Env,
+        name: &str,
+        registers: Arc<dyn Registers>,
+        registry: Registry,
+        options: Options,
+        budget: Arc<Budget>,
+    ) -> Arc<VirtualLog> {
         Arc::new(VirtualLog(Arc::new(Shared {
             env,
             name: name.to_owned(),
@@ -160,6 +183,7 @@ impl VirtualLog {
             refreshes: Rounds::default(),
             checks: Rounds::default(),
             lane: lane::Lane::default(),
+            budget,
             parking: scan::Parking::default(),
         })))
     }

@@ -24,6 +24,8 @@ pub struct Options {
     /// Most bytes that wait in the lane, in flight included; beyond it submissions are refused as busy. Too small: refusals under
     /// load. Too large: memory, and long waits.
     pub lane_window_bytes: usize,
+    /// The same for the lanes of all logs of a node together. Too small: a log with a dead sequencer holds up others. Too large: memory.
+    pub node_window_bytes: usize,
     /// How long an append may have no answer before the lane reports trouble and looks for a newer chain. Too small: reports
     /// during a slow sync. Too large: a sequencer that hangs is noticed late.
     pub stall_after: Duration,
@@ -47,6 +49,7 @@ impl Default for Options {
             max_inflight_batches: 8,
             max_batch_bytes: 256 * 1024,
             lane_window_bytes: 16 * 1024 * 1024,
+            node_window_bytes: 128 * 1024 * 1024,
             stall_after: Duration::from_millis(200),
             reconfigure_within: Duration::from_secs(10),
             delete_after: Duration::from_secs(10),

@@ -8,7 +8,8 @@ use atoll_core::{Env, Level, NodeId};
 use atoll_log::conformance::{Driver, LogletHarness, RegisterHarness};
 use atoll_log::memory::MemoryServers;
 use atoll_log::{
-    Loglet, LogletId, LogletProvider, LogletSpec, Options, Registers, Registry, VirtualLog, VirtualLoglet,
+    Budget, Loglet, LogletId, LogletProvider, LogletSpec, Options, Registers, Registry, VirtualLog,
+    VirtualLoglet,
 };
 
 pub struct Cluster {
@@ -46,6 +47,14 @@ impl Cluster {
 
     pub fn env(&self, node: u32) -> Env {
         self.driver.env(NodeId(node))
+    }
+
+    /// A handle on node 1 of a log that shares a bound with others.
+    pub fn log_within(&self, name: &str, budget: Arc<Budget>) -> Arc<VirtualLog> {
+        let env = self.env(1);
+        let registry = Registry::new().with(self.servers.provider(&env, "memory", true));
+        let registers = self.servers.registers(&env);
+        VirtualLog::open_within(env, name, registers, registry, self.options.clone(), budget)
     }
 
     /// A handle on a node; "memory" keeps order, "shuffled" does not.

@@ -1,6 +1,7 @@
 //! The store of every local loglet of a node: sequencer and only server in one, so its journal alone decides.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use atoll_core::{
     Caller, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, Refused, Role, Space,
     StorageId, Stored, Tick,
 };
-use atoll_log::{Batch, LogletId, Offset};
+use atoll_log::{Batch, Budget, LogletId, Offset};
 
 use super::config;
 use super::invariants;
@@ -33,6 +34,8 @@ pub struct LocalStoreOptions {
     pub max_waits: usize,
     /// Bytes on the way to the disk per loglet; beyond it appends are refused as busy.
     pub window_bytes: usize,
+    /// The same for all loglets together.
+    pub node_window_bytes: usize,
     /// Spans of operations remembered per loglet, 32 bytes each. They are found again after a restart.
     pub dedupe_spans: usize,
 }
@@ -43,6 +46,7 @@ impl Default for LocalStoreOptions {
             keeper: KeeperOptions::default(),
             max_waits: 16 * 1024,
             window_bytes: 64 << 20,
+            node_window_bytes: 256 << 20,
             dedupe_spans: 512 * 1024,
         }
     }
@@ -84,6 +88,8 @@ pub struct LocalStore {
     storage: StorageId,
     options: LocalStoreOptions,
     kept: Keeper<Local>,
+    /// Bytes of all loglets that are on their way to the disk.
+    in_flight: Arc<Budget>,
     waits: Waits,
     touched: BTreeSet<LogletId>,
 }
@@ -95,6 +101,7 @@ impl LocalStore {
             env,
             storage,
             kept: Keeper::new(options.keeper.clone()),
+            in_flight: Arc::new(Budget::new(options.node_window_bytes)),
             waits: Waits::new(options.max_waits),
             options,
             touched: BTreeSet::new(),
@@ -151,6 +158,7 @@ impl LocalStore {
     ) -> Result<(Ordered, Offset, Lsn), (Ordered, Lsn)> {
         let loglet = m.loglet;
         let (window_bytes, spans) = (self.options.window_bytes, self.options.dedupe_spans);
+        let in_flight = self.in_flight.clone();
         let now = |outcome| (outcome, Lsn::NONE);
         let kept = self.loglet(loglet, &m.config, out).map_err(|verdict| {
             now(match verdict {
@@ -171,7 +179,9 @@ impl LocalStore {
         }
         // Operations of an earlier life were found again, but for those that were trimmed.
         let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans, kept.trim));
-        if !intake.in_order(from.node, m.place) || kept.own.staged_bytes + m.batch.len() > window_bytes {
+        let (own, more) = (kept.own.staged_bytes, m.batch.len());
+        let has_room = own + more <= window_bytes && in_flight.has_room(own, more);
+        if !intake.in_order(from.node, m.place) || !has_room {
             hit("local.busy");
             return Err(now(Ordered::Busy {}));
         }
@@ -211,6 +221,7 @@ impl LocalStore {
             let len = batch.bytes().len();
             kept.own.staged.push_back((first.plus(batch.len() as u64), len));
             kept.own.staged_bytes += len;
+            self.in_flight.add(len);
         }
         lsn
     }
@@ -302,6 +313,10 @@ impl LocalStore {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
+        if let Some(kept) = self.kept.loglets.get_mut(&m.loglet) {
+            kept.own.staged.clear();
+            self.in_flight.give_back(std::mem::take(&mut kept.own.staged_bytes));
+        }
         let lsn = self.kept.stage_delete(m.loglet, out);
         for waiter in self.waits.take(m.loglet, |_| true) {
             self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
@@ -380,6 +395,7 @@ impl Role for LocalStore {
                     break;
                 }
                 kept.own.staged_bytes -= len;
+                self.in_flight.give_back(len);
                 kept.own.staged.pop_front();
             }
             self.touched.insert(loglet);

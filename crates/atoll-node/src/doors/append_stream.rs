@@ -232,7 +232,7 @@ impl AppendStream {
                 self.unanswered_bytes += bytes;
                 self.unanswered.push_back(Unanswered::Pending { outcome, bytes });
             }
-            Submitted::Busy(records) => self.held = Some(records),
+            Submitted::Busy(records, _) => self.held = Some(records),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
 use atoll_core::BoxFuture;
-use atoll_log::{ClientId, Entry, LogPos, LogletId, LogletSpec};
+use atoll_log::{Busy, ClientId, Entry, LogPos, LogletId, LogletSpec};
 use bytes::Bytes;
 
 /// An operation that was not done, or not certainly.
@@ -70,8 +70,8 @@ pub struct LogRecords {
 pub enum Submitted {
     /// They are in line: one position each, in order.
     Pending(Pending<Vec<LogPos>>),
-    /// Too much is under way: nothing happened; here they are again.
-    Busy(LogRecords),
+    /// Too much is under way: nothing happened; here they are again, and what is full.
+    Busy(LogRecords, Busy),
 }
 
 /// What a read gave.

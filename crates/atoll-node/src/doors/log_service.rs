@@ -46,9 +46,9 @@ impl Door {
         records.first_seq = *last + 1;
         let count = records.payloads.len() as u64;
         match log.submit(records) {
-            Submitted::Busy(mut back) => {
+            Submitted::Busy(mut back, busy) => {
                 back.client = ClientId(0);
-                Submitted::Busy(back)
+                Submitted::Busy(back, busy)
             }
             pending => {
                 *last += count;
@@ -70,14 +70,25 @@ impl Door {
         let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
         let log = self.shared.log_for_append(&request.log).await?;
         let mut held = LogRecords { known: request.known_tail.map(LogPos), ..records };
-        for _ in 0..BUSY_WAITS {
-            match self.submit(&*log, held) {
+        let mut tries = 0;
+        loop {
+            let busy = match self.submit(&*log, held) {
                 Submitted::Pending(pending) => return Ok(runs(&pending.await?)),
-                Submitted::Busy(back) => held = back,
+                Submitted::Busy(back, busy) => {
+                    held = back;
+                    busy
+                }
+            };
+            tries += 1;
+            if tries >= BUSY_WAITS {
+                return Err(Refusal::no(
+                    Reason::Busy,
+                    busy.to_string(),
+                    "try again later, or through another node",
+                ));
             }
             tokio::time::sleep(BUSY_WAIT).await;
         }
-        Err(Refusal::no(Reason::Busy, "too many appends are under way on this node", "try again later"))
     }
 }
 

@@ -267,7 +267,7 @@ impl LogBackend for LogView {
         };
         match submitted {
             Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),
-            Err(_) => Submitted::Busy(records),
+            Err(busy) => Submitted::Busy(records, busy),
         }
     }
 

@@ -74,7 +74,7 @@ impl LogBackend for View {
 
     fn submit(&self, records: LogRecords) -> Submitted {
         if self.0.busy_once.swap(false, Ordering::Relaxed) {
-            return Submitted::Busy(records);
+            return Submitted::Busy(records, atoll_log::Busy::Log { waiting_bytes: 1 });
         }
         if let Some(refusal) = self.0.refuse.lock().unwrap().clone() {
             return Submitted::Pending(ready(Err(refusal)));

@@ -13,6 +13,7 @@ mod sending;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, NodeId, Refused, Role, Tick,
 };
-use atoll_log::{Batch, LogletId};
+use atoll_log::{Batch, Budget, LogletId};
 
 use self::ordering::{NOTHING_STAGED, Ordering, State};
 use super::config;
@@ -34,6 +35,8 @@ use crate::intake::Forgotten;
 pub struct SequencerOptions {
     /// Bytes in flight per loglet; beyond it appends are refused as busy.
     pub window_bytes: u64,
+    /// The same for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
+    pub node_window_bytes: usize,
     /// Bytes sent to one server and not stored yet; beyond it the server is a cursor that waits (T20).
     pub server_window_bytes: u64,
     /// How long a server may be silent before its Stores are sent again. Too small: a slow disk gets everything twice.
@@ -48,6 +51,7 @@ impl Default for SequencerOptions {
     fn default() -> Self {
         SequencerOptions {
             window_bytes: 64 << 20,
+            node_window_bytes: 256 << 20,
             server_window_bytes: 16 << 20,
             resend_after: Duration::from_millis(200),
             quorum_patience: Duration::from_millis(700),
@@ -61,6 +65,8 @@ pub struct Sequencer {
     env: Env,
     options: SequencerOptions,
     loglets: BTreeMap<LogletId, Ordering>,
+    /// Bytes in the windows of all of them.
+    in_flight: Arc<Budget>,
     /// Sealed: never opened again in this life, or offsets would be given twice. 16 bytes per segment.
     closed: BTreeSet<LogletId>,
     touched: BTreeSet<LogletId>,
@@ -75,6 +81,7 @@ impl Sequencer {
     pub fn new(env: Env, options: SequencerOptions) -> Self {
         Sequencer {
             env,
+            in_flight: Arc::new(Budget::new(options.node_window_bytes)),
             options,
             loglets: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -118,8 +125,13 @@ impl Sequencer {
             hit("native.sequencer.lane_gap");
             return Err(Ordered::Busy {});
         }
-        if ordering.window.len_bytes() + m.batch.len() as u64 > self.options.window_bytes {
+        let own_bytes = ordering.window.len_bytes();
+        if own_bytes + m.batch.len() as u64 > self.options.window_bytes {
             hit("native.sequencer.window_full");
+            return Err(Ordered::Busy {});
+        }
+        if !self.in_flight.has_room(own_bytes as usize, m.batch.len()) {
+            hit("native.sequencer.all_windows_full");
             return Err(Ordered::Busy {});
         }
         if ordering.is_full() && !ordering.window.is_empty() {
@@ -142,7 +154,7 @@ impl Sequencer {
             return Err(Ordered::WrongSequencer {});
         }
         let config = Bytes::copy_from_slice(config);
-        let ordering = Ordering::new(parsed, config, self.options.dedupe_spans, now);
+        let ordering = Ordering::new(parsed, config, self.options.dedupe_spans, self.in_flight.clone(), now);
         self.loglets.insert(loglet, ordering);
         Ok(())
     }
@@ -236,7 +248,7 @@ impl Role for Sequencer {
         let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
         put("sequencer_loglets", self.loglets.len() as f64);
         put("sequencer_committed_batches_total", self.committed as f64);
-        put("sequencer_window_bytes", self.loglets.values().map(|o| o.window.len_bytes() as f64).sum());
+        put("sequencer_window_bytes", self.in_flight.used_bytes() as f64);
         put("sequencer_waiting_appends", self.loglets.values().map(|o| o.waiting.len() as f64).sum());
     }
 }

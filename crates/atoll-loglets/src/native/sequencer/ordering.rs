@@ -1,13 +1,14 @@
 //! One loglet at its sequencer: offsets, what is in flight, who has what, and when an append is committed (native §4).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Caller, Lsn, NodeId, Tick};
-use atoll_log::{Batch, Offset};
+use atoll_log::{Batch, Budget, Offset};
 
 use super::window::Window;
 use crate::intake::{Forgotten, Intake};
@@ -90,7 +91,13 @@ pub(super) struct Ordering {
 }
 
 impl Ordering {
-    pub fn new(config: NativeConfig, config_bytes: Bytes, dedupe_spans: usize, now: Tick) -> Self {
+    pub fn new(
+        config: NativeConfig,
+        config_bytes: Bytes,
+        dedupe_spans: usize,
+        shared: Arc<Budget>,
+        now: Tick,
+    ) -> Self {
         let server = |node: &NodeId| Server {
             node: *node,
             stored: Offset::ZERO,
@@ -112,7 +119,7 @@ impl Ordering {
             state: State::Open,
             next: Offset::ZERO,
             known_tail: Offset::ZERO,
-            window: Window::default(),
+            window: Window::new(shared),
             servers,
             waiting: BTreeMap::new(),
             arrivals: 0,

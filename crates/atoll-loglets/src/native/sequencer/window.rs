@@ -1,10 +1,11 @@
 //! The entries in flight of one loglet: ordered, not yet globally committed. Payloads are shared, never copied (T20).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_log::Offset;
+use atoll_log::{Budget, Offset};
 
 /// A batch with its offsets: one Store, one record on every server.
 #[derive(Debug)]
@@ -23,8 +24,10 @@ impl InFlight {
 }
 
 /// `[known tail, next)`, in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Window {
+    /// What the windows of all loglets hold.
+    shared: Arc<Budget>,
     runs: VecDeque<InFlight>,
     /// Bytes of all batches that have left the window.
     left_bytes: u64,
@@ -33,7 +36,12 @@ pub(super) struct Window {
 }
 
 impl Window {
+    pub fn new(shared: Arc<Budget>) -> Self {
+        Window { shared, runs: VecDeque::new(), left_bytes: 0, total_bytes: 0 }
+    }
+
     pub fn push(&mut self, first: Offset, count: u32, batch: Bytes) {
+        self.shared.add(batch.len());
         self.total_bytes += batch.len() as u64;
         self.runs.push_back(InFlight { first, count, batch, end_bytes: self.total_bytes });
     }
@@ -45,6 +53,7 @@ impl Window {
                 return;
             }
             self.left_bytes = run.end_bytes;
+            self.shared.give_back(run.batch.len());
             self.runs.pop_front();
         }
     }
@@ -84,7 +93,14 @@ impl Window {
     }
 
     pub fn clear(&mut self) {
+        self.shared.give_back(self.len_bytes() as usize);
         self.runs.clear();
         self.left_bytes = self.total_bytes;
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

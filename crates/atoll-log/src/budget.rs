@@ -1,0 +1,89 @@
+//! Bytes that many users on one node hold together, and how many they may.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A bound that all logs of a node share. Cheap to ask; used from any thread.
+#[derive(Debug)]
+pub struct Budget {
+    used_bytes: AtomicUsize,
+    limit_bytes: usize,
+}
+
+impl Budget {
+    /// Nothing is used of `limit_bytes`.
+    pub fn new(limit_bytes: usize) -> Self {
+        Budget { used_bytes: AtomicUsize::new(0), limit_bytes }
+    }
+
+    /// Takes `bytes` more for a user that holds `own_bytes`; if it may not, how many are used. A user may hold no more than it leaves free:
+    /// so a few that are stuck never take all, and another finds room. Something larger than the budget is taken while nothing else is.
+    pub fn take(&self, own_bytes: usize, bytes: usize) -> Result<(), usize> {
+        let mut used = self.used_bytes();
+        loop {
+            if !self.fits(used, own_bytes, bytes) {
+                return Err(used);
+            }
+            let next = used.saturating_add(bytes);
+            match self.used_bytes.compare_exchange_weak(used, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(()),
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Whether [`Budget::take`] would.
+    pub fn has_room(&self, own_bytes: usize, bytes: usize) -> bool {
+        self.fits(self.used_bytes(), own_bytes, bytes)
+    }
+
+    fn fits(&self, used: usize, own_bytes: usize, bytes: usize) -> bool {
+        used == 0 || own_bytes.saturating_add(bytes) <= self.limit_bytes.saturating_sub(used)
+    }
+
+    /// Takes without asking: for whoever has asked, and nobody came between.
+    pub fn add(&self, bytes: usize) {
+        self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Gives back what was taken.
+    pub fn give_back(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes that are taken now.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_until_something_is_given_back() {
+        let budget = Budget::new(100);
+        assert_eq!(budget.take(0, 50), Ok(()));
+        assert_eq!(budget.take(50, 1), Err(50), "it would leave less than it holds");
+        assert_eq!(budget.take(0, 25), Ok(()), "another finds room");
+        assert_eq!(budget.take(0, 26), Err(75));
+        budget.give_back(75);
+        assert_eq!(budget.take(0, 500), Ok(()), "alone, it is taken whatever its size");
+        assert_eq!(budget.take(0, 1), Err(500));
+        budget.give_back(500);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn users_that_are_stuck_leave_room_for_the_next() {
+        let budget = Budget::new(1 << 20);
+        for _ in 0..30 {
+            let mut own = 0;
+            while budget.take(own, 1000).is_ok() {
+                own += 1000;
+            }
+            assert!(own >= 1000, "the next one is shut out at {} bytes", budget.used_bytes());
+        }
+        assert!(budget.used_bytes() <= 1 << 20);
+    }
+}
