@@ -131,6 +131,11 @@ impl<A: Application> Engine<A> {
         }
     }
 
+    /// How many states of this node are kept for views that somebody holds, the newest one among them.
+    pub fn held_versions(&self) -> usize {
+        self.core.published().hold.versions()
+    }
+
     /// Whether this replica was found to be wrong and is not refilled yet: reads fail, proposals and barriers are refused. Clients
     /// are served at another node.
     pub fn is_withheld(&self) -> bool {

@@ -10,15 +10,23 @@ use bytes::Bytes;
 use super::points::Points;
 use crate::key_range::{Direction, KeyRange};
 
-/// Older versions of one key that are kept before a look whether anybody needs them.
+/// Older versions of one key that are kept before a look whether anybody needs them, at least.
 const PRUNE_ABOVE: usize = 2;
+/// And so many times what the last look left. The next look comes after as many writes as it has versions to look at, so that a write costs
+/// the same however many versions readers hold (contracts X27). More: memory.
+const PRUNE_TIMES: usize = 2;
 /// Memory that a key and a version take besides their bytes, about.
 const KEY_BYTES: usize = 96;
 const VERSION_BYTES: usize = 48;
 
 /// Versions that readers hold. A reader at `v` sees of each key the newest version that is not above `v`.
 #[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<BTreeMap<u64, usize>>);
+pub(crate) struct Live {
+    held: Mutex<BTreeMap<u64, usize>>,
+    /// Looks whether somebody holds a version.
+    #[cfg(test)]
+    looks: AtomicUsize,
+}
 
 /// A reader's hold on a version, given back on drop.
 #[derive(Debug)]
@@ -28,7 +36,7 @@ pub(crate) struct Hold {
 }
 
 fn lock(live: &Live) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-    live.0.lock().unwrap_or_else(PoisonError::into_inner)
+    live.held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Live {
@@ -38,9 +46,23 @@ impl Live {
         Hold { live: self.clone(), version }
     }
 
+    /// How many versions are held.
+    pub(crate) fn versions(&self) -> usize {
+        lock(self).len()
+    }
+
     /// True if some reader is at a version in `[from, to)`.
     fn any_in(&self, from: u64, to: u64) -> bool {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
         lock(self).range(from..to).next().is_some()
+    }
+}
+
+impl Hold {
+    /// How many versions readers of the same state hold, this one among them.
+    pub(crate) fn versions(&self) -> usize {
+        self.live.versions()
     }
 }
 
@@ -67,6 +89,8 @@ struct Versions {
     newest: Version,
     /// From old to new, all below `newest`.
     older: Vec<Version>,
+    /// More of them than this are looked through.
+    prune_above: usize,
 }
 
 impl Versions {
@@ -74,7 +98,8 @@ impl Versions {
         if self.newest.at <= at {
             return Some(&self.newest);
         }
-        self.older.iter().rev().find(|v| v.at <= at)
+        let above = self.older.partition_point(|v| v.at <= at);
+        self.older[..above].last()
     }
 }
 
@@ -170,7 +195,9 @@ impl VersionedMap {
         let mut map = self.write();
         let Some(versions) = map.points.get_mut(key) else {
             self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
-            map.points.insert(key.clone(), Versions { newest: Version { at, value }, older: Vec::new() });
+            let newest = Version { at, value };
+            let versions = Versions { newest, older: Vec::new(), prune_above: PRUNE_ABOVE };
+            map.points.insert(key.clone(), versions);
             map.unordered.push(key.clone());
             return Prior::Unknown;
         };
@@ -185,7 +212,7 @@ impl VersionedMap {
         self.bytes.fetch_add(VERSION_BYTES + new_bytes, Ordering::Relaxed);
         let before = old.value.clone();
         versions.older.push(old);
-        if versions.older.len() > PRUNE_ABOVE {
+        if versions.older.len() > versions.prune_above {
             self.prune(versions);
         }
         Prior::Older(before)
@@ -219,19 +246,21 @@ impl VersionedMap {
     /// Drops older versions that no reader is at.
     fn prune(&self, versions: &mut Versions) {
         // The newest of the older ones may be undone to, and is what the latest published view shows.
-        let Some(mut place) = versions.older.len().checked_sub(1) else { return };
-        let mut above = versions.older[place].at;
-        while place > 0 {
-            place -= 1;
-            let version = &versions.older[place];
+        let Some(newest) = versions.older.pop() else { return };
+        let mut above = newest.at;
+        let mut kept = vec![newest];
+        while let Some(version) = versions.older.pop() {
             if self.live.any_in(version.at, above) {
                 above = version.at;
+                kept.push(version);
             } else {
                 let bytes = VERSION_BYTES + version.value.as_ref().map_or(0, Bytes::len);
                 self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                versions.older.remove(place);
             }
         }
+        kept.reverse();
+        versions.prune_above = PRUNE_ABOVE.max(PRUNE_TIMES * kept.len());
+        versions.older = kept;
     }
 
     /// Drops a key that is deleted, if no reader can tell: for a map that has nothing below it.
@@ -288,5 +317,42 @@ impl VersionedMap {
         keys.sort_unstable();
         let newest = |key: &Bytes| Some((key.clone(), map.points.get(key)?.newest.value.clone()));
         keys.into_iter().filter_map(newest).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(n: u64) -> Option<Bytes> {
+        Some(Bytes::copy_from_slice(&n.to_be_bytes()))
+    }
+
+    #[test]
+    fn a_write_costs_the_same_however_many_versions_are_held() {
+        let live = Arc::new(Live::default());
+        let map = VersionedMap::new(live.clone());
+        let hot = Bytes::from_static(b"hot");
+        let mut holds = Vec::new();
+        for at in 1..=2_000 {
+            map.put(&hot, value(at), at);
+            holds.push(live.hold(at));
+        }
+        let before = live.looks.load(Ordering::Relaxed);
+        for at in 2_001..=6_000 {
+            map.put(&hot, value(at), at);
+        }
+        let looks = live.looks.load(Ordering::Relaxed) - before;
+        assert!(looks <= 6 * 4_000, "{looks} looks for 4,000 writes beside 2,000 versions that are held");
+        for hold in &holds {
+            assert_eq!(map.get(&hot, hold.version), Some(value(hold.version)), "what is held is shown");
+        }
+        // What nobody holds any more goes with the next look.
+        drop(holds);
+        for at in 6_001..=14_000 {
+            map.put(&hot, value(at), at);
+        }
+        assert!(map.size_bytes() < 1_000, "{} bytes are left", map.size_bytes());
+        assert_eq!(map.get(&hot, 14_000), Some(value(14_000)));
     }
 }
