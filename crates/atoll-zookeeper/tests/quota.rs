@@ -3,8 +3,8 @@
 
 mod support;
 
-use atoll_db::Proposer;
-use atoll_zookeeper::command::{CloseSession, Command};
+use atoll_db::{ApplyAt, KeyRange, LogPos, Proposer};
+use atoll_zookeeper::command::{CloseSession, Command, WriteHead};
 use atoll_zookeeper::event::Event;
 use atoll_zookeeper::jute::Reader;
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode};
@@ -13,9 +13,12 @@ use atoll_zookeeper::jute::request::{
     CreateRequest, ImportNode, ImportRequest, Request, SetDataRequest, VersionRequest,
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
+use atoll_zookeeper::tree::application::apply;
 use atoll_zookeeper::tree::node::Data;
+use atoll_zookeeper::tree::state::Keys;
+use bytes::Bytes;
 use proptest::prelude::*;
-use support::{Outcome, Replica, proposer};
+use support::{Map, Outcome, Replica, proposer};
 
 const DATA: [u8; 3000] = [3; 3000];
 
@@ -210,4 +213,67 @@ proptest! {
             }
         }
     }
+}
+
+/// The store of a replica that counts what is asked of it.
+#[derive(Default)]
+struct Counting {
+    map: Map,
+    /// Keys that were asked for, and their bytes.
+    gets: usize,
+    get_bytes: usize,
+}
+
+impl Keys for Counting {
+    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        (self.gets, self.get_bytes) = (self.gets + 1, self.get_bytes + key.len());
+        self.map.get(key)
+    }
+
+    fn put(&mut self, key: &[u8], value: Vec<u8>) {
+        self.map.put(key, value);
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        self.map.delete(key);
+    }
+
+    fn first(&mut self, range: &KeyRange, limit: usize) -> Vec<(Bytes, Bytes)> {
+        self.map.first(range, limit)
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.map.emit(event);
+    }
+}
+
+#[test]
+fn the_search_for_a_quota_costs_no_more_with_the_depth_of_the_path() {
+    let mut bench = Bench::new(false);
+    bench.create("/q", 0).unwrap();
+    bench.set_quota("/q", "count=3,bytes=-1");
+    let mut counting = Counting { map: bench.replica.map.clone(), ..Counting::default() };
+    let apply_one = |counting: &mut Counting, request: &Request<'_>| {
+        let mut body = Vec::new();
+        request.write(&mut body);
+        let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
+        let op = request.op().number();
+        let head = WriteHead { session: bench.session, moves: 0, ids, op, enforce_quota: true };
+        let at = ApplyAt { position: LogPos(1_000_000), index: 0, proposer: bench.me, time_ms: 0 };
+        apply(&at, &Command::Write(head, &body).to_bytes(), counting).unwrap();
+    };
+    let mut deep = String::new();
+    for _ in 0..4_000 {
+        deep.push_str("/x");
+        apply_one(&mut counting, &Request::Create(creation(&deep, b"", CreateMode::Persistent)));
+    }
+    (counting.gets, counting.get_bytes) = (0, 0);
+    let data = Some(&b"1"[..]);
+    apply_one(&mut counting, &Request::SetData(SetDataRequest { path: &deep, data, version: -1 }));
+    let (gets, bytes) = (counting.gets, counting.get_bytes);
+    assert!(
+        gets <= 20 && bytes <= 10 * deep.len(),
+        "{gets} keys of {bytes} bytes for a path of {}",
+        deep.len()
+    );
 }

@@ -16,7 +16,13 @@ use crate::path;
 /// The node with the limits.
 const LIMITS: &str = "zookeeper_limits";
 /// The node with the counts.
-const STATS: &str = "zookeeper_stats";
+pub const STATS: &str = "zookeeper_stats";
+
+/// The node whose subtree is counted when a node is made at this path.
+pub fn counted_by(path: &str) -> Option<&str> {
+    subject(path, STATS)
+}
+
 /// Whether a path is that of a node with limits, as [`super::state::Counters::quotas`] counts them.
 pub(super) fn is_limit(path: &str) -> bool {
     subject(path, LIMITS).is_some()
@@ -90,17 +96,25 @@ impl<K: Keys> State<'_, K> {
         }
     }
 
-    /// The nearest node with a limit.
+    /// The nearest node with a limit. From the top down, for a limit lies below a node of `/zookeeper/quota` for each level of its path: the
+    /// first one that is missing, or has no children, ends the search. So a deep path costs no more than what has quotas of it.
     fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
-        if self.counters.quotas == 0 {
+        if self.counters.quotas == 0 || of == path::ROOT {
             return None;
         }
-        for top in std::iter::once(of).chain(path::ancestors(of)).filter(|top| *top != path::ROOT) {
+        let ends = of.match_indices('/').skip(1).map(|(at, _)| at).chain([of.len()]);
+        let mut nearest = None;
+        for top in ends.map(|end| &of[..end]) {
+            let above = self.node(&format!("{}{top}", path::QUOTA));
+            if above.is_none_or(|node| node.children == 0) {
+                break;
+            }
             if let Some((path, node)) = self.quota_node(top, LIMITS) {
-                return Some((top, Track::parse(&self.text(&path, &node))));
+                nearest = Some((top, path, node));
             }
         }
-        None
+        let (top, path, node) = nearest?;
+        Some((top, Track::parse(&self.text(&path, &node))))
     }
 
     /// A client changes so many bytes and nodes at a path: whether that is within its limits.
