@@ -5,7 +5,9 @@ Everything listens on loopback, lives below one temporary folder, and ends with 
 
 import argparse
 import atexit
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -162,6 +164,15 @@ class Cluster:
             return state.is_file() and json.loads(state.read_text())["pid"] == self.process.pid and all(n.pid for n in self.nodes())
 
         poll("the cluster answers", within, up)
+
+    def set_zookeeper_super(self, user, password):
+        """Makes a user the superuser of ZooKeeper's clients, from a start of all nodes on."""
+        digest = base64.b64encode(hashlib.sha1(f"{user}:{password}".encode()).digest()).decode()
+        files = [n.config for n in self.nodes()]
+        self.stop()
+        for file in files:
+            file.write_text(file.read_text() + f'\n[zookeeper]\nsuper_digest = "{user}:{digest}"\n')
+        self.start()
 
     def nodes(self):
         """The nodes as they are now."""

@@ -149,6 +149,7 @@ def check_everywhere(cluster, before):
 
 def body(drill):
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
+        cluster.set_zookeeper_super("joe", "secret")
         drill.result["commands"] = all_commands_answer(cluster)
         say("  all commands answer at all nodes")
         first, second, third = cluster.nodes()

@@ -27,6 +27,8 @@ from zookeeper_apache import Apache
 # Who may read what has a list.
 USER = ("user", "secret")
 AUTH = ["--auth", f"digest:{USER[0]}:{USER[1]}"]
+# The superuser of Atoll, who alone imports; nobody to ZooKeeper.
+ROOT = ["--auth", "digest:root:atoll"]
 # Requests of kazoo in flight.
 WINDOW = 256
 # Stat, as it must be on both sides.
@@ -151,7 +153,7 @@ def same(there, here, gone):
 
 def imported(cluster, apache, *more, status=0):
     """Runs the verb; what it tells."""
-    args = ["zookeeper", "import", "--from", apache.host, "--to", cluster.zookeeper(), *more, "--json"]
+    args = ["zookeeper", "import", "--from", apache.host, "--to", cluster.zookeeper(), *ROOT, *more, "--json"]
     done = cluster.atoll(*args, timeout=900, check=False)
     words = done.stderr.decode()
     need(done.returncode == status, f"the import ended with {done.returncode}: {done.stdout.decode()[-600:]} {words}")
@@ -211,10 +213,12 @@ def import_drill(drill, nodes):
         filled = time.monotonic() - began
         say(f"a ZooKeeper server was filled in {filled:.1f} s")
         with Cluster(drill.binary, drill.folder / "cluster", "--nodes", drill.args.nodes) as cluster:
+            cluster.set_zookeeper_super("root", "atoll")
             session = there.client_id[0]
             whole(drill, cluster, apache, owners, session)
             wrong_uses(cluster, apache)
         with Cluster(drill.binary, drill.folder / "again", "--nodes", drill.args.nodes) as cluster:
+            cluster.set_zookeeper_super("root", "atoll")
             told, _ = imported(cluster, apache, *AUTH)
             need(told["differences"] == [] and told["left_out"] == [], f"the import found {told['differences'][:5]}")
             here = client(cluster.zookeeper())

@@ -15,6 +15,8 @@ use crate::jute::{Jute, Reader};
 
 /// Most entries of a list.
 pub const MAX_ENTRIES: usize = 1024;
+/// Longest list as a znode keeps it, bytes. It lies in the znode, which is written again with each change of its children.
+pub const MAX_BYTES: usize = 16 * 1024;
 /// Who is meant by everyone.
 const ANYONE: Id<'static> = Id { scheme: "world", id: "anyone" };
 /// Everyone may everything: what most nodes have.
@@ -102,9 +104,14 @@ pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>
     if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
 }
 
+/// Whether a client with these ids may everything, whatever the lists.
+pub fn is_super(client: &[Id<'_>]) -> bool {
+    client.iter().any(|id| id.scheme == SUPER)
+}
+
 /// Whether one of the permissions `wanted` is given by `list` to a client with these ids.
 pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wanted: i32) -> bool {
-    client.iter().any(|id| id.scheme == SUPER)
+    is_super(client)
         || list.into_iter().filter(|entry| entry.perms & wanted != 0).any(|entry| {
             entry.id == ANYONE
                 || client.iter().filter(|c| c.scheme == entry.id.scheme).any(|c| match c.scheme {
@@ -117,6 +124,12 @@ pub fn allows<'a>(list: impl IntoIterator<Item = Acl<'a>>, client: &[Id<'_>], wa
 /// A list as a znode keeps it: no bytes for the open one.
 pub fn stored(list: &[Acl<'_>]) -> Vec<u8> {
     if list == [OPEN] { Vec::new() } else { Jute::to_vec(&list.to_vec()) }
+}
+
+/// Whether a list is too long to be kept, as far as a door takes new ones.
+pub fn is_long(list: &[Acl<'_>]) -> bool {
+    let bytes = |entry: &Acl<'_>| 12 + entry.id.scheme.len() + entry.id.id.len();
+    list.len() > MAX_ENTRIES || list.iter().map(bytes).sum::<usize>() > MAX_BYTES
 }
 
 /// The list that a znode keeps.

@@ -5,6 +5,10 @@ use crate::jute::codes::ErrorCode;
 /// Longest path, in bytes. ZooKeeper bounds paths by `jute.maxbuffer` alone; here they are keys of the store.
 pub const MAX_PATH_BYTES: usize = 16 * 1024;
 
+/// Most levels of the path of a new node. ZooKeeper has no such limit; here a change looks at each level for quotas and for watches of
+/// whole subtrees. Nodes below that are there already are served as all others.
+pub const MAX_LEVELS: usize = 256;
+
 /// The root.
 pub const ROOT: &str = "/";
 /// What ZooKeeper keeps for itself.
@@ -29,6 +33,11 @@ pub fn is_valid(path: &str) -> bool {
         && rest.split('/').all(|part| !matches!(part, "" | "." | ".."))
         // Most paths are ASCII, and checked quickest as bytes.
         && (path.bytes().all(|b| (b' '..=b'~').contains(&b)) || path.chars().all(is_allowed))
+}
+
+/// Whether a new node may not be so far down.
+pub fn is_deep(path: &str) -> bool {
+    path.bytes().filter(|b| *b == b'/').count() > MAX_LEVELS
 }
 
 /// The path, if it is allowed.
@@ -111,6 +120,7 @@ mod tests {
         }
         assert!(is_valid(&format!("/{}", "a".repeat(MAX_PATH_BYTES - 1))));
         assert!(!is_valid(&format!("/{}", "a".repeat(MAX_PATH_BYTES))));
+        assert!(!is_deep(&"/a".repeat(MAX_LEVELS)) && is_deep(&"/a".repeat(MAX_LEVELS + 1)));
     }
 
     #[test]

@@ -259,7 +259,8 @@ fn the_search_for_a_quota_costs_no_more_with_the_depth_of_the_path() {
         let ids = vec![Id { scheme: "ip", id: "127.0.0.1" }];
         let op = request.op().number();
         let head = WriteHead { session: bench.session, moves: 0, ids, op, enforce_quota: true };
-        let at = ApplyAt { position: LogPos(1_000_000), index: 0, proposer: bench.me, time_ms: 0 };
+        let at =
+            ApplyAt { position: LogPos(1_000_000), index: 0, proposer: bench.me, time_ms: 0, version: 1 };
         apply(&at, &Command::Write(head, &body).to_bytes(), counting).unwrap();
     };
     let mut deep = String::new();

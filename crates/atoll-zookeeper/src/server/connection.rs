@@ -1,5 +1,6 @@
 //! An established connection: one turn after the other.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,29 +12,28 @@ use atoll_core::testing::{Mutant, mutant};
 use atoll_db::View;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
 use super::figures::{ConnectionFigures, Refusal};
 use super::handshake::Ended;
-use super::pending::{Pending, Queue, Ready};
+use super::pending::{Pending, Queue};
 use super::sasl::Sasl;
-use super::{Shared, frame, read_only};
+use super::turn::Turn;
+use super::{Shared, counted, frame, read_only};
 use crate::acl;
 use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
-use crate::jute::reply::PathReply;
 use crate::jute::{Jute, Reader};
 use crate::session::keeper::Heard;
+use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
-use crate::watch::{ConnectionId, NotYet};
 
 /// Replies that wait for the socket beyond this stop the reading of requests (contracts X12).
-const MAX_UNSENT_BYTES: usize = 256 * 1024;
+pub(super) const MAX_UNSENT_BYTES: usize = 256 * 1024;
 /// Memory that waiting requests may hold, besides the one that goes beyond it.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
-/// Requests in a row before the other connections of the thread get their turn.
-const MAX_IN_A_TURN: usize = 512;
 /// What is kept for the next turn of an output buffer that was large.
 const KEPT_BYTES: usize = 64 * 1024;
 /// What was said last is sent within this time, or not at all.
@@ -71,7 +71,7 @@ pub(crate) struct Connection<S> {
     /// along, and is told of later ones only. Never goes back: clients keep that of their last reply.
     pub(crate) zxid: i64,
     /// The view of this turn, until a write of the client is answered.
-    view: Option<View>,
+    pub(super) view: Option<View>,
     stream: S,
     input: BytesMut,
     sent: usize,
@@ -82,19 +82,38 @@ pub(crate) struct Connection<S> {
     heard: Arc<Heard>,
     /// The client is served without the log.
     read_only: bool,
-    busy: Option<Pin<Box<Sleep>>>,
+    pub(super) turn: Turn,
+    /// What a write waits for that could not go into the log.
+    busy: Option<Busy>,
+    /// Room for it, once it is there.
+    room: Option<OwnedSemaphorePermit>,
+    /// The subtree that a write has to be counted, and whether it is small enough.
+    counted: Option<(String, bool)>,
+    /// The place of a large reply that is on its way, and until when.
+    pub(super) large: Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>,
     /// The client has asked for the end: nothing more is taken from it.
     closing: bool,
     /// All is said: flush, then end.
-    said: Option<Result<(), Ended>>,
+    pub(super) said: Option<Result<(), Ended>>,
     /// And not longer than this.
     linger: Option<Pin<Box<Sleep>>>,
+}
+
+/// Done when a write may be tried again.
+type Busy = Pin<Box<dyn Future<Output = Woken> + Send>>;
+
+/// What a write has waited for.
+enum Woken {
+    /// Room for it, or time for the log to take it.
+    Room(Option<OwnedSemaphorePermit>),
+    /// The subtree that it has to be counted: whether that is small enough.
+    Counted(String, bool),
 }
 
 /// What became of a frame.
 enum Taken {
     Done,
-    /// The log's queue is full: again later.
+    /// There is no room for it in the log: again later.
     Busy,
 }
 
@@ -121,7 +140,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             sasl: Sasl::default(),
             heard,
             read_only,
+            turn: Turn::begin(),
             busy: None,
+            room: None,
+            counted: None,
+            large: None,
             closing: false,
             said: None,
             linger: None,
@@ -156,6 +179,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// One turn: answers what is ready, takes what was sent, sends what there is.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.outbox.register(cx.waker());
+        self.turn = Turn::begin();
+        let done = self.take_turn(cx);
+        // A client that is idle keeps no state (contracts X27).
+        self.forget_view();
+        done
+    }
+
+    fn take_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.forget_view();
         loop {
             // First of all: what the client sent here before it went elsewhere is not done behind its back, and nothing is answered
@@ -167,7 +198,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.said.get_or_insert(Err(ended));
             }
             // Nor does a client wait that does not read what it was answered: requests behind that have no answer through its own fault.
-            self.heard.set_waits(!self.pending.is_empty() && self.out.len() < MAX_UNSENT_BYTES);
+            let waits = !self.pending.is_empty() || self.busy.is_some();
+            self.heard.set_waits(waits && self.out.len() < MAX_UNSENT_BYTES);
             self.count_outstanding();
             // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view
             // that a long read is answered from go out behind its reply.
@@ -188,10 +220,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 if let Some(said) = self.said.take() {
                     return Poll::Ready(said);
                 }
+                self.large = None;
                 // Reading had stopped for what could not be sent: it goes on.
-                if had >= MAX_UNSENT_BYTES {
+                if had >= MAX_UNSENT_BYTES && !self.turn.is_over() {
                     continue;
                 }
+            } else if self.large.as_mut().is_some_and(|(_, late)| late.as_mut().poll(cx).is_ready()) {
+                return Poll::Ready(Err(Ended::Here(End::Behind)));
             } else if self.said.is_some() {
                 let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                 if linger.as_mut().poll(cx).is_ready() {
@@ -203,21 +238,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
-        let mut taken = 0;
         loop {
+            self.poll_busy(cx);
             self.answer_ready(cx)?;
             if self.said.is_some() {
                 return Ok(());
             }
+            let waited = self.busy.is_some();
             let frames = self.take_frames(cx)?;
             self.count_taken();
-            taken += frames;
-            if taken > MAX_IN_A_TURN {
+            if self.turn.is_over() {
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
             // What was taken may be ready already: nobody would wake this task for it.
-            if frames > 0 {
+            if frames > 0 || (waited && self.busy.is_none()) {
                 continue;
             }
             if !self.may_take() || self.busy.is_some() || !self.read(cx)? {
@@ -227,6 +262,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether a write still waits for room in the log; this task is woken when there is some.
+    fn poll_busy(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(busy) = &mut self.busy else { return false };
+        let Poll::Ready(woken) = busy.as_mut().poll(cx) else { return true };
+        self.busy = None;
+        match woken {
+            Woken::Room(room) => self.room = room,
+            Woken::Counted(top, is_small) => self.counted = Some((top, is_small)),
+        }
+        false
     }
 
     /// Whether another request may be taken.
@@ -299,30 +346,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Takes requests that are there; how many.
     fn take_frames(&mut self, cx: &mut Context<'_>) -> Result<usize, Ended> {
-        if let Some(busy) = &mut self.busy {
-            if busy.as_mut().poll(cx).is_pending() {
-                return Ok(0);
-            }
-            self.busy = None;
-        }
         let mut taken = 0;
-        while self.may_take() && taken <= MAX_IN_A_TURN {
+        while !self.turn.is_over() && !self.poll_busy(cx) && self.may_take() {
             let Some(length) = self.whole_frame()? else { break };
             // Out of the buffer while it is looked at, so that it can be kept or given back.
             let whole = self.input.split_to(4 + length);
+            let had = self.out.len();
             match self.take(&whole[4..])? {
                 Taken::Done => taken += 1,
                 Taken::Busy => {
                     let rest = std::mem::replace(&mut self.input, whole);
                     self.input.unsplit(rest);
-                    self.shared.figures.throttled.add(1);
-                    let mut sleep = Box::pin(tokio::time::sleep(BUSY_FOR));
-                    if sleep.as_mut().poll(cx).is_pending() {
-                        self.busy = Some(sleep);
-                    }
-                    break;
                 }
             }
+            self.turn.did(length + self.out.len().saturating_sub(had));
         }
         let n = taken as u64;
         self.shared.figures.received.add(n);
@@ -377,33 +414,84 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Hands a write to the log; None if its queue is full.
     fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
         if op == OpCode::CloseSession {
-            return Some(Pending::Close { xid, proposed: self.propose_close()? });
+            let proposed = self.propose_close();
+            if proposed.is_none() {
+                self.shared.figures.throttled.add(1);
+                self.busy = Some(Box::pin(async {
+                    tokio::time::sleep(BUSY_FOR).await;
+                    Woken::Room(None)
+                }));
+            }
+            return Some(Pending::Close { xid, proposed: proposed? });
         }
+        match self.is_countable(op, body) {
+            Some(Ok(())) => {}
+            Some(Err(code)) => return Some(self.refused(xid, code)),
+            None => return None,
+        }
+        let room = match self.shared.room.take(op, body.len(), self.room.take()) {
+            Ok(room) => room,
+            Err(wait) => {
+                self.shared.figures.throttled.add(1);
+                self.busy = Some(Box::pin(async { Woken::Room(wait.await) }));
+                return None;
+            }
+        };
         match self.propose_write(op, body) {
-            Ok(proposed) => Some(Pending::Write { xid, at: Instant::now(), proposed: proposed? }),
-            Err(code) => {
-                self.shared.figures.refuse(Refusal::Request);
-                let mut reply = Vec::new();
-                frame::error(&mut reply, xid, 0, code);
-                Some(Pending::Reply(reply))
+            Ok(Some(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, _room: room }),
+            Ok(None) => {
+                self.shared.figures.throttled.add(1);
+                self.busy = Some(Box::pin(async move {
+                    tokio::time::sleep(BUSY_FOR).await;
+                    Woken::Room(room)
+                }));
+                None
+            }
+            Err(code) => Some(self.refused(xid, code)),
+        }
+    }
+
+    fn refused(&self, xid: i32, code: ErrorCode) -> Pending {
+        self.shared.figures.refuse(Refusal::Request);
+        let mut reply = Vec::new();
+        frame::error(&mut reply, xid, 0, code);
+        Pending::Reply(reply)
+    }
+
+    /// Whether what a write has to be counted is small enough, for the superuser whatever it is; None while that is looked for.
+    fn is_countable(&mut self, op: OpCode, body: &[u8]) -> Option<Result<(), ErrorCode>> {
+        let top = match counted::subject(op, body) {
+            Ok(Some(top)) if !acl::is_super(&self.client()) => top,
+            Ok(_) => return Some(Ok(())),
+            Err(code) => return Some(Err(code)),
+        };
+        match self.counted.take() {
+            Some((known, is_small)) if known == top => {
+                Some(if is_small { Ok(()) } else { Err(ErrorCode::BadArguments) })
+            }
+            _ => {
+                let shared = self.shared.clone();
+                self.busy = Some(Box::pin(async move {
+                    let is_small = counted::is_small(shared, &top).await;
+                    Woken::Counted(top, is_small)
+                }));
+                None
             }
         }
     }
 
     /// Hands writes to the log that need not be held back any more.
-    fn release_held(&mut self) {
-        while let Some((place, bytes)) = self.pending.next_held() {
+    pub(super) fn release_held(&mut self) {
+        while self.busy.is_none()
+            && let Some((place, bytes)) = self.pending.next_held()
+        {
             let mut from = Reader::new(&bytes);
             // It was read once already.
             let Ok(header) = RequestHeader::read(&mut from) else { return };
             let Some(op) = OpCode::of(header.op) else { return };
             match self.propose(op, header.xid, from.rest()) {
                 Some(pending) => self.pending.release(place, pending),
-                None => {
-                    self.shared.figures.throttled.add(1);
-                    self.busy = Some(Box::pin(tokio::time::sleep(BUSY_FOR)));
-                    return;
-                }
+                None => return,
             }
         }
     }
@@ -419,152 +507,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.pending.push(Pending::Sync { xid, path: path.to_owned(), barrier });
             }
             Err(_) => self.refuse(xid, ErrorCode::MarshallingError),
-        }
-    }
-
-    /// A request that is refused here, in its turn.
-    pub(crate) fn refuse(&mut self, xid: i32, code: ErrorCode) {
-        self.shared.figures.refuse(Refusal::Request);
-        self.reply_in_turn(|out, zxid| frame::error(out, xid, zxid, code));
-    }
-
-    /// A reply behind those of all earlier requests.
-    pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
-        if self.pending.is_empty() {
-            self.drain_events();
-            self.replied(1);
-            write(&mut self.out, self.zxid);
-        } else {
-            let mut reply = Vec::new();
-            // Its zxid is set when its turn comes.
-            write(&mut reply, 0);
-            self.pending.push(Pending::Reply(reply));
-        }
-    }
-
-    pub(crate) fn replied(&mut self, n: u64) {
-        self.shared.figures.sent.add(n);
-        self.figures.sent.add(n);
-    }
-
-    /// Answers requests from the first on, as far as they are ready.
-    fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
-        while self.out.len() < MAX_UNSENT_BYTES {
-            self.release_held();
-            let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
-            match ready? {
-                Ready::Answer { xid, answer, at } => {
-                    let err = frame::head(&answer).err;
-                    if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
-                        return Err(Ended::Here(End::SessionMoved));
-                    }
-                    if err == ErrorCode::QuotaExceeded.number() {
-                        self.shared.figures.refuse(Refusal::Quota);
-                    }
-                    let us = at.map_or(0, |at| at.elapsed().as_micros());
-                    self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
-                    self.after_write();
-                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
-                    frame::answer(&mut self.out, xid, self.zxid, &answer);
-                    self.replied(1);
-                }
-                Ready::Closed { xid, answer } => {
-                    self.after_write();
-                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
-                    frame::answer(&mut self.out, xid, self.zxid, &answer);
-                    self.replied(1);
-                    self.said = Some(Ok(()));
-                    return Ok(());
-                }
-                Ready::Synced { xid, path } => {
-                    let newest = self.shared.zxid();
-                    self.after_write();
-                    self.told_up_to(newest);
-                    frame::reply(&mut self.out, xid, self.zxid, |out| PathReply { path: &path }.write(out));
-                    self.replied(1);
-                }
-                Ready::Serve(bytes) => self.serve(&bytes)?,
-                Ready::Listed(reply) => {
-                    let at = self.out.len();
-                    self.out.extend_from_slice(&reply);
-                    frame::set_zxid(&mut self.out[at..], self.zxid);
-                    self.replied(1);
-                }
-                Ready::Reply(reply) => {
-                    self.drain_events();
-                    let at = self.out.len();
-                    self.out.extend_from_slice(&reply);
-                    frame::set_zxid(&mut self.out[at..], self.zxid);
-                    self.replied(1);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A write was applied: its events go out before its reply, and later reads see it.
-    fn after_write(&mut self) {
-        self.forget_view();
-        self.drain_events_first();
-    }
-
-    /// The next read takes a newer view.
-    pub(crate) fn forget_view(&mut self) {
-        if !mutant(Mutant::ZkServesBehindSession) {
-            self.view = None;
-        }
-    }
-
-    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it, and no others (contracts X19). None
-    /// if the request was put off: the client knows of something that the newest view does not show yet.
-    pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
-        if self.view.is_none() {
-            let newest = self.shared.zxid();
-            let view = self.shared.engine.view();
-            let drained = match mutant(Mutant::ZkEventsAfterReplies) {
-                true => Ok(0),
-                false => self.outbox.drain_for(view.below(), &mut self.out),
-            };
-            match drained {
-                Ok(events) => self.show(view, events, newest),
-                Err(below) => self.put_off(bytes, NotYet(below)),
-            }
-        }
-        self.view.clone()
-    }
-
-    /// Makes a view the one of this turn; so many events of what it shows were put in front. `newest` was read before they were.
-    pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
-        self.view = Some(view);
-        self.told_up_to(newest);
-        self.replied(events);
-    }
-
-    /// All events of changes up to `newest` were put in front: it was read before the outbox was.
-    pub(crate) fn told_up_to(&mut self, newest: i64) {
-        // An outbox that has ended may have been told less.
-        if self.outbox.ended().is_none() {
-            self.zxid = self.zxid.max(newest);
-        }
-    }
-
-    /// In front of a reply.
-    pub(crate) fn drain_events_first(&mut self) {
-        if !mutant(Mutant::ZkEventsAfterReplies) {
-            self.drain_events();
-        }
-    }
-
-    /// Sends events, also of what the view of this turn does not show.
-    fn drain_events(&mut self) {
-        // Taken first: events of changes up to it are in the outbox by now.
-        let newest = self.shared.zxid();
-        let events = self.outbox.drain(&mut self.out);
-        if events > 0 {
-            // Otherwise a write's reply has the write's own zxid, as some clients take it to be.
-            self.told_up_to(newest);
-            self.forget_view();
-            self.replied(events);
         }
     }
 

@@ -58,11 +58,13 @@ pub enum Refusal {
     Tls,
     /// A write that makes the data grow, while the disk is nearly full.
     Disk,
+    /// A read whose reply would be too long.
+    Reply,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 13] = [
+    pub const ALL: [Refusal; 14] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
         Refusal::ConnectionRate,
@@ -76,6 +78,7 @@ impl Refusal {
         Refusal::Quota,
         Refusal::Tls,
         Refusal::Disk,
+        Refusal::Reply,
     ];
 
     /// As metrics and the node's log have it.
@@ -94,6 +97,7 @@ impl Refusal {
             Refusal::Quota => "quota",
             Refusal::Tls => "TLS",
             Refusal::Disk => "disk",
+            Refusal::Reply => "reply",
         }
     }
 }

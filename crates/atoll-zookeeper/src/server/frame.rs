@@ -51,29 +51,37 @@ pub fn head(answer: &[u8]) -> AnswerHead {
     AnswerHead::parse(answer).unwrap_or(AnswerHead { zxid: 0, err: ErrorCode::SystemError.number() })
 }
 
+/// Sets the length of a frame that began with room for it.
+pub fn set_length(frame: &mut [u8]) {
+    // Replies are bounded far below 2 GiB.
+    let length = i32::try_from(frame.len().saturating_sub(4)).unwrap_or(i32::MAX);
+    if let Some(place) = frame.first_chunk_mut::<4>() {
+        *place = length.to_be_bytes();
+    }
+}
+
 /// A list whose length is known at its end.
-pub struct List<'o> {
-    out: &'o mut Vec<u8>,
+pub struct List {
     at: usize,
     count: i32,
 }
 
-impl<'o> List<'o> {
+impl List {
     /// An empty one.
-    pub fn begin(out: &'o mut Vec<u8>) -> List<'o> {
+    pub fn begin(out: &mut Vec<u8>) -> List {
         let at = out.len();
         0_i32.write(out);
-        List { out, at, count: 0 }
+        List { at, count: 0 }
     }
 
     /// One more.
-    pub fn push(&mut self, item: &str) {
-        item.write(self.out);
+    pub fn push(&mut self, out: &mut Vec<u8>, item: &str) {
+        item.write(out);
         self.count += 1;
     }
 
     /// Its length goes in front.
-    pub fn end(self) {
-        self.out[self.at..self.at + 4].copy_from_slice(&self.count.to_be_bytes());
+    pub fn end(&self, out: &mut [u8]) {
+        out[self.at..self.at + 4].copy_from_slice(&self.count.to_be_bytes());
     }
 }

@@ -100,7 +100,9 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let peer = figures.peer;
     let outbox = Arc::new(Outbox::default());
     let ended = converse(&shared, stream, id, &figures, &outbox).await;
-    shared.watches.part(id);
+    while !shared.watches.part(id) {
+        tokio::task::yield_now().await;
+    }
     shared.sessions.unbind(figures.session.load(Ordering::Relaxed), id);
     shared.figures.count_outstanding(&figures, 0);
     if ended.is_err() && figures.session.load(Ordering::Relaxed) != 0 {
@@ -133,7 +135,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let first = tokio::time::timeout(WITHIN, read_first(&mut stream, &mut input));
     let length = match first.await.map_err(|_| Ended::Silent)?? {
         First::Word(word) => {
-            let answer = words::answer(shared, &word);
+            let answer = words::answer_in_turn(shared, word).await;
             return say_last(&mut stream, answer.as_bytes()).await;
         }
         First::Connect(length) => length,

@@ -10,12 +10,14 @@
 //! | `options.rs` | how it behaves |
 //! | `admission.rs` | which connections come in |
 //! | `handshake.rs` | a new connection: four letters, or a session |
-//! | `connection.rs` | the turn of an established connection |
+//! | `connection.rs`, `answers.rs` | the turn of an established connection; its answers in order |
 //! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
+//! | `walk.rs` | reads of many keys, step by step |
+//! | `turn.rs` | what a connection may do before the others get their turn |
 //! | `tls.rs`, `subject.rs` | TLS, and the name in a client's certificate |
 //! | `sasl.rs`, `digest_md5.rs` | SASL |
-//! | `writes.rs` | requests that go into the log: checked, made whole |
+//! | `writes.rs`, `room.rs`, `counted.rs` | requests that go into the log: checked, made whole; large ones in turn |
 //! | `frame.rs` | frames of replies |
 //! | `housekeeping.rs` | expiry, takeover, containers |
 //! | `membership.rs` | keeps `/zookeeper/config` true |
@@ -27,7 +29,9 @@
 
 pub mod admin;
 mod admission;
+mod answers;
 mod connection;
+mod counted;
 pub mod digest_md5;
 pub mod figures;
 pub(crate) mod frame;
@@ -41,9 +45,12 @@ mod order;
 mod pending;
 mod read_only;
 mod reads;
+mod room;
 mod sasl;
 mod subject;
 pub mod tls;
+mod turn;
+mod walk;
 mod watching;
 mod words;
 mod writes;
@@ -122,6 +129,8 @@ pub(crate) struct Shared {
     pub(crate) watches: Watches,
     pub(crate) sessions: Sessions,
     pub(crate) figures: Figures,
+    pub(crate) walks: walk::Walks,
+    pub(crate) room: room::Room,
     cluster: Arc<dyn Cluster>,
     /// See `read_only.rs`.
     read_only: AtomicBool,
@@ -210,6 +219,8 @@ impl Door {
             watches: Watches::default(),
             sessions: Sessions::new(engine.proposer()),
             figures: Figures::default(),
+            walks: walk::Walks::default(),
+            room: room::Room::default(),
             cluster,
             read_only: AtomicBool::new(false),
             zxid: AtomicI64::new(0),

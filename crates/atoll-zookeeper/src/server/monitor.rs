@@ -127,6 +127,7 @@ fn counts(shared: &Shared, out: &mut Vec<Metric>) {
     add("writes_above_quota", f.over_quota.get());
     add("writes_refused_by_quota", f.refused(Refusal::Quota));
     add("writes_refused_by_disk", f.refused(Refusal::Disk));
+    add("replies_too_long", f.refused(Refusal::Reply));
     add("commit_count", f.write_us.summary().count);
 }
 

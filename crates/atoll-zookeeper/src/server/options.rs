@@ -16,6 +16,8 @@ pub struct Options {
     pub max_session_timeout_ms: i32,
     /// `jute.maxbuffer`: longest frame that is taken, bytes.
     pub max_buffer_bytes: usize,
+    /// Longest reply, bytes: a read that has more to tell is refused. ZooKeeper leaves that to the `jute.maxbuffer` of its clients.
+    pub max_reply_bytes: usize,
     /// `maxClientCnxns`: connections of one address; 0 for no limit.
     pub max_connections_of_address: usize,
     /// `maxCnxns`: connections of everybody; 0 for no limit.
@@ -71,6 +73,7 @@ impl Default for Options {
             min_session_timeout_ms: 4_000,
             max_session_timeout_ms: 40_000,
             max_buffer_bytes: 0xf_ffff,
+            max_reply_bytes: 32 << 20,
             max_connections_of_address: 60,
             max_connections: 0,
             max_outstanding: 1_000,

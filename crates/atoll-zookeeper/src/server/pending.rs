@@ -8,11 +8,13 @@ use atoll_core::Ticket;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_db::{BarrierError, LogPos, Proposed, Stopped};
 use bytes::Bytes;
-use tokio::task::JoinHandle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::handshake::Ended;
 use super::order::{Touched, shows, touched};
+use super::walk::{Elsewhere, Listed};
+use super::watching::Again;
 use crate::jute::codes::OpCode;
 use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
@@ -21,8 +23,8 @@ use crate::jute::{Jute, Reader};
 pub(crate) enum Pending {
     /// A write that a read before it must not show, until that is answered: its frame.
     Held(Bytes),
-    /// A write, until it is applied.
-    Write { xid: i32, at: Instant, proposed: Proposed },
+    /// A write, until it is applied; it takes room in the log until then, if it is large.
+    Write { xid: i32, at: Instant, proposed: Proposed, _room: Option<OwnedSemaphorePermit> },
     /// The end of the session, until it is applied.
     Close { xid: i32, proposed: Proposed },
     /// A sync, until this node has applied what anybody was answered before it.
@@ -31,8 +33,10 @@ pub(crate) enum Pending {
     Behind(Bytes),
     /// The same, until the view shows what was told already.
     View { frame: Bytes, applied: Ticket<Result<LogPos, Stopped>> },
-    /// A long read on another thread: its reply.
-    Elsewhere(JoinHandle<Result<Vec<u8>, Ended>>),
+    /// Watches that are left in several turns, until the view shows what was told already.
+    Watches { again: Again, applied: Option<Ticket<Result<LogPos, Stopped>>> },
+    /// A long read on other threads: its reply.
+    Elsewhere(Elsewhere),
     /// A reply that waits for its turn.
     Reply(Vec<u8>),
 }
@@ -49,8 +53,10 @@ pub(crate) enum Ready {
     Serve(Bytes),
     /// A whole reply.
     Reply(Vec<u8>),
+    /// The next watches are to be left.
+    Watches(Again),
     /// A whole reply, from a view that was taken before.
-    Listed(Vec<u8>),
+    Listed(Listed),
 }
 
 /// The operation and the body of a frame.
@@ -74,6 +80,7 @@ impl Pending {
         match self {
             Pending::Held(frame) | Pending::Behind(frame) | Pending::View { frame, .. } => frame.len(),
             Pending::Reply(reply) => reply.len(),
+            Pending::Watches { again, .. } => again.bytes(),
             _ => 0,
         }
     }
@@ -82,7 +89,7 @@ impl Pending {
         Poll::Ready(Ok(match self {
             // Its owner lets it go.
             Pending::Held(_) => return Poll::Pending,
-            Pending::Write { xid, at, proposed } => {
+            Pending::Write { xid, at, proposed, .. } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
                 let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
                 Ready::Answer { xid: *xid, answer, at: Some(*at) }
@@ -100,10 +107,13 @@ impl Pending {
                 ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
                 Ready::Serve(std::mem::take(frame))
             }
-            Pending::Elsewhere(handle) => {
-                let done = ready!(Pin::new(handle).poll(cx));
-                Ready::Listed(done.map_err(|e| Ended::Log(e.to_string()))??)
+            Pending::Watches { again, applied } => {
+                if let Some(applied) = applied {
+                    ready!(Pin::new(applied).poll(cx))?.map_err(|e| Ended::Log(e.to_string()))?;
+                }
+                Ready::Watches(std::mem::take(again))
             }
+            Pending::Elsewhere(elsewhere) => Ready::Listed(ready!(elsewhere.poll(cx))?),
             Pending::Reply(reply) => Ready::Reply(std::mem::take(reply)),
         }))
     }
@@ -130,6 +140,7 @@ impl Queue {
                 let (op, body) = parts(frame);
                 shows(op.map_or(Touched::Nothing, |op| touched(op, body)), write)
             }
+            Pending::Watches { .. } => shows(Touched::Everything, write),
             _ => false,
         })
     }

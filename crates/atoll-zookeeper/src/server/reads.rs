@@ -4,22 +4,20 @@ use atoll_db::View;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::Shared;
 use super::connection::Connection;
-use super::frame::{self, List};
+use super::frame;
 use super::handshake::Ended;
 use super::pending::Pending;
+use super::walk::{Asking, Elsewhere, Walk};
 use crate::acl;
 use crate::jute::codes::{ErrorCode, OpCode, perms, xid};
 use crate::jute::records::{Acl, Id, ReplyHeader, RequestHeader};
-use crate::jute::reply::{CountReply, GetAclReply, StatReply, WhoAmIReply};
+use crate::jute::reply::{GetAclReply, StatReply, WhoAmIReply};
 use crate::jute::request::Request;
-use crate::jute::transaction::{MultiReadOp, MultiReadRequest, MultiResult};
 use crate::jute::{Jute, Reader};
 use crate::tree::read::{self, ReadError};
 use crate::watch::table::Kind;
-
-/// Lists of more children are made on another thread (contracts X20).
-const MANY_CHILDREN: i32 = 1_000;
 
 /// Appends a whole reply: what `body` makes, or the error that it ends with.
 fn replied(
@@ -64,52 +62,6 @@ fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> R
     Ok(())
 }
 
-fn write_children(
-    view: &View,
-    path: &str,
-    client: &[Id<'_>],
-    with_stat: bool,
-    out: &mut Vec<u8>,
-) -> Result<(), ReadError> {
-    let mut names = List::begin(out);
-    let node = read::children(view, path, client, |name| names.push(name))?;
-    names.end();
-    if with_stat {
-        node.stat().write(out);
-    }
-    Ok(())
-}
-
-/// Each read has its own result: one that fails does not stop the others.
-fn write_multi(
-    view: &View,
-    ops: &MultiReadRequest<'_>,
-    client: &[Id<'_>],
-    out: &mut Vec<u8>,
-) -> Result<(), ReadError> {
-    for op in &ops.ops {
-        let done = match op {
-            MultiReadOp::GetData(r) => read::data(view, r.path, client).map(|(node, data)| {
-                MultiResult::GetData(data.as_deref(), node.stat()).write(out);
-            }),
-            MultiReadOp::GetChildren(r) => {
-                let mut names = Vec::new();
-                read::children(view, r.path, client, |name| names.push(name.to_owned())).map(|_| {
-                    let names = names.iter().map(String::as_str).collect();
-                    MultiResult::GetChildren(names).write(out);
-                })
-            }
-        };
-        match done {
-            Ok(()) => {}
-            Err(ReadError::Refused(code)) => MultiResult::Error(Some(code)).write(out),
-            Err(other) => return Err(other),
-        }
-    }
-    MultiResult::write_end(out);
-    Ok(())
-}
-
 /// The user's name alone: of a digest, not its hash.
 fn user<'a>(scheme: &str, id: &'a str) -> &'a str {
     if scheme == "digest" { id.split(':').next().unwrap_or_default() } else { id }
@@ -121,6 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut from = Reader::new(bytes);
         let header = RequestHeader::read(&mut from).map_err(|e| Ended::Malformed(e.to_string()))?;
         let op = OpCode::of(header.op).ok_or_else(|| Ended::Malformed("an unknown operation".to_owned()))?;
+        let body = from.rest();
         let request = match Request::read(op, &mut from) {
             Ok(Some(request)) => request,
             Ok(None) => return self.answer_error(header.xid, ErrorCode::Unimplemented),
@@ -155,17 +108,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::GetAcl(r) => {
                 self.answer_from_view(xid, bytes, |view, client, out| write_acl(view, r.path, client, out))
             }
-            Request::MultiRead(r) => {
-                self.answer_from_view(xid, bytes, |view, client, out| write_multi(view, r, client, out))
+            Request::MultiRead(_) => self.walk_from_view(xid, bytes, |shared, asking| {
+                Walk::many(shared, asking, Bytes::copy_from_slice(body))
+            }),
+            Request::GetAllChildrenNumber(r) => {
+                self.walk_from_view(xid, bytes, |shared, asking| Walk::count(shared, asking, r.path))
             }
-            Request::GetAllChildrenNumber(r) => self.count_elsewhere(xid, bytes, r.path),
             Request::GetEphemerals(r) => {
                 let session = self.session;
-                self.answer_from_view(xid, bytes, |view, _, out| {
-                    let mut paths = List::begin(out);
-                    read::ephemerals(view, session, r.path, |path| paths.push(path))?;
-                    paths.end();
-                    Ok(())
+                self.walk_from_view(xid, bytes, |shared, asking| {
+                    Walk::ephemerals(shared, asking, session, r.path)
                 })
             }
             Request::WhoAmI => self.answer(xid, |client, out| {
@@ -211,7 +163,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.answer(xid, |client, out| body(&view, client, out))
     }
 
-    /// Answers with the children of a node, on another thread if they are many.
+    /// Answers with the children of a node.
     pub(crate) fn answer_children(
         &mut self,
         xid: i32,
@@ -219,42 +171,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         path: &str,
         with_stat: bool,
     ) -> Result<(), Ended> {
-        let many = matches!(read::node(view, path), Ok(Some(node)) if node.children > MANY_CHILDREN);
-        if many {
-            let path = path.to_owned();
-            return self.answer_elsewhere(xid, view.clone(), move |view, client, out| {
-                write_children(view, &path, client, with_stat, out)
-            });
-        }
-        self.answer(xid, |client, out| write_children(view, path, client, with_stat, out))
+        self.walk(xid, view, |shared, asking| Walk::children(shared, asking, path, with_stat))
     }
 
-    fn count_elsewhere(&mut self, xid: i32, bytes: &[u8], path: &str) -> Result<(), Ended> {
-        let Some(view) = self.view(bytes) else { return Ok(()) };
-        let path = path.to_owned();
-        self.answer_elsewhere(xid, view, move |view, client, out| {
-            let total = read::count_below(view, &path, client)?;
-            CountReply { total }.write(out);
-            Ok(())
-        })
-    }
-
-    /// Answers from another thread; later requests wait for it.
-    fn answer_elsewhere(
+    /// Answers a read of many keys from the view of this turn.
+    fn walk_from_view(
         &mut self,
         xid: i32,
-        view: View,
-        body: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<(), ReadError> + Send + 'static,
+        bytes: &[u8],
+        begin: impl FnOnce(&Shared, &Asking<'_>) -> Result<Walk, ReadError>,
     ) -> Result<(), Ended> {
-        let (ids, zxid) = (self.ids.clone(), self.zxid);
-        let handle = tokio::task::spawn_blocking(move || {
-            let client: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
-            let mut out = Vec::new();
-            replied(&mut out, xid, zxid, |out| body(&view, &client, out))?;
-            Ok(out)
-        });
-        self.pending.push_first(Pending::Elsewhere(handle));
-        Ok(())
+        let Some(view) = self.view(bytes) else { return Ok(()) };
+        self.walk(xid, &view, begin)
+    }
+
+    /// Answers a read of many keys, here or elsewhere: later requests wait for it.
+    fn walk(
+        &mut self,
+        xid: i32,
+        view: &View,
+        begin: impl FnOnce(&Shared, &Asking<'_>) -> Result<Walk, ReadError>,
+    ) -> Result<(), Ended> {
+        let zxid = self.zxid;
+        let begun = begin(&self.shared, &Asking { view, ids: &self.ids, xid, zxid });
+        let stepped = begun.and_then(|mut walk| Ok((walk.step_here(&self.shared)?, walk)));
+        match stepped {
+            Ok((Some(reply), _)) => {
+                self.out.extend_from_slice(&reply);
+                self.replied(1);
+                Ok(())
+            }
+            Ok((None, walk)) => {
+                let elsewhere = Elsewhere::begin(self.shared.clone(), walk);
+                self.pending.push_first(Pending::Elsewhere(elsewhere));
+                Ok(())
+            }
+            Err(ReadError::Refused(code)) => self.answer_error(xid, code),
+            // Another node can be read: the client goes there when this connection ends.
+            Err(error) => Err(Ended::Read(error)),
+        }
     }
 
     /// Puts a request off until the view shows what was told already.

@@ -1,16 +1,77 @@
 //! Requests about watches, and reads that leave one.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
 use super::handshake::Ended;
+use super::pending::Pending;
 use crate::jute::Jute;
 use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
 use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
 use crate::tree::read::{self, ReadError};
-use crate::watch::again::AgainError;
+use crate::watch::again::{AgainError, Brought};
 use crate::watch::table::Kind;
+
+/// Watches of a request that are left at once: each is looked up, and others wait meanwhile.
+const WATCHES_AT_ONCE: usize = 500;
+/// What a watch costs of a turn, as if it were so many bytes of a reply.
+const BYTES_OF_A_WATCH: usize = 256;
+
+/// Watches that a client brings along, and how many of them are left. A request may have a hundred thousand.
+#[derive(Default)]
+pub(crate) struct Again {
+    xid: i32,
+    relative_zxid: i64,
+    /// Its frame, and where in it the paths are.
+    frame: Bytes,
+    paths: Vec<(Brought, Range<usize>)>,
+    done: usize,
+}
+
+impl Again {
+    fn new(xid: i32, asked: &SetWatches2Request<'_>, bytes: &[u8]) -> Again {
+        let start = bytes.as_ptr().addr();
+        let one_time = &asked.one_time;
+        let all = [
+            (Brought::Data, &one_time.data),
+            (Brought::Exist, &one_time.exist),
+            (Brought::Child, &one_time.child),
+            (Brought::Persistent, &asked.persistent),
+            (Brought::Recursive, &asked.recursive),
+        ];
+        let place = |path: &str| {
+            let at = path.as_ptr().addr() - start;
+            at..at + path.len()
+        };
+        let paths =
+            all.into_iter().flat_map(|(brought, paths)| paths.iter().map(move |p| (brought, place(p))));
+        let (relative_zxid, frame) = (one_time.relative_zxid, Bytes::copy_from_slice(bytes));
+        Again { xid, relative_zxid, frame, paths: paths.collect(), done: 0 }
+    }
+
+    /// Some that are not left yet.
+    fn next(&self) -> Vec<(Brought, &str)> {
+        let some = self.paths.iter().skip(self.done).take(WATCHES_AT_ONCE);
+        // They were read as text before.
+        let path = |place: &Range<usize>| {
+            std::str::from_utf8(self.frame.get(place.clone()).unwrap_or_default()).unwrap_or_default()
+        };
+        some.map(|(brought, place)| (*brought, path(place))).collect()
+    }
+
+    fn is_done(&self) -> bool {
+        self.done >= self.paths.len()
+    }
+
+    /// Memory that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.frame.len() + self.paths.len() * size_of::<(Brought, Range<usize>)>()
+    }
+}
 
 /// The kinds that a number of `checkWatches` and `removeWatches` stands for.
 fn kinds(number: i32) -> Option<&'static [Kind]> {
@@ -118,19 +179,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn set_watches(&mut self, xid: i32, asked: &SetWatches2Request<'_>, bytes: &[u8]) -> Result<(), Ended> {
+        self.watch_again(Again::new(xid, asked, bytes))
+    }
+
+    /// Leaves the next watches that a client has brought along.
+    pub(crate) fn watch_again(&mut self, mut again: Again) -> Result<(), Ended> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();
         let (watches, out) = (&self.shared.watches, &mut self.out);
-        match watches.leave_again(self.id, &self.outbox, asked, out, || engine.view()) {
+        let to = (self.id, &*self.outbox);
+        let some = again.next();
+        match watches.leave_again(to, &some, again.relative_zxid, out, || engine.view()) {
             Ok(left) => {
                 // What was missed stands in front of the reply. The view may be older than that.
+                let count = some.len();
                 self.told_up_to(newest);
                 self.replied(left.events);
                 self.forget_view();
-                self.answer(xid, |_, _| Ok(()))
+                self.turn.did(count * BYTES_OF_A_WATCH);
+                again.done += count;
+                if again.is_done() {
+                    return self.answer(again.xid, |_, _| Ok(()));
+                }
+                self.pending.push_first(Pending::Watches { again, applied: None });
+                Ok(())
             }
             Err(AgainError::NotYet(not_yet)) => {
-                self.put_off(bytes, not_yet);
+                let applied = Some(self.shared.engine.wait_applied(not_yet.0));
+                self.pending.push_first(Pending::Watches { again, applied });
                 Ok(())
             }
             Err(AgainError::Read(error)) => Err(error.into()),

@@ -1,6 +1,7 @@
 //! The four-letter words: figures for people and monitors, as ZooKeeper prints them.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::figures::Refusal;
@@ -11,6 +12,9 @@ use crate::watch::table::Kind;
 
 /// What this door claims to be, for clients and monitors that look at the version.
 pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
+
+/// Watches that are looked at at once.
+const PAGE: usize = 1_000;
 
 /// The answer to a word.
 pub(crate) fn answer(shared: &Shared, word: &str) -> String {
@@ -50,6 +54,23 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         "wchc" => watches_by_connection(shared),
         _ => watches_by_path(shared),
     }
+}
+
+/// Words that go through what clients have left: it may be much.
+const LONG: [&str; 4] = ["dump", "wchc", "wchp", "cons"];
+
+/// The answer to a word, made beside the node's thread if that may take long (contracts X20).
+pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String {
+    if !LONG.contains(&&*word) {
+        return answer(shared, &word);
+    }
+    let Some(turn) = shared.walks.turn().await else { return String::new() };
+    let shared = shared.clone();
+    let answered = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        answer(&shared, &word)
+    });
+    answered.await.unwrap_or_default()
 }
 
 /// All words.
@@ -184,7 +205,7 @@ fn watches(shared: &Shared) -> String {
         let total: usize = Kind::ALL.into_iter().map(|kind| table.count(kind)).sum();
         lines!(
             out,
-            "{} connections watching {} paths", table.connections().count(), table.paths().count();
+            "{} connections watching {} paths", table.watching(), table.watched();
             "Total watches:{}", total;
         );
     });
@@ -213,21 +234,30 @@ pub(crate) fn set_back(shared: &Shared, server: bool) {
 
 /// What each connection watches, by its session.
 pub(crate) fn watches_of_connections(shared: &Shared) -> Vec<(i64, Vec<String>)> {
-    let mut found = Vec::new();
-    shared.watches.look(|table| {
-        for (id, paths) in table.connections() {
-            found.push((id, paths.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+    let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
+    let paths = |id| {
+        let mut paths: Vec<String> = Vec::new();
+        // Page by page: what is applied meanwhile must not wait for the table.
+        while let Some(more) = shared.watches.look(|table| table.paths_of(id, paths.last(), PAGE)) {
+            paths.extend(more);
         }
-    });
-    found.into_iter().map(|(id, paths)| (session_of(shared, id), paths)).collect()
+        paths
+    };
+    watching.into_iter().map(|id| (session_of(shared, id), paths(id))).collect()
 }
 
 /// Which sessions watch each path.
 pub(crate) fn watches_of_paths(shared: &Shared) -> Vec<(String, Vec<i64>)> {
-    let mut found = Vec::new();
-    shared.watches.look(|table| found.extend(table.paths().map(|(path, ids)| (path.to_owned(), ids))));
-    let sessions = |ids: Vec<u64>| ids.into_iter().map(|id| session_of(shared, id)).collect();
-    found.into_iter().map(|(path, ids)| (path, sessions(ids.into_iter().collect()))).collect()
+    let mut found: Vec<(String, Vec<i64>)> = Vec::new();
+    loop {
+        let last = found.last().map(|(path, _)| path);
+        let more = shared.watches.look(|table| table.paths_after(last, PAGE));
+        if more.is_empty() {
+            return found;
+        }
+        let sessions = |ids: Vec<u64>| ids.into_iter().map(|id| session_of(shared, id)).collect();
+        found.extend(more.into_iter().map(|(path, ids)| (path, sessions(ids))));
+    }
 }
 
 fn watches_by_connection(shared: &Shared) -> String {

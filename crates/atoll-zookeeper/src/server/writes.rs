@@ -12,14 +12,17 @@ use crate::acl;
 use crate::command::{CloseSession, Command, WriteHead};
 use crate::jute::codes::{CreateMode, ErrorCode, OpCode, xid};
 use crate::jute::records::{Acl, Id};
-use crate::jute::request::{AuthRequest, Request};
+use crate::jute::request::{AuthRequest, ImportRequest, Request};
 use crate::jute::transaction::MultiOp;
 use crate::jute::{Jute, Reader};
 use crate::path;
 use crate::tree::create::lifetime;
+use crate::tree::state::is_foreign_zxid;
 
 /// Most authentications of one connection.
 const MAX_IDS: usize = 64;
+/// And their bytes: they travel with every write.
+const MAX_IDS_BYTES: usize = 4 * 1024;
 
 fn check_create(
     path: &str,
@@ -30,12 +33,53 @@ fn check_create(
 ) -> Result<(), ErrorCode> {
     lifetime(CreateMode::of(flags).ok_or(ErrorCode::BadArguments)?, ttl_ms, 0)?;
     path::parent(path)?;
+    if path::is_deep(path) {
+        return Err(ErrorCode::BadArguments);
+    }
     check_list(list, client)
 }
 
 fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     // What most clients send needs no work.
-    if list == [acl::OPEN] { Ok(()) } else { acl::made_whole(list, client).map(drop) }
+    match list == [acl::OPEN] {
+        true => Ok(()),
+        false if acl::is_long(list) || acl::is_long(&acl::made_whole(list, client)?) => {
+            Err(ErrorCode::InvalidAcl)
+        }
+        false => Ok(()),
+    }
+}
+
+/// What a door takes of a transaction, besides what is judged where it is applied: no mode that is unknown to ZooKeeper, and nothing that
+/// would cost all nodes much.
+fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
+    // Unknown modes are no operations to ZooKeeper, and the whole is refused.
+    if !ops.iter().all(has_mode) {
+        return Err(ErrorCode::MarshallingError);
+    }
+    ops.iter().try_for_each(|op| {
+        let (path, list) = match op {
+            MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => (r.path, &r.acl),
+            MultiOp::CreateTtl(r) => (r.path, &r.acl),
+            _ => return Ok(()),
+        };
+        match () {
+            () if path::is_deep(path) => Err(ErrorCode::BadArguments),
+            () if acl::is_long(list) => Err(ErrorCode::InvalidAcl),
+            () => Ok(()),
+        }
+    })
+}
+
+/// An import passes by all lists of access: only the superuser may, and no import uses up the epochs.
+fn check_import(asked: &ImportRequest<'_>, client: &[Id<'_>]) -> Result<(), ErrorCode> {
+    match () {
+        () if !acl::is_super(client) => Err(ErrorCode::NoAuth),
+        () if !is_foreign_zxid(asked.newest) => Err(ErrorCode::BadArguments),
+        () if asked.nodes.iter().any(|node| path::is_deep(node.path)) => Err(ErrorCode::BadArguments),
+        () if asked.nodes.iter().any(|node| acl::is_long(&node.acl)) => Err(ErrorCode::InvalidAcl),
+        () => Ok(()),
+    }
 }
 
 fn has_mode(op: &MultiOp<'_>) -> bool {
@@ -59,10 +103,9 @@ fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
         Request::Delete(r) if path::is_special(r.path) => Err(ErrorCode::BadArguments),
         Request::Delete(r) => path::parent(r.path).map(drop),
         Request::SetData(r) => path::valid(r.path).map(drop),
-        // Unknown modes are no operations to ZooKeeper, and the whole is refused.
-        Request::Multi(r) if !r.ops.iter().all(has_mode) => Err(ErrorCode::MarshallingError),
         // Whose it may be is judged where it is applied.
-        Request::Multi(_) | Request::Import(_) => Ok(()),
+        Request::Multi(r) => check_multi(&r.ops),
+        Request::Import(r) => check_import(&r, client),
         _ => Err(ErrorCode::Unimplemented),
     }
 }
@@ -137,7 +180,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     pub(crate) fn add_id(&mut self, scheme: &str, id: &str) {
         let known = self.ids.iter().any(|(s, i)| s == scheme && i == id);
-        if !known && self.ids.len() < MAX_IDS {
+        let bytes: usize = self.ids.iter().map(|(s, i)| s.len() + i.len()).sum();
+        let fits = self.ids.len() < MAX_IDS && bytes + scheme.len() + id.len() <= MAX_IDS_BYTES;
+        if !known && fits {
             self.ids.push((scheme.to_owned(), id.to_owned()));
             self.ids_changed();
         }

@@ -22,7 +22,7 @@ mod import;
 pub mod key;
 mod multi;
 pub mod node;
-mod quota;
+pub(crate) mod quota;
 pub mod read;
 pub mod reap;
 pub mod restore;

@@ -85,38 +85,28 @@ pub fn data(view: &View, path: &str, client: &[Id<'_>]) -> Result<(Node, Option<
     Ok((node, data))
 }
 
-/// Gives each child's name to `each`, in order.
+/// A node whose children a client may list.
 ///
 /// # Errors
 /// As [`readable`].
-pub fn children(
-    view: &View,
-    path: &str,
-    client: &[Id<'_>],
-    mut each: impl FnMut(&str),
-) -> Result<Node, ReadError> {
-    let node = readable(view, path, client, perms::READ)?;
-    if node.children > 0 {
-        for found in view.scan(&key::children(path), Direction::Forward) {
-            let (key, _) = found?;
-            each(std::str::from_utf8(key::child_name(path, &key)).map_err(|_| damaged(path))?);
-        }
-    }
-    Ok(node)
+pub fn listable(view: &View, path: &str, client: &[Id<'_>]) -> Result<Node, ReadError> {
+    readable(view, path, client, perms::READ)
 }
 
-/// How many nodes lie below a node.
+/// The name of a child in its key.
 ///
 /// # Errors
-/// As [`readable`].
-pub fn count_below(view: &View, path: &str, client: &[Id<'_>]) -> Result<i32, ReadError> {
-    let node = readable(view, path, client, perms::READ)?;
-    let mut count = node.children;
-    for found in view.scan(&key::deeper(path), Direction::Forward) {
-        found?;
-        count = count.saturating_add(1);
-    }
-    Ok(count)
+/// The key is none.
+pub fn name_of_child<'k>(parent: &str, key: &'k [u8]) -> Result<&'k str, ReadError> {
+    std::str::from_utf8(key::child_name(parent, key)).map_err(|_| damaged(parent))
+}
+
+/// The path of an ephemeral in its key.
+///
+/// # Errors
+/// The key is none.
+pub fn path_of_ephemeral(key: &[u8]) -> Result<&str, ReadError> {
+    key::path_behind(key, key::EPHEMERAL_HEAD).ok_or_else(|| damaged("an ephemeral"))
 }
 
 /// Gives the path of each ephemeral of a session whose path begins with `top` to `each`, in order.
@@ -126,7 +116,7 @@ pub fn count_below(view: &View, path: &str, client: &[Id<'_>]) -> Result<i32, Re
 pub fn ephemerals(view: &View, session: i64, top: &str, mut each: impl FnMut(&str)) -> Result<(), ReadError> {
     for found in view.scan(&key::ephemerals(session), Direction::Forward) {
         let (key, _) = found?;
-        let path = key::path_behind(&key, key::EPHEMERAL_HEAD).ok_or_else(|| damaged("an ephemeral"))?;
+        let path = path_of_ephemeral(&key)?;
         if path.starts_with(top) {
             each(path);
         }

@@ -12,7 +12,7 @@ use ring::digest::{Context, SHA256};
 
 use super::key;
 use super::node::{Data, Lifetime, Node};
-use super::state::{Counters, MAX_EPOCH};
+use super::state::{Counters, MAX_EPOCH, MAX_FOREIGN_EPOCH};
 use crate::jute::records::Acl;
 use crate::jute::{Jute, Reader};
 use crate::path;
@@ -63,6 +63,9 @@ pub enum SnapshotError {
     /// More than is restored at once.
     #[error("the snapshot has more than {MAX_BYTES} bytes of entries, which is the most that is restored")]
     TooLarge,
+    /// Its zxid leaves too few epochs for what follows.
+    #[error("the snapshot is at zxid {0:#x}; allowed: up to epoch {MAX_FOREIGN_EPOCH:#x}")]
+    Epoch(i64),
     /// It does not end as its bytes say.
     #[error("the hash at the end of the snapshot is not that of its bytes")]
     Hash,

@@ -87,6 +87,13 @@ impl Counters {
 
 /// Highest epoch: sessions have the epoch in the upper 24 bits of their numbers, which stay positive.
 pub(super) const MAX_EPOCH: i64 = 0x7f_ffff;
+/// Highest epoch that a door takes over from elsewhere, with an import or a snapshot: as many are left for what follows.
+pub const MAX_FOREIGN_EPOCH: i64 = MAX_EPOCH / 2;
+
+/// Whether a zxid from elsewhere is in an epoch that leaves enough for what follows.
+pub fn is_foreign_zxid(zxid: i64) -> bool {
+    (0..=MAX_FOREIGN_EPOCH).contains(&(zxid >> 32))
+}
 
 /// The state under one command.
 pub struct State<'k, K> {

@@ -28,6 +28,9 @@ use crate::event::Event;
 use outbox::{End, Outbox};
 use table::{Kind, Table};
 
+/// Watches of a connection that is gone that are forgotten at once.
+const PARTED_AT_ONCE: usize = 1_000;
+
 /// A connection's number on its node, never used again.
 pub type ConnectionId = u64;
 
@@ -67,9 +70,9 @@ impl Watches {
         self.lock().table.join(id, outbox);
     }
 
-    /// A connection is gone, and its watches with it.
-    pub fn part(&self, id: ConnectionId) {
-        self.lock().table.part(id);
+    /// A connection is gone, and some of its watches with it; whether that was all. They are many at times, and others wait meanwhile.
+    pub fn part(&self, id: ConnectionId) -> bool {
+        self.lock().table.part(id, PARTED_AT_ONCE)
     }
 
     /// Leaves watches and gives the view that their read is to be answered from: no event is missed from it on. Moves what the connection

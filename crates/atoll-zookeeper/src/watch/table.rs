@@ -1,6 +1,7 @@
 //! Who watches what, and whom a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use atoll_core::testing::{Mutant, mutant};
@@ -71,12 +72,18 @@ impl Table {
         self.connections.insert(id, Connection { outbox, watches: BTreeSet::new() });
     }
 
-    /// A connection is gone.
-    pub fn part(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.remove(&id) else { return };
-        for (kind, path) in connection.watches {
+    /// A connection is gone: forgets it and at most so many of its watches; whether that was all. The rest fires for nobody.
+    pub fn part(&mut self, id: ConnectionId, most: usize) -> bool {
+        for _ in 0..most {
+            let next = self.connections.get_mut(&id).and_then(|c| c.watches.pop_first());
+            let Some((kind, path)) = next else { break };
             self.forget(id, kind, &path);
         }
+        let is_all = self.connections.get(&id).is_none_or(|c| c.watches.is_empty());
+        if is_all {
+            self.connections.remove(&id);
+        }
+        is_all
     }
 
     /// Adds a watch; whether it is new. Nothing for a connection that is gone.
@@ -211,14 +218,44 @@ impl Table {
         self.told
     }
 
-    /// Paths that are watched.
-    pub fn paths(&self) -> impl Iterator<Item = (&str, BTreeSet<ConnectionId>)> {
-        self.by_path.iter().map(|(path, w)| (&**path, w.0.iter().flatten().copied().collect()))
+    /// How many paths are watched.
+    pub fn watched(&self) -> usize {
+        self.by_path.len()
     }
 
-    /// Connections that watch something, and what.
-    pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
-        let some = self.connections.iter().filter(|(_, c)| !c.watches.is_empty());
-        some.map(|(id, c)| (*id, c.watches.iter().map(|(_, path)| &**path).collect()))
+    /// How many connections watch something.
+    pub fn watching(&self) -> usize {
+        self.connections().count()
+    }
+
+    /// Paths that are watched behind one, in order, with the connections that watch them: at most so many paths.
+    pub fn paths_after(&self, last: Option<&String>, most: usize) -> Vec<(String, Vec<ConnectionId>)> {
+        let behind = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_str()));
+        let some = self.by_path.range::<str, _>((behind, Bound::Unbounded)).take(most);
+        some.map(|(path, watchers)| {
+            let ids: BTreeSet<ConnectionId> = watchers.0.iter().flatten().copied().collect();
+            ((**path).to_owned(), ids.into_iter().collect())
+        })
+        .collect()
+    }
+
+    /// Connections that watch something.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.connections.iter().filter(|(_, c)| !c.watches.is_empty()).map(|(id, _)| *id)
+    }
+
+    /// Paths that a connection watches behind one, in order, each once: some of so many watches; None at the end.
+    pub fn paths_of(&self, id: ConnectionId, last: Option<&String>, most: usize) -> Option<Vec<String>> {
+        let connection = self.connections.get(&id)?;
+        let mut found = BTreeSet::new();
+        for kind in Kind::ALL {
+            let start: (Kind, Arc<str>) = (kind, Arc::from(last.map_or("", String::as_str)));
+            let of_kind = connection.watches.range(start..).take_while(|(k, _)| *k == kind);
+            let behind = of_kind.filter(|(_, path)| last.is_none_or(|last| **path > **last));
+            found.extend(behind.take(most).map(|(_, path)| (**path).to_owned()));
+        }
+        // The first ones of all kinds: each was looked through that far.
+        let some: Vec<String> = found.into_iter().take(most).collect();
+        (!some.is_empty()).then_some(some)
     }
 }

@@ -48,8 +48,17 @@ fn open(cluster: Arc<dyn Cluster>, options: Options) -> (Door, Engine<ZooKeeper>
     (Door::open(engine.clone(), cluster, options).unwrap(), engine)
 }
 
+/// The same, and its engine.
+pub fn door_and_engine(options: Options) -> (SocketAddr, Engine<ZooKeeper>) {
+    let (door, engine) = alone(options);
+    (serve_door(door, None).0, engine)
+}
+
 fn serve(cluster: Arc<dyn Cluster>, options: Options, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
-    let (door, _) = open(cluster, options);
+    serve_door(open(cluster, options).0, files)
+}
+
+fn serve_door(door: Door, files: Option<&TlsFiles>) -> (SocketAddr, SocketAddr) {
     let acceptor = files.map(|files| acceptor(files).unwrap());
     let (told, tell) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

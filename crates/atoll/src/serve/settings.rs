@@ -220,6 +220,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "zookeeper",
+        "max_reply_bytes",
+        "33554432",
+        "an integer, 1048576 to 1073741824",
+        "Longest reply: a read that has more to tell ends with MarshallingError. ZooKeeper leaves that to `jute.maxbuffer` of its clients.\nToo small: long lists of children cannot be read. Too large: memory, of four such replies at once.",
+    ),
+    with_default(
+        "zookeeper",
         "max_connections_of_address",
         "60",
         "0 for no limit, or an integer to 1000000",
@@ -336,7 +343,7 @@ pub const SETTINGS: &[Setting] = &[
         "admin_snapshot",
         "true",
         "true or false",
-        "`admin.snapshot.enabled`: whether `listen.zookeeper_admin` gives the whole tree to whoever may everything on /.",
+        "`admin.snapshot.enabled`: whether `listen.zookeeper_admin` gives the whole tree to the superuser.",
     ),
     with_default(
         "zookeeper",

@@ -22,6 +22,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let of_address = count("max_connections_of_address", 0, 1_000_000);
     let connections = count("max_connections", 0, 1_000_000);
     let frame = count("max_frame_bytes", 1_024, 16 << 20);
+    let reply = count("max_reply_bytes", 1 << 20, 1 << 30);
     let of_connection = count("max_outstanding_of_connection", 1, 100_000);
     let outstanding = count("max_outstanding", 0, 10_000_000);
     let tokens = count("connection_tokens", 0, 1_000_000);
@@ -50,6 +51,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         min_session_timeout_ms,
         max_session_timeout_ms,
         max_buffer_bytes: count(frame?)?,
+        max_reply_bytes: count(reply?)?,
         max_connections_of_address: count(of_address?)?,
         max_connections: count(connections?)?,
         max_outstanding: count(of_connection?)?,

@@ -1,6 +1,7 @@
 //! The commands of ZooKeeper's AdminServer: the figures of the words as JSON, for programs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -59,8 +60,25 @@ pub(super) fn argument<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// Commands that go through what clients have left: it may be much.
+const LONG: [&str; 5] = ["connections", "dump", "stats", "watches", "watches_by_path"];
+
+/// As [`run`], beside the node's thread if that may take long (contracts X20).
+pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query: &str) -> Map<String, Value> {
+    if !LONG.contains(&name) {
+        return run(shared, name, query);
+    }
+    let Some(turn) = shared.walks.turn().await else { return Map::new() };
+    let (shared, query) = (shared.clone(), query.to_owned());
+    let done = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        run(&shared, name, &query)
+    });
+    done.await.unwrap_or_default()
+}
+
 /// What a command that only tells has to tell, or an `error`. The few that change something of this node do it.
-pub(super) fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
+fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
     match told(shared, name, query) {
         Value::Object(fields) => fields,
         _ => Map::new(),
@@ -111,7 +129,7 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
         }
         "watch_summary" => shared.watches.look(|table| {
             let total: usize = Kind::ALL.into_iter().map(|kind| table.count(kind)).sum();
-            let (connections, paths) = (table.connections().count(), table.paths().count());
+            let (connections, paths) = (table.watching(), table.watched());
             json!({ "num_connections": connections, "num_paths": paths, "num_total_watches": total })
         }),
         "watches" => {

@@ -26,10 +26,6 @@ use super::restore::{self, RestoreFailed};
 use super::snapshot::{self, SnapshotFailed};
 use super::{Admin, Limit, Limited, commands, lock};
 use crate::acl;
-use crate::jute::codes::perms;
-use crate::jute::records::Id;
-use crate::path;
-use crate::tree::read;
 use crate::tree::snapshot::MAX_BYTES;
 
 /// Connections at one time; more are closed at once.
@@ -42,8 +38,6 @@ const MORE_WITHIN: Duration = Duration::from_secs(30);
 const DRAINED_FOR: Duration = Duration::from_secs(30);
 /// A connection ends after this time, whatever it does: a client that takes nothing holds its place no longer.
 const CONNECTION_FOR: Duration = Duration::from_secs(3600);
-/// All permissions, one by one.
-const ALL: [i32; 5] = [perms::READ, perms::WRITE, perms::CREATE, perms::DELETE, perms::ADMIN];
 
 type Body = BoxBody<Bytes, Infallible>;
 
@@ -162,11 +156,15 @@ async fn route(
         "snapshot" => take_snapshot(admin, peer, request).await,
         "restore" => restore(admin, peer, request, body).await,
         "last_snapshot" => allows(request, &Method::GET).map(|()| last_snapshot(admin)),
-        command => allows(request, &Method::GET).map(|()| {
-            let fields = commands::run(&admin.shared, command, request.uri.query().unwrap_or_default());
-            let error = fields.get("error").and_then(Value::as_str).map(str::to_owned);
-            as_json(command, StatusCode::OK, error.as_deref(), fields)
-        }),
+        command => match allows(request, &Method::GET) {
+            Ok(()) => {
+                let query = request.uri.query().unwrap_or_default();
+                let fields = commands::run_in_turn(&admin.shared, command, query).await;
+                let error = fields.get("error").and_then(Value::as_str).map(str::to_owned);
+                Ok(as_json(command, StatusCode::OK, error.as_deref(), fields))
+            }
+            Err(refused) => Err(refused),
+        },
     };
     answered.unwrap_or_else(|refused| tell(command, refused))
 }
@@ -225,18 +223,14 @@ fn ids(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<Vec<(St
     }
 }
 
-/// As ZooKeeper has it: who carries the tree may everything on `/`.
+/// Only the superuser carries the tree, past all lists: in ZooKeeper also whoever may everything on `/`, which is everybody until its list
+/// is set.
 fn authorize(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<(), Refused> {
-    let ids = ids(shared, peer, headers)?;
-    let client: Vec<Id<'_>> = ids.iter().map(|(scheme, id)| Id { scheme, id }).collect();
-    let unreadable = |e: read::ReadError| refused(StatusCode::SERVICE_UNAVAILABLE, e.to_string());
-    // Before the first change there is no list yet, and the root of an empty tree is open.
-    let list = read::node(&shared.engine.view(), path::ROOT).map_err(unreadable)?.map(|root| root.acl);
-    let list = list.unwrap_or_default();
-    if ALL.into_iter().all(|one| acl::stored_allows(&list, &client, one)) {
+    if ids(shared, peer, headers)?.iter().any(|(scheme, _)| scheme == acl::SUPER) {
         return Ok(());
     }
-    Err(refused(StatusCode::FORBIDDEN, "Not authorized: needs all permissions on /"))
+    let error = "Not authorized: only the superuser of zookeeper.super_digest carries the tree";
+    Err(refused(StatusCode::FORBIDDEN, error))
 }
 
 fn enabled(is: bool, what: &str) -> Result<(), Refused> {

@@ -15,6 +15,7 @@ use crate::jute::codes::ErrorCode;
 use crate::tree::read;
 use crate::tree::restore::MAX_PIECE_BYTES;
 use crate::tree::snapshot::{HASH_BYTES, Snapshot, SnapshotError};
+use crate::tree::state::is_foreign_zxid;
 
 /// Wait before a piece is handed in again that the log had no room for.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
@@ -55,6 +56,9 @@ pub(super) struct Checked {
 pub(super) fn check(file: Bytes) -> Result<Checked, SnapshotError> {
     let snapshot = Snapshot::read(&file)?;
     snapshot.check()?;
+    if !is_foreign_zxid(snapshot.zxid) {
+        return Err(SnapshotError::Epoch(snapshot.zxid));
+    }
     Ok(Checked { file, hash: snapshot.hash, zxid: snapshot.zxid, entries: snapshot.entries.len() })
 }
 

@@ -36,7 +36,7 @@ pub struct ImportArgs {
     /// Put it here; the node above must be there [default: at the same path]
     #[arg(long, value_name = "PATH")]
     under: Option<String>,
-    /// Who to be, on both sides; several times. Atoll wants all permissions on /
+    /// Who to be, on both sides; several times. Atoll wants its superuser
     #[arg(long, value_name = "SCHEME:SECRET", value_parser = auth)]
     auth: Vec<(String, String)>,
     /// Replace nodes that are here and differ; also to go on after an import that was cut off
@@ -147,7 +147,7 @@ pub fn refused(what: &str, err: i32) -> CliError {
     let (message, next) = match ErrorCode::of(err) {
         Some(ErrorCode::NoAuth) => (
             format!("{what}: not allowed to this client"),
-            "give --auth; Atoll lets nobody import who has not all permissions on its /",
+            "give --auth; Atoll lets only its superuser import (zookeeper.super_digest)",
         ),
         Some(ErrorCode::NodeExists) => (
             format!("{what}: a node came to be there meanwhile, and differs"),

@@ -1,0 +1,180 @@
+//! Answers of a connection, in the order of its requests, and the view that they are made from.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, mutant};
+use atoll_db::View;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::{Connection, MAX_UNSENT_BYTES};
+use super::figures::Refusal;
+use super::frame;
+use super::handshake::Ended;
+use super::pending::{Pending, Ready};
+use super::walk::Listed;
+use crate::jute::Jute;
+use crate::jute::codes::ErrorCode;
+use crate::jute::reply::PathReply;
+use crate::watch::NotYet;
+use crate::watch::outbox::End;
+
+/// A client takes a large reply within this time, whose place others wait for.
+const LARGE_WITHIN: Duration = Duration::from_secs(60);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A request that is refused here, in its turn.
+    pub(crate) fn refuse(&mut self, xid: i32, code: ErrorCode) {
+        self.shared.figures.refuse(Refusal::Request);
+        self.reply_in_turn(|out, zxid| frame::error(out, xid, zxid, code));
+    }
+
+    /// A reply behind those of all earlier requests.
+    pub(crate) fn reply_in_turn(&mut self, write: impl FnOnce(&mut Vec<u8>, i64)) {
+        if self.pending.is_empty() {
+            self.drain_events();
+            self.replied(1);
+            write(&mut self.out, self.zxid);
+        } else {
+            let mut reply = Vec::new();
+            // Its zxid is set when its turn comes.
+            write(&mut reply, 0);
+            self.pending.push(Pending::Reply(reply));
+        }
+    }
+
+    pub(crate) fn replied(&mut self, n: u64) {
+        self.shared.figures.sent.add(n);
+        self.figures.sent.add(n);
+    }
+
+    /// Answers requests from the first on, as far as they are ready.
+    pub(super) fn answer_ready(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while self.out.len() < MAX_UNSENT_BYTES && !self.turn.is_over() {
+            self.release_held();
+            let Poll::Ready(Some(ready)) = self.pending.poll_first(cx) else { break };
+            let had = self.out.len();
+            match ready? {
+                Ready::Answer { xid, answer, at } => {
+                    let err = frame::head(&answer).err;
+                    if err == ErrorCode::SessionMoved.number() || err == ErrorCode::SessionExpired.number() {
+                        return Err(Ended::Here(End::SessionMoved));
+                    }
+                    if err == ErrorCode::QuotaExceeded.number() {
+                        self.shared.figures.refuse(Refusal::Quota);
+                    }
+                    let us = at.map_or(0, |at| at.elapsed().as_micros());
+                    self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
+                    self.after_write();
+                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
+                    frame::answer(&mut self.out, xid, self.zxid, &answer);
+                    self.replied(1);
+                }
+                Ready::Closed { xid, answer } => {
+                    self.after_write();
+                    self.zxid = self.zxid.max(frame::head(&answer).zxid);
+                    frame::answer(&mut self.out, xid, self.zxid, &answer);
+                    self.replied(1);
+                    self.said = Some(Ok(()));
+                    return Ok(());
+                }
+                Ready::Synced { xid, path } => {
+                    let newest = self.shared.zxid();
+                    self.after_write();
+                    self.told_up_to(newest);
+                    frame::reply(&mut self.out, xid, self.zxid, |out| PathReply { path: &path }.write(out));
+                    self.replied(1);
+                }
+                Ready::Serve(bytes) => self.serve(&bytes)?,
+                Ready::Watches(again) => self.watch_again(again)?,
+                Ready::Listed(Listed { mut reply, place }) => {
+                    frame::set_zxid(&mut reply, self.zxid);
+                    // Not twice in memory, if it is large.
+                    if self.out.is_empty() {
+                        self.out = reply;
+                    } else {
+                        self.out.extend_from_slice(&reply);
+                    }
+                    let late = || Box::pin(tokio::time::sleep(LARGE_WITHIN));
+                    self.large = place.map(|place| (place, late())).or(self.large.take());
+                    self.replied(1);
+                }
+                Ready::Reply(reply) => {
+                    self.drain_events();
+                    let at = self.out.len();
+                    self.out.extend_from_slice(&reply);
+                    frame::set_zxid(&mut self.out[at..], self.zxid);
+                    self.replied(1);
+                }
+            }
+            self.turn.did(self.out.len().saturating_sub(had));
+        }
+        Ok(())
+    }
+
+    /// A write was applied: its events go out before its reply, and later reads see it.
+    fn after_write(&mut self) {
+        self.forget_view();
+        self.drain_events_first();
+    }
+
+    /// The next read takes a newer view.
+    pub(crate) fn forget_view(&mut self) {
+        if !mutant(Mutant::ZkServesBehindSession) {
+            self.view = None;
+        }
+    }
+
+    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it, and no others (contracts X19). None
+    /// if the request was put off: the client knows of something that the newest view does not show yet.
+    pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
+        if self.view.is_none() {
+            let newest = self.shared.zxid();
+            let view = self.shared.engine.view();
+            let drained = match mutant(Mutant::ZkEventsAfterReplies) {
+                true => Ok(0),
+                false => self.outbox.drain_for(view.below(), &mut self.out),
+            };
+            match drained {
+                Ok(events) => self.show(view, events, newest),
+                Err(below) => self.put_off(bytes, NotYet(below)),
+            }
+        }
+        self.view.clone()
+    }
+
+    /// Makes a view the one of this turn; so many events of what it shows were put in front. `newest` was read before they were.
+    pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
+        self.view = Some(view);
+        self.told_up_to(newest);
+        self.replied(events);
+    }
+
+    /// All events of changes up to `newest` were put in front: it was read before the outbox was.
+    pub(crate) fn told_up_to(&mut self, newest: i64) {
+        // An outbox that has ended may have been told less.
+        if self.outbox.ended().is_none() {
+            self.zxid = self.zxid.max(newest);
+        }
+    }
+
+    /// In front of a reply.
+    pub(crate) fn drain_events_first(&mut self) {
+        if !mutant(Mutant::ZkEventsAfterReplies) {
+            self.drain_events();
+        }
+    }
+
+    /// Sends events, also of what the view of this turn does not show.
+    pub(super) fn drain_events(&mut self) {
+        // Taken first: events of changes up to it are in the outbox by now.
+        let newest = self.shared.zxid();
+        let events = self.outbox.drain(&mut self.out);
+        if events > 0 {
+            // Otherwise a write's reply has the write's own zxid, as some clients take it to be.
+            self.told_up_to(newest);
+            self.forget_view();
+            self.replied(events);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Subtrees that a write has every node count: `zookeeper_stats` of a quota begins with what is there, which is looked through where the write
+//! is applied, in front of all later ones. So it is looked first, beside the node's thread, whether that is little enough.
+
+use std::sync::Arc;
+
+use atoll_db::{Direction, StoreError, View};
+
+use super::Shared;
+use crate::jute::codes::{ErrorCode, OpCode};
+use crate::jute::request::Request;
+use crate::jute::transaction::MultiOp;
+use crate::jute::{Jute, Reader};
+use crate::tree::{key, quota, read};
+
+/// Most nodes of a subtree that are counted in one go for anybody else than the superuser. More: all writes wait longer.
+const MAX_COUNTED: usize = 100_000;
+/// What names a write that counts.
+const NAME: &[u8] = quota::STATS.as_bytes();
+
+/// The subtree that a write has to be counted, if there is one.
+///
+/// # Errors
+/// BadArguments: a transaction with more than one.
+pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCode> {
+    match op {
+        OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
+            let top = <&str>::parse(body).ok().and_then(quota::counted_by);
+            Ok(top.map(str::to_owned))
+        }
+        // Most have none: that is found without reading them as what they are.
+        OpCode::Multi if body.windows(NAME.len()).any(|part| part == NAME) => {
+            let Ok(Some(Request::Multi(asked))) = Request::read(op, &mut Reader::new(body)) else {
+                return Ok(None);
+            };
+            let path = |op: &MultiOp<'_>| match op {
+                MultiOp::Create(r) | MultiOp::Create2(r) | MultiOp::CreateContainer(r) => {
+                    quota::counted_by(r.path).map(str::to_owned)
+                }
+                MultiOp::CreateTtl(r) => quota::counted_by(r.path).map(str::to_owned),
+                _ => None,
+            };
+            let mut tops = asked.ops.iter().filter_map(path);
+            match (tops.next(), tops.next()) {
+                (_, Some(_)) => Err(ErrorCode::BadArguments),
+                (top, None) => Ok(top),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether a subtree is small enough.
+pub(crate) async fn is_small(shared: Arc<Shared>, top: &str) -> bool {
+    let view = shared.engine.view();
+    let all = read::counters(&view).map_or(i64::MAX, |counters| counters.nodes);
+    if usize::try_from(all).is_ok_and(|all| all <= MAX_COUNTED) {
+        return true;
+    }
+    let Some(turn) = shared.walks.turn().await else { return false };
+    let top = top.to_owned();
+    let counted = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        count(&view, &top)
+    });
+    matches!(counted.await, Ok(Ok(count)) if count <= MAX_COUNTED)
+}
+
+fn count(view: &View, top: &str) -> Result<usize, StoreError> {
+    let mut count = 1;
+    for range in [key::children(top), key::deeper(top)] {
+        for found in view.scan(&range, Direction::Forward) {
+            found?;
+            count += 1;
+            if count > MAX_COUNTED {
+                return Ok(count);
+            }
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jute::request::CreateRequest;
+    use crate::jute::transaction::MultiRequest;
+
+    #[test]
+    fn what_counts_is_found_alone_and_in_transactions() {
+        let create = |path| CreateRequest { path, data: None, acl: Vec::new(), flags: 0 };
+        let stats = "/zookeeper/quota/a/zookeeper_stats";
+        for (path, expected) in [(stats, Some("/a")), ("/a/zookeeper_stats", None), ("/a", None)] {
+            let expected = Ok(expected.map(str::to_owned));
+            assert_eq!(subject(OpCode::Create, &create(path).to_vec()), expected, "{path}");
+            let ops = vec![MultiOp::Create(create("/b")), MultiOp::Create2(create(path))];
+            assert_eq!(subject(OpCode::Multi, &MultiRequest { ops }.to_vec()), expected, "{path}");
+        }
+        let twice = MultiRequest { ops: vec![MultiOp::Create(create(stats)); 2] };
+        assert_eq!(subject(OpCode::Multi, &twice.to_vec()), Err(ErrorCode::BadArguments));
+        assert_eq!(subject(OpCode::SetData, &create(stats).to_vec()), Ok(None));
+    }
+}

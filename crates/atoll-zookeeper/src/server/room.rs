@@ -1,0 +1,85 @@
+//! Room for large writes. Whatever is in the log is applied in its order: a write waits for all that are in front of it, whoever sent them.
+//! So the large ones of all clients of a node, that take long to apply or to store, are few at a time and go in turn; small ones, bounded by
+//! their number (`max_outstanding`), do not wait for those that have no room yet.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::jute::codes::OpCode;
+
+/// A write up to this length is small.
+const SMALL_BYTES: usize = 1024;
+/// Bytes of a transaction that count one: one of its operations, about.
+const BYTES_OF_ONE: usize = 64;
+/// Bytes of data that count one.
+const BYTES_OF_DATA: usize = 512;
+/// What may be under way at once, counted so: 256 KiB of transactions, or 2 MiB of data. A larger one goes alone. More: small writes wait
+/// longer behind it. Less: fewer under way, and less throughput of large ones.
+const ROOM: u32 = 4096;
+
+/// See the module's words.
+#[derive(Debug)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Room(Arc::new(Semaphore::new(ROOM as usize)))
+    }
+}
+
+/// What a write takes; 0 for a small one.
+fn weight(op: OpCode, bytes: usize) -> u32 {
+    let one = if matches!(op, OpCode::Multi | OpCode::Import) { BYTES_OF_ONE } else { BYTES_OF_DATA };
+    let weight = if bytes <= SMALL_BYTES { 0 } else { bytes / one };
+    u32::try_from(weight).unwrap_or(ROOM).min(ROOM)
+}
+
+impl Room {
+    /// Room for a write of so many bytes: none is needed for a small one. `have`: what was waited for.
+    ///
+    /// # Errors
+    /// There is none: wait for it, behind those that came before.
+    pub(crate) fn take(
+        &self,
+        op: OpCode,
+        bytes: usize,
+        have: Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<OwnedSemaphorePermit>, impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<>>
+    {
+        let weight = weight(op, bytes);
+        if weight == 0 {
+            return Ok(None);
+        }
+        if let Some(have) = have.filter(|have| have.num_permits() >= weight as usize) {
+            return Ok(Some(have));
+        }
+        let room = self.0.clone();
+        match room.clone().try_acquire_many_owned(weight) {
+            Ok(taken) => Ok(Some(taken)),
+            // It is never closed.
+            Err(_) => Err(async move { room.acquire_many_owned(weight).await.ok() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn large_writes_wait_for_each_other_and_small_ones_for_none() {
+        let room = Room::default();
+        let whole = room.take(OpCode::Multi, 1 << 20, None).unwrap_or_else(|_| panic!("all is free"));
+        assert_eq!(whole.as_ref().unwrap().num_permits(), ROOM as usize);
+        assert!(room.take(OpCode::Multi, 2_000, None).is_err());
+        assert!(room.take(OpCode::SetData, SMALL_BYTES, None).unwrap_or_else(|_| panic!("small")).is_none());
+        drop(whole);
+        let data = room.take(OpCode::SetData, 1 << 20, None).unwrap_or_else(|_| panic!("free again"));
+        assert_eq!(data.as_ref().unwrap().num_permits(), 2_048);
+        // What was waited for is used, if it is enough.
+        assert!(room.take(OpCode::SetData, 1 << 20, data).is_ok());
+    }
+}

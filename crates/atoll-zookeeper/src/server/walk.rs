@@ -1,0 +1,531 @@
+//! Reads of many keys: lists, counts, multiRead. They go step by step, each step bounded in keys, bytes and time: the first one on the
+//! node's thread where that is quick, the others on the pool, a few at a time and in turn, so that nobody waits long whatever a client asks
+//! for (contracts X20, X25). What a reply may take is bounded, and replies that take much are few at a time.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use atoll_db::{Direction, Scan, View};
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::figures::Refusal;
+use super::frame::{self, List};
+use super::handshake::Ended;
+use crate::jute::codes::{ErrorCode, OpCode};
+use crate::jute::records::{Id, ReplyHeader, Stat};
+use crate::jute::reply::CountReply;
+use crate::jute::request::WatchedRequest;
+use crate::jute::transaction::{MultiHeader, MultiResult};
+use crate::jute::{Jute, Reader};
+use crate::tree::key;
+use crate::tree::node::Node;
+use crate::tree::read::{self, ReadError};
+
+/// Keys of a step on the node's thread, and children of a parent that are listed there at all. More: other connections wait longer.
+const KEYS_HERE: usize = 1_000;
+/// Bytes of keys and values of such a step.
+const BYTES_HERE: usize = 256 * 1024;
+/// How long a step on the pool takes, about. More: others wait longer for their turn. Less: more turns.
+const STEP_FOR: Duration = Duration::from_millis(5);
+/// Bytes by which a reply may grow in a step.
+const STEP_BYTES: usize = 4 * 1024 * 1024;
+/// Keys between two looks at the clock.
+const LOOK_EVERY: usize = 256;
+/// Steps on the pool at once. The node's thread shares the cores with them.
+const STEPS_AT_ONCE: usize = 2;
+/// A reply above this takes one of the places for large ones until its client has taken it.
+const LARGE_BYTES: usize = 1024 * 1024;
+/// How many such places there are: what they hold is bounded by this, times the longest reply.
+const LARGE_AT_ONCE: usize = 4;
+/// Children that went and may still be walked over in the store, if a list is to be made on the node's thread.
+const GONE_HERE: u32 = 1_000;
+/// A list that was made in less time is quick, whatever has gone.
+const QUICK: Duration = Duration::from_micros(300);
+/// Parents whose lists are known to be quick.
+const MAX_QUICK: usize = 4_096;
+
+/// What reads of many keys share on a node.
+#[derive(Debug)]
+pub(crate) struct Walks {
+    turns: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    /// Parents with many children that went, whose lists are made quickly all the same: the store has forgotten those. With how many
+    /// children they had had by then.
+    quick: Mutex<BTreeMap<String, i32>>,
+}
+
+impl Default for Walks {
+    fn default() -> Self {
+        let (turns, large) = (Semaphore::new(STEPS_AT_ONCE), Semaphore::new(LARGE_AT_ONCE));
+        Walks { turns: Arc::new(turns), large: Arc::new(large), quick: Mutex::default() }
+    }
+}
+
+impl Walks {
+    /// A place among the long reads; None when the node stops.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.turns.clone().acquire_owned().await.ok()
+    }
+
+    /// Whether the list of a node's children is made quickly, as far as is known: there are few, and few that went lie between them.
+    fn is_quick(&self, path: &str, node: &Node) -> bool {
+        let gone_since = |created: i32| node.created.wrapping_sub(created).cast_unsigned();
+        if usize::try_from(node.children).unwrap_or(0) > KEYS_HERE {
+            return false;
+        }
+        gone_since(node.children) <= GONE_HERE || {
+            let quick = self.quick.lock().unwrap_or_else(PoisonError::into_inner);
+            quick.get(path).is_some_and(|created| gone_since(*created) <= GONE_HERE)
+        }
+    }
+
+    /// A list was made in one step, in this time.
+    fn note(&self, path: &str, node: &Node, took: Duration) {
+        let mut quick = self.quick.lock().unwrap_or_else(PoisonError::into_inner);
+        if took > QUICK {
+            quick.remove(path);
+        } else {
+            if quick.len() >= MAX_QUICK {
+                quick.clear();
+            }
+            quick.insert(path.to_owned(), node.created);
+        }
+    }
+}
+
+/// What a step may still do.
+struct Budget {
+    keys: usize,
+    bytes: usize,
+    until: Option<Instant>,
+}
+
+impl Budget {
+    fn here() -> Budget {
+        Budget { keys: KEYS_HERE, bytes: BYTES_HERE, until: None }
+    }
+
+    fn on_the_pool() -> Budget {
+        Budget { keys: usize::MAX, bytes: STEP_BYTES, until: Some(Instant::now() + STEP_FOR) }
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.keys = self.keys.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// On the node's thread only what is quick goes on.
+    fn end_unless(&mut self, is_quick: bool) {
+        if !is_quick && self.until.is_none() {
+            self.keys = 0;
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        let late = || self.until.is_some_and(|until| Instant::now() >= until);
+        self.keys == 0 || self.bytes == 0 || (self.keys.is_multiple_of(LOOK_EVERY) && late())
+    }
+}
+
+/// Names of which scan.
+enum Of {
+    /// The children of a node.
+    Children(String),
+    /// Ephemerals of a session below a path.
+    Ephemerals(String),
+}
+
+/// A list of names that is being made.
+struct Names {
+    scan: Option<Scan>,
+    of: Of,
+    list: List,
+    /// Stands behind it.
+    stat: Option<Stat>,
+}
+
+impl Names {
+    fn children(
+        view: &View,
+        path: &str,
+        client: &[Id<'_>],
+        with_stat: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(Names, Node), ReadError> {
+        let node = read::listable(view, path, client)?;
+        let scan = (node.children > 0).then(|| view.scan(&key::children(path), Direction::Forward));
+        let stat = with_stat.then(|| node.stat());
+        Ok((Names { scan, of: Of::Children(path.to_owned()), list: List::begin(out), stat }, node))
+    }
+
+    /// Goes on; whether the list is whole.
+    fn step(&mut self, (out, most): (&mut Vec<u8>, usize), budget: &mut Budget) -> Result<bool, ReadError> {
+        if let Some(scan) = &mut self.scan {
+            loop {
+                if budget.is_spent() || out.len() > most {
+                    return Ok(false);
+                }
+                let Some(found) = scan.next() else { break };
+                let (key, value) = found?;
+                budget.spend(key.len() + value.len());
+                match &self.of {
+                    Of::Children(parent) => self.list.push(out, read::name_of_child(parent, &key)?),
+                    Of::Ephemerals(top) => {
+                        let path = read::path_of_ephemeral(&key)?;
+                        if path.starts_with(top.as_str()) {
+                            self.list.push(out, path);
+                        }
+                    }
+                }
+            }
+        }
+        self.list.end(out);
+        self.stat.iter().for_each(|stat| stat.write(out));
+        Ok(true)
+    }
+}
+
+/// What is read.
+enum Job {
+    Names(Names),
+    /// How many nodes lie below one.
+    Count {
+        scan: Scan,
+        total: i32,
+    },
+    /// multiRead: the operations, how far they are read, and a list among them that is not whole.
+    Many {
+        ops: Bytes,
+        at: usize,
+        names: Option<Box<Names>>,
+    },
+}
+
+/// How far a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    More,
+    Done,
+    TooLong,
+}
+
+/// A read of many keys.
+pub(crate) struct Walk {
+    view: View,
+    ids: Vec<(String, String)>,
+    xid: i32,
+    zxid: i64,
+    job: Job,
+    /// The frame so far.
+    out: Vec<u8>,
+    /// Longest frame.
+    most: usize,
+    /// The parent whose children are listed, to be noted when that took one step.
+    parent: Option<(String, Node)>,
+    /// It may begin on the node's thread.
+    is_quick: bool,
+}
+
+/// Who asks, and for what reply.
+pub(crate) struct Asking<'c> {
+    pub(crate) view: &'c View,
+    pub(crate) ids: &'c [(String, String)],
+    pub(crate) xid: i32,
+    pub(crate) zxid: i64,
+}
+
+fn client(ids: &[(String, String)]) -> Vec<Id<'_>> {
+    ids.iter().map(|(scheme, id)| Id { scheme, id }).collect()
+}
+
+impl Walk {
+    fn begin(
+        shared: &Shared,
+        asking: &Asking<'_>,
+        job: impl FnOnce(&View, &[Id<'_>], &mut Vec<u8>) -> Result<Job, ReadError>,
+    ) -> Result<Walk, ReadError> {
+        let Asking { view, ids, xid, zxid } = *asking;
+        let mut out = Vec::with_capacity(crate::jute::USUAL_BYTES);
+        // Its length, which is known at the end.
+        0_i32.write(&mut out);
+        ReplyHeader { xid, zxid, err: 0 }.write(&mut out);
+        let job = job(view, &client(ids), &mut out)?;
+        let (view, ids, most) = (view.clone(), ids.to_vec(), shared.options.max_reply_bytes);
+        Ok(Walk { view, ids, xid, zxid, job, out, most, parent: None, is_quick: false })
+    }
+
+    /// getChildren and getChildren2.
+    ///
+    /// # Errors
+    /// The client is refused, or the store cannot be read.
+    pub(crate) fn children(
+        shared: &Shared,
+        asking: &Asking<'_>,
+        path: &str,
+        with_stat: bool,
+    ) -> Result<Walk, ReadError> {
+        let mut parent = None;
+        let mut walk = Walk::begin(shared, asking, |view, client, out| {
+            let (names, node) = Names::children(view, path, client, with_stat, out)?;
+            parent = Some((path.to_owned(), node));
+            Ok(Job::Names(names))
+        })?;
+        walk.is_quick = parent.as_ref().is_some_and(|(path, node)| shared.walks.is_quick(path, node));
+        walk.parent = parent;
+        Ok(walk)
+    }
+
+    /// getEphemerals.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn ephemerals(
+        shared: &Shared,
+        asking: &Asking<'_>,
+        session: i64,
+        top: &str,
+    ) -> Result<Walk, ReadError> {
+        Walk::begin(shared, asking, |view, _, out| {
+            let scan = Some(view.scan(&key::ephemerals(session), Direction::Forward));
+            Ok(Job::Names(Names {
+                scan,
+                of: Of::Ephemerals(top.to_owned()),
+                list: List::begin(out),
+                stat: None,
+            }))
+        })
+    }
+
+    /// getAllChildrenNumber.
+    ///
+    /// # Errors
+    /// The client is refused, or the store cannot be read.
+    pub(crate) fn count(shared: &Shared, asking: &Asking<'_>, path: &str) -> Result<Walk, ReadError> {
+        Walk::begin(shared, asking, |view, client, _| {
+            let total = read::listable(view, path, client)?.children;
+            Ok(Job::Count { scan: view.scan(&key::deeper(path), Direction::Forward), total })
+        })
+    }
+
+    /// multiRead; `ops` is the body of its request, which was read once as a whole.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn many(shared: &Shared, asking: &Asking<'_>, ops: Bytes) -> Result<Walk, ReadError> {
+        let mut walk = Walk::begin(shared, asking, |_, _, _| Ok(Job::Many { ops, at: 0, names: None }))?;
+        walk.is_quick = true;
+        Ok(walk)
+    }
+
+    /// Makes the first step here, if that is quick; whether the reply is whole.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn step_here(&mut self, shared: &Shared) -> Result<Option<Vec<u8>>, ReadError> {
+        if !self.is_quick {
+            return Ok(None);
+        }
+        match self.step(shared, Budget::here())? {
+            Step::More => Ok(None),
+            step => Ok(Some(self.finish(shared, step))),
+        }
+    }
+
+    fn step(&mut self, shared: &Shared, mut budget: Budget) -> Result<Step, ReadError> {
+        let began = Instant::now();
+        let done = self.job.step(&self.view, &self.ids, (&mut self.out, self.most), shared, &mut budget)?;
+        // A list of several steps is not quick, nor is the rest of it.
+        if let Some((path, node)) = self.parent.take()
+            && done
+            && node.created.wrapping_sub(node.children).cast_unsigned() > GONE_HERE
+        {
+            shared.walks.note(&path, &node, began.elapsed());
+        }
+        Ok(match done {
+            _ if self.out.len() > self.most => Step::TooLong,
+            true => Step::Done,
+            false => Step::More,
+        })
+    }
+
+    /// The reply: whole, or the error that stands for one that would be too long.
+    fn finish(&mut self, shared: &Shared, step: Step) -> Vec<u8> {
+        let mut out = std::mem::take(&mut self.out);
+        if step == Step::TooLong {
+            shared.figures.refuse(Refusal::Reply);
+            out = Vec::new();
+            frame::error(&mut out, self.xid, self.zxid, ErrorCode::MarshallingError);
+        } else {
+            frame::set_length(&mut out);
+        }
+        out
+    }
+}
+
+impl Job {
+    /// Goes on, up to a length of the reply; whether it is whole.
+    fn step(
+        &mut self,
+        view: &View,
+        ids: &[(String, String)],
+        (out, most): (&mut Vec<u8>, usize),
+        shared: &Shared,
+        budget: &mut Budget,
+    ) -> Result<bool, ReadError> {
+        match self {
+            Job::Names(names) => names.step((out, most), budget),
+            Job::Count { scan, total } => loop {
+                if budget.is_spent() {
+                    return Ok(false);
+                }
+                let Some(found) = scan.next() else {
+                    CountReply { total: *total }.write(out);
+                    return Ok(true);
+                };
+                let (key, value) = found?;
+                budget.spend(key.len() + value.len());
+                *total = total.saturating_add(1);
+            },
+            Job::Many { ops, at, names } => {
+                let client = client(ids);
+                loop {
+                    if let Some(list) = names {
+                        if !list.step((&mut *out, most), budget)? {
+                            return Ok(false);
+                        }
+                        *names = None;
+                    }
+                    if budget.is_spent() || out.len() > most {
+                        return Ok(false);
+                    }
+                    let before = out.len();
+                    let mut from = Reader::new(ops.get(*at..).unwrap_or_default());
+                    match read_one(view, &mut from, &client, shared, out)? {
+                        One::End => return Ok(true),
+                        One::Done => {}
+                        One::List { names: list, is_quick } => {
+                            budget.end_unless(is_quick);
+                            *names = Some(list);
+                        }
+                    }
+                    *at = ops.len() - from.rest().len();
+                    budget.spend(out.len() - before);
+                }
+            }
+        }
+    }
+}
+
+/// What became of an operation of a multiRead.
+enum One {
+    /// There is none more.
+    End,
+    Done,
+    /// Its list is still to be made.
+    List {
+        names: Box<Names>,
+        is_quick: bool,
+    },
+}
+
+/// Each read has its own result: one that fails does not stop the others.
+fn read_one(
+    view: &View,
+    from: &mut Reader<'_>,
+    client: &[Id<'_>],
+    shared: &Shared,
+    out: &mut Vec<u8>,
+) -> Result<One, ReadError> {
+    // All of it was read once before.
+    let malformed = |_| ReadError::Refused(ErrorCode::MarshallingError);
+    let header = MultiHeader::read(from).map_err(malformed)?;
+    if header.done {
+        MultiResult::write_end(out);
+        return Ok(One::End);
+    }
+    let asked = WatchedRequest::read(from).map_err(malformed)?;
+    let at = out.len();
+    let done = if header.op == OpCode::GetChildren.number() {
+        MultiHeader { op: header.op, done: false, err: 0 }.write(out);
+        Names::children(view, asked.path, client, false, out).map(|(names, node)| One::List {
+            names: Box::new(names),
+            is_quick: shared.walks.is_quick(asked.path, &node),
+        })
+    } else {
+        read::data(view, asked.path, client).map(|(node, data)| {
+            MultiResult::GetData(data.as_deref(), node.stat()).write(out);
+            One::Done
+        })
+    };
+    match done {
+        Err(ReadError::Refused(code)) => {
+            out.truncate(at);
+            MultiResult::Error(Some(code)).write(out);
+            Ok(One::Done)
+        }
+        done => done,
+    }
+}
+
+/// A reply that was made on the pool.
+pub(crate) struct Listed {
+    pub(crate) reply: Vec<u8>,
+    /// Its place, if it is large.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+/// A read that goes on beside its connection, and ends with it.
+pub(crate) struct Elsewhere(JoinHandle<Result<Listed, Ended>>);
+
+impl Elsewhere {
+    /// Makes the remaining steps.
+    pub(crate) fn begin(shared: Arc<Shared>, walk: Walk) -> Elsewhere {
+        Elsewhere(tokio::spawn(go_on(shared, walk)))
+    }
+
+    /// Its reply, once it is whole.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Listed, Ended>> {
+        let done = std::task::ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(done.map_err(|e| Ended::Log(e.to_string())).flatten())
+    }
+}
+
+impl Drop for Elsewhere {
+    /// Nobody waits for it any more: its view is given back after at most one step.
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Steps in turn with those of other reads. The places are given in the order in which they were asked for.
+async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
+    let closed = || Ended::Log("the door is closed".to_owned());
+    let mut place = None;
+    loop {
+        if walk.out.len() > LARGE_BYTES && place.is_none() {
+            place = Some(shared.walks.large.clone().acquire_owned().await.map_err(|_| closed())?);
+        }
+        let turn = shared.walks.turn().await.ok_or_else(closed)?;
+        let its = shared.clone();
+        let stepped = tokio::task::spawn_blocking(move || {
+            // Until the step is done, also if nobody waits for it any more.
+            let _turn = turn;
+            let step = walk.step(&its, Budget::on_the_pool());
+            (walk, step)
+        });
+        let (next, step) = stepped.await.map_err(|e| Ended::Log(e.to_string()))?;
+        walk = next;
+        match step {
+            Ok(Step::More) => {}
+            Ok(step) => return Ok(Listed { reply: walk.finish(&shared, step), place }),
+            Err(error) => return Err(Ended::Read(error)),
+        }
+    }
+}

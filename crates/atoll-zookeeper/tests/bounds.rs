@@ -1,0 +1,214 @@
+//! What one client may cost the others: replies, state that is held, rights, and what is refused before it is replicated.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/client.rs"]
+mod client;
+#[path = "support/served.rs"]
+mod served;
+
+use atoll_zookeeper::Options;
+use atoll_zookeeper::acl::digest_id;
+use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, xid};
+use atoll_zookeeper::jute::records::{Acl, Id};
+use atoll_zookeeper::jute::reply::{CountReply, GetDataReply, ImportReply, NamesReply};
+use atoll_zookeeper::jute::request::{
+    AuthRequest, CreateRequest, ImportRequest, PathRequest, Request, SetAclRequest, SetDataRequest,
+    SetWatches2Request, SetWatchesRequest, VersionRequest, WatchedRequest,
+};
+use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest, MultiResult};
+use atoll_zookeeper::jute::{Jute, Reader};
+use atoll_zookeeper::path::MAX_LEVELS;
+use client::{Client, create};
+use served::{door, door_and_engine};
+
+fn watched(path: &str) -> WatchedRequest<'_> {
+    WatchedRequest { path, watch: false }
+}
+
+fn get(path: &str) -> Request<'_> {
+    Request::GetData(watched(path))
+}
+
+fn children(path: &str) -> Request<'_> {
+    Request::GetChildren(watched(path))
+}
+
+fn open() -> Vec<Acl<'static>> {
+    vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }]
+}
+
+/// Makes many nodes by transactions.
+fn create_many(c: &mut Client, paths: &[String], mode: CreateMode) {
+    for some in paths.chunks(500) {
+        let creation = |path| CreateRequest { path, data: None, acl: open(), flags: mode.number() };
+        let ops = some.iter().map(|path| MultiOp::Create(creation(path.as_str()))).collect();
+        assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, 0);
+    }
+}
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("/p/{n:05}")).collect()
+}
+
+fn many<'a>(op: MultiReadOp<'a>, times: usize) -> Request<'a> {
+    Request::MultiRead(MultiReadRequest { ops: vec![op; times] })
+}
+
+#[test]
+fn a_reply_that_would_be_too_long_is_an_error_and_the_connection_goes_on() {
+    let mut c = Client::connect(door(Options { max_reply_bytes: 1 << 20, ..Options::default() }));
+    let large = vec![7; 100_000];
+    assert_eq!((c.create("/large", &large), c.create("/p", b"")), (0, 0));
+    create_many(&mut c, &numbered(2_000), CreateMode::Persistent);
+    let too_long = ErrorCode::MarshallingError.number();
+    // 20,000 operations in 360 kB asked for 2 GB.
+    let asked = [
+        many(MultiReadOp::GetData(watched("/large")), 20_000),
+        many(MultiReadOp::GetData(watched("/large")), 11),
+        many(MultiReadOp::GetChildren(watched("/p")), 1_000),
+        many(MultiReadOp::GetData(watched("/large")), 10),
+        many(MultiReadOp::GetData(watched("/none")), 10_000),
+    ];
+    // One after the other, then all at once: the answers keep their order.
+    let expected = [too_long, too_long, too_long, 0, 0];
+    let one_by_one: Vec<i32> = asked.iter().map(|request| c.call(request).0).collect();
+    assert_eq!(one_by_one, expected);
+    let xids: Vec<i32> = asked.iter().map(|request| c.ask(request)).collect();
+    let piped: Vec<i32> = xids.into_iter().map(|xid| c.answer(xid).0).collect();
+    assert_eq!(piped, expected);
+    let (err, body) = c.call(&many(MultiReadOp::GetData(watched("/large")), 10));
+    assert_eq!(err, 0);
+    let row = MultiResult::read_row(&mut Reader::new(&body)).unwrap();
+    assert!(row.iter().all(|r| matches!(r, MultiResult::GetData(Some(data), _) if *data == large)));
+    assert_eq!((row.len(), c.call(&get("/large")).0), (10, 0));
+}
+
+#[test]
+fn lists_are_the_same_here_and_in_steps_elsewhere() {
+    let mut c = Client::connect(door(Options::default()));
+    assert_eq!(c.create("/p", b""), 0);
+    let all = numbered(30_000);
+    let names: Vec<&str> = all.iter().map(|path| &path[3..]).collect();
+    let listed = |c: &mut Client, expected: &[&str]| {
+        let (err, body) = c.call(&children("/p"));
+        assert_eq!((err, NamesReply::parse(&body).unwrap().names == expected), (0, true));
+        let (err, body) = c.call(&many(MultiReadOp::GetChildren(watched("/p")), 2));
+        let row = MultiResult::read_row(&mut Reader::new(&body)).unwrap();
+        let is_whole =
+            |r: &MultiResult<'_>| matches!(r, MultiResult::GetChildren(names) if names == expected);
+        assert!(err == 0 && row.len() == 2 && row.iter().all(is_whole));
+        let (err, body) = c.call(&Request::GetAllChildrenNumber(PathRequest { path: "/p" }));
+        assert_eq!(
+            (err, CountReply::parse(&body).unwrap().total),
+            (0, i32::try_from(expected.len()).unwrap())
+        );
+        let (err, body) = c.call(&Request::GetEphemerals(PathRequest { path: "/p" }));
+        let paths: Vec<String> = expected.iter().map(|name| format!("/p/{name}")).collect();
+        let found = NamesReply::parse(&body).unwrap().names;
+        assert_eq!((err, found == paths.iter().map(String::as_str).collect::<Vec<_>>()), (0, true));
+    };
+    create_many(&mut c, &all[..10], CreateMode::Ephemeral);
+    listed(&mut c, &names[..10]);
+    create_many(&mut c, &all[10..], CreateMode::Ephemeral);
+    listed(&mut c, &names);
+    // Children that went are in nobody's way, and are not shown.
+    for some in all[10..].chunks(500) {
+        let op = |path| MultiOp::Delete(VersionRequest { path, version: -1 });
+        let ops = some.iter().map(|path| op(path.as_str())).collect();
+        assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, 0);
+    }
+    for _ in 0..3 {
+        listed(&mut c, &names[..10]);
+    }
+}
+
+#[test]
+fn a_client_that_has_read_and_is_idle_holds_no_state() {
+    let (door, engine) = door_and_engine(Options { max_connections_of_address: 0, ..Options::default() });
+    let mut writer = Client::connect(door);
+    assert_eq!(writer.create("/hot", b""), 0);
+    let idle: Vec<Client> = (0..100)
+        .map(|n: u32| {
+            let data = n.to_be_bytes();
+            let set = SetDataRequest { path: "/hot", data: Some(&data), version: -1 };
+            assert_eq!(writer.call(&Request::SetData(set)).0, 0);
+            let mut reader = Client::connect(door);
+            let (_, body) = reader.call(&get("/hot"));
+            assert_eq!(GetDataReply::parse(&body).unwrap().data, Some(&data[..]));
+            reader
+        })
+        .collect();
+    // Each write comes after a whole turn of the readers.
+    assert_eq!(writer.call(&get("/hot")).0, 0);
+    let held = engine.held_versions();
+    assert!(held <= 3, "{held} states are held for {} clients that wait for nothing", idle.len());
+}
+
+#[test]
+fn only_the_superuser_imports_and_nobody_uses_up_the_epochs() {
+    let super_digest = Some(digest_id("root:toor"));
+    let mut c = Client::connect(door(Options { super_digest, ..Options::default() }));
+    let import = |newest: i64| Request::Import(ImportRequest { newest, replace: true, nodes: Vec::new() });
+    // Everybody may everything on / here.
+    for newest in [1, i64::MAX] {
+        assert_eq!(c.call(&import(newest)).0, ErrorCode::NoAuth.number());
+    }
+    let auth = AuthRequest { kind: 0, scheme: "digest", auth: Some(b"root:toor") };
+    c.send_as(xid::AUTH, &Request::Auth(auth));
+    assert_eq!(c.answer(xid::AUTH).0, 0);
+    for newest in [-1, i64::MAX, 0x40_0000 << 32] {
+        assert_eq!(c.call(&import(newest)).0, ErrorCode::BadArguments.number(), "{newest:#x}");
+    }
+    let (err, body) = c.call(&import(0x3f_ffff << 32));
+    assert_eq!((err, ImportReply::parse(&body).unwrap()), (0, ImportReply::default()));
+    assert_eq!(c.create("/after", b""), 0);
+    assert!(c.newest >> 32 == 0x40_0000, "{:#x}", c.newest);
+}
+
+#[test]
+fn what_would_cost_every_node_much_is_refused_before_it_is_replicated() {
+    let mut c = Client::connect(door(Options::default()));
+    let mut path = String::new();
+    for _ in 0..MAX_LEVELS {
+        path.push_str("/x");
+        assert_eq!(c.create(&path, b""), 0);
+    }
+    let deep = format!("{path}/x");
+    let bad = ErrorCode::BadArguments.number();
+    assert_eq!(c.create(&deep, b""), bad);
+    let Request::Create(of_multi) = create(&deep, b"") else { panic!("a create") };
+    let ops = vec![MultiOp::Create(of_multi)];
+    assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, bad);
+    assert_eq!(c.call(&get(&deep)).0, ErrorCode::NoNode.number());
+    // Lists of access are written again with each child.
+    let long = format!("{}:x", "u".repeat(20_000));
+    let acl = vec![Acl { perms: 31, id: Id { scheme: "digest", id: &long } }];
+    let invalid = ErrorCode::InvalidAcl.number();
+    let of_create = CreateRequest { path: "/l", data: None, acl: acl.clone(), flags: 0 };
+    assert_eq!(c.call(&Request::Create(of_create.clone())).0, invalid);
+    let ops = vec![MultiOp::Create(of_create)];
+    assert_eq!(c.call(&Request::Multi(MultiRequest { ops })).0, invalid);
+    assert_eq!(c.call(&Request::SetAcl(SetAclRequest { path: "/x", acl, version: -1 })).0, invalid);
+}
+
+#[test]
+fn as_many_watches_as_a_frame_holds_are_left_and_told() {
+    let mut c = Client::connect(door(Options::default()));
+    let paths: Vec<String> = (0..60_000).map(|n| format!("/w{n}")).collect();
+    let all: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let exist = all[..30_000].to_vec();
+    let data = all[59_990..].to_vec();
+    let one_time = SetWatchesRequest { relative_zxid: 0, data, exist, child: Vec::new() };
+    let persistent = all[30_000..59_000].to_vec();
+    let asked = SetWatches2Request { one_time, persistent, recursive: Vec::new() };
+    assert_eq!(c.call(&Request::SetWatches2(asked)).0, 0);
+    // Of nodes that are not there.
+    assert_eq!(c.told().len(), 10);
+    for path in ["/w0", "/w29999", "/w30000", "/w58999", "/w59000"] {
+        assert_eq!(c.create(path, b""), 0);
+    }
+    assert_eq!(
+        c.told().into_iter().map(|(_, path)| path).collect::<Vec<_>>(),
+        ["/w0", "/w29999", "/w30000", "/w58999"]
+    );
+}
