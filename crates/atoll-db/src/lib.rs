@@ -33,13 +33,15 @@ pub use atoll_log::LogPos;
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{
     Applied, BarrierError, Busy, Clock, Cluster, Database, Divergence, Engine, Finding, Ground, Health,
-    OpenError, Options, ProposeError, Proposed, Refilling, Solo, SoloClock, Stopped, Threads,
+    OpenError, Options, OutOfService, ProposeError, Proposed, Refilling, Solo, SoloClock, Stopped, Threads,
 };
 pub use entry::MAX_COMMAND_BYTES;
 pub use hosted::{Applications, Slot};
 pub use key_range::{Direction, KeyRange};
 pub use replica::{Halt, HashAt};
-pub use store::{Bound, FjallStore, MemoryStore, Owner, OwnerError, Store, StoreError, StoreSnapshot};
+pub use store::{
+    Bound, FjallStore, MemoryStore, Owner, OwnerError, Persistence, Store, StoreError, StoreSnapshot,
+};
 pub use transfer::{Fault, ReplicaRole, Rot, Shelf};
 pub use tx::{Checkpoint, Tx};
 pub use view::{Scan, View};

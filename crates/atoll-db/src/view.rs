@@ -72,8 +72,8 @@ impl View {
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        let reason = || "this replica was found to be wrong and fetches the state from a peer".to_owned();
-        if self.withheld { Err(StoreError { doing: "read", reason: reason() }) } else { Ok(()) }
+        let reason = "this replica was found to be wrong and fetches the state from a peer";
+        if self.withheld { Err(StoreError::passing("read", reason)) } else { Ok(()) }
     }
 
     /// All log entries below this position are in it, and none from there on.

@@ -170,6 +170,7 @@ impl World {
             cluster: Some(Cluster {
                 directory: Arc::new(Everybody { down: self.down.clone() }),
                 shelf: self.shelves[n as usize].clone(),
+                out_of_service: Arc::new(|_| {}),
             }),
             threads: Threads::None,
             options: Options {

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::{BoxFuture, Completer, Ticket, ticket};
+use atoll_core::testing::{Mutant, mutant};
+use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
     Application, Applications, Bound, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError,
     Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
+use crate::members::Members;
 use crate::space::Space;
 use crate::start::StartError;
 
@@ -178,6 +180,17 @@ fn options(config: &NodeConfig) -> atoll_db::Options {
     options
 }
 
+/// Has the heartbeats of this node say whether its replica is out of service.
+pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
+    let members = members.clone();
+    Arc::new(move |out| members.set_halted(LOG, out))
+}
+
+/// Whether a node's replica of the database is in service, as far as it has said. Its node may be up when it is not (X26).
+pub fn is_in_service(members: &Members, node: NodeId) -> bool {
+    mutant(Mutant::ZkHaltedKeepsSessions) || !members.halted_on(node).iter().any(|log| log == LOG)
+}
+
 /// Opens the database with the applications of these doors.
 ///
 /// # Errors
@@ -206,6 +219,7 @@ pub(crate) fn open(
         cluster: Some(Cluster {
             directory: Arc::new(parts.members.clone()),
             shelf: parts.database.shelf.clone(),
+            out_of_service: tell_members(&parts.members),
         }),
         threads: Threads::Own,
         options: options(config),
@@ -225,6 +239,20 @@ pub(crate) async fn watch(database: Database) {
         let now = database.health();
         if let Some(halt) = now.halted.as_ref().filter(|_| told.halted.is_none()) {
             tracing::error!(%halt, "the database applies no more on this node; local reads go on");
+        }
+        match (&told.store_trouble, &now.store_trouble) {
+            (None, Some(error)) => {
+                tracing::warn!(%error, "what the store of the database cannot do is tried again")
+            }
+            (Some(_), None) => tracing::info!("the store of the database works again"),
+            _ => {}
+        }
+        match (&told.out_of_service, &now.out_of_service) {
+            (None, Some(why)) => {
+                tracing::error!(%why, "the replica of this node is out of service: others take over what it holds")
+            }
+            (Some(_), None) => tracing::info!("the replica of this node is in service again"),
+            _ => {}
         }
         let new = usize::try_from(now.found_total - told.found_total).unwrap_or(usize::MAX);
         for finding in now.found.iter().skip(now.found.len().saturating_sub(new)) {

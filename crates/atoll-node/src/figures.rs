@@ -81,6 +81,8 @@ impl Figures for NodeFigures {
             add("db_found_wrong_total", None, h.found_total as f64);
             add("db_withheld", None, f64::from(u8::from(h.withheld.is_some())));
             add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
+            add("db_store_failing", None, f64::from(u8::from(h.store_trouble.is_some())));
+            add("db_out_of_service", None, f64::from(u8::from(h.out_of_service.is_some())));
         }
         all.extend(process_measures());
         let mut add = |name, label: Option<(&'static str, String)>, value: f64| {

@@ -32,6 +32,8 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::DbBarrierWithoutCheck | M::DbViewBeforeEvents | M::DbCommitAheadOfState => {
             vec!["database", "zookeeper"]
         }
+        M::ZkHaltedKeepsSessions => vec!["zookeeper-stores"],
+        M::DbHaltedHoldsTrim | M::DbEveryStoreErrorHalts => vec!["database-stores"],
         M::DbAppliesCopies
         | M::ZkExpiryUnguarded
         | M::ZkTakeOverWithoutTimeout

@@ -8,7 +8,7 @@ use atoll_log::{Entry, LogPos};
 use super::Applied;
 use super::Options;
 use super::ProposeError;
-use super::commit::{Committer, Refill};
+use super::commit::{Committer, Failed, Refill};
 use super::core::{Core, Waiting};
 use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
 use crate::store::StoreError;
@@ -27,9 +27,20 @@ pub(crate) struct Applier {
     /// Given to the store since it was last told to make everything durable.
     unsynced_bytes: usize,
     committing: bool,
+    /// The commit under way has failed, and waits to be repeated.
+    commit_failed: bool,
+    /// Everything is to be committed once the commit under way is done.
+    commit_wanted: bool,
+    /// Taken and not applied: the store cannot be read, or takes no more, for now.
+    backlog: Vec<Entry>,
     halted: bool,
     /// Entries below are in the store, or on their way.
     set_aside: LogPos,
+}
+
+/// Whether an operation that failed like this is repeated.
+fn is_retried(error: &StoreError) -> bool {
+    error.can_pass() && !mutant(Mutant::DbEveryStoreErrorHalts)
 }
 
 struct Answer {
@@ -57,6 +68,9 @@ impl Applier {
             sync_above_bytes: options.sync_above_bytes,
             unsynced_bytes: 0,
             committing: false,
+            commit_failed: false,
+            commit_wanted: false,
+            backlog: Vec::new(),
             halted: false,
             set_aside: at,
         }
@@ -68,10 +82,58 @@ impl Applier {
 
     /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
     /// state, answers their callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of it.
+    ///
+    /// While the store is short of something, entries are kept, in order: [`Applier::retry`] goes on with them.
     pub(crate) fn apply(&mut self, entries: &[Entry]) {
-        if !self.halted {
-            self.apply_with(entries, Reads::Anywhere);
-            self.commit_if_large();
+        if self.halted {
+            return;
+        }
+        if self.is_blocked() {
+            self.backlog.extend_from_slice(entries);
+            return;
+        }
+        let done = self.apply_with(entries, Reads::Anywhere);
+        self.backlog.extend_from_slice(&entries[done..]);
+        self.commit_if_large();
+    }
+
+    /// Whether entries have to wait until the store works again.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.halted && (!self.backlog.is_empty() || (self.commit_failed && self.is_overfull()))
+    }
+
+    /// So much is applied beside a commit that no more may be.
+    fn is_overfull(&self) -> bool {
+        self.replica.active_bytes() >= self.above_bytes() + self.commit_above_bytes
+    }
+
+    /// Repeats what the store could not do.
+    pub(crate) fn retry(&mut self) {
+        if self.halted {
+            return;
+        }
+        if self.commit_failed {
+            self.commit_failed = false;
+            self.committer.again();
+            self.adopt(false);
+        }
+        self.go_on();
+    }
+
+    /// Applies what was kept, as far as that goes, and says whether all is well with the store.
+    pub(crate) fn go_on(&mut self) {
+        if self.halted {
+            return;
+        }
+        if !(self.commit_failed && self.is_overfull()) && !self.backlog.is_empty() {
+            let kept = std::mem::take(&mut self.backlog);
+            self.apply(&kept);
+        }
+        if self.commit_wanted && !self.committing {
+            self.commit(false);
+        }
+        if !self.commit_failed && !self.is_blocked() {
+            self.core.store_works();
         }
     }
 
@@ -80,6 +142,7 @@ impl Applier {
     pub(crate) fn apply_in_memory(&mut self, entries: &[Entry]) -> usize {
         match () {
             () if self.halted => entries.len(),
+            () if self.is_blocked() => 0,
             () if self.replica.active_bytes() >= self.commit_above_bytes => 0,
             () => self.apply_with(entries, Reads::InMemory),
         }
@@ -102,6 +165,11 @@ impl Applier {
                         let time_ms = self.replica.time_ms();
                         answers.push(Answer { waiting, outcome, position, time_ms });
                     }
+                }
+                Err(Stop::Halt(Halt::Store { error, .. })) if is_retried(&error) => {
+                    hit("db.apply.store_failing");
+                    self.core.store_fails(&error);
+                    break;
                 }
                 Err(Stop::Halt(halt)) => {
                     halted = Some(halt);
@@ -158,22 +226,25 @@ impl Applier {
             return;
         }
         self.adopt(false);
-        let behind = self.core.known_tail().0.saturating_sub(self.replica.next().0);
-        let above_bytes = match behind {
-            0..BEHIND_ENTRIES => self.commit_above_bytes,
-            BEHIND_ENTRIES.. => self.catch_up_commit_bytes,
-        };
-        if self.replica.active_bytes() < above_bytes {
+        if self.replica.active_bytes() < self.above_bytes() {
             return;
         }
         // Memory is bounded by this: what is applied, what is being committed, and what was committed last, each of about as much.
-        if self.committing && self.replica.active_bytes() >= above_bytes + self.commit_above_bytes {
+        if self.committing && self.is_overfull() {
             self.adopt(true);
         }
         if !self.committing && !self.halted {
             let unsynced = self.unsynced_bytes + self.replica.active_bytes();
             self.set_aside(unsynced >= self.sync_above_bytes);
             self.adopt(false);
+        }
+    }
+
+    /// What is applied is set aside above this.
+    fn above_bytes(&self) -> usize {
+        match self.core.known_tail().0.saturating_sub(self.replica.next().0) {
+            0..BEHIND_ENTRIES => self.commit_above_bytes,
+            BEHIND_ENTRIES.. => self.catch_up_commit_bytes,
         }
     }
 
@@ -202,13 +273,19 @@ impl Applier {
                     f.overlay_bytes = self.replica.overlay_bytes() as u64;
                 });
             }
-            Err(error) => self.store_failed(error),
+            Err(Failed { error, base }) if is_retried(&error) => {
+                self.commit_failed = true;
+                if let Some(base) = base {
+                    self.replica.rebase(base);
+                    self.core.publish(self.replica.publish());
+                }
+                self.core.store_fails(&error);
+            }
+            Err(Failed { error, .. }) => {
+                let at = self.replica.next();
+                self.halt(&Halt::Store { at, error });
+            }
         }
-    }
-
-    fn store_failed(&mut self, error: StoreError) {
-        let at = self.replica.next();
-        self.halt(&Halt::Store { at, error });
     }
 
     fn halt(&mut self, halt: &Halt) {
@@ -226,6 +303,9 @@ impl Applier {
             return Ok(self.replica.next());
         }
         hit("db.refilled");
+        // They are in the state, or are read again.
+        self.backlog.clear();
+        (self.committing, self.commit_failed) = (false, false);
         let published = self.replica.reopen(base)?;
         self.replica.tell_restored(&published);
         let below = published.below;
@@ -238,20 +318,26 @@ impl Applier {
             f.samples.clear();
             (f.divergence, f.scrubbed) = (None, None);
         });
+        self.core.store_works();
         self.core.forget_wrong();
         self.core.skip(below, |op| self.replica.is_behind(op));
         Ok(below)
     }
 
-    /// Commits everything that is applied, durably.
-    pub(crate) fn commit(&mut self) {
-        self.adopt(self.committing);
+    /// Commits everything that is applied, durably, once the commit under way is done; not while that has to be repeated. With `wait`,
+    /// waits for both: the disk may hang.
+    pub(crate) fn commit(&mut self, wait: bool) {
+        self.adopt(wait && self.committing);
+        self.commit_wanted = self.committing;
         let durable_below = self.core.durable_below();
-        if self.halted || (durable_below == self.replica.next() && self.set_aside == durable_below) {
+        if self.halted
+            || self.committing
+            || (durable_below == self.replica.next() && self.set_aside == durable_below)
+        {
             return;
         }
         self.set_aside(true);
-        self.adopt(true);
+        self.adopt(wait);
     }
 }
 

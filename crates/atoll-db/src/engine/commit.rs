@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
+use atoll_core::testing::hit;
 use atoll_log::LogPos;
 use bytes::Bytes;
 
 use super::{OpenError, Options};
-use crate::replica::{CommitJob, Ranges};
-use crate::store::{Store, StoreError, StoreSnapshot};
+use crate::replica::{CommitJob, Ranges, StateRecord};
+use crate::store::{Change, Store, StoreError, StoreSnapshot};
 
 /// A commit that was done.
 #[derive(Debug)]
@@ -22,6 +23,14 @@ pub(crate) struct Committed {
     pub(crate) store_bytes: u64,
 }
 
+/// A commit that was not done. If it can pass, the job is kept: [`Committer::again`] repeats it.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: StoreError,
+    /// What the store shows now: it may have been opened again, and then what it showed before cannot be read. None: nobody can tell.
+    pub(crate) base: Option<Arc<dyn StoreSnapshot>>,
+}
+
 /// A step of a refill (see [`Store::begin_refill`]).
 #[derive(Debug)]
 pub(crate) enum Refill {
@@ -32,12 +41,23 @@ pub(crate) enum Refill {
 
 /// Commits one job at a time.
 pub(crate) trait Committer: Send {
-    /// Starts a job. None may be under way.
+    /// Starts a job. None may be under way, or have failed.
     fn start(&mut self, job: CommitJob, durable: bool);
+    /// Repeats the job that failed.
+    fn again(&mut self);
     /// The outcome of the job under way; with `wait`, waits for it.
-    fn outcome(&mut self, wait: bool) -> Option<Result<Committed, StoreError>>;
-    /// Does a step of a refill, and waits for it. No commit may be under way. What the store shows then.
+    fn outcome(&mut self, wait: bool) -> Option<Result<Committed, Failed>>;
+    /// Does a step of a refill, and waits for it. No commit may be under way; one that failed is dropped by the last step. What the
+    /// store shows then.
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError>;
+}
+
+/// A job that is not done, for as long as it may be repeated.
+struct Owed {
+    job: CommitJob,
+    durable: bool,
+    /// What dividing ranges changed, once that was done.
+    divided: Option<Vec<Change>>,
 }
 
 /// A store, and the hashes of its ranges, which change with every commit.
@@ -45,27 +65,71 @@ struct Kept {
     store: Box<dyn Store>,
     ranges: Ranges,
     range_keys: u64,
+    owed: Option<Owed>,
+    /// Entries below are in the store for sure.
+    below: LogPos,
+    /// The last operation failed.
+    failed: bool,
 }
 
 impl Kept {
     fn new(store: Box<dyn Store>, range_keys: u64) -> Result<Self, StoreError> {
         let ranges = Ranges::read(&*store.snapshot(), range_keys)?;
-        Ok(Kept { store, ranges, range_keys })
+        let below = StateRecord::read(&*store.snapshot())?.next;
+        Ok(Kept { store, ranges, range_keys, owed: None, below, failed: false })
     }
 
-    fn run(&mut self, job: &mut CommitJob, durable: bool) -> Result<Committed, StoreError> {
-        let store = &mut *self.store;
-        store.commit(job.take_changes(&mut self.ranges))?;
-        self.ranges.divide(&*store.snapshot())?;
-        let divided = self.ranges.take_changes();
-        if !divided.is_empty() {
-            store.commit(divided)?;
+    fn run(&mut self, job: CommitJob, durable: bool) -> Result<Committed, Failed> {
+        self.owed = Some(Owed { job, durable, divided: None });
+        self.attempt()
+    }
+
+    /// Does what is owed, from its beginning: whether the store has any of it after a failure is unknown, and changes may be written twice.
+    fn attempt(&mut self) -> Result<Committed, Failed> {
+        match self.pay() {
+            Ok(done) => {
+                (self.owed, self.failed, self.below) = (None, false, done.below);
+                Ok(done)
+            }
+            Err(error) => {
+                hit("db.commit.failed");
+                self.failed = true;
+                Err(Failed { error, base: Some(self.store.snapshot()) })
+            }
         }
-        if durable {
+    }
+
+    /// After a failure the store must have at least what was committed before.
+    fn check_kept(&mut self) -> Result<(), StoreError> {
+        self.store.reopen()?;
+        let next = StateRecord::read(&*self.store.snapshot())?.next;
+        if next < self.below {
+            let reason =
+                format!("entries below {} were committed, and only those below {next} are there", self.below);
+            return Err(StoreError::lasting("was opened again", reason));
+        }
+        Ok(())
+    }
+
+    fn pay(&mut self) -> Result<Committed, StoreError> {
+        if self.failed {
+            self.check_kept()?;
+        }
+        let store = &mut *self.store;
+        let Some(owed) = &mut self.owed else { return Err(nothing_owed()) };
+        store.commit(owed.job.changes(&mut self.ranges))?;
+        if owed.divided.is_none() {
+            self.ranges.divide(&*store.snapshot())?;
+            owed.divided = Some(self.ranges.take_changes());
+        }
+        if let Some(divided) = owed.divided.as_ref().filter(|d| !d.is_empty()) {
+            store.commit(divided.clone())?;
+        }
+        if owed.durable {
             store.persist()?;
         }
-        let (base, below, store_bytes) = (store.snapshot(), job.below(), store.size_bytes());
-        Ok(Committed { base, below, durable, store_bytes })
+        let (base, below, store_bytes) = (store.snapshot(), owed.job.below(), store.size_bytes());
+        Ok(Committed { base, below, durable: owed.durable, store_bytes })
     }
 
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError> {
@@ -75,6 +139,9 @@ impl Kept {
             Refill::Finish => {
                 self.store.finish_refill()?;
                 self.ranges = Ranges::read(&*self.store.snapshot(), self.range_keys)?;
+                // Of the state that was replaced.
+                self.owed = None;
+                self.below = StateRecord::read(&*self.store.snapshot())?.next;
             }
         }
         Ok(self.store.snapshot())
@@ -84,7 +151,7 @@ impl Kept {
 /// Commits in the caller's thread.
 pub(crate) struct Here {
     kept: Kept,
-    outcome: Option<Result<Committed, StoreError>>,
+    outcome: Option<Result<Committed, Failed>>,
 }
 
 impl Here {
@@ -98,11 +165,15 @@ impl Here {
 }
 
 impl Committer for Here {
-    fn start(&mut self, mut job: CommitJob, durable: bool) {
-        self.outcome = Some(self.kept.run(&mut job, durable));
+    fn start(&mut self, job: CommitJob, durable: bool) {
+        self.outcome = Some(self.kept.run(job, durable));
     }
 
-    fn outcome(&mut self, _wait: bool) -> Option<Result<Committed, StoreError>> {
+    fn again(&mut self) {
+        self.outcome = Some(self.kept.attempt());
+    }
+
+    fn outcome(&mut self, _wait: bool) -> Option<Result<Committed, Failed>> {
         self.outcome.take()
     }
 
@@ -113,6 +184,7 @@ impl Committer for Here {
 
 enum Job {
     Commit(CommitJob, bool),
+    Again,
     Refill(Refill, SyncSender<Result<Arc<dyn StoreSnapshot>, StoreError>>),
 }
 
@@ -120,13 +192,17 @@ enum Job {
 pub(crate) struct Aside {
     /// None once it is to end.
     jobs: Option<SyncSender<Job>>,
-    outcomes: Receiver<Result<Committed, StoreError>>,
+    outcomes: Receiver<Result<Committed, Failed>>,
     under_way: bool,
     thread: Option<JoinHandle<()>>,
 }
 
+fn nothing_owed() -> StoreError {
+    StoreError::lasting("committed", "there was nothing to commit")
+}
+
 fn thread_gone() -> StoreError {
-    StoreError { doing: "committed", reason: "its thread is gone; its words are on stderr".to_owned() }
+    StoreError::lasting("committed", "its thread is gone; its words are on stderr")
 }
 
 impl Aside {
@@ -144,18 +220,19 @@ impl Aside {
         let (done, outcomes) = sync_channel(1);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
             while let Ok(job) = orders.recv() {
-                match job {
-                    Job::Commit(mut job, durable) => {
-                        let outcome = kept.run(&mut job, durable);
-                        drop(job);
-                        if done.send(outcome).is_err() {
-                            return;
-                        }
-                        kick();
+                let outcome = match job {
+                    Job::Commit(job, durable) => kept.run(job, durable),
+                    Job::Again => kept.attempt(),
+                    Job::Refill(step, answer) => {
+                        // Nobody who waits has gone: the applier waits for each step.
+                        drop(answer.send(kept.refill(step)));
+                        continue;
                     }
-                    // Nobody who waits has gone: the applier waits for each step.
-                    Job::Refill(step, answer) => drop(answer.send(kept.refill(step))),
+                };
+                if done.send(outcome).is_err() {
+                    return;
                 }
+                kick();
             }
         })?;
         Ok(Aside { jobs: Some(jobs), outcomes, under_way: false, thread: Some(thread) })
@@ -173,17 +250,23 @@ impl Committer for Aside {
         self.send(Job::Commit(job, durable));
     }
 
-    fn outcome(&mut self, wait: bool) -> Option<Result<Committed, StoreError>> {
+    fn again(&mut self) {
+        self.under_way = true;
+        self.send(Job::Again);
+    }
+
+    fn outcome(&mut self, wait: bool) -> Option<Result<Committed, Failed>> {
         if !self.under_way {
             return None;
         }
+        let gone = || Err(Failed { error: thread_gone(), base: None });
         let outcome = if wait {
-            self.outcomes.recv().unwrap_or_else(|_| Err(thread_gone()))
+            self.outcomes.recv().unwrap_or_else(|_| gone())
         } else {
             match self.outcomes.try_recv() {
                 Ok(outcome) => outcome,
                 Err(TryRecvError::Empty) => return None,
-                Err(TryRecvError::Disconnected) => Err(thread_gone()),
+                Err(TryRecvError::Disconnected) => gone(),
             }
         };
         self.under_way = false;

@@ -14,7 +14,8 @@ use atoll_log::{LogError, LogPos, OpId};
 use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
 use crate::replica::{Halt, HashAt};
-use crate::transfer::{HashTold, ReplicaTold, Rot, Scrubbed};
+use crate::store::StoreError;
+use crate::transfer::{HashTold, ReplicaTold, Rot, Scrubbed, ServiceTold};
 use crate::view::Published;
 
 /// A command on its way to the log.
@@ -85,8 +86,43 @@ pub struct Health {
     pub found_total: u64,
     /// What keeps it from reading the log, the last time that something did.
     pub trouble: Option<String>,
+    /// What the store is short of at the moment: what it could not do is repeated.
+    pub store_trouble: Option<StoreError>,
     /// Why it applies no more.
     pub halted: Option<Halt>,
+    /// Why it serves nobody, for whatever reason.
+    pub out_of_service: Option<OutOfService>,
+}
+
+/// Why a replica serves nobody, although its node is up: others take over what it holds, and do not wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutOfService {
+    /// It applies no more until its node is started again.
+    Halted(Halt),
+    /// It has something to apply, and gets no further.
+    Stalled {
+        /// The first entry that is not applied.
+        at: LogPos,
+        /// What its store said, if it said anything: a disk that hangs does not.
+        error: Option<StoreError>,
+    },
+    /// It was found to be wrong, and is not refilled yet.
+    Withheld,
+}
+
+impl fmt::Display for OutOfService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OutOfService::Halted(halt) => write!(f, "{halt}"),
+            OutOfService::Stalled { at, error: None } => {
+                write!(f, "no progress in front of log position {at}")
+            }
+            OutOfService::Stalled { at, error: Some(error) } => {
+                write!(f, "no progress in front of log position {at}: {error}")
+            }
+            OutOfService::Withheld => write!(f, "it was found to be wrong and fetches the state from a peer"),
+        }
+    }
 }
 
 /// A refill that is under way.
@@ -176,6 +212,27 @@ struct State {
     /// Somebody wants the store to be read again.
     scrub: bool,
     learner: Option<Waker>,
+    /// What the store is short of.
+    store_trouble: Option<StoreError>,
+    /// Of the procedure that has it tried again.
+    retrier: Option<Waker>,
+    /// It has something to apply, and gets no further from here.
+    stalled_at: Option<LogPos>,
+    /// Its store has taken nothing for long.
+    behind: bool,
+}
+
+impl State {
+    fn out_of_service(&self) -> Option<OutOfService> {
+        if let Some(halt) = &self.halted {
+            return Some(OutOfService::Halted(halt.clone()));
+        }
+        if self.figures.withheld.is_some() {
+            return Some(OutOfService::Withheld);
+        }
+        let at = self.stalled_at?;
+        Some(OutOfService::Stalled { at, error: self.store_trouble.clone() })
+    }
 }
 
 /// Somebody who waits until the replica has got somewhere.
@@ -239,6 +296,11 @@ impl Core {
         if self.is_withheld() {
             return Ok(Ticket::ready(Err(ProposeError::Withheld)));
         }
+        // Nobody would be answered, and what it holds is being taken over.
+        let stalled_at = lock(&self.state).stalled_at;
+        if let Some(at) = stalled_at {
+            return Ok(Ticket::ready(Err(ProposeError::Stalled(at))));
+        }
         self.path.propose(self, proposal)
     }
 
@@ -260,6 +322,48 @@ impl Core {
 
     pub(crate) fn halted(&self) -> Option<Halt> {
         lock(&self.state).halted.clone()
+    }
+
+    /// Why this replica serves nobody, if so.
+    pub(crate) fn out_of_service(&self) -> Option<OutOfService> {
+        lock(&self.state).out_of_service()
+    }
+
+    /// The store could not do something, which is repeated.
+    pub(crate) fn store_fails(&self, error: &StoreError) {
+        let retrier = {
+            let mut state = lock(&self.state);
+            state.store_trouble = Some(error.clone());
+            state.retrier.take()
+        };
+        retrier.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nothing of the store has to be repeated.
+    pub(crate) fn store_works(&self) {
+        lock(&self.state).store_trouble = None;
+    }
+
+    /// Whether something of the store has to be repeated.
+    pub(crate) fn is_store_failing(&self) -> bool {
+        let state = lock(&self.state);
+        state.store_trouble.is_some() && state.halted.is_none()
+    }
+
+    /// Ready once something of the store has to be repeated.
+    pub(crate) fn poll_store_failing(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.state);
+        if state.store_trouble.is_some() && state.halted.is_none() {
+            return Poll::Ready(());
+        }
+        state.retrier = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// How this replica gets on, as its watch has it: from where it gets no further, and whether its store has taken nothing for long.
+    pub(crate) fn set_progress(&self, stalled_at: Option<LogPos>, behind: bool) {
+        let mut state = lock(&self.state);
+        (state.stalled_at, state.behind) = (stalled_at, behind);
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -285,7 +389,9 @@ impl Core {
             found: figures.found.into(),
             found_total: figures.found_total,
             trouble: figures.trouble,
+            store_trouble: state.store_trouble.clone(),
             halted: state.halted.clone(),
+            out_of_service: state.out_of_service(),
         }
     }
 
@@ -315,6 +421,12 @@ impl Core {
             durable_below: state.figures.durable_below,
             hashes: state.figures.samples.iter().map(told).collect(),
         }
+    }
+
+    /// What peers are told of whether it serves.
+    pub(crate) fn service(&self) -> ServiceTold {
+        let state = lock(&self.state);
+        ServiceTold { out_of_service: state.out_of_service().is_some(), behind: state.behind }
     }
 
     /// True while this replica is known to be wrong: nothing of it may be shown.

@@ -1,5 +1,6 @@
 //! A replica put together over a log: opened, started, closed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +12,7 @@ use super::commit::{Aside, Committer, Here};
 use super::core::Core;
 use super::feed::{Direct, Feed, Inlet, Queued};
 use super::propose::{LogPath, ToLog};
-use super::{Engine, Health, Options};
+use super::{Engine, Health, Options, OutOfService};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
 use crate::replica::{Halt, HashAt, Replica};
@@ -55,6 +56,8 @@ pub struct Cluster {
     pub directory: Arc<dyn Directory>,
     /// Where the replica's role, which answers the others, finds it.
     pub shelf: Shelf,
+    /// Hears whether this replica is out of service, at first and whenever that changes: the other nodes are to know (X26).
+    pub out_of_service: Arc<dyn Fn(bool) + Send + Sync>,
 }
 
 impl Cluster {
@@ -120,7 +123,7 @@ impl Database {
         let feed: Box<dyn Feed> = match threads {
             Threads::None => {
                 let here: Box<dyn Committer> = Box::new(Here::new(store, &options)?);
-                Box::new(Direct(applier(here)))
+                Box::new(Direct::new(applier(here)))
             }
             Threads::Own => {
                 let inlet = Arc::new(Inlet::default());
@@ -137,6 +140,8 @@ impl Database {
             env.spawn("db.patrol", Box::pin(patrol.run()));
         }
         env.spawn("db.propose", Box::pin(db.to.clone().send(db.core.clone())));
+        env.spawn("db.retry", Box::pin(db.clone().retry()));
+        env.spawn("db.progress", Box::pin(db.clone().watch_progress()));
         env.spawn("db.learn", Box::pin(db.clone().learn(from)));
         Ok(db)
     }
@@ -176,6 +181,11 @@ impl Database {
         self.core.halted()
     }
 
+    /// See [`Engine::out_of_service`].
+    pub fn out_of_service(&self) -> Option<OutOfService> {
+        self.core.out_of_service()
+    }
+
     /// Commits what is applied, durably, and applies no more. For a clean stop: the next start has nothing to replay. The store's
     /// folder can be opened again once the engines and their views are dropped, too.
     pub fn close(&self) -> Ticket<()> {
@@ -200,6 +210,7 @@ impl Database {
             commit: self.committing(),
             threads,
             options: self.options.clone(),
+            silent: BTreeMap::new(),
         }
     }
 

@@ -38,6 +38,9 @@ pub enum ProposeError {
         "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
     )]
     Withheld,
+    /// It did not happen, and will not: this replica gets no further.
+    #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
+    Stalled(LogPos),
     /// It may have happened, or may yet.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
@@ -60,6 +63,7 @@ impl ProposeError {
             | ProposeError::NotProposed(_)
             | ProposeError::Refused
             | ProposeError::Withheld
+            | ProposeError::Stalled(_)
             | ProposeError::Stopped(_) => true,
             ProposeError::Unknown(_)
             | ProposeError::Halted(_)

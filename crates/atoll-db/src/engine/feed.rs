@@ -28,29 +28,60 @@ pub(crate) trait Feed: Send {
     fn commit(&mut self);
     /// Does a step of a refill; after the last one the replica has the state that it was filled with.
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>>;
+    /// Repeats what the store could not do.
+    fn retry(&mut self);
     /// Commits what there is and ends; done when the ticket is.
     fn close(&mut self) -> Ticket<()>;
 }
 
 /// By a call.
-pub(crate) struct Direct(pub(crate) Applier);
+pub(crate) struct Direct {
+    applier: Applier,
+    /// Waits until the store works again.
+    room: Option<Completer<()>>,
+}
+
+impl Direct {
+    pub(crate) fn new(applier: Applier) -> Self {
+        Direct { applier, room: None }
+    }
+
+    fn make_room(&mut self) {
+        if !self.applier.is_blocked()
+            && let Some(room) = self.room.take()
+        {
+            room.complete(());
+        }
+    }
+}
 
 impl Feed for Direct {
     fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>> {
-        self.0.apply(&entries);
-        None
+        self.applier.apply(&entries);
+        self.applier.is_blocked().then(|| {
+            let (room, until) = ticket();
+            self.room = Some(room);
+            until
+        })
     }
 
     fn commit(&mut self) {
-        self.0.commit();
+        self.applier.commit(false);
     }
 
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>> {
-        Ticket::ready(self.0.refill(step))
+        let done = self.applier.refill(step);
+        self.make_room();
+        Ticket::ready(done)
+    }
+
+    fn retry(&mut self) {
+        self.applier.retry();
+        self.make_room();
     }
 
     fn close(&mut self) -> Ticket<()> {
-        self.0.commit();
+        self.applier.commit(true);
         Ticket::ready(())
     }
 }
@@ -62,11 +93,14 @@ struct Inbox {
     /// Wait for room.
     room: Vec<Completer<()>>,
     commit: bool,
+    retry: bool,
     refills: VecDeque<(Refill, Completer<Result<LogPos, StoreError>>)>,
     /// The applying thread has taken something that it is not done with.
     busy: bool,
     /// A commit is done.
     kicked: bool,
+    /// The applying thread takes no entries until the store works again.
+    blocked: bool,
     close: Option<Completer<()>>,
     /// The feeder is gone.
     orphaned: bool,
@@ -83,6 +117,7 @@ enum Work {
     Entries(Vec<Entry>),
     Adopt,
     Commit,
+    Retry,
     Refill(Refill, Completer<Result<LogPos, StoreError>>),
     Close(Completer<()>),
     End,
@@ -108,6 +143,17 @@ impl Inlet {
         !inbox.busy && inbox.entries.is_empty() && inbox.refills.is_empty()
     }
 
+    /// The state was replaced: entries that wait were read for the one before. Those that it lacks are read again.
+    fn forget_entries(&self) {
+        let room = {
+            let mut inbox = self.lock();
+            inbox.entries.clear();
+            inbox.bytes = 0;
+            std::mem::take(&mut inbox.room)
+        };
+        room.into_iter().for_each(|waits| waits.complete(()));
+    }
+
     /// A commit is done: the applier takes note.
     pub(crate) fn kick(&self) {
         self.change(|inbox| inbox.kicked = true);
@@ -119,7 +165,9 @@ impl Inlet {
         loop {
             // Until this asks again, unless it goes to sleep.
             inbox.busy = true;
-            if let Some(entries) = inbox.entries.pop_front() {
+            if !inbox.blocked
+                && let Some(entries) = inbox.entries.pop_front()
+            {
                 inbox.bytes -= size_bytes(&entries);
                 let room = if inbox.bytes < max_bytes { std::mem::take(&mut inbox.room) } else { Vec::new() };
                 drop(inbox);
@@ -131,6 +179,9 @@ impl Inlet {
             }
             if std::mem::take(&mut inbox.kicked) {
                 return Work::Adopt;
+            }
+            if std::mem::take(&mut inbox.retry) {
+                return Work::Retry;
             }
             if let Some(done) = inbox.close.take() {
                 return Work::Close(done);
@@ -172,16 +223,27 @@ pub(crate) struct Queued {
 }
 
 /// Does what there is to do; false: it was the last.
-fn work_on(applier: &Shared, work: Work) -> bool {
+fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
     let mut slot = applier.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(it) = slot.as_mut() else { return false };
     match work {
         Work::Entries(entries) => it.apply(&entries),
-        Work::Adopt => it.adopt(false),
-        Work::Commit => it.commit(),
-        Work::Refill(step, done) => done.complete(it.refill(step)),
+        Work::Adopt => {
+            it.adopt(false);
+            it.go_on();
+        }
+        Work::Commit => it.commit(false),
+        Work::Retry => it.retry(),
+        Work::Refill(step, done) => {
+            let replaces = matches!(step, Refill::Finish);
+            let outcome = it.refill(step);
+            if replaces && outcome.is_ok() {
+                inlet.forget_entries();
+            }
+            done.complete(outcome);
+        }
         Work::Close(done) => {
-            it.commit();
+            it.commit(true);
             *slot = None;
             drop(slot);
             done.complete(());
@@ -192,6 +254,7 @@ fn work_on(applier: &Shared, work: Work) -> bool {
             return false;
         }
     }
+    inlet.lock().blocked = it.is_blocked();
     true
 }
 
@@ -206,7 +269,7 @@ impl Queued {
         let (work, its, fuse) = (inlet.clone(), applier.clone(), Fuse(core.clone()));
         std::thread::Builder::new().name("apply".into()).spawn(move || {
             let _fuse = fuse;
-            while work_on(&its, work.next(max_bytes)) {}
+            while work_on(&its, &work, work.next(max_bytes)) {}
         })?;
         Ok(Queued { inlet, max_bytes, applier, core, skip: 0 })
     }
@@ -267,6 +330,10 @@ impl Feed for Queued {
         let (done, wait) = ticket();
         self.inlet.change(|inbox| inbox.refills.push_back((step, done)));
         wait
+    }
+
+    fn retry(&mut self) {
+        self.inlet.change(|inbox| inbox.retry = true);
     }
 
     fn close(&mut self) -> Ticket<()> {

@@ -152,7 +152,7 @@ impl Database {
 
     async fn step(&self, step: Refill) -> Result<LogPos, StoreError> {
         let wait: Ticket<_> = self.feed(|feed| feed.refill(step));
-        let gone = |_| Err(StoreError { doing: "was refilled", reason: Why::Stopping.to_string() });
+        let gone = |_| Err(StoreError::passing("was refilled", Why::Stopping.to_string()));
         wait.await.unwrap_or_else(gone)
     }
 }

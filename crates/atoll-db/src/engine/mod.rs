@@ -8,6 +8,7 @@
 //! | `propose.rs` | the way into the log, and barriers |
 //! | `learn.rs`, `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
 //! | `commit.rs` | who commits to the store |
+//! | `progress.rs` | whether the replica gets on, and what its store could not do, again |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
@@ -18,6 +19,7 @@ mod error;
 mod feed;
 mod learn;
 mod options;
+mod progress;
 mod propose;
 mod solo;
 
@@ -35,7 +37,7 @@ use crate::replica::{Halt, HashAt};
 use crate::view::View;
 
 pub(crate) use self::core::Proposal;
-pub use self::core::{Divergence, Finding, Health, Refilling};
+pub use self::core::{Divergence, Finding, Health, OutOfService, Refilling};
 pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;
@@ -171,5 +173,10 @@ impl<A: Application> Engine<A> {
     /// Why this replica applies no more, if so.
     pub fn halted(&self) -> Option<Halt> {
         self.core.halted()
+    }
+
+    /// Why this replica serves nobody at the moment, if so: it has halted, gets no further, or is known to be wrong. Its node may be up.
+    pub fn out_of_service(&self) -> Option<OutOfService> {
+        self.core.out_of_service()
     }
 }

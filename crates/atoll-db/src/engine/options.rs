@@ -31,6 +31,12 @@ pub struct Options {
     pub max_unapplied_bytes: usize,
     /// A replica that has nothing to apply for so long commits what it has, durably.
     pub idle_after: Duration,
+    /// A replica that has something to apply and gets no further for so long is out of service: other nodes take over what it holds. Too
+    /// small: a short wait for the disk moves sessions. Too large: the locks of dead clients stay for longer.
+    pub stalled_after: Duration,
+    /// A replica whose store takes nothing for so long is not waited for when the log is trimmed; it may have to fetch the state from a
+    /// peer. Too small: it often has to. Too large: the log grows on the disks of the others.
+    pub waited_for: Duration,
     /// How often replicas commit durably, compare their hashes, and trim the log. Too small: syncs and messages. Too large: a
     /// difference is
     /// found late, and the log is longer.
@@ -59,6 +65,8 @@ impl Default for Options {
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,
             idle_after: Duration::from_secs(1),
+            stalled_after: Duration::from_secs(3),
+            waited_for: Duration::from_secs(10),
             patrol_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
             range_keys: 4096,

@@ -94,7 +94,7 @@ impl Solo {
     /// Commits to the store what was applied, durably. Otherwise it is lost when this is dropped.
     pub fn commit(&self) {
         if let Some((applier, _)) = self.alone.applier().as_mut() {
-            applier.commit();
+            applier.commit(true);
         }
     }
 

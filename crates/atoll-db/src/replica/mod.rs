@@ -124,6 +124,8 @@ pub(crate) struct CommitJob {
     layer: Arc<VersionedMap>,
     befores: Vec<Before>,
     record: StateRecord,
+    /// What the ranges had to say of it, once they have taken note.
+    of_ranges: Option<Vec<Change>>,
 }
 
 impl CommitJob {
@@ -132,11 +134,14 @@ impl CommitJob {
         self.record.next
     }
 
-    /// Everything that changed, as one batch; the ranges take note of it.
-    pub(crate) fn take_changes(&mut self, ranges: &mut Ranges) -> Vec<Change> {
+    /// Everything that changed, as one batch, the same one each time; the ranges take note of it at the first.
+    pub(crate) fn changes(&mut self, ranges: &mut Ranges) -> Vec<Change> {
         let mut changes = self.layer.newest();
-        ranges.note(&changes, std::mem::take(&mut self.befores));
-        changes.extend(ranges.take_changes());
+        if self.of_ranges.is_none() {
+            ranges.note(&changes, std::mem::take(&mut self.befores));
+            self.of_ranges = Some(ranges.take_changes());
+        }
+        changes.extend(self.of_ranges.iter().flatten().cloned());
         changes.push(self.record.change());
         changes
     }
@@ -386,7 +391,12 @@ impl Replica {
     pub(crate) fn freeze(&mut self) -> CommitJob {
         let active = Arc::new(VersionedMap::new(self.live.clone()));
         let (layer, befores) = self.working.freeze(active);
-        CommitJob { layer, befores, record: self.record() }
+        CommitJob { layer, befores, record: self.record(), of_ranges: None }
+    }
+
+    /// The store was opened again: it shows what it had, or what was set aside, too. What is published must be published anew.
+    pub(crate) fn rebase(&mut self, base: Arc<dyn StoreSnapshot>) {
+        self.working.rebase(base);
     }
 
     /// What was set aside is in the store. What is published must be published anew to show it.

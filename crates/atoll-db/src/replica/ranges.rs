@@ -73,9 +73,8 @@ impl Ranges {
         loop {
             let page = from.page(&left, Direction::Forward, PAGE_ENTRIES)?;
             for (key, value) in &page {
-                let RangeRecord { keys, sum } = RangeRecord::from_bytes(value.clone()).map_err(|e| {
-                    StoreError { doing: "read the hashes of its ranges", reason: e.to_string() }
-                })?;
+                let RangeRecord { keys, sum } = RangeRecord::from_bytes(value.clone())
+                    .map_err(|e| StoreError::lasting("read the hashes of its ranges", e.to_string()))?;
                 rows.push(Row { start: Bytes::copy_from_slice(&key[prefix.len()..]), keys, sum });
             }
             match page.last() {

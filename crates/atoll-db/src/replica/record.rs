@@ -34,7 +34,7 @@ record! {
 impl StateRecord {
     /// The record of a store; that of an empty one if there is none.
     pub(crate) fn read(from: &dyn StoreSnapshot) -> Result<StateRecord, StoreError> {
-        let failed = |reason: String| StoreError { doing: "read its state record", reason };
+        let failed = |reason: String| StoreError::lasting("read its state record", reason);
         let Some(bytes) = from.get(&full_key(ENGINE, KEY))? else {
             return Ok(StateRecord {
                 format: FORMAT,

@@ -120,6 +120,12 @@ impl Working {
         (full, std::mem::take(&mut self.befores))
     }
 
+    /// The store is read by another snapshot, which has what the one before had.
+    pub(crate) fn rebase(&mut self, base: Arc<dyn StoreSnapshot>) {
+        self.layers.base = base;
+        self.forget_seen();
+    }
+
     /// What was set aside is in the store.
     pub(crate) fn committed(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.layers.base = base;

@@ -1,8 +1,8 @@
 //! The store on disk: fjall, an LSM tree (docs/decisions/0005-local-store.md). This module is all that knows of it.
 
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use bytes::Bytes;
 use fjall::compaction::Leveled;
@@ -10,7 +10,7 @@ use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode,
 
 use super::leftovers::Leftovers;
 use super::owner::{Bound, Owner, OwnerError};
-use super::{Change, Store, StoreError, StoreSnapshot};
+use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
 use crate::key_range::{Direction, KeyRange};
 
 /// The tree that is read, with a number: applications are told apart by the first byte of a key. A refill makes the next one.
@@ -38,7 +38,20 @@ const MERGED_FILES: u8 = 8;
 const MERGED_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A store in a directory.
+///
+/// After a write that failed fjall takes no more: whether what it has in memory and what it has on disk agree is unknown to it. Then the
+/// store is closed and opened again, at the next operation, which recovers what is on disk. Snapshots that were taken before cannot be
+/// read from there on, since they keep the directory locked.
 pub struct FjallStore {
+    path: PathBuf,
+    cache_bytes: u64,
+    /// None: it was closed after a failure, and is opened again by the next operation.
+    open: Option<Open>,
+    /// What was given out and may still be read.
+    views: Mutex<Vec<Weak<View>>>,
+}
+
+struct Open {
     db: Database,
     choice: Keyspace,
     /// The number of the tree that is read.
@@ -51,12 +64,26 @@ pub struct FjallStore {
 
 impl fmt::Debug for FjallStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fjall at {}", self.tree.path().display())
+        write!(f, "fjall at {}", self.path.display())
+    }
+}
+
+/// Whether a failure of fjall can pass. Its word for "an earlier write failed, none is taken any more" says nothing of the cause: it is
+/// settled by opening the store again.
+fn persistence(error: &fjall::Error) -> Persistence {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => persistence_of(error),
+        fjall::Error::Poisoned | fjall::Error::Locked => Persistence::Passing,
+        _ => Persistence::Lasting,
     }
 }
 
 fn failed(doing: &'static str) -> impl Fn(fjall::Error) -> StoreError {
-    move |error| StoreError { doing, reason: error.to_string() }
+    move |error| StoreError { doing, reason: error.to_string(), persistence: persistence(&error) }
+}
+
+fn closed(doing: &'static str) -> StoreError {
+    StoreError::passing(doing, "it was closed after a failure and is opened again")
 }
 
 impl FjallStore {
@@ -65,6 +92,42 @@ impl FjallStore {
     /// # Errors
     /// It is in use, damaged, of another version, or the disk failed.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
+        let open = Open::at(path, cache_bytes)?;
+        Ok(FjallStore { path: path.to_owned(), cache_bytes, open: Some(open), views: Mutex::default() })
+    }
+
+    /// Does something with the store, which is opened first if an earlier failure closed it, and closed if this one fails.
+    fn with<T>(&mut self, f: impl FnOnce(&mut Open) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.open.is_none() {
+            self.open = Some(Open::at(&self.path, self.cache_bytes)?);
+            tracing::info!(store = %self.path.display(), "the store is open again after a failure");
+        }
+        let done = match &mut self.open {
+            Some(open) => f(open),
+            None => Err(closed("was opened")),
+        };
+        if done.is_err() {
+            self.close();
+        }
+        done
+    }
+
+    /// Gives the directory back. Readers under way end first.
+    fn close(&mut self) {
+        for view in std::mem::take(&mut *lock(&self.views)).iter().filter_map(Weak::upgrade) {
+            let parts = view.parts.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop(parts);
+        }
+        self.open = None;
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Open {
+    fn at(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let opening = failed("was opened");
         // One worker: with a core's worth of them it would take the node's cores for itself (X17).
         let db = Database::builder(path)
@@ -76,9 +139,9 @@ impl FjallStore {
             .map_err(&opening)?;
         let choice = db.keyspace(CHOICE, KeyspaceCreateOptions::default).map_err(&opening)?;
         let number = match choice.get(CHOSEN).map_err(&opening)? {
-            Some(value) => value.as_ref().try_into().map(u64::from_le_bytes).map_err(|_| StoreError {
-                doing: "was opened",
-                reason: format!("which state is read is said in {} bytes, not 8", value.len()),
+            Some(value) => value.as_ref().try_into().map(u64::from_le_bytes).map_err(|_| {
+                let reason = format!("which state is read is said in {} bytes, not 8", value.len());
+                StoreError::lasting("was opened", reason)
             })?,
             None => 0,
         };
@@ -91,10 +154,64 @@ impl FjallStore {
             }
         }
         let tree = db.keyspace(&name, tree_options).map_err(&opening)?;
-        let leftovers = Leftovers::of(path)
-            .map_err(|error| StoreError { doing: "was opened", reason: error.to_string() })?;
-        Ok(FjallStore { db, choice, number, tree, second: None, _leftovers: leftovers })
+        let leftovers = Leftovers::of(path).map_err(|error| StoreError {
+            doing: "was opened",
+            reason: error.to_string(),
+            persistence: persistence_of(&error),
+        })?;
+        Ok(Open { db, choice, number, tree, second: None, _leftovers: leftovers })
     }
+
+    fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let bytes: usize =
+            changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+        if bytes >= FILE_BYTES && self.tree.l0_table_count() < FILES_AT_MOST {
+            return write_files(&self.tree, changes).map_err(failed("committed"));
+        }
+        let mut batch = self.db.batch();
+        for (key, value) in changes {
+            match value {
+                Some(value) => batch.insert(&self.tree, key, value),
+                None => batch.remove(&self.tree, key),
+            }
+        }
+        batch.commit().map_err(failed("committed"))
+    }
+
+    fn begin_refill(&mut self) -> Result<(), StoreError> {
+        let refilling = failed("was refilled");
+        if let Some(second) = self.second.take() {
+            self.db.delete_keyspace(second).map_err(&refilling)?;
+        }
+        let name = format!("{TREE}{}", self.number + 1);
+        self.second = Some(self.db.keyspace(&name, tree_options).map_err(&refilling)?);
+        Ok(())
+    }
+
+    fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
+        let Some(second) = &self.second else { return Err(not_begun()) };
+        let mut batch = self.db.batch();
+        for (key, value) in items {
+            batch.insert(second, key, value);
+        }
+        batch.commit().map_err(failed("was refilled"))
+    }
+
+    fn finish_refill(&mut self) -> Result<(), StoreError> {
+        let refilling = failed("was refilled");
+        let Some(second) = self.second.take() else { return Err(not_begun()) };
+        // The journal is one: what is chosen is whole if the choice is there.
+        self.choice.insert(CHOSEN, (self.number + 1).to_le_bytes()).map_err(&refilling)?;
+        self.db.persist(PersistMode::SyncAll).map_err(&refilling)?;
+        self.number += 1;
+        let first = std::mem::replace(&mut self.tree, second);
+        self.db.delete_keyspace(first).map_err(&refilling)
+    }
+}
+
+/// The second state was lost when the store was opened again.
+fn not_begun() -> StoreError {
+    StoreError::passing("was refilled", "the refill has to begin anew")
 }
 
 impl FjallStore {
@@ -103,6 +220,15 @@ impl FjallStore {
     /// # Errors
     /// It is another's, or cannot be read. Nothing was changed.
     pub fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
+        match &mut self.open {
+            Some(open) => open.bind(owner, was_bound),
+            None => Err(closed("was opened").into()),
+        }
+    }
+}
+
+impl Open {
+    fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
         let opening = failed("was opened");
         let mine = owner.to_string();
         if let Some(found) = self.choice.get(OWNER).map_err(&opening)? {
@@ -117,7 +243,7 @@ impl FjallStore {
             return Err(OwnerError::Unbound { expected: owner.clone() });
         }
         self.choice.insert(OWNER, mine.as_bytes()).map_err(&opening)?;
-        self.persist()?;
+        self.db.persist(PersistMode::SyncAll).map_err(failed("was synced"))?;
         Ok(if is_empty { Bound::New } else { Bound::Adopted })
     }
 }
@@ -143,72 +269,67 @@ fn write_files(tree: &Keyspace, mut changes: Vec<Change>) -> fjall::Result<()> {
 
 impl Store for FjallStore {
     fn snapshot(&self) -> Arc<dyn StoreSnapshot> {
-        Arc::new(View { snapshot: self.db.snapshot(), tree: self.tree.clone() })
+        let parts = self.open.as_ref().map(|open| (open.db.snapshot(), open.tree.clone()));
+        let view = Arc::new(View { parts: RwLock::new(parts) });
+        let mut views = lock(&self.views);
+        views.retain(|view| view.strong_count() > 0);
+        views.push(Arc::downgrade(&view));
+        view
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let bytes: usize =
-            changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
-        if bytes >= FILE_BYTES && self.tree.l0_table_count() < FILES_AT_MOST {
-            return write_files(&self.tree, changes).map_err(failed("committed"));
-        }
-        let mut batch = self.db.batch();
-        for (key, value) in changes {
-            match value {
-                Some(value) => batch.insert(&self.tree, key, value),
-                None => batch.remove(&self.tree, key),
-            }
-        }
-        batch.commit().map_err(failed("committed"))
+        self.with(|open| open.commit(changes))
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.with(|_| Ok(()))
     }
 
     fn persist(&mut self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncAll).map_err(failed("was synced"))
+        self.with(|open| {
+            open.db.persist(PersistMode::SyncAll).map_err(|error| {
+                // What a sync has left out the next one does not tell, whatever the reason was. One that was not tried left nothing out.
+                let tried = !matches!(error, fjall::Error::Poisoned);
+                let error = failed("was synced")(error);
+                if tried { StoreError { persistence: Persistence::Lasting, ..error } } else { error }
+            })
+        })
     }
 
     fn begin_refill(&mut self) -> Result<(), StoreError> {
-        let refilling = failed("was refilled");
-        if let Some(second) = self.second.take() {
-            self.db.delete_keyspace(second).map_err(&refilling)?;
-        }
-        let name = format!("{TREE}{}", self.number + 1);
-        self.second = Some(self.db.keyspace(&name, tree_options).map_err(&refilling)?);
-        Ok(())
+        self.with(Open::begin_refill)
     }
 
     fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
-        let Some(second) = &self.second else { return Ok(()) };
-        let mut batch = self.db.batch();
-        for (key, value) in items {
-            batch.insert(second, key, value);
-        }
-        batch.commit().map_err(failed("was refilled"))
+        self.with(|open| open.refill(items))
     }
 
     fn finish_refill(&mut self) -> Result<(), StoreError> {
-        let refilling = failed("was refilled");
-        let Some(second) = self.second.take() else { return Ok(()) };
-        // The journal is one: what is chosen is whole if the choice is there.
-        self.choice.insert(CHOSEN, (self.number + 1).to_le_bytes()).map_err(&refilling)?;
-        self.db.persist(PersistMode::SyncAll).map_err(&refilling)?;
-        self.number += 1;
-        let first = std::mem::replace(&mut self.tree, second);
-        self.db.delete_keyspace(first).map_err(&refilling)
+        self.with(Open::finish_refill)
     }
 
     fn size_bytes(&self) -> u64 {
-        self.db.disk_space().unwrap_or(0)
+        self.open.as_ref().and_then(|open| open.db.disk_space().ok()).unwrap_or(0)
     }
 }
 
+/// A snapshot, and the tree that it is of; None once the store was closed.
 struct View {
-    snapshot: Snapshot,
-    tree: Keyspace,
+    parts: RwLock<Option<(Snapshot, Keyspace)>>,
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "snapshot {} of {}", self.snapshot.seqno(), self.tree.path().display())
+        match &*self.parts() {
+            Some((snapshot, tree)) => write!(f, "snapshot {} of {}", snapshot.seqno(), tree.path().display()),
+            None => write!(f, "snapshot of a store that was closed"),
+        }
+    }
+}
+
+impl View {
+    fn parts(&self) -> RwLockReadGuard<'_, Option<(Snapshot, Keyspace)>> {
+        self.parts.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,7 +344,9 @@ impl StoreSnapshot for View {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.snapshot.get(&self.tree, key).map_err(failed("read"))?.map(Into::into))
+        let parts = self.parts();
+        let Some((snapshot, tree)) = &*parts else { return Err(closed("read")) };
+        Ok(snapshot.get(tree, key).map_err(failed("read"))?.map(Into::into))
     }
 
     fn page(
@@ -235,10 +358,12 @@ impl StoreSnapshot for View {
         if range.is_empty() {
             return Ok(Vec::new());
         }
+        let parts = self.parts();
+        let Some((snapshot, tree)) = &*parts else { return Err(closed("read")) };
         let start = &range.start[..];
         let items: Iter = match &range.end {
-            Some(end) => self.snapshot.range(&self.tree, start..&end[..]),
-            None => self.snapshot.range(&self.tree, start..),
+            Some(end) => snapshot.range(tree, start..&end[..]),
+            None => snapshot.range(tree, start..),
         };
         match direction {
             Direction::Forward => items.take(limit).map(read).collect(),

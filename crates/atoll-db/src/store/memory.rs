@@ -1,12 +1,31 @@
-//! A store in memory. What was not persisted is lost in a crash, as on a disk; the handle is the disk.
+//! A store in memory. What was not persisted is lost in a crash, as on a disk; the handle is the disk, which a test can let fail.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use super::versions::{Hold, Live, VersionedMap};
-use super::{Change, Store, StoreError, StoreSnapshot};
+use super::{Change, Persistence, Store, StoreError, StoreSnapshot};
 use crate::key_range::{Direction, KeyRange};
+
+/// The disk that a store stands for fails, or not. Shared by the store and its snapshots.
+#[derive(Clone, Debug, Default)]
+struct Failing(Arc<Mutex<Option<Persistence>>>);
+
+impl Failing {
+    fn lock(&self) -> MutexGuard<'_, Option<Persistence>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, doing: &'static str) -> Result<(), StoreError> {
+        match *self.lock() {
+            None => Ok(()),
+            Some(persistence) => {
+                Err(StoreError { doing, reason: "a test lets it fail".to_owned(), persistence })
+            }
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -17,6 +36,7 @@ struct Inner {
     persisted: Arc<Snapshot>,
     /// A second state that is filled.
     second: Option<Vec<(Bytes, Bytes)>>,
+    failing: Failing,
 }
 
 /// See the module's words. Clones are one store.
@@ -27,23 +47,28 @@ pub struct MemoryStore(Arc<Mutex<Inner>>);
 struct Snapshot {
     map: Arc<VersionedMap>,
     hold: Hold,
+    failing: Failing,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new()))))
+        MemoryStore(Arc::new(Mutex::new(Inner::of(Vec::new(), Failing::default()))))
     }
 }
 
 impl Inner {
-    fn of(items: Vec<(Bytes, Bytes)>) -> Self {
+    fn of(items: Vec<(Bytes, Bytes)>, failing: Failing) -> Self {
         let live = Arc::new(Live::default());
         let map = Arc::new(VersionedMap::new(live.clone()));
         for (key, value) in items {
             map.put(&key, Some(value), 1);
         }
-        let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1) });
-        Inner { map, live, version: 1, persisted, second: None }
+        let persisted = Arc::new(Snapshot { map: map.clone(), hold: live.hold(1), failing: failing.clone() });
+        Inner { map, live, version: 1, persisted, second: None, failing }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { map: self.map.clone(), hold: self.live.hold(self.version), failing: self.failing.clone() }
     }
 }
 
@@ -60,20 +85,29 @@ impl MemoryStore {
     /// Loses what was not persisted. Snapshots taken before stay as they are.
     pub fn crash(&self) {
         let mut inner = self.inner();
-        let persisted = inner.persisted.clone();
-        let items = persisted.page(&KeyRange::all(), Direction::Forward, usize::MAX);
-        *inner = Inner::of(items.unwrap_or_default());
+        let items = inner.persisted.read(&KeyRange::all(), Direction::Forward, usize::MAX);
+        *inner = Inner::of(items, inner.failing.clone());
+    }
+
+    /// From here on every operation of the store and of its snapshots fails like this, and changes nothing; None: they work again.
+    pub fn fail(&self, how: Option<Persistence>) {
+        *self.inner().failing.lock() = how;
+    }
+
+    /// How it fails.
+    pub fn failing(&self) -> Option<Persistence> {
+        *self.inner().failing.lock()
     }
 }
 
 impl Store for MemoryStore {
     fn snapshot(&self) -> Arc<dyn StoreSnapshot> {
-        let inner = self.inner();
-        Arc::new(Snapshot { map: inner.map.clone(), hold: inner.live.hold(inner.version) })
+        Arc::new(self.inner().snapshot())
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
         let mut inner = self.inner();
+        inner.failing.check("committed")?;
         inner.version += 1;
         for (key, value) in changes {
             let deleted = value.is_none();
@@ -87,25 +121,30 @@ impl Store for MemoryStore {
 
     fn persist(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
-        let snapshot = Snapshot { map: inner.map.clone(), hold: inner.live.hold(inner.version) };
-        inner.persisted = Arc::new(snapshot);
+        inner.failing.check("was synced")?;
+        inner.persisted = Arc::new(inner.snapshot());
         Ok(())
     }
 
     fn begin_refill(&mut self) -> Result<(), StoreError> {
-        self.inner().second = Some(Vec::new());
+        let mut inner = self.inner();
+        inner.failing.check("was refilled")?;
+        inner.second = Some(Vec::new());
         Ok(())
     }
 
     fn refill(&mut self, items: Vec<(Bytes, Bytes)>) -> Result<(), StoreError> {
-        self.inner().second.get_or_insert_default().extend(items);
+        let mut inner = self.inner();
+        inner.failing.check("was refilled")?;
+        inner.second.get_or_insert_default().extend(items);
         Ok(())
     }
 
     fn finish_refill(&mut self) -> Result<(), StoreError> {
         let mut inner = self.inner();
+        inner.failing.check("was refilled")?;
         let items = inner.second.take().unwrap_or_default();
-        *inner = Inner::of(items);
+        *inner = Inner::of(items, inner.failing.clone());
         Ok(())
     }
 
@@ -120,6 +159,7 @@ impl StoreSnapshot for Snapshot {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.failing.check("read")?;
         Ok(self.map.get(key, self.hold.version).flatten())
     }
 
@@ -129,6 +169,13 @@ impl StoreSnapshot for Snapshot {
         direction: Direction,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.failing.check("read")?;
+        Ok(self.read(range, direction, limit))
+    }
+}
+
+impl Snapshot {
+    fn read(&self, range: &KeyRange, direction: Direction, limit: usize) -> Vec<(Bytes, Bytes)> {
         let mut got = Vec::new();
         let mut left = range.clone();
         loop {
@@ -137,9 +184,9 @@ impl StoreSnapshot for Snapshot {
             got.extend(items.into_iter().filter_map(|(key, value)| Some((key, value?))));
             if whole || got.len() >= limit {
                 got.truncate(limit);
-                return Ok(got);
+                return got;
             }
-            let Some(last) = last else { return Ok(got) };
+            let Some(last) = last else { return got };
             left = match direction {
                 Direction::Forward => left.above(&last),
                 Direction::Backward => left.below(&last),

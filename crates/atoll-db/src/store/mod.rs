@@ -27,7 +27,17 @@ pub(crate) use versions::{Hold, Live, Prior, VersionedMap};
 /// One change of a key: a new value, or None to delete it.
 pub type Change = (Bytes, Option<Bytes>);
 
-/// The store failed. Nothing of the operation is to be relied on; the replica stops and is refilled or restarted.
+/// Whether a failure of a store can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// The system was short of something (space, descriptors, memory) or was interrupted: the same operation may succeed later.
+    Passing,
+    /// It proves a wrong state, or nothing says that it can pass.
+    Lasting,
+}
+
+/// The store failed. Nothing of the operation is to be relied on. A replica repeats an operation whose failure can pass, and halts on
+/// any other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the local store failed while it {doing}: {reason}")]
 pub struct StoreError {
@@ -35,11 +45,46 @@ pub struct StoreError {
     pub doing: &'static str,
     /// The reason, from the store or the system.
     pub reason: String,
+    /// Whether it can pass.
+    pub persistence: Persistence,
+}
+
+impl StoreError {
+    /// A failure that can pass.
+    pub fn passing(doing: &'static str, reason: impl Into<String>) -> Self {
+        StoreError { doing, reason: reason.into(), persistence: Persistence::Passing }
+    }
+
+    /// A failure that does not pass.
+    pub fn lasting(doing: &'static str, reason: impl Into<String>) -> Self {
+        StoreError { doing, reason: reason.into(), persistence: Persistence::Lasting }
+    }
+
+    /// Whether the operation is worth repeating.
+    pub fn can_pass(&self) -> bool {
+        self.persistence == Persistence::Passing
+    }
+}
+
+/// Whether an error of the system can pass: it was short of something, or was interrupted.
+pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {
+    use std::io::ErrorKind as K;
+    // The process's and the system's table of open files is full; the library has no kind for either.
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    let short = matches!(
+        error.kind(),
+        K::StorageFull | K::QuotaExceeded | K::Interrupted | K::WouldBlock | K::OutOfMemory | K::TimedOut
+    );
+    match short || matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+        true => Persistence::Passing,
+        false => Persistence::Lasting,
+    }
 }
 
 /// See the module's words.
 pub trait Store: Send + fmt::Debug {
-    /// All that is committed, as it is now.
+    /// All that is committed, as it is now. After a failure it may be unreadable until [`Store::reopen`] succeeds.
     fn snapshot(&self) -> Arc<dyn StoreSnapshot>;
 
     /// Applies all changes or none. Visible when it returns; durable after [`Store::persist`], or before.
@@ -47,6 +92,14 @@ pub trait Store: Send + fmt::Debug {
     /// # Errors
     /// Whether it happened is unknown.
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError>;
+
+    /// Makes the store usable after a failure that can pass; nothing to do for one that stays usable.
+    ///
+    /// # Errors
+    /// It is not usable yet.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Makes durable what is committed.
     ///

@@ -85,5 +85,21 @@ message! {
     chunk
 }
 
+message! {
+    /// Asks whether a replica serves. Earlier programs refuse it: their replicas count as in service.
+    pub struct AskService = 507 {}
+}
+
+message! {
+    /// Whether a replica serves.
+    pub struct ServiceTold = 508 {
+        /// It serves nobody: it has halted, gets no further, or is known to be wrong.
+        pub out_of_service: bool,
+        /// Its store has taken nothing for long.
+        pub behind: bool,
+    }
+}
+
+rpc!(AskService => ServiceTold, REPLICA, Control);
 rpc!(AskReplica => ReplicaTold, REPLICA, Control);
 rpc!(FetchChunk => ChunkTold, REPLICA, Data);

@@ -23,7 +23,7 @@ mod server;
 
 pub use chunk::{Chunk, ChunkError};
 pub(crate) use fetch::fetch;
-pub use message::{AskReplica, ChunkTold, FetchChunk, HashTold, ReplicaTold};
+pub use message::{AskReplica, AskService, ChunkTold, FetchChunk, HashTold, ReplicaTold, ServiceTold};
 pub(crate) use patrol::Patrol;
 pub use scrub::{Fault, Rot, Scrubbed};
 pub(crate) use server::Source;

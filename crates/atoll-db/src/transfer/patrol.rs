@@ -1,24 +1,28 @@
 //! Every now and then: commit, ask the other replicas how far they are, compare hashes, trim the log.
 //!
-//! The policy of the trim: behind what is durable in the stores of all replicas that are believed to be up, the last `keep_entries` stay,
-//! so that a node that was away for a short time catches up from the log; one that was away for longer fetches a snapshot.
-//! One node does it, the one with the lowest number of those that are up; two at once do no harm.
+//! The policy of the trim: behind what is durable in the stores of all replicas that are in service, the last `keep_entries` stay,
+//! so that a node that was away for a short time catches up from the log; one that was away for longer fetches a snapshot. They must be
+//! more than half of all: what the log loses stays when a minority of the disks is lost. A replica that is out of service is not waited
+//! for, even though its node is up (X26), nor is one whose store takes nothing, nor one that does not answer for long.
+//! One node does it, the one with the lowest number of those in service; two at once do no harm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::hit;
-use atoll_core::{Env, NodeId};
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Env, NodeId, Tick};
 use atoll_log::{LogPos, VirtualLog};
 
-use super::message::{AskReplica, ReplicaTold};
+use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
 use super::scrub::scrub;
 use crate::engine::{Cluster, Core, Divergence, Options};
 use crate::replica::HashAt;
 
 /// Longest wait for the answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// A node that is up and does not answer is waited for so long.
+const SILENT_FOR: Duration = Duration::from_secs(60);
 /// The log is trimmed when this share of what is kept, at least, can go: each trim is a write to the register.
 const WORTH_SHARE: u64 = 4;
 
@@ -31,11 +35,25 @@ pub(crate) struct Patrol {
     pub(crate) commit: Box<dyn Fn() + Send + Sync>,
     pub(crate) threads: bool,
     pub(crate) options: Options,
+    /// Nodes that are up and do not answer.
+    pub(crate) silent: BTreeMap<NodeId, Tick>,
+}
+
+/// What a replica says.
+struct Told {
+    replica: ReplicaTold,
+    /// It is not waited for.
+    out: bool,
+}
+
+/// Whether a replica is not waited for.
+fn is_out(told: &ServiceTold) -> bool {
+    (told.out_of_service || told.behind) && !mutant(Mutant::DbHaltedHoldsTrim)
 }
 
 impl Patrol {
     /// For ever.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
         loop {
             self.env.sleep(self.env.jitter(self.options.patrol_every)).await;
@@ -44,6 +62,7 @@ impl Patrol {
             }
             let told = self.ask().await;
             self.compare(&told);
+            self.note_silence(&told);
             self.trim(&told).await;
             if self.core.take_scrub() || self.env.now() >= next_scrub {
                 self.scrub().await;
@@ -53,18 +72,26 @@ impl Patrol {
     }
 
     /// What the replicas that are believed to be up say: None of one that did not answer.
-    async fn ask(&self) -> BTreeMap<NodeId, Option<ReplicaTold>> {
+    async fn ask(&self) -> BTreeMap<NodeId, Option<Told>> {
         let peers = self.cluster.peers(self.env.node()).into_iter();
         let peers: Vec<NodeId> = peers.filter(|c| c.alive).map(|c| c.node).collect();
         let until = self.env.now().after(ANSWERS_WITHIN);
         let mut told: BTreeMap<_, _> = peers.iter().map(|n| (*n, None)).collect();
-        for (node, answer) in self.env.gather(&peers, AskReplica {}, until, |_| false).await.into_ok() {
-            told.insert(node, Some(answer));
+        let answers = self.env.gather(&peers, AskReplica {}, until, |_| false).await.into_ok();
+        let answers: Vec<(NodeId, ReplicaTold)> = answers.collect();
+        let answering: Vec<NodeId> = answers.iter().map(|(node, _)| *node).collect();
+        let until = self.env.now().after(ANSWERS_WITHIN);
+        let services = self.env.gather(&answering, AskService {}, until, |_| false).await.into_ok();
+        let services: Vec<(NodeId, ServiceTold)> = services.collect();
+        for (node, replica) in answers {
+            let service = services.iter().find(|(of, _)| *of == node).map(|(_, service)| service);
+            // Where it does not tell, it is waited for.
+            told.insert(node, Some(Told { replica, out: service.is_some_and(is_out) }));
         }
         told
     }
 
-    fn compare(&self, told: &BTreeMap<NodeId, Option<ReplicaTold>>) {
+    fn compare(&self, told: &BTreeMap<NodeId, Option<Told>>) {
         if self.core.is_withheld() {
             return;
         }
@@ -75,7 +102,8 @@ impl Patrol {
             let theirs: Vec<(NodeId, u128)> = told
                 .iter()
                 .filter_map(|(node, told)| {
-                    let hashes: Vec<HashAt> = told.as_ref()?.hashes.iter().map(HashAt::from).collect();
+                    let hashes: Vec<HashAt> =
+                        told.as_ref()?.replica.hashes.iter().map(HashAt::from).collect();
                     Some((*node, hash_at(&hashes, sample.below)?))
                 })
                 .collect();
@@ -99,22 +127,52 @@ impl Patrol {
             return;
         }
         let base = self.core.published().layers.base.clone();
-        let found = scrub(&self.env, base, self.threads).await;
+        let Some(found) = scrub(&self.env, base, self.threads).await else {
+            self.core.ask_for_scrub();
+            return;
+        };
         // Alone it has nobody to be refilled from.
         self.core.scrubbed(found, !self.cluster.peers(self.env.node()).is_empty());
     }
 
-    async fn trim(&self, told: &BTreeMap<NodeId, Option<ReplicaTold>>) {
-        let me = self.env.node();
-        if told.keys().next().is_some_and(|lowest| *lowest < me) {
-            return;
+    /// Since when nodes that are up do not answer.
+    fn note_silence(&mut self, told: &BTreeMap<NodeId, Option<Told>>) {
+        let now = self.env.now();
+        self.silent.retain(|node, _| told.get(node).is_some_and(Option::is_none));
+        for (node, _) in told.iter().filter(|(_, answer)| answer.is_none()) {
+            self.silent.entry(*node).or_insert(now);
         }
-        let mut durable_below = self.core.health().durable_below;
-        for answer in told.values() {
-            // Up and silent: it may need what would go.
-            let Some(answer) = answer else { return };
-            durable_below = durable_below.min(answer.durable_below);
+    }
+
+    /// The position below which enough replicas have everything on their disks, None: they do not, or it is not this node that trims.
+    fn covered(&self, told: &BTreeMap<NodeId, Option<Told>>) -> Option<LogPos> {
+        let (me, now) = (self.env.node(), self.env.now());
+        if is_out(&self.core.service()) {
+            return None;
         }
+        let mut below = self.core.durable_below();
+        let mut in_service = 1;
+        for (node, answer) in told {
+            match answer {
+                Some(answer) if answer.out => hit("db.patrol.not_waited_for"),
+                Some(_) if *node < me => return None,
+                Some(answer) => {
+                    below = below.min(answer.replica.durable_below);
+                    in_service += 1;
+                }
+                // Up and silent: it may need what would go.
+                None if self.silent.get(node).is_none_or(|since| now.since(*since) < SILENT_FOR) => {
+                    return None;
+                }
+                None => hit("db.patrol.silent"),
+            }
+        }
+        let all = 1 + self.cluster.peers(me).len();
+        (2 * in_service > all).then_some(below)
+    }
+
+    async fn trim(&self, told: &BTreeMap<NodeId, Option<Told>>) {
+        let Some(durable_below) = self.covered(told) else { return };
         let keep = self.options.keep_entries;
         let to = LogPos(durable_below.0.saturating_sub(keep));
         let from = self.log.chain().map_or(LogPos::ZERO, |chain| chain.chain.trim());

@@ -91,19 +91,21 @@ struct Scrub<'a> {
     done: Scrubbed,
 }
 
-/// Reads everything. The pause between pages is the caller's only cost beside the reads.
-pub(super) async fn scrub(env: &Env, base: Arc<dyn StoreSnapshot>, threads: bool) -> Scrubbed {
+/// Reads everything. The pause between pages is the caller's only cost beside the reads. None: the store was short of something, which
+/// says nothing of what it has.
+pub(super) async fn scrub(env: &Env, base: Arc<dyn StoreSnapshot>, threads: bool) -> Option<Scrubbed> {
     let done = Scrubbed { below: LogPos::ZERO, keys: 0, wrong: None };
     let mut scrub = Scrub { env, base, threads, done };
     let engine = KeyRange::new(Bytes::new(), Bytes::from_static(FIRST));
     match StateRecord::read(&*scrub.base)
         .and_then(|record| Ok((record, Ranges::read(&*scrub.base, u64::MAX)?)))
     {
+        Err(error) if error.can_pass() => return None,
         Err(error) => scrub.found(engine, Fault::Unreadable(error)),
         Ok((record, ranges)) => {
             scrub.done.below = record.next;
             for (index, row) in ranges.rows.iter().enumerate() {
-                scrub.range(ranges.range(index), row.sum).await;
+                scrub.range(ranges.range(index), row.sum).await?;
             }
             // Both are the engine's own words: they can only differ if one of them was altered.
             if ranges.total() != record.hash && scrub.done.wrong.is_none() {
@@ -111,7 +113,7 @@ pub(super) async fn scrub(env: &Env, base: Arc<dyn StoreSnapshot>, threads: bool
             }
         }
     }
-    scrub.done
+    Some(scrub.done)
 }
 
 impl Scrub<'_> {
@@ -123,15 +125,17 @@ impl Scrub<'_> {
         }
     }
 
-    async fn range(&mut self, range: KeyRange, written: u128) {
+    async fn range(&mut self, range: KeyRange, written: u128) -> Option<()> {
         let mut left = range.clone();
         let mut read = 0u128;
         loop {
             let page = match self.read(left.clone()).await {
                 Ok(page) => page,
+                Err(error) if error.can_pass() => return None,
                 Err(error) => {
                     hit("db.scrub.unreadable");
-                    return self.found(range, Fault::Unreadable(error));
+                    self.found(range, Fault::Unreadable(error));
+                    return Some(());
                 }
             };
             for (key, value) in &page {
@@ -148,13 +152,14 @@ impl Scrub<'_> {
             hit("db.scrub.differs");
             self.found(range, Fault::Differs { written, read });
         }
+        Some(())
     }
 
     async fn read(&self, range: KeyRange) -> Read {
         let base = self.base.clone();
         let page = move || base.page(&range, Direction::Forward, PAGE_ENTRIES);
         let wait: Ticket<Read> = if self.threads { in_thread("scrub", page) } else { Ticket::ready(page()) };
-        let gone = |_| Err(StoreError { doing: "read", reason: "its reader is gone".to_owned() });
+        let gone = |_| Err(StoreError::passing("read", "its reader is gone"));
         wait.await.unwrap_or_else(gone)
     }
 }

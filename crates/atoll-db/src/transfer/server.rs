@@ -16,7 +16,7 @@ use atoll_core::{
 use atoll_log::LogPos;
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
-use super::message::{AskReplica, ChunkReady, ChunkTold, FetchChunk};
+use super::message::{AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk};
 use crate::engine::Core;
 use crate::key_range::{Direction, KeyRange};
 use crate::replica::StateRecord;
@@ -163,6 +163,12 @@ impl Role for ReplicaRole {
                     None => refuse(from, "no database is open on this node", out),
                 };
             }
+            AskService::KIND => {
+                return match self.shelf.0.get() {
+                    Some(source) => out.reply(from, source.core.service(), Lsn::NONE),
+                    None => refuse(from, "no database is open on this node", out),
+                };
+            }
             FetchChunk::KIND => FetchChunk::from_frame(frame).map(|m| self.on_fetch(now, from, &m, out)),
             ChunkReady::KIND if from.node == out.node() => {
                 ChunkReady::from_frame(frame).map(|m| self.on_ready(m, out))
@@ -193,7 +199,7 @@ fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
         let (question, snapshot, below) = (work.question, work.snapshot, work.below);
         let read =
             if threads { in_thread("snapshot", move || read(&work)) } else { Ticket::ready(read(&work)) };
-        let gone = |_| Err(StoreError { doing: "read", reason: "its reader is gone".to_owned() });
+        let gone = |_| Err(StoreError::passing("read", "its reader is gone"));
         let (failed, chunk, last) = match read.await.unwrap_or_else(gone) {
             Ok((chunk, last)) => (None, chunk, last),
             Err(error) => (Some(error.to_string()), Bytes::new(), false),

@@ -13,7 +13,7 @@ pub use atoll_zookeeper::{
 };
 
 use crate::assembly::NodeParts;
-use crate::database::{DatabaseDoor, DatabaseUp, LOG, Serving};
+use crate::database::{DatabaseDoor, DatabaseUp, LOG, Serving, is_in_service};
 use crate::members::Members;
 use crate::policy::Guardian;
 use crate::space::Space;
@@ -113,7 +113,7 @@ impl Cluster for Living {
             None => unheard,
             Some(life) if life.incarnation.is_none() && unheard => true,
             // One that this node alone has lost serves its clients.
-            Some(_) => self.members.is_up(*node),
+            Some(_) => self.members.is_up(*node) && is_in_service(&self.members, *node),
         };
         let others = self.members.peers().into_iter().filter(alive);
         others.chain([self.members.identity().node]).collect()

@@ -12,6 +12,7 @@ pub mod phases;
 mod registers;
 pub mod replicas;
 mod seals;
+mod stores;
 mod tables;
 pub mod upgrade;
 mod virtuallog;
@@ -78,6 +79,8 @@ pub fn all() -> Vec<Scenario> {
         directed::RULE_K,
         lasting::LASTING,
         database::SCENARIO,
+        stores::DATABASE,
+        stores::ZOOKEEPER,
         zookeeper::SCENARIO,
         tables::SCENARIO,
         upgrade::SCENARIO,

@@ -2,16 +2,16 @@
 //! within a run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::{Env, Frame, NodeCore, StorageId};
 use atoll_db::{
     Application, Applications, Cluster, Database, Engine, Ground, MemoryStore, Options as DatabaseOptions,
-    Store, Threads,
+    Persistence, Store, Threads,
 };
 use atoll_node::assembly::Options;
-use atoll_node::database::LOG;
+use atoll_node::database::{LOG, tell_members};
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
@@ -21,6 +21,9 @@ use crate::world::{Assembly, Weather};
 
 /// One start in so many finds its store empty.
 const LOSES_STORE_EVERY: u64 = 6;
+
+/// Entries that a trim leaves behind what all have.
+pub const KEEP_ENTRIES: u64 = 150;
 
 /// An application on every node, and what is hung over it.
 pub trait Tenant: Send {
@@ -40,12 +43,28 @@ pub trait Tenant: Send {
     }
 }
 
+/// The stores of all nodes, by the data directory that they are in. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Stores(Arc<Mutex<BTreeMap<StorageId, MemoryStore>>>);
+
+impl Stores {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<StorageId, MemoryStore>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on the store fails, and its node lives; None: it works again.
+    pub fn fail(&self, of: StorageId, how: Option<Persistence>) {
+        self.lock().entry(of).or_default().fail(how);
+    }
+}
+
 /// Nodes with a database.
 pub struct Replicas<T> {
     nodes: Nodes,
     /// What is hung over it.
     pub tenant: T,
-    stores: BTreeMap<StorageId, MemoryStore>,
+    /// Where they keep it.
+    pub stores: Stores,
     starts: u64,
 }
 
@@ -70,7 +89,7 @@ impl<T: Tenant> Replicas<T> {
         options.timings.silent_after = Duration::from_millis(600);
         let nodes =
             Nodes { members, founders: members.min(3), options, programs: Default::default(), starts: 0 };
-        Replicas { nodes, tenant, stores: BTreeMap::new(), starts: 0 }
+        Replicas { nodes, tenant, stores: Stores::default(), starts: 0 }
     }
 
     /// With these programs on the hosts.
@@ -84,10 +103,11 @@ impl<T: Tenant> Replicas<T> {
     fn store(&mut self, of: StorageId) -> MemoryStore {
         self.starts += 1;
         // What all have lost nobody can give back: the log is trimmed behind the stores.
-        let others = self.stores.iter().filter(|(id, _)| **id != of);
+        let mut stores = self.stores.lock();
+        let others = stores.iter().filter(|(id, _)| **id != of);
         let mut others = others.map(|(_, store)| store.size_bytes() > 0).peekable();
         let may_lose = others.peek().is_some() && others.all(|full| full);
-        let store = self.stores.entry(of).or_default();
+        let store = stores.entry(of).or_default();
         if may_lose && self.starts.is_multiple_of(LOSES_STORE_EVERY) {
             *store = MemoryStore::new();
         }
@@ -121,6 +141,7 @@ impl<T: Tenant> Assembly for Replicas<T> {
             cluster: Some(Cluster {
                 directory: Arc::new(parts.members.clone()),
                 shelf: parts.database.shelf.clone(),
+                out_of_service: tell_members(&parts.members),
             }),
             threads: Threads::None,
             options: DatabaseOptions {
@@ -129,7 +150,9 @@ impl<T: Tenant> Assembly for Replicas<T> {
                 catch_up_commit_bytes: 50_000,
                 idle_after: Duration::from_millis(300),
                 patrol_every: Duration::from_millis(700),
-                keep_entries: 150,
+                keep_entries: KEEP_ENTRIES,
+                stalled_after: Duration::from_millis(1_500),
+                waited_for: Duration::from_millis(500),
                 ..DatabaseOptions::default()
             },
         };

@@ -45,10 +45,10 @@ pub const SCENARIO: Scenario = Scenario {
 };
 
 /// ZooKeeper on every node, with its door.
-struct WithDoors {
-    doors: Arc<OnceLock<Doors>>,
-    rng: Rng,
-    skew_permille: u64,
+pub(super) struct WithDoors {
+    pub(super) doors: Arc<OnceLock<Doors>>,
+    pub(super) rng: Rng,
+    pub(super) skew_permille: u64,
 }
 
 impl Tenant for WithDoors {
@@ -119,7 +119,7 @@ async fn auditor(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
 }
 
 /// Every node gets on, every session that nobody uses any more expires, and all nodes have the same.
-async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
+pub(super) async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a barrier at host {host}"));
         loop {

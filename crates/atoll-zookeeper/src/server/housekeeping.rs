@@ -76,6 +76,12 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
             shared.sessions.end_all(End::OutOfTouch);
             continue;
         }
+        if let Some(why) = shared.engine.out_of_service() {
+            tracing::warn!(%why, "this replica is out of service: its clients' sessions are judged elsewhere");
+            shared.sessions.set_out_of_touch(true);
+            shared.out_of_touch();
+            continue;
+        }
         let began = Instant::now();
         if matches!(tokio::time::timeout(out_of_touch, shared.engine.barrier()).await, Ok(Ok(Ok(_)))) {
             reached = began;

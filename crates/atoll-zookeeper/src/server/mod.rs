@@ -88,7 +88,7 @@ const QUOTA_TOLD_EVERY: u64 = 1_000;
 
 /// What a door needs to know of the cluster.
 pub trait Cluster: Send + Sync {
-    /// The nodes that seem to be alive, this one among them.
+    /// The nodes that seem to be alive and whose replica is in service; this one among them in any case.
     fn living(&self) -> Vec<NodeId>;
 
     /// How many nodes belong to it, alive or not.

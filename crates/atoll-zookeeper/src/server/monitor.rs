@@ -101,6 +101,7 @@ fn gauges(shared: &Shared, out: &mut Vec<Metric>) {
     let health = shared.engine.health();
     add("applied_below", health.applied_below.0 as f64);
     add("known_tail", health.known_tail.0 as f64);
+    add("replica_out_of_service", f64::from(u8::from(health.out_of_service.is_some())));
 }
 
 fn counts(shared: &Shared, out: &mut Vec<Metric>) {

@@ -29,9 +29,11 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         return format!("{word} is not executed because it is not in the whitelist.\n");
     }
     match word {
+        // As ZooKeeper's own words where its server has stopped and its process has not.
+        "ruok" if shared.engine.out_of_service().is_some() => NOT_SERVING.to_owned(),
         "ruok" => "imok".to_owned(),
         "isro" if shared.is_read_only() => "ro".to_owned(),
-        "isro" => if shared.engine.halted().is_some() { "null" } else { "rw" }.to_owned(),
+        "isro" => if shared.engine.out_of_service().is_some() { "null" } else { "rw" }.to_owned(),
         // What Java keeps as a trace mask: nothing is traced that way here.
         "gtmk" | "stmk" => "0".to_owned(),
         "srst" => {
@@ -72,6 +74,9 @@ pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String
     });
     answered.await.unwrap_or_default()
 }
+
+/// What ZooKeeper says where its server has stopped.
+pub(crate) const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
 
 /// All words.
 pub const KNOWN: [&str; 17] = [

@@ -28,7 +28,17 @@ pub async fn run(args: &DatabaseArgs) -> Result<(), CliError> {
     match args.verb {
         DatabaseVerb::Status => {
             let status = client.database_status().await?;
-            args.common.print(&to_json(&status), || to_text(&status))
+            args.common.print(&to_json(&status), || to_text(&status))?;
+            match status.out_of_service.is_empty() {
+                true => Ok(()),
+                false => {
+                    let node = status.node;
+                    Err(CliError::Check(format!(
+                        "the replica of node {node} is out of service: {}",
+                        status.out_of_service
+                    )))
+                }
+            }
         }
         DatabaseVerb::Scrub => {
             client.scrub_database().await?;
@@ -45,6 +55,7 @@ fn to_json(s: &DatabaseStatusReply) -> Value {
         "refills": s.refills, "refilling_from": s.refilling_from, "refilled_keys": s.refilled_keys,
         "refilled_bytes": s.refilled_bytes, "scrubbed_below": s.scrubbed_below, "scrubbed_keys": s.scrubbed_keys,
         "withheld": s.withheld, "found": s.found, "found_total": s.found_total, "halted": s.halted,
+        "store_trouble": s.store_trouble, "out_of_service": s.out_of_service,
     })
 }
 
@@ -74,6 +85,12 @@ fn to_text(s: &DatabaseStatusReply) -> String {
     }
     if !s.withheld.is_empty() {
         lines.push(format!("SERVES NOBODY until it has the state of a peer: {}", s.withheld));
+    }
+    if !s.store_trouble.is_empty() {
+        lines.push(format!("tried again until it works: {}", s.store_trouble));
+    }
+    if !s.out_of_service.is_empty() {
+        lines.push(format!("OUT OF SERVICE: {}", s.out_of_service));
     }
     if !s.halted.is_empty() {
         lines.push(format!("APPLIES NO MORE: {}", s.halted));

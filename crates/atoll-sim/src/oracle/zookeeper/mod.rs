@@ -14,6 +14,7 @@ pub mod watches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_core::NodeId;
 use atoll_core::testing::{AppliedCommand, hit, take_applied};
 use atoll_db::{Application, View};
 use atoll_zookeeper::ZooKeeper;
@@ -453,6 +454,13 @@ impl ZooKeeperOracle {
             ));
         }
         hit("sim.zookeeper.audited");
+    }
+
+    /// Sessions that a node holds, by the commands that were applied.
+    pub fn held_by(&self, node: NodeId) -> Vec<i64> {
+        let state = self.lock();
+        let held = state.model.sessions.iter().filter(|(_, s)| s.holder.0 == node.0);
+        held.map(|(id, _)| *id).collect()
     }
 
     /// Sessions that are there.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use atoll_core::testing::hit;
 use atoll_core::{Env, Incarnation, NodeId, Tick};
 use atoll_db::{Engine, LogPos, Observer, View};
+use atoll_node::database::is_in_service;
 use atoll_node::members::Members;
 use atoll_zookeeper::command::PASSWORD_BYTES;
 use atoll_zookeeper::event::Event;
@@ -187,7 +188,8 @@ struct AreLiving {
 
 impl Living for AreLiving {
     fn living(&self) -> Vec<NodeId> {
-        let others = self.members.peers().into_iter().filter(|node| self.members.is_up(*node));
+        let serves = |node: &NodeId| self.members.is_up(*node) && is_in_service(&self.members, *node);
+        let others = self.members.peers().into_iter().filter(serves);
         others.chain([self.members.identity().node]).collect()
     }
 

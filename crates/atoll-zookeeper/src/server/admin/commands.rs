@@ -142,7 +142,11 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
             json!({ "path_to_session_ids": words::watches_of_paths(shared).into_iter().map(row).collect::<Map<_, _>>() })
         }
         "zabstate" => zab_state(shared),
-        // ruok; and there are no observers whose counts could be set back.
+        "ruok" => match shared.engine.out_of_service() {
+            Some(_) => json!({ "error": words::NOT_SERVING.trim_end() }),
+            None => json!({}),
+        },
+        // There are no observers whose counts could be set back.
         _ => json!({}),
     }
 }

@@ -1,0 +1,279 @@
+//! Directed: the store of a replica fails while its node lives, with failures that pass and with such that do not. The others do not wait
+//! for it; a failure that passes halts nothing, and the replica goes on by itself once its store works.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use atoll_core::NodeId;
+use atoll_core::testing::{hit, watch_applied};
+use atoll_db::{Engine, LogPos, Persistence};
+use atoll_node::database::LOG;
+use atoll_zookeeper::server::options::Options;
+
+use crate::oracle::database::DatabaseOracle;
+use crate::oracle::zookeeper::ZooKeeperOracle;
+use crate::rng::Rng;
+use crate::scenario::database::{Cellular, Engines};
+use crate::scenario::nemesis::Menu;
+use crate::scenario::node::NodeHandles;
+use crate::scenario::phases::{Faults, Stage, play, stage};
+use crate::scenario::replicas::{KEEP_ENTRIES, Replicas, Stores, place};
+use crate::scenario::zookeeper::{self, WithDoors};
+use crate::scenario::{Outcome, Scenario, TraceOut};
+use crate::workload::database::{self as load, Cells};
+use crate::workload::zookeeper::client::Client;
+use crate::workload::zookeeper::host::Doors;
+use crate::world::World;
+use crate::world::fault::{Death, Fault};
+
+/// Length of the phase under faults.
+const DURING: Duration = Duration::from_secs(40);
+/// How long a store fails at least: everybody has noticed, and has got on without it for [`SOON`].
+const TROUBLE: Duration = Duration::from_secs(8);
+/// What all healthy replicas have in so long is trimmed, but for what is kept.
+const SOON: Duration = Duration::from_secs(4);
+/// A replica whose store works again has caught up within this.
+const RESUMES_WITHIN: Duration = Duration::from_secs(10);
+/// Entries of the log beside those that are kept on purpose: a trim has to be worth it, and the last ones are under way.
+const MORE_ENTRIES: u64 = KEEP_ENTRIES / 4 + 100;
+
+/// The database's.
+pub const DATABASE: Scenario = Scenario {
+    name: "database-stores",
+    about: "directed: the store of a living node fails, for a while or for good; trims and writes continue without it",
+    run: run_database,
+    marks: &[&[
+        "db.store.tried_again",
+        "db.patrol.not_waited_for",
+        "sim.stores.lasting",
+        "sim.stores.passing",
+    ]],
+    full: false,
+};
+
+/// ZooKeeper's.
+pub const ZOOKEEPER: Scenario = Scenario {
+    name: "zookeeper-stores",
+    about: "directed: the store of a living node fails; the sessions that it holds move or expire, with their nodes",
+    run: run_zookeeper,
+    marks: &[&["sim.stores.held", "sim.stores.let_go"]],
+    full: false,
+};
+
+fn run_database(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7374_6f72_6573);
+    let (_, weather) = place(&mut rng);
+    let members = [3, 3, 5][rng.below(3) as usize];
+    let (engines, oracle) = (Engines::default(), DatabaseOracle::default());
+    let cluster = Arc::new(OnceLock::new());
+    let cells = Cellular { engines: engines.clone(), oracle: oracle.clone(), cluster: cluster.clone() };
+    let assembly = Replicas::new(members, cells);
+    let stores = assembly.stores.clone();
+    let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    let _ = cluster.set(world.cluster());
+    let stage: Stage<NodeHandles> = stage(&mut world);
+    for _ in 0..3 {
+        let think = Duration::from_millis(20 + rng.below(40));
+        stage.spawn("writer", load::writer(stage.clone(), engines.clone(), oracle.clone(), think));
+    }
+    let reader = load::reader(stage.clone(), engines.clone(), oracle.clone(), Duration::from_millis(100));
+    stage.spawn("reader", reader);
+    let trouble = Trouble { stage: stage.clone(), engines: engines.clone(), oracle: oracle.clone(), stores };
+    stage.spawn("stores", trouble.run());
+    let menu = Menu { reset: rng.below(2), slow_disk: 1, ..Menu::NONE };
+    let faults = Faults {
+        menu,
+        every: Duration::from_millis(3_000),
+        during: DURING,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let demand = load::demand(stage.clone(), engines.clone(), oracle.clone());
+    let mut outcome = play(&mut world, &stage, &mut rng, faults, demand);
+    engines.close();
+    outcome.size.operations += oracle.counts().0;
+    outcome
+}
+
+/// One store after the other fails.
+struct Trouble {
+    stage: Stage<NodeHandles>,
+    engines: Engines<Cells>,
+    oracle: DatabaseOracle,
+    stores: Stores,
+}
+
+impl Trouble {
+    async fn run(self) {
+        self.stage.pause(Duration::from_secs(4)).await;
+        while !self.stage.over.is_up() {
+            let host = self.stage.below(self.stage.cluster.hosts() as u64) as usize;
+            match self.stage.below(3) {
+                0 => self.fails(host, Persistence::Lasting).await,
+                _ => self.fails(host, Persistence::Passing).await,
+            }
+            self.stage.pause(Duration::from_secs(3)).await;
+        }
+    }
+
+    fn engine(&self, host: usize) -> Option<Engine<Cells>> {
+        let life = self.stage.cluster.host(host)?;
+        self.engines.get(NodeId(host as u32 + 1), life.env.incarnation())
+    }
+
+    /// Where the log begins and ends, as any other host has it.
+    fn log(&self, without: usize) -> Option<(LogPos, LogPos)> {
+        let others = (0..self.stage.cluster.hosts()).filter(|host| *host != without);
+        let logs = others.filter_map(|host| self.stage.cluster.host(host)?.handles.log(LOG));
+        let ends = logs.filter_map(|log| Some((log.chain()?.chain.trim(), log.known_tail())));
+        ends.reduce(|(a, b), (c, d)| (a.max(c), b.max(d)))
+    }
+
+    async fn fails(&self, host: usize, how: Persistence) {
+        let Some(storage) = self.stage.cluster.storage(host) else { return };
+        let Some(engine) = self.engine(host) else { return };
+        hit(match how {
+            Persistence::Passing => "sim.stores.passing",
+            Persistence::Lasting => "sim.stores.lasting",
+        });
+        self.stores.fail(storage, Some(how));
+        self.stage.pause(TROUBLE).await;
+        let earlier = self.log(host);
+        let operations = self.oracle.counts().0;
+        self.stage.pause(SOON).await;
+        let words = format!("while the store of host {host} fails ({how:?})");
+        if let (Some((_, tail)), Some((trim, _))) = (earlier, self.log(host))
+            && tail.0 > trim.0 + KEEP_ENTRIES + MORE_ENTRIES
+        {
+            self.fail(format!(
+                "entries below {tail} were there {SOON:?} ago, trimmed below {trim} only, {words}"
+            ));
+        }
+        if self.oracle.counts().0 == operations {
+            self.fail(format!("nothing was answered in {SOON:?}, {words}"));
+        }
+        if how == Persistence::Passing
+            && let Some(halt) = engine.halted()
+        {
+            self.fail(format!("it has halted ({halt}), {words}"));
+        }
+        self.stores.fail(storage, None);
+        match how {
+            Persistence::Passing => self.resumes(host, &engine).await,
+            Persistence::Lasting => {
+                let back_after = Some(self.stage.below(500_000_000));
+                self.stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
+            }
+        }
+    }
+
+    /// It catches up, without a restart.
+    async fn resumes(&self, host: usize, engine: &Engine<Cells>) {
+        let Some((_, tail)) = self.log(host) else { return };
+        let caught_up = async {
+            while engine.view().below() < tail {
+                self.stage.pause(Duration::from_millis(50)).await;
+            }
+        };
+        if self.stage.env.within(RESUMES_WITHIN, caught_up).await.is_err() {
+            let health = engine.health();
+            self.fail(format!("host {host} has not caught up with {tail} since its store works: {health:?}"));
+        }
+    }
+
+    fn fail(&self, what: String) {
+        self.stage.cluster.fail(format!("STORES: {what}"));
+    }
+}
+
+/// A replica that is out of service has lost its sessions within this: everybody has noticed, and the nodes that come first to take them
+/// may be those that cannot.
+const LET_GO_WITHIN: Duration = Duration::from_secs(15);
+
+fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
+    watch_applied(true);
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6865_6c64);
+    let (_, weather) = place(&mut rng);
+    let members = [3, 3, 5][rng.below(3) as usize];
+    let oracle = ZooKeeperOracle::default();
+    let doors_there = Arc::new(OnceLock::new());
+    let tenant =
+        WithDoors { doors: doors_there.clone(), rng: rng.fork(), skew_permille: weather.skew_permille };
+    let assembly = Replicas::new(members, tenant);
+    let stores = assembly.stores.clone();
+    let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    let options = Options { min_session_timeout_ms: 1_000, reap_every: Duration::ZERO, ..Options::default() };
+    let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);
+    let _ = doors_there.set(doors.clone());
+    let stage: Stage<NodeHandles> = stage(&mut world);
+    for id in 0..4 + rng.below(3) as usize {
+        let think = Duration::from_millis(60 + rng.below(120));
+        let timeout_ms = [1_500, 2_500, 4_000][rng.below(3) as usize];
+        let client = Client::new(stage.clone(), doors.clone(), oracle.clone(), id, think, timeout_ms);
+        stage.spawn("zookeeper.client", client.run());
+    }
+    stage.spawn("stores", holders(stage.clone(), doors.clone(), oracle.clone(), stores));
+    let faults = Faults {
+        menu: Menu { slow_disk: 1, ..Menu::NONE },
+        every: Duration::from_millis(4_000),
+        during: DURING,
+        may_lose: Box::new(|_| false),
+        nervous: 0,
+    };
+    let demand = zookeeper::demand(stage.clone(), doors.clone(), oracle.clone());
+    let mut outcome = play(&mut world, &stage, &mut rng, faults, demand);
+    doors.close_all();
+    watch_applied(false);
+    outcome.size.operations += oracle.operations();
+    outcome
+}
+
+/// The store of one holder of sessions after the other fails.
+async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle, stores: Stores) {
+    stage.pause(Duration::from_secs(3)).await;
+    while !stage.over.is_up() {
+        let hosts = stage.cluster.hosts();
+        let host = stage.below(hosts as u64) as usize;
+        let node = NodeId(host as u32 + 1);
+        oracle.follow(stage.env.now().0);
+        let holds = !oracle.held_by(node).is_empty();
+        let (Some(storage), Some(engine)) = (stage.cluster.storage(host), doors.engine(node)) else {
+            continue;
+        };
+        if !holds {
+            stage.pause(Duration::from_millis(200)).await;
+            continue;
+        }
+        hit("sim.stores.held");
+        let how = if stage.below(2) == 0 { Persistence::Passing } else { Persistence::Lasting };
+        stores.fail(storage, Some(how));
+        let let_go = async {
+            // Until it is out of service it may hold them: nothing that it had to apply has come.
+            while !oracle.held_by(node).is_empty() || engine.out_of_service().is_none() {
+                stage.pause(Duration::from_millis(100)).await;
+                oracle.follow(stage.env.now().0);
+            }
+        };
+        match stage.env.within(LET_GO_WITHIN, let_go).await {
+            Ok(()) => hit("sim.stores.let_go"),
+            Err(_) if engine.out_of_service().is_none() => {}
+            Err(_) => {
+                let held = oracle.held_by(node);
+                stage.cluster.fail(format!(
+                    "STORES: node {node} holds sessions {held:x?} for {LET_GO_WITHIN:?} while its store fails ({how:?}): {:?}",
+                    engine.out_of_service()
+                ));
+            }
+        }
+        let halted = engine.halted();
+        if let Some(halt) = halted.as_ref().filter(|_| how == Persistence::Passing) {
+            stage.cluster.fail(format!("STORES: node {node} has halted over a failure that passes: {halt}"));
+        }
+        stores.fail(storage, None);
+        if halted.is_some() {
+            let back_after = Some(stage.below(500_000_000));
+            stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
+        }
+        stage.pause(Duration::from_secs(3)).await;
+    }
+}
