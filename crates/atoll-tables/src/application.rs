@@ -43,12 +43,17 @@ impl From<SchemaError> for Rejection {
 #[derive(Debug, Default)]
 pub struct Tables {
     schemas: BTreeMap<u32, Arc<Schema>>,
+    /// Nothing is remembered of clients whose last write has a lower version, nor will be: versions only rise. It stays true when a
+    /// command is taken back.
+    quiet_from: u64,
 }
 
 /// The state under a command.
 pub(crate) struct State<'a, 'b> {
     pub(crate) tx: &'a mut Tx<'b, ()>,
     pub(crate) counters: Counters,
+    /// See [`Tables::quiet_from`].
+    pub(crate) quiet_from: &'a mut u64,
     schemas: &'a mut BTreeMap<u32, Arc<Schema>>,
 }
 
@@ -67,12 +72,13 @@ impl Application for Tables {
             .map_or(Counters { version: 0, table: 0, tables: 0, clients: 0 }, |bytes| {
                 Counters::from_bytes(bytes).expect("damaged state: the counters of tables")
             });
-        let mut state = State { tx, counters, schemas: &mut self.schemas };
+        let mut state = State { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
         let done = state.run(&command).map_err(refused)?;
         Ok(done.to_bytes())
     }
 
     fn opened(&mut self, _view: &View) -> Result<(), StoreError> {
+        self.quiet_from = 0;
         self.schemas.clear();
         Ok(())
     }

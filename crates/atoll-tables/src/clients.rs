@@ -89,8 +89,12 @@ fn make_room(state: &mut State<'_, '_>) {
     if state.counters.clients < MAX_CLIENTS {
         return;
     }
-    let oldest = state.tx.range(&layout::all_quiet(), Direction::Forward, 1);
+    // Those before were deleted, by every later write of their clients: a scan would pass over each of them.
+    let mut range = layout::all_quiet();
+    range.start = range.start.max(layout::quiet(*state.quiet_from));
+    let oldest = state.tx.range(&range, Direction::Forward, 1);
     let Some((place, id)) = oldest.into_iter().next() else { return };
+    *state.quiet_from = layout::version_of_quiet(&place).unwrap_or(*state.quiet_from);
     let id = u64::from_bytes(id).expect("damaged state: the id of a client");
     state.tx.delete(&place);
     state.tx.delete(&layout::client(id));

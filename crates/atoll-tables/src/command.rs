@@ -60,7 +60,8 @@ choice! {
         2 = ChangeTable { name: String, change: Change },
         /// Operations in order, all or none.
         3 = Transaction { ops: Vec<Op> },
-        /// A bounded step of the work in the background, if it has got to `from`; otherwise nothing. Index 0: of a dropped table.
+        /// A bounded step of the work in the background, if it has got to `from`; otherwise nothing. Index 0: of a dropped table. Of a
+        /// deletion, `from` is where the answer to the step before says that it came, or empty.
         4 = Step { table: u32, index: u16, from: Bytes, rows: u32 },
     }
 }
@@ -83,7 +84,7 @@ record! {
         /// The version of the rows that it wrote. If it wrote none, that of the last write before it.
         pub version: u64,
         /// For each operation of a transaction: the bytes of the row that it read, if there is one. None: this is a repetition, and what
-        /// the first one read was too long to be kept.
+        /// the first one read was too long to be kept. Of a step of a deletion: how far it came.
         pub read: Option<Vec<Option<Bytes>>>,
         /// Of a step: whether it was the one to be done, and there may be more.
         pub more: bool,

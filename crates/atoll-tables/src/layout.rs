@@ -107,6 +107,11 @@ pub(crate) fn quiet(last: u64) -> Bytes {
     key(QUIET, |out| out.put_u64(last))
 }
 
+/// The version in such a key.
+pub(crate) fn version_of_quiet(key: &[u8]) -> Option<u64> {
+    key.get(1..9)?.try_into().ok().map(u64::from_be_bytes)
+}
+
 /// All clients in that order.
 pub(crate) fn all_quiet() -> KeyRange {
     KeyRange::prefix(&[QUIET])

@@ -109,12 +109,21 @@ impl TablesHandle {
 
     /// Steps until nothing waits.
     async fn work(&self) -> Result<(), super::Refusal> {
+        // How far the last step came, of which work.
+        let mut came: Option<(u32, u16, Bytes)> = None;
         loop {
             let waiting = pending(&self.engine.view()).map_err(|e| convert::store_refusal(&e))?;
-            let Some(Pending { table, index, from }) = waiting.into_iter().next() else { return Ok(()) };
+            let Some(Pending { table, index, mut from }) = waiting.into_iter().next() else { return Ok(()) };
+            if let Some((of, at, to)) = came.take().filter(|_| from.is_empty())
+                && (of, at) == (table, index)
+            {
+                from = to;
+            }
             let body = Body::Step { table, index, from, rows: STEP_ROWS };
             let command = Command { client: 0, seq: 0, body };
-            service::propose(&self.engine, command.to_bytes()).await?;
+            let done = service::propose(&self.engine, command.to_bytes()).await?;
+            let to = done.read.and_then(|read| read.into_iter().flatten().next());
+            came = to.map(|to| (table, index, to));
         }
     }
 }
