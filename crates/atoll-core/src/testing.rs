@@ -81,7 +81,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 59] = [
+    pub const ALL: [Mutant; 62] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
