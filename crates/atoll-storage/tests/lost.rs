@@ -107,7 +107,8 @@ impl Life {
             .live
             .iter()
             .filter(|(lsn, kind)| {
-                !records.contains(lsn) && !(**kind == RecordKind::Fact && Lsn(**lsn) <= covers)
+                let in_checkpoint = **kind == RecordKind::Fact && Lsn(**lsn) <= covers;
+                !in_checkpoint && !records.contains(lsn)
             })
             .map(|(lsn, _)| *lsn)
             .collect();

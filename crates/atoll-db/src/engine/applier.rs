@@ -125,7 +125,8 @@ impl Applier {
         if self.halted {
             return;
         }
-        if !(self.commit_failed && self.is_overfull()) && !self.backlog.is_empty() {
+        let must_wait = self.commit_failed && self.is_overfull();
+        if !must_wait && !self.backlog.is_empty() {
             let kept = std::mem::take(&mut self.backlog);
             self.apply(&kept);
         }
