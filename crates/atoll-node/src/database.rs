@@ -141,8 +141,7 @@ fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<d
 /// Makes the store this node's, or finds that it is. The note beside the folder says that the store of this owner has told whose it is:
 /// from then on one that does not tell is another, or an older copy of the folder.
 fn bind(store: &mut FjallStore, data: &Path, owner: &Owner) -> Result<(), OwnerError> {
-    let failed =
-        |error: std::io::Error| StoreError { doing: "was bound to its node", reason: error.to_string() };
+    let failed = |error: std::io::Error| StoreError::lasting("was bound to its node", error.to_string());
     let (note, text) = (data.join(BOUND), format!("{owner}\n"));
     let was_bound = match std::fs::read(&note) {
         Ok(noted) => noted == text.as_bytes(),

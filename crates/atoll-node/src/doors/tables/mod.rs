@@ -18,6 +18,7 @@ use atoll_core::BoxFuture;
 use atoll_core::codec::Encode;
 use atoll_db::{Applications, Engine, Slot};
 use atoll_tables::{Body, Command, Pending, Tables, pending};
+use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore};
 
 pub(super) use service::Door;
