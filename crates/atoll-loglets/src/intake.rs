@@ -58,6 +58,14 @@ impl Intake {
         }
     }
 
+    /// True of a second copy of an append that was taken, and of what comes late from an epoch that is over: it may have been taken.
+    /// "Not appended" would be a false answer to either. The first copy is answered; who waits in vain learns nothing false.
+    pub fn may_be_taken(&self, node: NodeId, place: LanePlace) -> bool {
+        self.lanes.get(&(node, place.lane)).is_some_and(|known| {
+            place.epoch < known.epoch || (place.epoch == known.epoch && place.number < known.next_number)
+        })
+    }
+
     /// An append was taken.
     pub fn took(&mut self, node: NodeId, place: LanePlace) {
         let key = (node, place.lane);
@@ -264,9 +272,11 @@ mod tests {
         intake.took(node, place(0, 0));
         assert!(intake.in_order(node, place(0, 1)));
         assert!(!intake.in_order(node, place(0, 0)), "doubled");
+        assert!(intake.may_be_taken(node, place(0, 0)) && !intake.may_be_taken(node, place(0, 2)));
         assert!(!intake.in_order(node, place(0, 2)), "one is missing");
         assert!(intake.in_order(node, place(3, 0)));
         intake.took(node, place(3, 0));
         assert!(!intake.in_order(node, place(0, 1)), "late, of an epoch that is over");
+        assert!(intake.may_be_taken(node, place(0, 1)));
     }
 }

@@ -105,7 +105,7 @@ impl Sequencer {
         self.touched.insert(loglet);
     }
 
-    /// Orders a batch, or says why not.
+    /// Orders a batch, or says why not. A second copy of one that was ordered is passed over: the first is answered.
     fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
         if m.life != self.env.incarnation() && !mutant(Mutant::NativeT6) {
             hit("native.sequencer.other_life");
@@ -120,6 +120,10 @@ impl Sequencer {
         let Some(ordering) = self.loglets.get_mut(&m.loglet) else { return Err(Ordered::Unconfigured {}) };
         if ordering.state != State::Open {
             return Err(Ordered::Sealed {});
+        }
+        if ordering.intake.may_be_taken(from.node, m.place) {
+            hit("native.sequencer.copy");
+            return Ok(());
         }
         if !ordering.intake.in_order(from.node, m.place) {
             hit("native.sequencer.lane_gap");
