@@ -29,6 +29,8 @@ pub(crate) struct Applier {
     committing: bool,
     /// The commit under way has failed, and waits to be repeated.
     commit_failed: bool,
+    /// A commit that had failed is under way again.
+    repeating: bool,
     /// Everything is to be committed once the commit under way is done.
     commit_wanted: bool,
     /// Taken and not applied: the store cannot be read, or takes no more, for now.
@@ -69,6 +71,7 @@ impl Applier {
             unsynced_bytes: 0,
             committing: false,
             commit_failed: false,
+            repeating: false,
             commit_wanted: false,
             backlog: Vec::new(),
             halted: false,
@@ -113,7 +116,7 @@ impl Applier {
             return;
         }
         if self.commit_failed {
-            self.commit_failed = false;
+            (self.commit_failed, self.repeating) = (false, true);
             self.committer.again();
             self.adopt(false);
         }
@@ -133,7 +136,8 @@ impl Applier {
         if self.commit_wanted && !self.committing {
             self.commit(false);
         }
-        if !self.commit_failed && !self.is_blocked() {
+        // A commit that is being repeated may fail again: until it is done, the pause between attempts keeps growing.
+        if !self.commit_failed && !self.repeating && !self.is_blocked() {
             self.core.store_works();
         }
     }
@@ -260,6 +264,7 @@ impl Applier {
     /// Takes note of a commit that is done.
     pub(crate) fn adopt(&mut self, wait: bool) {
         let Some(outcome) = self.committer.outcome(wait) else { return };
+        self.repeating = false;
         match outcome {
             Ok(done) => {
                 self.committing = false;
@@ -306,7 +311,7 @@ impl Applier {
         hit("db.refilled");
         // They are in the state, or are read again.
         self.backlog.clear();
-        (self.committing, self.commit_failed) = (false, false);
+        (self.committing, self.commit_failed, self.repeating) = (false, false, false);
         let published = self.replica.reopen(base)?;
         self.replica.tell_restored(&published);
         let below = published.below;
