@@ -245,8 +245,8 @@ impl Chain {
         self.segments.iter().find(|s| s.loglet == loglet)
     }
 
-    /// The segment of the chain itself that holds, or will hold, a position; None below the first: see [`Chain::page_of`]. Of several segments that start there all
-    /// but the last are empty (V7).
+    /// The segment of the chain itself that holds, or will hold, a position; None below the first: see [`Chain::page_of`]. Of
+    /// several segments that start there all but the last are empty (V7).
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
         after.checked_sub(1).map(|i| &self.segments[i])

@@ -502,7 +502,7 @@ fn compaction_and_trim_lose_nothing() {
 /// X5: what a full disk keeps for facts is not for compaction; a trim could not be journaled any more.
 #[test]
 fn compaction_waits_while_the_disk_is_full() {
-    let mut c = Cluster::new(0, 3);
+    let mut c = Cluster::new(3, 3);
     let config = c.config(&[1, 2, 3], 1);
     let log = c.open(1, 9, &config);
     for i in 0..50 {

@@ -181,6 +181,20 @@ async fn wait_for_level(client: &atoll_client::Client, active: u32) {
     tokio::time::timeout(Duration::from_secs(60), risen).await.unwrap();
 }
 
+/// A member that comes back is one at once; that it announces another range takes a write of the register.
+async fn wait_for_announcement(client: &atoll_client::Client, node: u32, highest: u32) {
+    let announced = async {
+        while !client
+            .levels()
+            .await
+            .is_ok_and(|levels| levels.members.iter().any(|m| m.node == node && m.highest == highest))
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), announced).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,6 +219,7 @@ async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
 
     // It has announced that it reads the level, and is down when it rises: its disk does not know.
     let third = restart(third, 2, 3).await;
+    wait_for_announcement(&client, 3, 3).await;
     third.shutdown().await;
     let raised = client.upgrade(None).await.unwrap();
     assert!(raised.changed && raised.active == 3, "{raised:?}");

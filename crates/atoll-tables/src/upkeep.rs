@@ -117,8 +117,8 @@ pub(crate) fn step(
     done(more)
 }
 
-/// Deletes some keys with a prefix, from `from` on if that has the prefix: all before are deleted, and nothing comes there any more. True if
-/// there were as many as may be, so that there may be more; `to` is the last one then.
+/// Deletes some keys with a prefix, from `from` on if that has the prefix: all before are deleted, and nothing comes there any more.
+/// True if there were as many as may be, so that there may be more; `to` is the last one then.
 fn empty(
     state: &mut State<'_, '_>,
     prefix: &[u8],

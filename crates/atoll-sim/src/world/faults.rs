@@ -103,26 +103,15 @@ impl<A: Assembly> World<A> {
             Fault::FailSync { host } => self.hosts[host].disk.fail_sync(),
             Fault::HealDisk { host } => self.hosts[host].disk.heal(),
             Fault::Rot { host, back_after } => {
-                // Rot in a batch of which nothing on the disk says that it was synced looks like a torn write to anybody: the
-                // journal says so itself, and makes that time short. Rot strikes outside of it.
-                self.cluster.state().lost_at = Some(Tick(now));
-                let h = &mut self.hosts[host];
-                let quiet = h.process.is_some() && h.writing.is_none() && h.disk.mark();
-                self.crash(host, Death::PowerCut, None);
-                let seed = self.rng.bits();
-                if quiet {
+                if let Some(seed) = self.crash_marked(host) {
                     self.hosts[host].disk.rot(seed);
                 }
                 self.boot_later(host, back_after);
             }
             Fault::LoseFiles { host, back_after } => {
-                // As for rot: the very last batch is marked first.
-                self.cluster.state().lost_at = Some(Tick(now));
-                let h = &mut self.hosts[host];
-                let quiet = h.process.is_some() && h.writing.is_none() && h.disk.mark();
-                self.crash(host, Death::PowerCut, None);
-                let seed = self.rng.bits();
-                if quiet && let Some(loss) = self.hosts[host].disk.lose_files(seed) {
+                if let Some(seed) = self.crash_marked(host)
+                    && let Some(loss) = self.hosts[host].disk.lose_files(seed)
+                {
                     self.trace.line(now, format_args!("host {host}: {loss}"));
                 }
                 self.boot_later(host, back_after);
@@ -137,6 +126,18 @@ impl<A: Assembly> World<A> {
                 self.boot_later(host, back_after);
             }
         }
+    }
+
+    /// A power cut before a disk loses something; the seed of what it loses. Damage to a batch of which nothing on the disk says that
+    /// it was synced looks like a torn write to anybody. The journal says so itself, and makes that time short; damage strikes
+    /// outside of it. None if that cannot be had now.
+    fn crash_marked(&mut self, host: usize) -> Option<u64> {
+        self.cluster.state().lost_at = Some(Tick(self.now));
+        let h = &mut self.hosts[host];
+        let quiet = h.process.is_some() && h.writing.is_none() && h.disk.mark();
+        self.crash(host, Death::PowerCut, None);
+        let seed = self.rng.bits();
+        quiet.then_some(seed)
     }
 
     /// Syncs that are under way do not end, nor do later ones, until the disk works again.

@@ -422,7 +422,8 @@ impl Journal {
     /// was a manifest gets one.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like: nothing was changed, and the records visited so far must not be served.
+    /// [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like:
+    /// nothing was changed, and the records visited so far must not be served.
     pub fn recover<E>(
         disk: Arc<dyn Disk>,
         options: JournalOptions,

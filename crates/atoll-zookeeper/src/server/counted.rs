@@ -1,5 +1,6 @@
-//! Subtrees that a write has every node count: `zookeeper_stats` of a quota begins with what is there, which is looked through where the write
-//! is applied, in front of all later ones. So it is looked first, beside the node's thread, whether that is little enough.
+//! Subtrees that a write has every node count: `zookeeper_stats` of a quota begins with what is there, which is looked through
+//! where the write is applied, in front of all later ones. So the door looks first, beside the node's thread, whether that is
+//! little enough.
 
 use std::sync::Arc;
 

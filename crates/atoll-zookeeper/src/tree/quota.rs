@@ -96,8 +96,8 @@ impl<K: Keys> State<'_, K> {
         }
     }
 
-    /// The nearest node with a limit. From the top down, for a limit lies below a node of `/zookeeper/quota` for each level of its path: the
-    /// first one that is missing, or has no children, ends the search. So a deep path costs no more than what has quotas of it.
+    /// The nearest node with a limit. From the top down, for a limit lies below a node of `/zookeeper/quota` for each level of its
+    /// path: the first one that is missing, or has no children, ends the search. So a deep path costs no more than what has quotas of it.
     fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
         if self.counters.quotas == 0 || of == path::ROOT {
             return None;
