@@ -80,7 +80,8 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     stage.spawn("reader", reader);
     let trouble = Trouble { stage: stage.clone(), engines: engines.clone(), oracle: oracle.clone(), stores };
     stage.spawn("stores", trouble.run());
-    let menu = Menu { reset: rng.below(2), slow_disk: 1, ..Menu::NONE };
+    // Disks are slowed by `Trouble`, one at a time.
+    let menu = Menu { reset: rng.below(2), ..Menu::NONE };
     let faults = Faults {
         menu,
         every: Duration::from_millis(3_000),
@@ -108,11 +109,24 @@ impl Trouble {
         self.stage.pause(Duration::from_secs(4)).await;
         while !self.stage.over.is_up() {
             let host = self.stage.below(self.stage.cluster.hosts() as u64) as usize;
+            self.slow_one_disk();
             match self.stage.below(3) {
                 0 => self.fails(host, Persistence::Lasting).await,
                 _ => self.fails(host, Persistence::Passing).await,
             }
             self.stage.pause(Duration::from_secs(3)).await;
+        }
+    }
+
+    /// One disk is slow, or none. What is demanded while a store fails needs a majority of the members whose disks take their usual
+    /// time. Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other
+    /// for many seconds: nothing is written or trimmed meanwhile, with or without that store.
+    fn slow_one_disk(&self) {
+        let cluster = &self.stage.cluster;
+        (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
+        if self.stage.below(2) == 0 {
+            let host = self.stage.below(cluster.hosts() as u64) as usize;
+            cluster.inject(Fault::SlowDisk { host, factor: 2 + self.stage.below(199) });
         }
     }
 
