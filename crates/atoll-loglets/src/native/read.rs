@@ -10,6 +10,10 @@ use super::loglet::Group;
 use super::message::{Entries, Read, Verdict};
 use crate::store::parse_counted;
 
+/// The first look at each server takes at most this part of a round: a server that is cut off gives no answer, and the next one has the
+/// same entries. Only if no server answers that fast does each get a whole round.
+const FIRST_LOOK_PART: u32 = 6;
+
 impl Group {
     /// Entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (L6).
     pub(crate) async fn read(
@@ -27,13 +31,17 @@ impl Group {
             ReadFrom::LocalOnly => self.nodes.iter().copied().filter(|n| *n == own).collect(),
         };
         let until = self.op_deadline();
+        let mut patience = match nodes.len() {
+            0 | 1 => self.options.round_timeout,
+            _ => self.options.round_timeout / FIRST_LOOK_PART,
+        };
         loop {
             let mut damaged = None;
             for node in &nodes {
                 let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX);
                 let request = Read { loglet: self.id, from: range.start, to: range.end, max_bytes };
                 let call = self.env.call(*node, request);
-                let Ok(Ok(entries)) = self.env.within(self.options.round_timeout, call).await else {
+                let Ok(Ok(entries)) = self.env.within(patience, call).await else {
                     continue;
                 };
                 match entries.verdict {
@@ -54,6 +62,7 @@ impl Group {
                     _ => hit("native.read.not_here"),
                 }
             }
+            patience = self.options.round_timeout;
             // A copy is on a majority; the servers that have it may be back in a moment.
             let again = from == ReadFrom::Anywhere && self.pause(until).await;
             if !again {
