@@ -40,10 +40,14 @@ pub const LASTING: Scenario = Scenario {
 const LASTS: Duration = Duration::from_secs(20);
 /// Most changes of the chain for one cause, and for its end.
 const MOST_CHANGES: u64 = 3;
-/// Most of them while causes change all the time, each before the last one is settled.
-const MOST_CHANGES_TURNING: u64 = 6;
 /// How long a cause of [`Cause::Turning`] lasts.
 const TURN: Duration = Duration::from_millis(1_500);
+/// How long all links work between two of them.
+const BETWEEN_TURNS: Duration = Duration::from_millis(150);
+/// Most changes of the chain while causes turn: one for every second of them. Two links of three are the sequencer's, so that without
+/// damping about each turn moves the log; but a segment whose members work lives for 3 s at least, which is nearly two turns.
+const MOST_CHANGES_TURNING: u64 =
+    (LASTS.as_millis() as u64).div_ceil((TURN.as_millis() + BETWEEN_TURNS.as_millis()) as u64).div_ceil(2);
 const LOG: &str = "log0";
 
 /// What goes wrong, and stays so.
@@ -277,7 +281,7 @@ async fn turn(stage: &Stage<NodeHandles>) {
             for (from, to) in [(a, b), (b, a)] {
                 stage.cluster.inject(Fault::Block { from, to, blocked });
             }
-            stage.env.sleep(if blocked { TURN } else { TURN / 10 }).await;
+            stage.env.sleep(if blocked { TURN } else { BETWEEN_TURNS }).await;
         }
     }
 }
