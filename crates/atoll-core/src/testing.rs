@@ -74,14 +74,13 @@ pub enum Mutant {
     TablesIndexStale,
     TablesTransactionInParts,
     PolicyNeedsASign,
-    PolicyHidesHealth,
     PolicyLowestId,
     PolicyNoCalm,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 62] = [
+    pub const ALL: [Mutant; 61] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -141,7 +140,6 @@ impl Mutant {
         Mutant::TablesIndexStale,
         Mutant::TablesTransactionInParts,
         Mutant::PolicyNeedsASign,
-        Mutant::PolicyHidesHealth,
         Mutant::PolicyLowestId,
         Mutant::PolicyNoCalm,
     ];

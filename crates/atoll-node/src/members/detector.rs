@@ -200,13 +200,12 @@ impl Detector {
         let heard = |p: &Peer| self.hears(now, p);
         let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
         let health = self.members.health();
-        let hidden = health == Health::Closed && mutant(Mutant::PolicyHidesHealth);
         let row = self.members.own_row(now);
         let beat = Heartbeat {
             incarnation: self.env.incarnation(),
             table_version: self.members.table().version,
             leaving: self.members.is_leaving(),
-            health: if hidden { Health::Fine.code() } else { health.code() },
+            health: health.code(),
             hears,
             reaches: row.reaches,
             distrusts: row.distrusts,

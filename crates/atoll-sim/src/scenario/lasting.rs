@@ -47,7 +47,7 @@ const BETWEEN_TURNS: Duration = Duration::from_millis(150);
 /// Most changes of the chain while causes turn: one for every second of them. Two links of three are the sequencer's, so that without
 /// damping about each turn moves the log; but a segment whose members work lives for 3 s at least, which is nearly two turns.
 const MOST_CHANGES_TURNING: u64 =
-    (LASTS.as_millis() as u64).div_ceil((TURN.as_millis() + BETWEEN_TURNS.as_millis()) as u64).div_ceil(2);
+    LASTS.as_secs() * 1_000 / (TURN.as_millis() as u64 + BETWEEN_TURNS.as_millis() as u64) / 2 + 1;
 const LOG: &str = "log0";
 
 /// What goes wrong, and stays so.
