@@ -1,6 +1,6 @@
 //! Room for large writes. Whatever is in the log is applied in its order: a write waits for all that are in front of it, whoever
-//! sent them. So the large ones of all clients of a node, that take long to apply or to store, are few at a time and go in turn; small ones, bounded by
-//! their number (`max_outstanding`), do not wait for those that have no room yet.
+//! sent them. So the large ones of all clients of a node, that take long to apply or to store, are few at a time and go in turn;
+//! small ones, bounded by their number (`max_outstanding`), do not wait for those that have no room yet.
 
 use std::future::Future;
 use std::sync::Arc;
