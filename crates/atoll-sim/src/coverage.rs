@@ -83,10 +83,7 @@ pub const LISTED: &[Listed] = &[
         "native: a lost disk (T8)",
         &["sim.fault.wipe", "native.server.wrong_identity", "native.rebuild.server_lost"],
     ),
-    listed(
-        "journal: lost files are missed, older copies are told",
-        &["sim.fault.lost_files", "journal.recover.missing", "journal.recover.older"],
-    ),
+    listed("journal: lost files are missed", &["sim.fault.lost_files", "journal.recover.missing"]),
     listed("native: rot (T9)", &["sim.fault.rot", "journal.recover.rot"]),
     listed(
         "native: trim and restart (T12), deletion (T10)",
