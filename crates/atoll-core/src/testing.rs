@@ -73,14 +73,13 @@ pub enum Mutant {
     TablesVersionUnchecked,
     TablesIndexStale,
     TablesTransactionInParts,
-    PolicyNeedsASign,
     PolicyLowestId,
     PolicyNoCalm,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 61] = [
+    pub const ALL: [Mutant; 60] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -139,7 +138,6 @@ impl Mutant {
         Mutant::TablesVersionUnchecked,
         Mutant::TablesIndexStale,
         Mutant::TablesTransactionInParts,
-        Mutant::PolicyNeedsASign,
         Mutant::PolicyLowestId,
         Mutant::PolicyNoCalm,
     ];

@@ -48,7 +48,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::ZkWriteAfterMove
         | M::ZkReadsPassWrites => vec!["zookeeper"],
         M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
-        M::PolicyNeedsASign | M::PolicyLowestId | M::PolicyNoCalm => vec!["lasting"],
+        M::PolicyLowestId | M::PolicyNoCalm => vec!["lasting"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]
         }

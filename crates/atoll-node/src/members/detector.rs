@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::level::since;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::hit;
 use atoll_core::{
     Caller, Class, Effects, Env, Frame, Incarnation, Link, Loc, Lsn, Message, NodeId, Role, Tick, roles,
 };
@@ -103,9 +103,6 @@ impl Detector {
         // A member that nobody has heard of since the start is as gone as one that fell silent (V19): what is counted then is this
         // node's own time.
         let patience = if p.ever_up { self.timings.silent_after } else { self.timings.silent_after * GRACE };
-        if !p.ever_up && mutant(Mutant::PolicyNeedsASign) {
-            return false;
-        }
         now.since(p.heard) >= patience
     }
 

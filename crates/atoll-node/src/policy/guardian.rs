@@ -247,9 +247,6 @@ impl Guardian {
     /// word is not enough to move a log; all hear of it with its heartbeats, and weigh who can work with whom (V21).
     fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &LogletMembers) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
-        if atoll_core::testing::mutant(atoll_core::testing::Mutant::PolicyNeedsASign) {
-            return;
-        }
         if let Some((node, _)) = active.sequencer.filter(|_| silent)
             && pace.report(now)
         {
