@@ -144,7 +144,7 @@ fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
 }
 
 #[test]
-fn the_millionth_change_costs_what_the_first_did() {
+fn the_last_of_many_changes_costs_what_the_first_did() {
     let mut c = Cluster::new(35, 3);
     let log = c.created("memory");
     grow(&mut c, &log, 1, 200);
