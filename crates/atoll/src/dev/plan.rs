@@ -298,23 +298,25 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// A base whose ports are all free now. Processes, and calls within one, begin at different places: two that start
-/// together must not find the same. Places are as far apart whatever the number of nodes is, or the ports of a small cluster could lie
-/// between those of a large one that starts with it.
+/// A base whose ports are all free now, for a cluster of this process.
 fn free_base(nodes: u32) -> Option<u16> {
-    static CALLS: AtomicU32 = AtomicU32::new(0);
+    static DRAWN: AtomicU32 = AtomicU32::new(0);
+    base_where(nodes, &DRAWN, |port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+}
+
+/// A base whose ports are all free. Processes begin at different places, and a place that was looked at counts as `drawn`, used or
+/// not: clusters that start together must not find the same one, as the first may not listen yet when the second looks. Places are as
+/// far apart whatever the number of nodes is, or the ports of a small cluster could lie between those of a large one.
+pub(super) fn base_where(nodes: u32, drawn: &AtomicU32, is_free: impl Fn(u16) -> bool) -> Option<u16> {
     let width = door(0, nodes + 1, 0)?;
-    let slots = (FREE_PORTS.end - FREE_PORTS.start).checked_sub(width)? / SLOT_PORTS;
-    let place = std::process::id().wrapping_mul(31).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
-    let first = u16::try_from(place % u32::from(slots.max(1))).ok()?;
-    let free = |base: u16| {
-        (1..=nodes).all(|id| {
-            (1..=5).all(|which| {
-                door(base, id, which).is_some_and(|p| TcpListener::bind(("127.0.0.1", p)).is_ok())
-            })
-        })
-    };
-    (0..slots).map(|i| FREE_PORTS.start + (first + i) % slots * SLOT_PORTS).find(|base| free(*base))
+    let slots = u32::from((FREE_PORTS.end - FREE_PORTS.start).checked_sub(width)? / SLOT_PORTS);
+    let first = std::process::id().wrapping_mul(31);
+    (0..slots).find_map(|_| {
+        let place = first.wrapping_add(drawn.fetch_add(1, Ordering::Relaxed)).checked_rem(slots)?;
+        let base = FREE_PORTS.start + u16::try_from(place).ok()? * SLOT_PORTS;
+        let mut ports = (1..=nodes).flat_map(|id| (1..=5).map(move |which| door(base, id, which)));
+        ports.all(|port| port.is_some_and(&is_free)).then_some(base)
+    })
 }
 
 fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {

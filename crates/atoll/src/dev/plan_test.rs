@@ -1,8 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
+use std::sync::atomic::AtomicU32;
 
-use super::plan::{Plan, PlanError, Wish};
+use super::plan::{Plan, PlanError, Wish, base_where};
 use crate::serve::config::Roles;
 
 const FREE: Wish = Wish { nodes: None, apart: None, base_port: Some(0), state: None, syncs_off: false };
@@ -41,7 +43,17 @@ fn a_folder_with_another_cluster_is_left_alone() {
         let error = Plan::make(dir.path(), wish).unwrap_err();
         assert!(matches!(error, PlanError::Other { .. }), "{error}");
     }
-    assert!(Plan::make(dir.path(), FREE).is_ok());
+    Plan::make(dir.path(), FREE).unwrap();
+}
+
+#[test]
+fn clusters_that_start_together_get_ports_of_their_own() {
+    let drawn = AtomicU32::new(0);
+    // Other programs listen in every second place.
+    let is_free = |port: u16| port / 50 % 2 == 0;
+    let bases: Vec<u16> = (0..100).map(|_| base_where(3, &drawn, is_free).unwrap()).collect();
+    assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), bases.len(), "{bases:?}");
+    assert_eq!(base_where(3, &drawn, |_| false), None);
 }
 
 #[test]
@@ -52,7 +64,7 @@ fn a_log_can_stand_apart() {
     let log = Roles { log: true, meta: false, sequencer: false };
     assert_eq!(roles, [log, log, log, Roles { log: false, meta: true, sequencer: true }]);
     drop(plan);
-    assert!(Plan::make(dir.path(), Wish { apart: Some((3, 1)), ..FREE }).is_ok());
+    Plan::make(dir.path(), Wish { apart: Some((3, 1)), ..FREE }).unwrap();
 }
 
 #[test]
