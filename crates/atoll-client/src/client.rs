@@ -76,12 +76,38 @@ impl Client {
         Ok(call.await?.created)
     }
 
+    /// Deletes a log and its records permanently; false if it was deleted already. Idempotent. No append to it is acknowledged after
+    /// this returns. Unknown: it may be deleted; ask again.
+    pub async fn delete_log(&self, name: &str) -> Result<bool, Error> {
+        let request = proto::DeleteLogRequest { log: name.to_owned() };
+        let call = self.connections.call(Repeat::Idempotent, RECONFIGURE_TIMEOUT, |channel| {
+            let request = request.clone();
+            async move { LogServiceClient::new(channel).delete_log(request).await }
+        });
+        Ok(call.await?.deleted)
+    }
+
     /// The names of all logs, in order.
     pub async fn list_logs(&self) -> Result<Vec<String>, Error> {
-        let reply = self.short(|channel| async move {
-            LogServiceClient::new(channel).list_logs(proto::ListLogsRequest {}).await
-        });
-        Ok(reply.await?.logs)
+        let mut all: Vec<String> = Vec::new();
+        loop {
+            let after = all.last().cloned().unwrap_or_default();
+            let page = self.list_logs_after(&after).await?;
+            all.extend(page.logs);
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The names that follow this one, in order, as many as come at once: 1,000 at most.
+    pub async fn list_logs_after(&self, after: &str) -> Result<proto::ListLogsReply, Error> {
+        let request = proto::ListLogsRequest { after: after.to_owned(), limit: 0 };
+        self.short(|channel| {
+            let request = request.clone();
+            async move { LogServiceClient::new(channel).list_logs(request).await }
+        })
+        .await
     }
 
     /// The chain under a log, with its newest segments.

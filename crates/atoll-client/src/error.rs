@@ -145,6 +145,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
         | Reason::TooLarge
         | Reason::NoSuchLog
         | Reason::NoSuchTable
+        | Reason::LogDeleted
         | Reason::Trimmed
         | Reason::BeyondTail
         | Reason::DiskFull
@@ -158,7 +159,7 @@ pub(crate) fn is_worth_retrying(reason: Reason) -> bool {
 fn code(reason: Reason) -> Code {
     match reason {
         Reason::Invalid | Reason::TooLarge => Code::InvalidArgument,
-        Reason::NoSuchLog | Reason::NoSuchTable => Code::NotFound,
+        Reason::NoSuchLog | Reason::NoSuchTable | Reason::LogDeleted => Code::NotFound,
         Reason::Trimmed | Reason::BeyondTail => Code::OutOfRange,
         Reason::Busy | Reason::DiskFull => Code::ResourceExhausted,
         Reason::Unavailable | Reason::StorageFailed | Reason::Stopping => Code::Unavailable,
@@ -169,7 +170,7 @@ fn code(reason: Reason) -> Code {
     }
 }
 
-const REASONS: [(Reason, &str); 17] = [
+const REASONS: [(Reason, &str); 18] = [
     (Reason::Unspecified, "unspecified"),
     (Reason::Invalid, "invalid"),
     (Reason::TooLarge, "too-large"),
@@ -187,6 +188,7 @@ const REASONS: [(Reason, &str); 17] = [
     (Reason::Abandoned, "abandoned"),
     (Reason::NoSuchTable, "no-such-table"),
     (Reason::Forgotten, "forgotten"),
+    (Reason::LogDeleted, "log-deleted"),
 ];
 
 /// The reason as trailers and `--json` spell it.
@@ -228,7 +230,7 @@ mod tests {
                 reason.as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', "-");
             assert_eq!(reason_word(reason), expected);
         }
-        assert!(Reason::try_from(17).is_err(), "a new reason needs a word");
+        assert!(Reason::try_from(18).is_err(), "a new reason needs a word");
     }
 
     #[test]

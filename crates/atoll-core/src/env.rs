@@ -14,6 +14,7 @@ use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
 use crate::level::Levels;
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
+use crate::witness::Witness;
 
 crate::message! {
     /// The answer to a request that its receiver did not take: nothing happened.
@@ -162,6 +163,7 @@ pub(crate) struct Inner {
     node: NodeId,
     incarnation: Incarnation,
     levels: Levels,
+    witness: Witness,
     pub(crate) state: Mutex<State>,
     pub(crate) ready: Arc<Ready>,
 }
@@ -195,6 +197,7 @@ impl Env {
             node,
             incarnation,
             levels,
+            witness: Witness::default(),
             ready: Arc::new(Ready { queue: Mutex::new(VecDeque::new()), host: Mutex::new(None) }),
             state: Mutex::new(State {
                 now: Tick(0),
@@ -233,6 +236,11 @@ impl Env {
     /// The feature levels: what this node may write.
     pub fn levels(&self) -> &Levels {
         &self.0.levels
+    }
+
+    /// How far the journals of this node and of the others have come.
+    pub fn witness(&self) -> &Witness {
+        &self.0.witness
     }
 
     /// The time of the current turn, on this node's clock.

@@ -93,18 +93,14 @@ impl Tick {
     }
 }
 
-/// The number of a record in this node's journal: strictly increasing over the life of a data directory,
-/// restarts included. "Durable up to n" includes n.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lsn(pub u64);
+id!(
+    /// The number of a record in a node's journal: strictly increasing over the life of a data directory,
+    /// restarts included. "Durable up to n" includes n.
+    Lsn(u64),
+    "lsn {}"
+);
 
 impl Lsn {
     /// Below every record: an answer that reveals nothing that is only staged.
     pub const NONE: Lsn = Lsn(0);
-}
-
-impl fmt::Display for Lsn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lsn {}", self.0)
-    }
 }

@@ -52,8 +52,12 @@ pub mod since {
     pub const KEPT_LEVEL: Level = Level(2);
     /// Heartbeats with health and reach alone: below it the first ones are sent besides.
     pub const WHOLE_HEARTBEATS: Level = Level(2);
+    /// The first words of a connection say how far the journal has come.
+    pub const WITNESS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
+    /// Chains say that their log was deleted.
+    pub const DELETED_LOGS: Level = Level(2);
     /// An append says below which offset its records are not: the last field of the messages to orderers.
     pub const NOT_BELOW: Level = Level(2);
 }

@@ -10,7 +10,9 @@
 //! | `level.rs` | what all members can read, and so what a node may write |
 //! | `member.rs` | who a node is; the members as a node sees them |
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
+//! | `pool.rs` | things by name, of which those that nobody uses are bounded |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
+//! | `witness.rs` | how far the journals of others have come |
 //! | `ticket.rs` | a value that somebody else completes |
 
 pub mod codec;
@@ -20,9 +22,11 @@ pub mod ids;
 pub mod level;
 pub mod member;
 pub mod node_core;
+pub mod pool;
 pub mod role;
 pub mod testing;
 pub mod ticket;
+pub mod witness;
 
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
@@ -31,5 +35,7 @@ pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
 pub use level::{Level, LevelError, LevelRange, Levels};
 pub use member::{Candidate, Directory, Identify, Identity};
 pub use node_core::{Checkpoint, Fetch, JournalBatch, NodeCore, Outputs, RecoverError};
+pub use pool::Pool;
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};
 pub use ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
+pub use witness::{PutBack, Witness};

@@ -170,6 +170,7 @@ impl NodeCore {
             self.freed.extend(role.recovered());
         }
         self.durable = last;
+        self.env.witness().set_own(last);
         self.next_lsn = last.0 + 1;
     }
 
@@ -272,6 +273,7 @@ impl NodeCore {
         assert_eq!(owners.len(), written.len(), "the journal answers for every record of the batch");
         let Some((upto, _)) = written.last().copied() else { return };
         self.durable = upto;
+        self.env.witness().set_own(upto);
         let mut mine: BTreeMap<RoleKind, Vec<(Lsn, Loc)>> = BTreeMap::new();
         for ((lsn, owner), (written_lsn, loc)) in owners.into_iter().zip(written) {
             assert_eq!(lsn, written_lsn, "the journal keeps the order of the batch");

@@ -50,6 +50,8 @@ pub enum Mutant {
     VlogRevivedLoglet,
     /// A chain may name a page that is not durable yet.
     VlogPageTooLate,
+    /// A deleted log that is created anew begins at 0 again.
+    VlogAnewFromZero,
     LevelsWriteWhatTheyRead,
     DbBarrierWithoutCheck,
     DbCommitAheadOfState,
@@ -57,6 +59,8 @@ pub enum Mutant {
     DbAppliesCopies,
     DbHaltedHoldsTrim,
     DbEveryStoreErrorHalts,
+    /// Any clock moves the log's time.
+    DbClockUnchecked,
     ZkExpiryUnguarded,
     ZkTakeOverWithoutTimeout,
     ZkEventsAfterReplies,
@@ -75,11 +79,12 @@ pub enum Mutant {
     TablesTransactionInParts,
     PolicyLowestId,
     PolicyNoCalm,
+    PolicyHidesHealth,
 }
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 60] = [
+    pub const ALL: [Mutant; 63] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -115,6 +120,7 @@ impl Mutant {
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
         Mutant::VlogPageTooLate,
+        Mutant::VlogAnewFromZero,
         Mutant::LevelsWriteWhatTheyRead,
         Mutant::DbBarrierWithoutCheck,
         Mutant::DbCommitAheadOfState,
@@ -122,6 +128,7 @@ impl Mutant {
         Mutant::DbAppliesCopies,
         Mutant::DbHaltedHoldsTrim,
         Mutant::DbEveryStoreErrorHalts,
+        Mutant::DbClockUnchecked,
         Mutant::ZkExpiryUnguarded,
         Mutant::ZkTakeOverWithoutTimeout,
         Mutant::ZkEventsAfterReplies,
@@ -140,6 +147,7 @@ impl Mutant {
         Mutant::TablesTransactionInParts,
         Mutant::PolicyLowestId,
         Mutant::PolicyNoCalm,
+        Mutant::PolicyHidesHealth,
     ];
 }
 

@@ -7,7 +7,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{Candidate, Directory, NodeCore, NodeId, Ticket, roles};
 use atoll_db::{
     Applications, BarrierError, Cluster, Database, Direction, Fault, Finding, Ground, Halt, KeyRange, LogPos,
-    MemoryStore, Observer, Options, ProposeError, ReplicaRole, Shelf, Store, Threads,
+    MemoryStore, Observer, Options, OutOfService, PeerClocks, ProposeError, ReplicaRole, Shelf, Store,
+    Threads,
 };
 use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
@@ -112,6 +113,8 @@ struct World {
     wiped: u64,
     /// Nobody finds anybody.
     down: Arc<AtomicBool>,
+    /// By how much their clocks are ahead, in milliseconds.
+    ahead_ms: Arc<[AtomicU64; NODES as usize]>,
     /// What makes a replica differ from the others.
     salts: [u64; NODES as usize],
     nodes: Vec<Node>,
@@ -141,6 +144,7 @@ impl World {
             shelves,
             wiped: 0,
             down: Arc::default(),
+            ahead_ms: Arc::default(),
             salts: [0; NODES as usize],
             nodes: Vec::new(),
             orders: Vec::new(),
@@ -161,16 +165,23 @@ impl World {
         let log = VirtualLog::open(env.clone(), "db", registers, registry, atoll_log::Options::default());
         let mut apps = Applications::new();
         let slot = apps.add(Map::salted(self.salts[n as usize]));
-        let clock_env = env.clone();
+        let (clock_env, ahead_ms) = (env.clone(), self.ahead_ms.clone());
+        let wall = move |n: u32| clock_env.now().0 / 1_000_000 + ahead_ms[n as usize].load(Ordering::Relaxed);
+        let others = wall.clone();
+        let hear = move || {
+            let told = (0..NODES).filter(|m| *m != n).map(|m| (NodeId(m + 1), others(m)));
+            PeerClocks { told: told.collect(), ..PeerClocks::default() }
+        };
         let ground = Ground {
             env,
             log: log.clone(),
             store: Box::new(self.stores[n as usize].clone()),
-            clock: Arc::new(move || clock_env.now().0 / 1_000_000),
+            clock: Arc::new(move || wall(n)),
             cluster: Some(Cluster {
                 directory: Arc::new(Everybody { down: self.down.clone() }),
                 shelf: self.shelves[n as usize].clone(),
                 out_of_service: Arc::new(|_| {}),
+                clocks: Arc::new(hear),
             }),
             threads: Threads::None,
             options: Options {
@@ -523,4 +534,33 @@ fn a_command_that_is_too_large_is_refused_at_once() {
     let mut ticket: Ticket<_> =
         world.nodes[0].engine.propose(vec![0; atoll_db::MAX_COMMAND_BYTES + 1].into()).unwrap();
     assert!(matches!(ticket.try_take(), Some(Ok(Err(ProposeError::TooLarge { .. })))));
+}
+
+/// X29: it does not move the log's time, the other nodes keep proposing, and its node proposes again once it is right.
+#[test]
+fn a_clock_far_ahead_is_refused_by_name_until_it_is_right() {
+    let mut world = World::new(12);
+    let century_ms = 100 * 365 * 86_400_000;
+    let write = |world: &mut World, n: usize| {
+        let mut ticket = world.nodes[n].engine.propose(add("clock", 1)).unwrap();
+        world.driver.run_for(Duration::from_secs(1));
+        ticket.try_take().unwrap().unwrap()
+    };
+    assert!(write(&mut world, 0).is_ok());
+    world.ahead_ms[0].store(century_ms, Ordering::Relaxed);
+    for _ in 0..3 {
+        let refused = write(&mut world, 0).unwrap_err();
+        assert!(refused.did_not_happen());
+        let ProposeError::ClockAhead(ahead) = refused else { panic!("{refused}") };
+        assert_eq!((ahead.node, ahead.of), (NodeId(1), vec![NodeId(2), NodeId(3)]));
+        assert!(ahead.ahead_ms >= century_ms, "{}", ahead.ahead_ms);
+    }
+    let health = world.nodes[0].db.health();
+    assert!(matches!(health.out_of_service, Some(OutOfService::ClockAhead(_))), "{health:?}");
+    assert_eq!(health.waiting_commands, 0, "what is refused waits no more");
+    assert!(write(&mut world, 1).unwrap().time_ms < century_ms);
+    world.ahead_ms[0].store(0, Ordering::Relaxed);
+    assert!(write(&mut world, 0).unwrap().time_ms < century_ms);
+    assert_eq!(world.nodes[0].db.health().out_of_service, None);
+    assert!(world.nodes.iter().all(|node| node.engine.view().get(b"clock").unwrap().unwrap() == "3"));
 }

@@ -58,7 +58,10 @@ fn why(e: &LogError) -> Why {
 }
 
 fn loglet_error(e: &LogError) -> LogletError {
-    LogletError::Unavailable(why(e))
+    match e {
+        LogError::Deleted => LogletError::Gone,
+        e => LogletError::Unavailable(why(e)),
+    }
 }
 
 fn stopping<T>(got: Result<Result<T, LogError>, Abandoned>) -> Result<T, LogError> {
@@ -131,6 +134,7 @@ impl Loglet for VirtualLoglet {
                 Err(LogReadError::Log(LogError::BeyondTail(tail))) => {
                     Err(ReadError::BeyondTail(Offset(tail.0)))
                 }
+                Err(LogReadError::Log(LogError::Deleted)) => Err(ReadError::Gone),
                 Err(LogReadError::Log(e)) => Err(ReadError::Unavailable(why(&e))),
             }
         })
@@ -147,6 +151,7 @@ impl Loglet for VirtualLoglet {
             match self.log.end().await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(ReconfigError::Unavailable { why, .. })) => Err(LogletError::Unavailable(why)),
+                Ok(Err(ReconfigError::Deleted)) => Err(LogletError::Gone),
                 Ok(Err(_)) => Err(LogletError::Unavailable(Why::NoQuorum)),
                 Err(Abandoned) => Err(LogletError::Unavailable(Why::Stopping)),
             }

@@ -8,6 +8,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
 use crate::loglet::{LogletId, SealedConfig};
@@ -31,6 +32,8 @@ pub const MAX_KIND_BYTES: usize = 64;
 pub const AUDIT_NONCES: usize = 32;
 /// The kind of the segment that ends a log for ever: it is sealed and empty, and nothing follows it.
 pub const END_KIND: &str = "end";
+/// The kind of the only segment of a deleted log: it is empty and takes nothing. A log that is created anew begins there.
+pub const DELETED_KIND: &str = "deleted";
 
 /// Why bytes are no chain, or a change would make none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +110,12 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// An empty segment that takes appends, on a Loglet of its own.
+    pub fn open(start: LogPos, loglet: LogletId, kind: &str, config: Bytes) -> Self {
+        let (kind, sealed_config) = (kind.to_owned(), SealedConfig::new());
+        Segment { start, stop: None, loglet, kind, base: Offset::ZERO, config, sealed_config }
+    }
+
     /// Where a position of this segment is in its Loglet.
     pub fn offset_of(&self, at: LogPos) -> Offset {
         self.base.plus(at.since(self.start))
@@ -139,6 +148,11 @@ impl Segment {
             return Err(ChainError::Overflow(i));
         }
         Ok(())
+    }
+
+    /// True if it stands for a log that was deleted.
+    pub fn is_deletion(&self) -> bool {
+        self.kind == DELETED_KIND
     }
 
     /// True if nothing ever follows this segment, and nothing is in it.
@@ -181,15 +195,7 @@ pub struct VersionedChain {
 impl Chain {
     /// The first chain of a log: one open segment at position 0.
     pub fn first(nonce: Nonce, loglet: LogletId, kind: &str, config: Bytes) -> Result<Self, ChainError> {
-        let segment = Segment {
-            start: LogPos::ZERO,
-            stop: None,
-            loglet,
-            kind: kind.to_owned(),
-            base: Offset::ZERO,
-            config,
-            sealed_config: SealedConfig::new(),
-        };
+        let segment = Segment::open(LogPos::ZERO, loglet, kind, config);
         Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), pages: Vec::new(), segments: vec![segment] }
             .checked()
     }
@@ -235,6 +241,11 @@ impl Chain {
         &self.segments[self.segments.len() - 1]
     }
 
+    /// True if the log was deleted, and not created anew since.
+    pub fn is_deleted(&self) -> bool {
+        self.active().is_deletion()
+    }
+
     /// The segments in the chain itself but the active one, in order.
     pub fn sealed(&self) -> impl Iterator<Item = &Segment> {
         self.segments[..self.segments.len() - 1].iter()
@@ -276,6 +287,28 @@ impl Chain {
         next.nonce = nonce;
         change(Parts { pages: &mut next.pages, segments: &mut next.segments, trim: &mut next.trim });
         next.checked()
+    }
+
+    /// The chain that follows when the log is deleted with this tail: it names no data any more, and all positions below are given up.
+    /// `id` tells it from other deletions.
+    pub fn deleted(&self, nonce: Nonce, id: LogletId, tail: LogPos) -> Result<Self, ChainError> {
+        self.next_with_pages(nonce, |parts| {
+            parts.pages.clear();
+            *parts.segments = vec![Segment::open(tail, id, DELETED_KIND, Bytes::new())];
+            *parts.trim = tail;
+        })
+    }
+
+    /// The chain that follows when a deleted log is created anew. Positions continue where they ended: none is ever used twice.
+    pub fn created_anew(
+        &self,
+        nonce: Nonce,
+        loglet: LogletId,
+        kind: &str,
+        config: Bytes,
+    ) -> Result<Self, ChainError> {
+        let start = if mutant(Mutant::VlogAnewFromZero) { LogPos::ZERO } else { self.active().start };
+        self.next(nonce, |segments, _| *segments = vec![Segment::open(start, loglet, kind, config)])
     }
 
     /// Reads the value of a register.

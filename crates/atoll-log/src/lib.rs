@@ -37,7 +37,7 @@ pub use loglet::{
     ReadBatch, ReadError, ReadFrom, Registry, SealedConfig, Tail, Why,
 };
 pub use position::{LogPos, Offset};
-pub use register::{Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
+pub use register::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 pub use virtual_log::{
     Busy, LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, ReconfigError, Trouble,
     VirtualLog, Watch,

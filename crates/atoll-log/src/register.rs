@@ -75,12 +75,24 @@ pub trait Register: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'_, Result<Written, RegisterError>>;
 }
 
+/// The name of a register that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Of the value that it had: another value has another mark. None: not known.
+    pub mark: Option<u128>,
+}
+
 /// A space of registers by name.
 pub trait Registers: Send + Sync + fmt::Debug {
     /// The register of a name. Cheap; nothing is created before the first write.
     fn register(&self, name: &str) -> Arc<dyn Register>;
 
     /// Names of the registers that were written and start with `prefix`, in order. A register being created meanwhile may be
-    /// missing.
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>>;
+    /// missing. A mark that is as it was says that a register was not written since the value was read which followed that mark.
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>>;
+
+    /// Lets go of what is kept here of registers that were only read and that nobody uses. To be called now and then.
+    fn sweep(&self) {}
 }

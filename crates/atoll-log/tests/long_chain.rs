@@ -180,13 +180,13 @@ fn a_trim_deletes_what_is_in_pages_and_the_pages() {
     let left = c.run(1, async move {
         let mut left = Vec::new();
         for name in registers.list("page/").await.unwrap() {
-            if !registers.register(&name).read().await.unwrap().value.is_empty() {
+            if !registers.register(&name.name).read().await.unwrap().value.is_empty() {
                 left.push(name);
             }
         }
         left
     });
-    assert_eq!(left, Vec::<String>::new(), "pages that nothing names are empty");
+    assert_eq!(left, Vec::<atoll_log::Listed>::new(), "pages that nothing names are empty");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use atoll_core::{Class, Decode, DecodeError, Encode, Incarnation, Level, NodeId, Reader, StorageId};
+use atoll_core::{Class, Decode, DecodeError, Encode, Incarnation, Level, Lsn, NodeId, Reader, StorageId};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -47,6 +47,8 @@ pub(crate) struct Hello {
     pub(crate) limits: Limits,
     /// The highest feature level that it reads.
     pub(crate) highest: Level,
+    /// Up to which record its journal is durable. From a feature level on: programs of the first one refuse a longer hello.
+    pub(crate) durable: Option<Lsn>,
 }
 
 /// Why a node does not take another one.
@@ -68,9 +70,11 @@ pub enum RefusalCode {
     Certificate,
     /// A program that does not read the feature level of the cluster.
     Level,
+    /// A data directory that was put back from an older copy.
+    PutBack,
 }
 
-const CODES: [(RefusalCode, u16); 8] = [
+const CODES: [(RefusalCode, u16); 9] = [
     (RefusalCode::Version, 1),
     (RefusalCode::Cluster, 2),
     (RefusalCode::WrongNode, 3),
@@ -79,6 +83,7 @@ const CODES: [(RefusalCode, u16); 8] = [
     (RefusalCode::Malformed, 6),
     (RefusalCode::Certificate, 7),
     (RefusalCode::Level, 8),
+    (RefusalCode::PutBack, 9),
 ];
 
 /// A refusal, in words for an operator.
@@ -131,6 +136,9 @@ impl Hello {
         self.limits.payload_bytes.encode(&mut out);
         self.limits.payloads.encode(&mut out);
         self.limits.requests.encode(&mut out);
+        if let Some(durable) = self.durable {
+            durable.encode(&mut out);
+        }
         out.freeze()
     }
 
@@ -156,8 +164,9 @@ impl Hello {
                 requests: u32::decode(from)?,
             },
             highest: Level(highest.into()).max(Level::FIRST),
+            durable: if from.left() == 0 { None } else { Some(Lsn::decode(from)?) },
         };
-        from.finish("hello")?;
+        // What lies behind is of a later version, and left alone.
         if hello.cluster.len() > MAX_CLUSTER_BYTES {
             let value = hello.cluster.len() as u64;
             return Err(DecodeError::Invalid { what: "cluster name", value, allowed: "128 bytes" });
@@ -261,6 +270,7 @@ mod tests {
             class: Class::Data,
             limits: Limits::OURS,
             highest: Level(2),
+            durable: Some(Lsn(77)),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::env::Refused;
+use atoll_core::level::since;
 use atoll_core::{Class, Envelope, Exchange, Link, Message, NodeId, Outgoing, roles};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -329,6 +330,7 @@ impl Shared {
             class,
             limits: Limits::OURS,
             highest: o.levels.reads().highest,
+            durable: o.levels.allows(since::WITNESS).then(|| o.witness.own()),
         }
     }
 
@@ -387,6 +389,12 @@ impl Shared {
                 hello.node, hello.highest
             );
             return refuse(RefusalCode::Level, reason);
+        }
+        if let Some(durable) = hello.durable
+            && let Err(back) =
+                o.witness.check(hello.node, hello.identity.incarnation, hello.identity.storage, durable)
+        {
+            return refuse(RefusalCode::PutBack, back.to_string());
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_core::{Incarnation, LevelRange, Levels, NodeId, StorageId};
+use atoll_core::{Incarnation, LevelRange, Levels, NodeId, StorageId, Witness};
 
 use crate::tls::TlsFiles;
 
@@ -17,6 +17,9 @@ pub struct NetOptions {
     pub storage: StorageId,
     /// Feature levels: nodes whose program does not read the active one are refused.
     pub levels: Levels,
+    /// How far the journals of this node and of the others have come: one whose data directory was put back from an older copy
+    /// is refused.
+    pub witness: Witness,
     /// Name of the cluster: nodes of another one are refused. At most 128 bytes.
     pub cluster: String,
     /// Where to listen, `host:port`; port 0 takes a free one, see [`crate::Net::local_addr`].
@@ -60,6 +63,7 @@ impl NetOptions {
             incarnation,
             storage,
             levels: Levels::new(LevelRange::OURS, true),
+            witness: Witness::default(),
             cluster: cluster.into(),
             listen: listen.into(),
             tls: None,

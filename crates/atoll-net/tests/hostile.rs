@@ -3,7 +3,8 @@
 
 mod common;
 
-use atoll_core::{Class, Exchange, Link, NodeId};
+use atoll_core::level::since;
+use atoll_core::{Class, Exchange, Incarnation, Link, Lsn, NodeId};
 use atoll_net::{NetEvent, NetOptions, RefusalCode, StartError};
 use common::{Node, REQUESTS, book, frame, hello, options, outgoing, pair, start};
 use std::time::Duration;
@@ -186,6 +187,25 @@ async fn the_second_of_two_nodes_with_one_id_hears_of_it() {
     assert!(refusal.reason.contains("node 2 is already connected from 127.0.0.1:"), "{refusal}");
     still_works(&a, &mut b).await;
     still_works(&b, &mut a).await;
+}
+
+#[tokio::test]
+async fn a_data_directory_that_was_put_back_is_refused() {
+    let remembers = options(1, 11);
+    let back = options(2, 22);
+    remembers.witness.check(NodeId(2), Incarnation(21), back.storage, Lsn(30)).unwrap();
+    back.witness.set_own(Lsn(29));
+    back.levels.learn(since::WITNESS).unwrap();
+    let (a, mut back) = (start(remembers).await, start(back).await);
+    a.net.set_peers([(NodeId(2), "127.0.0.1:1".into())].into());
+    back.net.set_peers(book(&[a.at(), back.at()]));
+    let refused = |e| match e {
+        NetEvent::Refused { by, refusal } => Some((by, refusal)),
+        _ => None,
+    };
+    let (by, refusal) = back.until(refused).await;
+    assert_eq!((by, refusal.code), (NodeId(1), RefusalCode::PutBack));
+    assert!(refusal.reason.contains("ends at record 29, and record 30 of it was durable"), "{refusal}");
 }
 
 #[tokio::test]

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::{Env, Tick};
-use atoll_log::virtual_log::VirtualLog;
 
-use crate::logs::Logs;
+use crate::logs::{Known, Logs};
 
 /// How many are asked at a time. Too small: a status of many logs takes long. Too large: it takes the node's thread from the others.
 const AT_A_TIME: usize = 64;
@@ -37,24 +36,32 @@ impl std::fmt::Display for Silent {
     }
 }
 
-type Answers = Arc<Mutex<BTreeMap<String, Silent>>>;
+/// What a log told, and what of it is missing or old.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// None: nothing is known of it but that it exists.
+    pub known: Option<Known>,
+    /// Why that is not fresh; None if it is.
+    pub silent: Option<Silent>,
+}
 
-/// Refreshes the chains and tails of these logs; those of which that did not succeed. Takes 10 s at most.
-pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<String, Silent> {
+type Answers = Arc<Mutex<BTreeMap<String, Answer>>>;
+
+/// Reads the chains and tails of these logs. Takes 10 s at most.
+pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<String, Answer> {
     let until = env.now().after(ALL_WITHIN);
-    let silent = Answers::default();
+    let answers = Answers::default();
     let left: Arc<Mutex<VecDeque<String>>> = Arc::new(Mutex::new(names.into()));
     let waiting = left.lock().unwrap_or_else(PoisonError::into_inner).len();
     let mut workers = Vec::new();
     for _ in 0..AT_A_TIME.min(waiting) {
-        let (env2, logs, left, silent) = (env.clone(), logs.clone(), left.clone(), silent.clone());
+        let (env2, logs, left, answers) = (env.clone(), logs.clone(), left.clone(), answers.clone());
         workers.push(env.launch("ask_logs", async move {
             loop {
                 let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                 let Some(name) = next else { return };
-                if let Err(why) = ask(&env2, &logs, &name, until).await {
-                    silent.lock().unwrap_or_else(PoisonError::into_inner).insert(name, why);
-                }
+                let answer = ask(&env2, &logs, &name, until).await;
+                answers.lock().unwrap_or_else(PoisonError::into_inner).insert(name, answer);
             }
         }));
     }
@@ -62,20 +69,21 @@ pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<Str
         // An error says that the node stops; then nobody hears this answer.
         let _ = worker.await;
     }
-    std::mem::take(&mut *silent.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-async fn ask(env: &Env, logs: &Logs, name: &str, until: Tick) -> Result<(), Silent> {
+async fn ask(env: &Env, logs: &Logs, name: &str, until: Tick) -> Answer {
+    let not_asked = Answer { known: None, silent: Some(Silent::NotAsked) };
     if env.now() >= until {
-        return Err(Silent::NotAsked);
+        return not_asked;
     }
-    let log: Arc<VirtualLog> = logs.open(name).map_err(|_| Silent::NotAsked)?;
-    match env.within(ANSWER, log.refresh()).await {
-        Ok(Ok(Ok(_))) => {}
-        _ => return Err(Silent::Chain),
-    }
-    match env.within(ANSWER, log.check_tail()).await {
-        Ok(Ok(Ok(_))) => Ok(()),
-        _ => Err(Silent::Tail),
-    }
+    let Ok(log) = logs.open(name) else { return not_asked };
+    let fresh_chain = matches!(env.within(ANSWER, log.refresh()).await, Ok(Ok(Ok(_))));
+    let silent = if !fresh_chain {
+        Some(Silent::Chain)
+    } else {
+        let fresh_tail = matches!(env.within(ANSWER, log.check_tail()).await, Ok(Ok(Ok(_))));
+        (!fresh_tail).then_some(Silent::Tail)
+    };
+    Answer { known: Known::of(&log), silent }
 }

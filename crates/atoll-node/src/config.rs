@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use atoll_core::{LevelRange, NodeId, StorageId};
 use atoll_db::Options as DatabaseOptions;
+use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::TlsFiles;
 use atoll_zookeeper::{Options as ZooKeeperOptions, TlsFiles as ZooKeeperTls};
 
@@ -86,6 +87,10 @@ pub struct NodeConfig {
     pub database_options: DatabaseOptions,
     /// Below so many free bytes of the data directory's disk the database's doors refuse what makes its data grow; 0 for never.
     pub least_free_bytes: u64,
+    /// With so many logs in the cluster, clients of this node can create no more.
+    pub most_logs: usize,
+    /// Logs that nobody uses which stay open here.
+    pub idle_logs: usize,
     /// Test switch: leave syncs out, to show that they matter.
     pub syncs_off: bool,
 }
@@ -115,6 +120,8 @@ impl NodeConfig {
             database: DatabaseState::default(),
             database_options: DatabaseOptions::default(),
             least_free_bytes: LEAST_FREE_BYTES,
+            most_logs: LogOptions::default().most_logs,
+            idle_logs: LogOptions::default().idle_logs,
             syncs_off: false,
         }
     }

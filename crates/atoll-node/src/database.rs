@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
-    Application, Applications, Bound, Cluster, Database, Engine, FjallStore, Ground, MemoryStore, OpenError,
-    Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
+    Application, Applications, Bound, Cluster, Database, Engine, FjallStore, Ground, HearClocks, MemoryStore,
+    OpenError, Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
 };
 use tokio::sync::watch;
 
@@ -122,7 +122,8 @@ impl DatabaseCell {
     }
 }
 
-fn wall_clock_ms() -> u64 {
+/// The system's clock, milliseconds since the Unix epoch.
+pub(crate) fn wall_clock_ms() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
@@ -185,6 +186,12 @@ pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
     Arc::new(move |out| members.set_halted(LOG, out))
 }
 
+/// What the heartbeats of the other nodes say of their clocks.
+pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
+    let (env, members) = (parts.env.clone(), parts.members.clone());
+    Arc::new(move || members.peer_clocks(env.now()))
+}
+
 /// Whether a node's replica of the database is in service, as far as it has said. Its node may be up when it is not (X26).
 pub fn is_in_service(members: &Members, node: NodeId) -> bool {
     mutant(Mutant::ZkHaltedKeepsSessions) || !members.halted_on(node).iter().any(|log| log == LOG)
@@ -219,6 +226,7 @@ pub(crate) fn open(
             directory: Arc::new(parts.members.clone()),
             shelf: parts.database.shelf.clone(),
             out_of_service: tell_members(&parts.members),
+            clocks: hear_clocks(parts),
         }),
         threads: Threads::Own,
         options: options(config),

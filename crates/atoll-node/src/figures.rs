@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::Measure;
+use atoll_db::OutOfService;
 use atoll_zookeeper::exposition;
 
 use crate::assembly::NodeParts;
@@ -59,6 +60,9 @@ impl Figures for NodeFigures {
             let failing = self.parts.members.health_of(node).0 != Health::Fine;
             add("node_disk_failing", Some(("node", node.to_string())), f64::from(u8::from(failing)));
         }
+        add("log_handles", None, self.parts.logs.open_handles() as f64);
+        let registers = self.parts.registers.get().map_or(0, |r| r.open_registers());
+        add("register_handles", None, registers as f64);
         add("append_waiting_bytes", None, self.parts.logs.waiting_bytes() as f64);
         let deeds = self.parts.guardian.deeds();
         add("reconfigurations_total", Some(("reason", "failure".into())), deeds.extended as f64);
@@ -82,18 +86,18 @@ impl Figures for NodeFigures {
             add("db_withheld", None, f64::from(u8::from(h.withheld.is_some())));
             add("db_halted", None, f64::from(u8::from(h.halted.is_some())));
             add("db_store_failing", None, f64::from(u8::from(h.store_trouble.is_some())));
+            let refused = matches!(h.out_of_service, Some(OutOfService::ClockAhead(_)));
+            add("db_clock_refused", None, f64::from(u8::from(refused)));
             add("db_out_of_service", None, f64::from(u8::from(h.out_of_service.is_some())));
         }
         all.extend(process_measures());
         let mut add = |name, label: Option<(&'static str, String)>, value: f64| {
             all.push(Measure { name, label, value });
         };
-        for log in self.parts.logs.opened() {
-            let label = || Some(("log", log.name().to_owned()));
-            add("log_known_tail", label(), log.known_tail().0 as f64);
-            if let Some(chain) = log.chain() {
-                add("log_chain_version", label(), chain.version.0 as f64);
-            }
+        for log in self.parts.logs.known() {
+            let label = || Some(("log", log.name.clone()));
+            add("log_known_tail", label(), log.tail.0 as f64);
+            add("log_chain_version", label(), log.chain.version.0 as f64);
         }
         all
     }

@@ -33,6 +33,7 @@ pub mod space;
 mod start;
 pub mod survey;
 
+pub use atoll_db::Options as DatabaseOptions;
 pub use config::NodeConfig;
 pub use database::{DatabaseDoor, DatabaseState, DatabaseUp, embed};
 pub use logs::Logs;

@@ -1,14 +1,18 @@
-//! The virtual logs that this node has open, by name. Each name has a register; the chain in it says where the log is.
+//! The virtual logs of the cluster as this node knows them, by name. Each name has a register; the chain in it says where the log is.
+//!
+//! Two things are kept. A *handle* of each log that is used here: those that nobody uses any more are given up, the least recently
+//! used first, and those of names that no log has at the next patrol. And the *chain* of every log, used here or not, because the
+//! policy must notice what is wrong with a log that nobody uses. The list of registers says which chains have to be read anew.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::{Env, Ticket};
+use atoll_core::{Env, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
-    Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch,
+    LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
 };
-use atoll_log::{Budget, LogletSpec, RegisterError, Registers, Registry};
+use atoll_log::{Budget, Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
 
 use crate::bell::Bell;
 
@@ -16,8 +20,10 @@ use crate::bell::Bell;
 pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;
 /// Longest name of a log, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
-/// Most logs that one node has open.
+/// Most logs that are used through one node at the same time.
 pub const MAX_OPEN: usize = 10_000;
+/// Chains that are read at the same time.
+const READ_AT_ONCE: usize = 64;
 
 /// A name that no log can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,8 +32,16 @@ pub enum OpenError {
     #[error("log name {0:?} is not allowed: 1 to {MAX_NAME_BYTES} of the characters A-Z a-z 0-9 . _ / -")]
     Name(String),
     /// The node holds as many as it may.
-    #[error("this node has {MAX_OPEN} logs open, which is the most; connect to another node")]
+    #[error("{MAX_OPEN} logs are used through this node, which is the most; connect to another node")]
     TooMany,
+}
+
+/// Clients may create no more logs. Nothing was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are {most} logs, which is the most that clients may create")]
+pub struct TooManyLogs {
+    /// How many there may be.
+    pub most: usize,
 }
 
 /// Notes what appenders ran into, and wakes the guardian.
@@ -44,6 +58,33 @@ impl Watch for Troubles {
     }
 }
 
+/// What is known of a log without asking anybody: maybe old.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// Its chain.
+    pub chain: Arc<VersionedChain>,
+    /// Its tail is there or above.
+    pub tail: LogPos,
+}
+
+impl Known {
+    /// What a handle knows; None if it has read nothing yet.
+    pub fn of(log: &VirtualLog) -> Option<Known> {
+        let chain = log.chain()?;
+        Some(Known { name: log.name().to_owned(), chain, tail: log.known_tail() })
+    }
+}
+
+/// The chain of a log, and the value of its register that it was read for.
+#[derive(Debug)]
+struct Noted {
+    mark: Option<u128>,
+    chain: Arc<VersionedChain>,
+    tail: LogPos,
+}
+
 #[derive(Debug)]
 struct Inner {
     env: Env,
@@ -52,8 +93,15 @@ struct Inner {
     options: Options,
     /// What the lanes of all of them hold.
     budget: Arc<Budget>,
-    open: Mutex<BTreeMap<String, Arc<VirtualLog>>>,
+    open: Mutex<Pool<Arc<VirtualLog>>>,
+    /// By name: bounded by the registers of the cluster.
+    noted: Mutex<BTreeMap<String, Noted>>,
     troubles: Arc<Troubles>,
+}
+
+/// True if nobody has this handle, and nothing is under way through it.
+fn is_idle(log: &Arc<VirtualLog>) -> bool {
+    Arc::strong_count(log) == 1 && log.is_idle()
 }
 
 /// See the module's words. Cheap to clone; all clones are one.
@@ -75,7 +123,9 @@ impl Logs {
     ) -> Self {
         let troubles = Arc::new(Troubles { by_log: Mutex::default(), bell });
         let budget = Arc::new(Budget::new(options.node_window_bytes));
-        Logs(Arc::new(Inner { env, registers, registry, options, budget, open: Mutex::default(), troubles }))
+        let open = Mutex::new(Pool::new(options.idle_logs));
+        let noted = Mutex::default();
+        Logs(Arc::new(Inner { env, registers, registry, options, budget, open, noted, troubles }))
     }
 
     /// Whether a log may have this name.
@@ -87,7 +137,10 @@ impl Logs {
         Ok(())
     }
 
-    /// The handle of a log, whether it exists yet or not; the same one at every call.
+    /// The handle of a log, whether it exists yet or not; the same one as long as anybody uses it. It stays open for a while after.
+    ///
+    /// # Errors
+    /// No log can have this name, or too many are in use; nothing was opened.
     pub fn open(&self, name: &str) -> Result<Arc<VirtualLog>, OpenError> {
         Self::check_name(name)?;
         let mut open = lock(&self.0.open);
@@ -95,7 +148,11 @@ impl Logs {
             return Ok(log.clone());
         }
         if open.len() >= MAX_OPEN {
-            return Err(OpenError::TooMany);
+            let given_up = open.shrink(is_idle);
+            self.note_closed(given_up);
+            if open.len() >= MAX_OPEN {
+                return Err(OpenError::TooMany);
+            }
         }
         let log = VirtualLog::open_within(
             self.0.env.clone(),
@@ -106,8 +163,47 @@ impl Logs {
             self.0.budget.clone(),
         );
         log.watch(self.0.troubles.clone());
-        open.insert(name.to_owned(), log.clone());
+        let given_up = open.insert(name, log.clone(), is_idle);
+        self.note_closed(given_up);
         Ok(log)
+    }
+
+    /// Keeps what handles knew that are given up.
+    fn note_closed(&self, given_up: Vec<(String, Arc<VirtualLog>)>) {
+        if !given_up.is_empty() {
+            atoll_core::testing::hit("logs.given_up");
+        }
+        let mut noted = lock(&self.0.noted);
+        for (name, log) in given_up {
+            if let Some(Known { chain, tail, .. }) = Known::of(&log) {
+                note(&mut noted, name, None, chain, tail);
+            }
+        }
+    }
+
+    /// Gives up what leads nowhere: handles and registers of names that no log has, or has any more. What appenders ran into goes with
+    /// the log.
+    pub fn sweep(&self) {
+        let leads_nowhere = |log: &Arc<VirtualLog>| log.chain().is_none_or(|c| c.chain.is_deleted());
+        let nowhere = lock(&self.0.open).take_if(|log| leads_nowhere(log) && is_idle(log));
+        self.note_closed(nowhere);
+        self.0.registers.sweep();
+        let names = self.names();
+        lock(&self.0.troubles.by_log).retain(|name, _| names.binary_search(name).is_ok());
+    }
+
+    /// Whether clients may create another log, by what this node knows.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub fn check_number(&self) -> Result<(), TooManyLogs> {
+        let most = self.0.options.most_logs;
+        if self.known().len() < most { Ok(()) } else { Err(TooManyLogs { most }) }
+    }
+
+    /// How many handles are open, in use or not.
+    pub fn open_handles(&self) -> usize {
+        lock(&self.0.open).len()
     }
 
     /// Makes a log if there is none of this name; its chain either way.
@@ -119,13 +215,83 @@ impl Logs {
         Ok(self.open(name)?.create(spec))
     }
 
-    /// Names of the logs of the cluster, in order.
+    /// Names of the logs of the cluster, in order. Reads the chains that have changed since the last call, so that [`Logs::known`] is as
+    /// new as this call but for those that could not be read.
     pub fn list(&self) -> Ticket<Result<Vec<String>, RegisterError>> {
-        let registers = self.0.registers.clone();
-        self.0.env.launch("logs.list", async move {
-            let names = registers.list(PREFIX).await?;
-            Ok(names.into_iter().filter_map(|n| n.strip_prefix(PREFIX).map(str::to_owned)).collect())
+        let me = self.clone();
+        self.0.env.launch("logs.list", async move { me.survey(|| {}).await })
+    }
+
+    /// The same, within a procedure; `learned` is called whenever some chains were read.
+    pub async fn survey(&self, learned: impl Fn()) -> Result<Vec<String>, RegisterError> {
+        let mut listed = self.0.registers.list(PREFIX).await?;
+        listed.iter_mut().for_each(|l| drop(l.name.drain(..PREFIX.len().min(l.name.len()))));
+        let is_stale = {
+            let noted = lock(&self.0.noted);
+            let is_new =
+                |l: &&Listed| l.mark.is_some() && noted.get(&l.name).is_some_and(|n| n.mark == l.mark);
+            listed.iter().filter(|l| !is_new(l)).cloned().collect::<Vec<_>>()
+        };
+        for part in is_stale.chunks(READ_AT_ONCE) {
+            let begin = |l: &Listed| (l.clone(), self.read(&l.name));
+            let reads: Vec<_> = part.iter().map(begin).collect();
+            for (listed, read) in reads {
+                // One that cannot be read now is read again at the next call.
+                if let Ok(Ok(known)) = read.await {
+                    let mut noted = lock(&self.0.noted);
+                    note(&mut noted, known.name, listed.mark, known.chain, known.tail);
+                }
+            }
+            learned();
+        }
+        let noted = lock(&self.0.noted);
+        let is_deleted = |name: &String| noted.get(name).is_some_and(|n| n.chain.chain.is_deleted());
+        Ok(listed.into_iter().map(|l| l.name).filter(|name| !is_deleted(name)).collect())
+    }
+
+    /// Reads the chain of a log, without opening it: at least as new as this call. Of a deleted log the chain that says so.
+    pub fn read(&self, name: &str) -> Ticket<Result<Known, LogError>> {
+        let open = lock(&self.0.open).peek(name).cloned();
+        let (registers, name) = (self.0.registers.clone(), name.to_owned());
+        self.0.env.launch("logs.read", async move {
+            if let Some(log) = open {
+                let fresh = log.refresh().await;
+                let chain = match fresh.unwrap_or(Err(LogError::Unavailable(Why::Stopping))) {
+                    Err(LogError::Deleted) => log.chain().ok_or(LogError::Deleted)?,
+                    chain => chain?,
+                };
+                return Ok(Known { name, chain, tail: log.known_tail() });
+            }
+            let chain = Arc::new(read_chain(&*registers, &name).await?);
+            let tail = chain.chain.active().start;
+            Ok(Known { name, chain, tail })
         })
+    }
+
+    /// Every log that this node knows the chain of, in the order of their names, but for deleted ones.
+    pub fn known(&self) -> Vec<Known> {
+        let open = lock(&self.0.open);
+        let noted = lock(&self.0.noted);
+        let closed =
+            noted.iter().map(|(name, n)| Known { name: name.clone(), chain: n.chain.clone(), tail: n.tail });
+        let mut all: BTreeMap<&str, Known> = noted.keys().map(String::as_str).zip(closed).collect();
+        for (name, log) in open.iter() {
+            let Some(here) = Known::of(log) else { continue };
+            let is_older = all.get(name).is_some_and(|there| there.chain.version > here.chain.version);
+            if !is_older {
+                all.insert(name, here);
+            }
+        }
+        all.into_values().filter(|known| !known.chain.chain.is_deleted()).collect()
+    }
+
+    /// The names of all logs that this node knows of, in order, of deleted ones, too.
+    pub fn names(&self) -> Vec<String> {
+        let open = lock(&self.0.open);
+        let noted = lock(&self.0.noted);
+        let open = open.iter().filter(|(_, log)| log.chain().is_some()).map(|(name, _)| name.to_owned());
+        let names: std::collections::BTreeSet<String> = open.chain(noted.keys().cloned()).collect();
+        names.into_iter().collect()
     }
 
     /// The index pages that were written and are not forgotten yet, with the names of their logs, in order; emptied ones are among
@@ -133,18 +299,13 @@ impl Logs {
     pub fn list_pages(&self) -> Ticket<Result<Vec<(String, PageId)>, RegisterError>> {
         let registers = self.0.registers.clone();
         self.0.env.launch("logs.list_pages", async move {
-            let names = registers.list(PAGE_PREFIX).await?;
-            let page = |name: String| {
-                let (log, id) = name.strip_prefix(PAGE_PREFIX)?.rsplit_once('/')?;
+            let listed = registers.list(PAGE_PREFIX).await?;
+            let page = |listed: Listed| {
+                let (log, id) = listed.name.strip_prefix(PAGE_PREFIX)?.rsplit_once('/')?;
                 Some((log.to_owned(), PageId::parse(id)?))
             };
-            Ok(names.into_iter().filter_map(page).collect())
+            Ok(listed.into_iter().filter_map(page).collect())
         })
-    }
-
-    /// The logs that are open on this node.
-    pub fn opened(&self) -> Vec<Arc<VirtualLog>> {
-        lock(&self.0.open).values().cloned().collect()
     }
 
     /// Bytes that wait to be appended to all of them through this node.
@@ -160,5 +321,32 @@ impl Logs {
     /// The kinds of Loglets that this node opens.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
+    }
+
+    /// Most segments that the chain of a log may have.
+    pub fn max_segments(&self) -> usize {
+        self.0.options.max_segments
+    }
+}
+
+/// Notes a chain, unless a newer one is there. A mark counts with the chain that was read after it, or with a newer one.
+fn note(
+    noted: &mut BTreeMap<String, Noted>,
+    name: String,
+    mark: Option<u128>,
+    chain: Arc<VersionedChain>,
+    tail: LogPos,
+) {
+    match noted.get_mut(&name) {
+        Some(old) => {
+            old.mark = mark.or(old.mark);
+            old.tail = old.tail.max(tail);
+            if chain.version >= old.chain.version {
+                old.chain = chain;
+            }
+        }
+        None => {
+            noted.insert(name, Noted { mark, chain, tail });
+        }
     }
 }

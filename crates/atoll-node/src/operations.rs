@@ -8,9 +8,10 @@ use atoll_core::{Directory, Level, NodeId};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
-use crate::ask_logs::{Silent, ask_all};
+use crate::ask_logs::{Answer, Silent, ask_all};
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
+use crate::logs::{Known, Logs};
 use crate::members::Health;
 use crate::members::change::ChangeError;
 use crate::members::table::{Member, RoleSet};
@@ -116,7 +117,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
         () if !alive => ("suspect", "it does not answer"),
         () if disk.is_some() => disk.unwrap_or_default(),
         () if halted => {
-            ("halted", "its replica of the database has halted; `atoll database status` says why")
+            ("halted", "its replica of the database is out of service; `atoll database status` says why")
         }
         () if row.draining => ("draining", "an operator wants it empty"),
         () if life.as_ref().is_some_and(|l| l.leaving) => ("draining", "it is about to stop"),
@@ -149,12 +150,8 @@ fn infos(parts: &NodeParts) -> Vec<proto::NodeInfo> {
     table.nodes.iter().map(|(node, row)| info(parts, *node, row, table.expected.get(node))).collect()
 }
 
-fn log_info(
-    parts: &NodeParts,
-    survey: &Survey,
-    log: &atoll_log::virtual_log::VirtualLog,
-) -> Option<proto::LogInfo> {
-    let chain = log.chain()?;
+fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
+    let chain = &log.chain;
     let active = chain.chain.active();
     let sequencer = parts
         .logs
@@ -199,11 +196,11 @@ fn log_info(
     } else if silent.len() * 2 > of {
         "a majority of its servers does not answer".to_owned()
     } else {
-        chain_is_nearly_full(log, &chain.chain)
+        chain_is_nearly_full(&parts.logs, &chain.chain)
     };
-    Some(proto::LogInfo {
-        name: log.name().to_owned(),
-        tail: log.known_tail().0,
+    proto::LogInfo {
+        name: log.name.clone(),
+        tail: log.tail.0,
         trim: chain.chain.trim().0,
         chain_version: chain.version.0,
         segments: u32::try_from(chain.chain.segment_count()).unwrap_or(u32::MAX),
@@ -214,12 +211,12 @@ fn log_info(
         reason,
         chain_bytes: chain.chain.size_bytes() as u64,
         chain_bytes_max: MAX_CHAIN_BYTES as u64,
-    })
+    }
 }
 
 /// What an operator should do before a chain takes no more segments; empty while there is room.
-fn chain_is_nearly_full(log: &atoll_log::virtual_log::VirtualLog, chain: &Chain) -> String {
-    let (segments, most) = (chain.segments().len(), log.max_segments());
+fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
+    let (segments, most) = (chain.segments().len(), logs.max_segments());
     let bytes = chain.size_bytes();
     if segments * 4 > most * 3 || bytes * 2 > MAX_CHAIN_BYTES {
         return format!(
@@ -241,24 +238,20 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
     let names = match names {
         Ok(Ok(Ok(names))) => names,
         // The registers do not answer: those that are known here.
-        _ => {
-            let known = |log: &std::sync::Arc<atoll_log::virtual_log::VirtualLog>| log.chain().is_some();
-            parts.logs.opened().iter().filter(|log| known(log)).map(|log| log.name().to_owned()).collect()
-        }
+        _ => parts.logs.known().into_iter().map(|log| log.name).collect(),
     };
-    let mut silent = ask_all(&parts.env, &parts.logs, names).await;
+    let answers = ask_all(&parts.env, &parts.logs, names).await;
     let survey = Survey::take(&parts.env, &parts.members).await;
     let mut logs = Vec::new();
-    for log in parts.logs.opened() {
-        let Some(info) = log_info(&parts, &survey, &log) else { continue };
-        logs.push(match silent.remove(log.name()) {
+    for (name, Answer { known, silent }) in answers {
+        let info = match known {
+            Some(known) => log_info(&parts, &survey, &known),
+            None => proto::LogInfo { name, ..proto::LogInfo::default() },
+        };
+        logs.push(match silent {
             Some(why) => not_fresh(info, why),
             None => info,
         });
-    }
-    // Nothing is known of these but that they exist.
-    for (name, why) in silent {
-        logs.push(not_fresh(proto::LogInfo { name, ..proto::LogInfo::default() }, why));
     }
     let me = parts.members.identity();
     let broken = parts.members.table().nodes.into_keys().any(|n| needs_hands(&parts, n));
@@ -325,7 +318,7 @@ fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
     if !parts.guardian.sequenced_by(node).is_empty() {
         return Some("sequencers".to_owned());
     }
-    survey::held_by(&parts.logs, &parts.logs.opened(), node)
+    survey::held_by(&parts.logs, node)
 }
 
 impl Operations for NodeOperations {

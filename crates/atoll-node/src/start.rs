@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::{Identity, Incarnation, LevelError, NodeId, StorageId};
+use atoll_log::virtual_log::Options as LogOptions;
 use atoll_net::{ListenRefused, Net, NetOptions, RefusalCode, check_listener};
 use atoll_storage::{
     DiskError, Identity as Marker, IdentityError, Journal, JournalOptions, RealDisk, RecoverError, Recovered,
@@ -106,6 +107,14 @@ pub enum EndedBecause {
     /// A peer says so: who, and in which words.
     #[error("node {by} refuses this one: {words}")]
     TooOld {
+        /// Who refused the connection.
+        by: NodeId,
+        /// Its words.
+        words: String,
+    },
+    /// A peer has seen this data directory further on than it is now: who, and in which words.
+    #[error("node {by} refuses this one: {words}")]
+    PutBack {
         /// Who refused the connection.
         by: NodeId,
         /// Its words.
@@ -249,6 +258,8 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
         draining: false,
         failed: false,
     };
+    let log =
+        LogOptions { most_logs: config.most_logs, idle_logs: config.idle_logs, ..LogOptions::default() };
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut assembly = assembly::assemble(Parts {
         identity: identity.clone(),
@@ -263,8 +274,9 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
             config.metrics.clone().unwrap_or_default(),
         ),
         meta_founders: config.meta_founders(),
-        options: Options { timings: config.timings.clone(), ..Options::default() },
+        options: Options { timings: config.timings.clone(), log, ..Options::default() },
     });
+    assembly.node.members.say_wall(Arc::new(crate::database::wall_clock_ms));
     let core = &mut assembly.core;
     let visit = &mut |found| match found {
         Recovered::Checkpoint(checkpoint) => core.recover_checkpoint(checkpoint),
@@ -344,6 +356,7 @@ async fn bring_up(
         config.peer.clone(),
     );
     options.levels = assembly.node.env.levels().clone();
+    options.witness = assembly.node.env.witness().clone();
     options.tls = config.tls.clone();
     options.allow_plaintext_beyond_loopback = config.plaintext_beyond_loopback;
     let (net, events) = Net::start(options).await?;
@@ -448,6 +461,7 @@ async fn run(
             let (id, words) = (up.parts.env.node(), refusal.to_string());
             match refusal.code {
                 RefusalCode::Level => EndedBecause::TooOld { by, words },
+                RefusalCode::PutBack => EndedBecause::PutBack { by, words },
                 _ => EndedBecause::DuplicateId { id, by, words },
             }
         }

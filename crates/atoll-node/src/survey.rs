@@ -1,15 +1,14 @@
 //! How the logs and servers stand: asked of every LogServer, held against the chains.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{Env, NodeId, RoleKind, roles};
-use atoll_log::virtual_log::{Segment, VirtualLog};
+use atoll_log::virtual_log::Segment;
 use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::message::{LogletStatus, Status};
 
-use crate::logs::Logs;
+use crate::logs::{Known, Logs};
 use crate::members::Members;
 
 /// How long a server may take to answer.
@@ -118,12 +117,10 @@ async fn ask_role(env: &Env, node: NodeId, role: RoleKind) -> Option<BTreeMap<Lo
 
 /// The segments of a log's chain itself, with the nodes that hold them, and the readable range of each. Those in index pages are not
 /// among them: see [`atoll_log::Chain::pages`].
-pub fn segments(logs: &Logs, log: &VirtualLog) -> Vec<(Segment, Vec<NodeId>, LogPos, LogPos)> {
-    let Some(chain) = log.chain() else { return Vec::new() };
-    let tail = log.known_tail();
-    let trim = chain.chain.trim();
+pub fn segments(logs: &Logs, log: &Known) -> Vec<(Segment, Vec<NodeId>, LogPos, LogPos)> {
+    let (chain, tail) = (&log.chain.chain, log.tail);
+    let trim = chain.trim();
     chain
-        .chain
         .segments()
         .iter()
         .map(|segment| {
@@ -136,10 +133,10 @@ pub fn segments(logs: &Logs, log: &VirtualLog) -> Vec<(Segment, Vec<NodeId>, Log
         .collect()
 }
 
-/// What a node still holds of the logs that are open here, in words, by the chains as they are known; None if nothing.
-pub fn held_by(logs: &Logs, opened: &[Arc<VirtualLog>], node: NodeId) -> Option<String> {
+/// What a node still holds of any log, in words, by the chains as they are known here; None if nothing.
+pub fn held_by(logs: &Logs, node: NodeId) -> Option<String> {
     let mut held = Held::default();
-    opened.iter().for_each(|log| held.count(logs, log, node));
+    logs.known().iter().for_each(|log| held.count(logs, log, node));
     held.words()
 }
 
@@ -151,16 +148,10 @@ pub async fn held_afresh(env: &Env, logs: &Logs, node: NodeId) -> Option<String>
     };
     let mut held = Held::default();
     for part in names.chunks(READ_AT_ONCE) {
-        let begin = |name: &String| (name.clone(), logs.open(name).map(|log| (log.refresh(), log)));
-        let asked: Vec<_> = part.iter().map(begin).collect();
+        let asked: Vec<_> = part.iter().map(|name| (name, logs.read(name))).collect();
         for (name, asked) in asked {
-            let Ok((chain, log)) = asked else {
-                return Some(format!(
-                    "log {name:?}, maybe: this node has too many logs open to read its chain"
-                ));
-            };
-            match env.within(READ, chain).await {
-                Ok(Ok(Ok(_))) => held.count(logs, &log, node),
+            match env.within(READ, asked).await {
+                Ok(Ok(Ok(known))) => held.count(logs, &known, node),
                 _ => return Some(format!("log {name:?}, maybe: its chain could not be read")),
             }
         }
@@ -177,10 +168,10 @@ struct Held {
 }
 
 impl Held {
-    fn count(&mut self, logs: &Logs, log: &VirtualLog, node: NodeId) {
-        let Some(chain) = log.chain() else { return };
-        let trim = chain.chain.trim();
-        for segment in chain.chain.segments() {
+    fn count(&mut self, logs: &Logs, log: &Known, node: NodeId) {
+        let chain = &log.chain.chain;
+        let trim = chain.trim();
+        for segment in chain.segments() {
             let Ok(provider) = logs.registry().provider(&segment.kind) else { continue };
             let members = provider.members(&segment.config);
             let readable = segment.stop.is_none_or(|stop| segment.start.max(trim) < stop);
@@ -189,13 +180,13 @@ impl Held {
             self.segments += u64::from(server);
             self.sequencers += u64::from(sequencer);
             if server || sequencer {
-                self.example.get_or_insert_with(|| log.name().to_owned());
+                self.example.get_or_insert_with(|| log.name.clone());
             }
         }
         // A page that does not say where its segments are may hold some of this node's.
-        for page in chain.chain.pages().iter().filter(|p| p.may_be_on(|holder, _| holder == node)) {
+        for page in chain.pages().iter().filter(|p| p.may_be_on(|holder, _| holder == node)) {
             self.segments += page.segments;
-            self.example.get_or_insert_with(|| log.name().to_owned());
+            self.example.get_or_insert_with(|| log.name.clone());
         }
     }
 

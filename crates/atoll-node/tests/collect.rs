@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::{Candidate, Directory, Env, Identity, NodeId, StorageId, roles};
+use atoll_core::{Candidate, Directory, Env, Identity, Level, NodeId, StorageId, roles};
 use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
 use atoll_log::origin::{Origin, new_id};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_log::{LogletId, LogletProvider, LogletSpec, Registry};
+use atoll_log::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
 use atoll_loglets::local::{LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
@@ -99,7 +99,9 @@ fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
     });
     let first = first.chain.active().clone();
     for (env, logs) in envs.iter().zip(&logs) {
-        logs.open(LOG).unwrap();
+        // As the guardian does.
+        let list = logs.list();
+        assert_eq!(driver.block_on(env.node(), list).unwrap().unwrap(), [LOG]);
         let every = Duration::from_secs(1);
         let collector = Collector { env: env.clone(), logs: logs.clone(), every };
         env.spawn("collect", Box::pin(collector.run()));
@@ -124,4 +126,50 @@ fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
     for segment in chain.chain.segments() {
         assert_eq!(holders(&mut driver, segment.loglet), 3, "what the chain names stays");
     }
+}
+
+#[test]
+fn what_a_deletion_did_not_reach_goes_when_its_server_is_back() {
+    let mut driver = Driver::new(6);
+    let envs = NODES.map(|node| assemble(&mut driver, node));
+    let memory = MemoryServers::new(&NODES);
+    let logs = envs.each_ref().map(|env| {
+        env.levels().learn(Level::CURRENT).unwrap();
+        let registry = Registry::new().with(Arc::new(native(env)));
+        let options = LogOptions { first_kind: Some("native".into()), ..LogOptions::default() };
+        Logs::new(env.clone(), memory.registers(env), registry, options, Default::default())
+    });
+    let log = logs[0].open(LOG).unwrap();
+    let chain = driver.block_on(NODES[0], {
+        let log = log.clone();
+        async move {
+            log.create(LogletSpec::default()).await.unwrap().unwrap();
+            log.extend(LogletSpec::default()).await.unwrap().unwrap()
+        }
+    });
+    let loglets: Vec<LogletId> = chain.chain.segments().iter().map(|s| s.loglet).collect();
+    // The deleter dies behind the change of the chain.
+    let tail = chain.chain.active().start;
+    let mark = new_id(9 << 40, LOG, Origin::Extend(chain.chain.active().loglet));
+    let deleted = chain.chain.deleted(Nonce(77), mark, tail).unwrap().to_value().unwrap();
+    driver.block_on(NODES[0], {
+        let register = memory.registers(&envs[0]).register(&format!("{}{LOG}", atoll_node::logs::PREFIX));
+        let version = chain.version;
+        async move { register.write_if(version, deleted, Nonce(77)).await.unwrap() }
+    });
+    assert!(loglets.iter().all(|l| holders(&mut driver, *l) == 3));
+    for (env, logs) in envs.iter().zip(&logs) {
+        let list = logs.list();
+        assert!(
+            driver.block_on(env.node(), list).unwrap().unwrap().is_empty(),
+            "deleted logs are not listed"
+        );
+        let collector = Collector { env: env.clone(), logs: logs.clone(), every: Duration::from_secs(1) };
+        env.spawn("collect", Box::pin(collector.run()));
+    }
+    driver.run_for(Duration::from_secs(120));
+    assert!(
+        loglets.iter().all(|l| holders(&mut driver, *l) == 0),
+        "each server collects what no chain names"
+    );
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{NodeCore, NodeId, StorageId, roles};
-use atoll_log::Registers;
 use atoll_log::conformance::{Driver, RegisterHarness, register};
+use atoll_log::{Registers, Version};
 use atoll_registers::file::{FileCell, FileRegisters};
 use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
 
 struct Rmw {
     driver: Driver,
     group: GroupConfig,
+    options: Options,
     /// A node that is restarted gets a proposer of its new life.
     registers: BTreeMap<NodeId, Arc<RmwRegisters>>,
 }
@@ -29,15 +30,19 @@ fn assemble(node: NodeId, group: &GroupConfig) -> impl FnOnce(&mut NodeCore) + u
 
 impl Rmw {
     fn new(seed: u64, nodes: u32, acceptors: u32) -> Self {
+        Rmw::with(seed, nodes, acceptors, Options::default())
+    }
+
+    fn with(seed: u64, nodes: u32, acceptors: u32, options: Options) -> Self {
         let member = |n| Member { node: NodeId(n), storage: storage(NodeId(n)) };
         let group = GroupConfig::new(1, (1..=acceptors).map(member).collect()).unwrap();
         let mut driver = Driver::new(seed);
         let mut registers = BTreeMap::new();
         for node in (1..=nodes).map(NodeId) {
             let env = driver.add_node(node, assemble(node, &group));
-            registers.insert(node, Arc::new(RmwRegisters::new(env, group.clone(), Options::default())));
+            registers.insert(node, Arc::new(RmwRegisters::new(env, group.clone(), options)));
         }
-        Rmw { driver, group, registers }
+        Rmw { driver, group, options, registers }
     }
 }
 
@@ -63,7 +68,7 @@ impl RegisterHarness for Rmw {
             let node = NodeId(2 + (random / 3) as u32 % (nodes - 2));
             let roles = assemble(node, &self.group);
             let env = self.driver.restart(node, roles).unwrap();
-            let registers = RmwRegisters::new(env, self.group.clone(), Options::default());
+            let registers = RmwRegisters::new(env, self.group.clone(), self.options);
             self.registers.insert(node, Arc::new(registers));
         }
     }
@@ -77,6 +82,37 @@ fn rmwpaxos_on_one_three_and_five_nodes() {
     register::all(&mut Rmw::new(3, 5, 5), 0..30);
     // Nodes that hold no registers use them all the same.
     register::all(&mut Rmw::new(4, 4, 3), 0..30);
+    // Proposers are given up whenever nobody uses them.
+    register::all(&mut Rmw::with(5, 3, 3, Options { idle_registers: 1, ..Options::default() }), 0..30);
+}
+
+#[test]
+fn reads_of_ten_thousand_unknown_names_leave_little_behind() {
+    set_mutant(Mutant::None);
+    let mut rmw = Rmw::new(6, 3, 3);
+    let registers = rmw.registers[&NodeId(1)].clone();
+    let most = rmw.driver.block_on(NodeId(1), async move {
+        let mut most = 0;
+        for n in 0..10_000 {
+            let read = registers.register(&format!("unknown-{n}")).read().await.unwrap();
+            assert_eq!(read.version, Version(0));
+            most = most.max(registers.open_registers());
+        }
+        most
+    });
+    let swept = rmw.registers[&NodeId(1)].clone();
+    swept.sweep();
+    assert_eq!(swept.open_registers(), 0, "proposers of registers that were only read go");
+    let keep = Options::default().idle_registers;
+    assert!(most <= keep + keep / 8 + 1, "{most} proposers");
+    let mut held = Vec::new();
+    rmw.driver.core(NodeId(1)).measures().into_iter().for_each(|m| held.push((m.name, m.value)));
+    let acceptor = held.iter().find(|(name, _)| name.ends_with("registers"));
+    assert_eq!(
+        acceptor.map(|(_, value)| *value),
+        Some(0.0),
+        "an acceptor keeps nothing of a register that was only read"
+    );
 }
 
 struct InFile {

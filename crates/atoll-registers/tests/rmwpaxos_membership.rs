@@ -34,7 +34,8 @@ fn read(world: &mut World, history: &Shared, node: u32, name: &str) -> Option<u6
 
 fn list(world: &mut World, node: u32, prefix: &str) -> Vec<String> {
     let (r, prefix) = (world.registers(node), prefix.to_owned());
-    world.run_on(node, async move { r.list(&prefix).await }).unwrap().unwrap()
+    let listed = world.run_on(node, async move { r.list(&prefix).await }).unwrap().unwrap();
+    listed.into_iter().map(|l| l.name).collect()
 }
 
 fn hand_over(world: &mut World, node: u32, to: Vec<Member>) -> Result<GroupConfig, HandOverError> {

@@ -18,6 +18,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::NativeT9 => vec!["crashes", "disks"],
         M::X16 => vec!["vlog-late"],
         M::VlogPageTooLate => vec!["vlog-long"],
+        M::VlogAnewFromZero => vec!["vlog-deleted"],
         M::X16Floor | M::VlogV22 => vec!["vlog-retries"],
         M::X1 => vec!["crashes", "registers", "native"],
         M::VlogV1
@@ -33,6 +34,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
             vec!["database", "zookeeper"]
         }
         M::ZkHaltedKeepsSessions => vec!["zookeeper-stores"],
+        M::DbClockUnchecked => vec!["database-clocks"],
         M::DbHaltedHoldsTrim | M::DbEveryStoreErrorHalts => vec!["database-stores"],
         M::DbAppliesCopies
         | M::ZkExpiryUnguarded
@@ -48,7 +50,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::ZkWriteAfterMove
         | M::ZkReadsPassWrites => vec!["zookeeper"],
         M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
-        M::PolicyLowestId | M::PolicyNoCalm => vec!["lasting"],
+        M::PolicyLowestId | M::PolicyNoCalm | M::PolicyHidesHealth => vec!["lasting"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
 
-use super::{Applied, BarrierError, Busy, ProposeError, Proposed, Stopped};
+use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
 use crate::replica::{Halt, HashAt};
 use crate::store::StoreError;
@@ -108,6 +108,8 @@ pub enum OutOfService {
     },
     /// It was found to be wrong, and is not refilled yet.
     Withheld,
+    /// Its node's clock is refused. It applies what others propose, and is waited for.
+    ClockAhead(ClockAhead),
 }
 
 impl fmt::Display for OutOfService {
@@ -120,6 +122,7 @@ impl fmt::Display for OutOfService {
             OutOfService::Stalled { at, error: Some(error) } => {
                 write!(f, "no progress in front of log position {at}: {error}")
             }
+            OutOfService::ClockAhead(ahead) => write!(f, "{ahead}"),
             OutOfService::Withheld => write!(f, "it was found to be wrong and fetches the state from a peer"),
         }
     }
@@ -214,6 +217,8 @@ struct State {
     learner: Option<Waker>,
     /// What the store is short of.
     store_trouble: Option<StoreError>,
+    /// This node's clock is refused.
+    clock_ahead: Option<ClockAhead>,
     /// Of the procedure that has it tried again.
     retrier: Option<Waker>,
     /// It has something to apply, and gets no further from here.
@@ -230,8 +235,10 @@ impl State {
         if self.figures.withheld.is_some() {
             return Some(OutOfService::Withheld);
         }
-        let at = self.stalled_at?;
-        Some(OutOfService::Stalled { at, error: self.store_trouble.clone() })
+        if let Some(at) = self.stalled_at {
+            return Some(OutOfService::Stalled { at, error: self.store_trouble.clone() });
+        }
+        self.clock_ahead.clone().map(OutOfService::ClockAhead)
     }
 }
 
@@ -366,6 +373,11 @@ impl Core {
         (state.stalled_at, state.behind) = (stalled_at, behind);
     }
 
+    /// Whether this node's clock is refused.
+    pub(crate) fn set_clock(&self, ahead: Option<ClockAhead>) {
+        lock(&self.state).clock_ahead = ahead;
+    }
+
     pub(crate) fn health(&self) -> Health {
         let applied_below = lock(&self.published).below;
         let state = lock(&self.state);
@@ -423,10 +435,11 @@ impl Core {
         }
     }
 
-    /// What peers are told of whether it serves.
+    /// Whether peers wait for this replica, as this node announces it.
     pub(crate) fn service(&self) -> ServiceTold {
         let state = lock(&self.state);
-        ServiceTold { out_of_service: state.out_of_service().is_some(), behind: state.behind }
+        let out = state.out_of_service().is_some_and(|why| !matches!(why, OutOfService::ClockAhead(_)));
+        ServiceTold { out_of_service: out, behind: state.behind }
     }
 
     /// True while this replica is known to be wrong: nothing of it may be shown.
@@ -555,6 +568,13 @@ impl Core {
         }
         (state.commands, state.bytes) = (commands + 1, waiting + bytes);
         Ok(())
+    }
+
+    /// Commands that were never on their way are answered.
+    pub(crate) fn release(&self, commands: usize, bytes: usize) {
+        let mut state = lock(&self.state);
+        state.commands -= commands;
+        state.bytes -= bytes;
     }
 
     /// An entry of this node is on its way.

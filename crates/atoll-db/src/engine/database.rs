@@ -8,6 +8,7 @@ use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
 use atoll_log::{LogPos, VirtualLog};
 
 use super::applier::Applier;
+use super::clock::{CheckedClock, HearClocks};
 use super::commit::{Aside, Committer, Here};
 use super::core::Core;
 use super::feed::{Direct, Feed, Inlet, Queued};
@@ -19,7 +20,7 @@ use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Patrol, Shelf, Source};
 
-/// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back.
+/// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back, nor far ahead of the others' clocks.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Where commands are applied.
@@ -58,6 +59,8 @@ pub struct Cluster {
     pub shelf: Shelf,
     /// Hears whether this replica is out of service, at first and whenever that changes: the other nodes are to know (X26).
     pub out_of_service: Arc<dyn Fn(bool) + Send + Sync>,
+    /// What their clocks show.
+    pub clocks: HearClocks,
 }
 
 impl Cluster {
@@ -117,6 +120,9 @@ impl Database {
         let from = replica.next();
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
         let levels = env.levels().clone();
+        let clocks = cluster.as_ref().map(|cluster| cluster.clocks.clone());
+        let allowed = options.clock_ahead_at_most;
+        let clock = CheckedClock::new(env.clone(), clock, clocks, allowed, published.time_ms);
         let to = Arc::new(ToLog::new(env, log, clock, options.clone()));
         let core = Core::new(proposer, levels, Box::new(LogPath(to.clone())), published);
         let applier = |committer| Applier::new(replica, core.clone(), committer, &options);

@@ -2,6 +2,7 @@
 
 use atoll_log::{LogAppendError, LogError, LogPos};
 
+use super::ClockAhead;
 use crate::entry::MAX_COMMAND_BYTES;
 use crate::replica::Halt;
 
@@ -41,6 +42,9 @@ pub enum ProposeError {
     /// It did not happen, and will not: this replica gets no further.
     #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
     Stalled(LogPos),
+    /// It did not happen, and will not: the time that it would have is not to be believed.
+    #[error("not proposed: {0}")]
+    ClockAhead(ClockAhead),
     /// It may have happened, or may yet.
     #[error("unknown outcome: {0}")]
     Unknown(LogAppendError),
@@ -64,6 +68,7 @@ impl ProposeError {
             | ProposeError::Refused
             | ProposeError::Withheld
             | ProposeError::Stalled(_)
+            | ProposeError::ClockAhead(_)
             | ProposeError::Stopped(_) => true,
             ProposeError::Unknown(_)
             | ProposeError::Halted(_)

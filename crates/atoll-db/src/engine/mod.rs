@@ -6,12 +6,14 @@
 //! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
 //! | `database.rs` | a replica put together over a log |
 //! | `propose.rs` | the way into the log, and barriers |
+//! | `clock.rs` | what time the entries of this node say it is |
 //! | `learn.rs`, `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
 //! | `commit.rs` | who commits to the store |
 //! | `progress.rs` | whether the replica gets on, and what its store could not do, again |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
+mod clock;
 mod commit;
 mod core;
 mod database;
@@ -38,6 +40,7 @@ use crate::view::View;
 
 pub(crate) use self::core::Proposal;
 pub use self::core::{Divergence, Finding, Health, OutOfService, Refilling};
+pub use clock::{ClockAhead, HearClocks, PeerClocks};
 pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;

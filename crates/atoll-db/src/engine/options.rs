@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// All affect speed and memory only, never what is applied.
+/// None affects how an entry is applied, so they may differ between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Most bytes of commands in one log entry, unless one alone is longer. Too small: more entries. Too large: an entry takes longer on
@@ -25,6 +25,10 @@ pub struct Options {
     /// The store is synced after so many bytes of commits, besides at every patrol. Too small: syncs beside those of the log. Too
     /// large: many bytes at once, for which the log's own writes wait.
     pub sync_above_bytes: usize,
+    /// A node whose clock is further ahead than this of more than half of the other members' clocks proposes nothing. Too small: clocks
+    /// that are only somewhat wrong cost a node its writes. Too large: one wrong clock has nodes with a time to live deleted so much
+    /// early, and holds timestamps still for as long.
+    pub clock_ahead_at_most: Duration,
     /// Bytes of entries that are read at once.
     pub read_bytes: usize,
     /// Bytes of entries that were read and are not applied; beyond it nothing is read.
@@ -62,6 +66,7 @@ impl Default for Options {
             commit_above_bytes: 16 * 1024 * 1024,
             catch_up_commit_bytes: 64 * 1024 * 1024,
             sync_above_bytes: 16 * 1024 * 1024,
+            clock_ahead_at_most: Duration::from_secs(600),
             read_bytes: 1024 * 1024,
             max_unapplied_bytes: 8 * 1024 * 1024,
             idle_after: Duration::from_secs(1),

@@ -8,6 +8,7 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 use atoll_log::LogPos;
 
+use super::clock::Reading;
 use super::database::Database;
 
 /// Wait before the store is asked again, at first and at most.
@@ -77,6 +78,10 @@ impl Database {
             // Every patrol makes durable what is applied.
             let behind = now.since(stored.since) >= self.options.patrol_every * 2 + self.options.waited_for;
             self.core.set_progress(at, behind);
+            self.core.set_clock(match self.to.clock.read(self.core.published().time_ms) {
+                Reading::Ahead(ahead) => Some(ahead),
+                Reading::At(_) | Reading::Listening => None,
+            });
             let out = self.core.out_of_service().is_some();
             if let Some(cluster) = self.cluster.as_ref().filter(|_| told != Some(out)) {
                 (cluster.out_of_service)(out);

@@ -16,8 +16,9 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
 use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpec, OpId, VirtualLog, Why};
 
+use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
-use super::{BarrierError, Busy, Clock, Options, ProposeError, Proposed};
+use super::{BarrierError, Busy, ClockAhead, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
 
 /// Wait before an entry is handed in again that the log had no room for.
@@ -44,7 +45,7 @@ struct Barriers {
 pub(crate) struct ToLog {
     pub(crate) env: Env,
     pub(crate) log: Arc<VirtualLog>,
-    clock: Clock,
+    pub(crate) clock: CheckedClock,
     options: Options,
     queue: Mutex<Queue>,
     barriers: Mutex<Barriers>,
@@ -58,7 +59,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ToLog {
-    pub(crate) fn new(env: Env, log: Arc<VirtualLog>, clock: Clock, options: Options) -> Self {
+    pub(crate) fn new(env: Env, log: Arc<VirtualLog>, clock: CheckedClock, options: Options) -> Self {
         ToLog { env, log, clock, options, queue: Mutex::default(), barriers: Mutex::default() }
     }
 
@@ -177,6 +178,8 @@ struct Sender {
     flights: VecDeque<Flight>,
     /// An entry that the log had no room for, and when it is handed in again.
     held: Option<(OpId, Bytes, Sleep)>,
+    /// Until the others' clocks are looked for again.
+    listening: Option<Sleep>,
     client: ClientId,
     last_seq: u64,
     /// Below it there is no entry of this client.
@@ -190,6 +193,7 @@ impl Sender {
             core,
             flights: VecDeque::new(),
             held: None,
+            listening: None,
             client: ClientId(0),
             last_seq: 0,
             since: LogPos::ZERO,
@@ -279,8 +283,56 @@ impl Sender {
         true
     }
 
+    /// Whether something waits; if not, this task is woken when it does.
+    fn is_asked(&self, cx: &mut Context<'_>) -> bool {
+        let mut queue = lock(&self.to.queue);
+        if queue.waiting.is_empty() {
+            queue.waker = Some(cx.waker().clone());
+        }
+        !queue.waiting.is_empty()
+    }
+
+    /// What time the next entry has; None: nothing can be proposed now, and this task is woken when that may change.
+    fn time_ms(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        loop {
+            match self.to.clock.read(self.core.published().time_ms) {
+                Reading::At(time_ms) => return Some(time_ms),
+                Reading::Listening => {
+                    hit("db.propose.listens");
+                    let sleep = || self.to.env.sleep(self.to.env.jitter(LOG_PAUSE));
+                    let pause = self.listening.get_or_insert_with(sleep);
+                    if Pin::new(pause).poll(cx).is_pending() {
+                        return None;
+                    }
+                    self.listening = None;
+                }
+                Reading::Ahead(ahead) => {
+                    self.refuse(cx, &ahead);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// This node's clock is not to be believed: all that waits did not happen.
+    fn refuse(&self, cx: &mut Context<'_>, ahead: &ClockAhead) {
+        let refused = {
+            let mut queue = lock(&self.to.queue);
+            queue.waker = Some(cx.waker().clone());
+            std::mem::take(&mut queue.waiting)
+        };
+        self.core.release(refused.len(), refused.iter().map(|(proposal, _)| proposal.command.len()).sum());
+        for (_, caller) in refused {
+            caller.complete(Err(ProposeError::ClockAhead(ahead.clone())));
+        }
+    }
+
     /// All that waits, up to an entry's limits.
     fn next_entry(&mut self, cx: &mut Context<'_>) -> Option<(OpId, Bytes)> {
+        if !self.is_asked(cx) {
+            return None;
+        }
+        let time_ms = self.time_ms(cx)?;
         let options = &self.to.options;
         let mut taken = Vec::new();
         let mut size = 0;
@@ -295,10 +347,6 @@ impl Sender {
                 size += more;
                 taken.extend(queue.waiting.pop_front());
             }
-            if taken.is_empty() {
-                queue.waker = Some(cx.waker().clone());
-                return None;
-            }
             queue.refused.take()
         };
         if refused == Some(self.client) {
@@ -307,7 +355,7 @@ impl Sender {
         }
         self.last_seq += 1;
         let op = OpId { client: self.client, seq: self.last_seq };
-        let header = Header { proposer: self.core.proposer, since: self.since, time_ms: (self.to.clock)() };
+        let header = Header { proposer: self.core.proposer, since: self.since, time_ms };
         let mut entry = EntryBuilder::new(&header, size, self.core.levels.active());
         let (mut callers, mut bytes) = (Vec::with_capacity(taken.len()), 0);
         for (proposal, caller) in taken {

@@ -41,6 +41,7 @@ pub fn all(h: &mut dyn RegisterHarness, seeds: std::ops::Range<u64>) {
     versions_rise_by_one(h);
     the_same_mark_answers_as_the_first_time(h);
     names_are_listed(h);
+    marks_tell_values_apart(h);
     for seed in seeds {
         random(h, seed);
     }
@@ -123,12 +124,37 @@ pub fn names_are_listed(h: &mut dyn RegisterHarness) {
         let _ = read(&env, &all.register("list/never-written")).await;
         loop {
             match all.list("list/").await {
-                Ok(names) => return names,
+                Ok(listed) => return listed,
                 Err(_) => env.sleep(Duration::from_millis(5)).await,
             }
         }
     });
-    assert_eq!(list, ["list/a", "list/b"]);
+    let names: Vec<&str> = list.iter().map(|l| l.name.as_str()).collect();
+    assert_eq!(names, ["list/a", "list/b"]);
+}
+
+/// A mark changes with the value, and with nothing else.
+pub fn marks_tell_values_apart(h: &mut dyn RegisterHarness) {
+    let node = h.clients()[0];
+    let (all, env) = (h.registers(node), h.driver().env(node));
+    h.driver().block_on(node, async move {
+        let marks = async || loop {
+            let listed = all.list("mark/").await;
+            // Until all acceptors have it, there may be none.
+            match listed.map(|l| l.iter().filter_map(|l| l.mark).collect::<Vec<_>>()) {
+                Ok(marks) if marks.len() == 2 => return marks,
+                _ => env.sleep(Duration::from_millis(5)).await,
+            }
+        };
+        let [changed, kept] = ["mark/changed", "mark/kept"].map(|name| all.register(name));
+        write(&env, &changed, 0, 1, 5).await;
+        write(&env, &kept, 0, 1, 6).await;
+        let first = marks().await;
+        read(&env, &kept).await;
+        write(&env, &changed, 1, 1, 7).await;
+        let second = marks().await;
+        assert!(first[0] != second[0] && first[1] == second[1], "{first:?}, then {second:?}");
+    });
 }
 
 #[derive(Clone, Debug)]

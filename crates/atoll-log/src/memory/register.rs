@@ -10,7 +10,7 @@ use super::At;
 use crate::bell::lock;
 use crate::loglet::Why;
 use crate::register::{
-    MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
+    Listed, MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
 
 /// Makes registers in memory.
@@ -28,13 +28,14 @@ impl Registers for MemoryRegisters {
         Arc::new(MemoryRegister { at: self.0.clone(), name: name.to_owned() })
     }
 
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
         let prefix = prefix.to_owned();
         Box::pin(async move {
             self.0.step().await;
             let s = lock(&self.0.servers.state);
-            let written = s.cells.iter().filter(|(_, c)| c.now.version > Version(0));
-            Ok(written.map(|(n, _)| n.clone()).filter(|n| n.starts_with(&prefix)).collect())
+            let written =
+                s.cells.iter().filter(|(n, c)| c.now.version > Version(0) && n.starts_with(&prefix));
+            Ok(written.map(|(n, c)| Listed { name: n.clone(), mark: Some(c.now.nonce.0) }).collect())
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The first chain of a log: bootstrap from version 0 by conditional write. Of several, one wins (virtuallog §8).
+//! The first chain of a log: bootstrap from version 0 by conditional write. Of several, one wins (virtuallog §8). A log that was deleted
+//! is created anew from the version that says so (`delete.rs`).
 
 use std::sync::Arc;
 
@@ -14,11 +15,12 @@ impl Shared {
         self: &Arc<Self>,
         spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
-        match self.refreshed().await {
+        let before = match self.refreshed_or_deleted().await {
+            Ok(chain) if chain.chain.is_deleted() => Some(chain),
             Ok(chain) => return Ok(chain),
-            Err(LogError::NoSuchLog) => {}
+            Err(LogError::NoSuchLog) => None,
             Err(e) => return Err(e.into()),
-        }
+        };
         let wanted = spec.kind.as_deref().or(self.options.first_kind.as_deref());
         let kind = match wanted.or_else(|| self.registry.kinds().next()) {
             Some(kind) => kind,
@@ -26,14 +28,25 @@ impl Shared {
         };
         let provider = self.registry.provider(kind)?.clone();
         let config = provider.plan(&spec, None).await?;
-        let (nonce, id) = (self.draw_nonce(), self.draw_loglet(Origin::Create));
-        let chain = Chain::first(nonce, id, provider.kind(), config.clone())?;
+        let nonce = self.draw_nonce();
+        let (id, version, chain) = match before {
+            None => {
+                let id = self.draw_loglet(Origin::Create);
+                (id, Version(0), Chain::first(nonce, id, provider.kind(), config.clone())?)
+            }
+            Some(deleted) => {
+                atoll_core::testing::hit("vlog.create.anew");
+                let id = self.draw_loglet(Origin::Extend(deleted.chain.active().loglet));
+                let chain = deleted.chain.created_anew(nonce, id, provider.kind(), config.clone())?;
+                (id, deleted.version, chain)
+            }
+        };
         self.provision(&provider, id, &config);
-        match self.install(Version(0), chain, self.reconfigure_until()).await? {
+        match self.install(version, chain, self.reconfigure_until()).await? {
             Installed::Mine(chain) => Ok(chain),
             Installed::Lost(chain) => {
                 self.discard(provider, id, config);
-                Ok(chain)
+                if chain.chain.is_deleted() { Err(ReconfigError::Deleted) } else { Ok(chain) }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What can go wrong with a virtual log, and whether the operation happened.
 
+use atoll_core::Level;
+
 use crate::chain::ChainError;
 use crate::loglet::{LogletId, PlanError, Why};
 use crate::position::LogPos;
@@ -25,6 +27,9 @@ pub enum LogError {
     /// The log was ended for ever at this tail.
     #[error("the log was ended at {0}")]
     Ended(LogPos),
+    /// It was deleted, with all that was in it.
+    #[error("the log was deleted")]
+    Deleted,
 }
 
 /// Why a read gave no entry.
@@ -143,12 +148,24 @@ pub enum ReconfigError {
     /// Nothing was changed: the log was ended for ever.
     #[error("the log was ended at {0}")]
     Ended(LogPos),
+    /// Nothing was changed: the log was deleted.
+    #[error("the log was deleted")]
+    Deleted,
+    /// Nothing was changed: some member cannot read what would be written.
+    #[error("this needs feature level {needs}, and the cluster is at level {active}")]
+    Level {
+        /// From which level on it is written.
+        needs: Level,
+        /// Of the cluster.
+        active: Level,
+    },
 }
 
 impl From<LogError> for ReconfigError {
     fn from(e: LogError) -> Self {
         match e {
             LogError::NoSuchLog => ReconfigError::NoSuchLog,
+            LogError::Deleted => ReconfigError::Deleted,
             LogError::Unavailable(why) => ReconfigError::Unavailable { step: Step::ReadChain, why },
             LogError::Chain(e) => ReconfigError::Chain(e),
             LogError::Open(e) => ReconfigError::Plan(e),
@@ -162,13 +179,15 @@ impl From<ReconfigError> for LogError {
     fn from(e: ReconfigError) -> Self {
         match e {
             ReconfigError::NoSuchLog => LogError::NoSuchLog,
+            ReconfigError::Deleted => LogError::Deleted,
             ReconfigError::Chain(e) => LogError::Chain(e),
             ReconfigError::Plan(e) => LogError::Open(e),
             ReconfigError::Ended(at) => LogError::Ended(at),
             ReconfigError::Unavailable { why, .. } => LogError::Unavailable(why),
-            ReconfigError::NoSuchSegment(_) | ReconfigError::NotSealed(_) | ReconfigError::Copy(_) => {
-                LogError::Unavailable(Why::NoQuorum)
-            }
+            ReconfigError::NoSuchSegment(_)
+            | ReconfigError::NotSealed(_)
+            | ReconfigError::Copy(_)
+            | ReconfigError::Level { .. } => LogError::Unavailable(Why::NoQuorum),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::bell::lock;
 use crate::chain::{END_KIND, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
 use crate::origin::Origin;
-use crate::position::{LogPos, Offset};
+use crate::position::LogPos;
 
 /// What follows the active segment.
 #[derive(Clone)]
@@ -31,15 +31,7 @@ struct Successor {
 impl Successor {
     /// The segment that it becomes.
     fn segment(&self, start: LogPos) -> Segment {
-        Segment {
-            start,
-            stop: None,
-            loglet: self.id,
-            kind: self.kind.clone(),
-            base: Offset::ZERO,
-            config: self.config.clone(),
-            sealed_config: SealedConfig::new(),
-        }
+        Segment::open(start, self.id, &self.kind, self.config.clone())
     }
 }
 
@@ -209,7 +201,7 @@ impl Shared {
     }
 
     /// E2, E3: the stop, and what readers of the sealed Loglet need. None if the Loglet is not the active one any more.
-    async fn seal_and_find_tail(
+    pub(super) async fn seal_and_find_tail(
         &self,
         old: &Segment,
         loglet: &dyn Loglet,

@@ -16,6 +16,7 @@
 //! | reconfigModify: remap a sealed segment | `modify.rs` |
 //! | (not in the paper) old segments in index pages | `page_out.rs`, `pages.rs`, [`crate::page`] |
 //! | bootstrap of the MetaStore | `create.rs` |
+//! | (not in the paper) deletion of a whole log | `delete.rs` |
 //!
 //! Departures, and why:
 //! - Positions of a Loglet are contiguous (V13). The paper's VirtualLog tolerates gaps; without them every position has an entry,
@@ -47,6 +48,7 @@ mod append;
 
 mod check_tail;
 mod create;
+mod delete;
 mod error;
 mod extend;
 mod install;
@@ -70,6 +72,7 @@ pub use options::{Options, Trouble, Watch};
 pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
 pub use reader::Reader;
+pub use refresh::read_chain;
 
 use crate::bell::{Bell, Rounds, lock};
 use crate::budget::Budget;
@@ -193,19 +196,25 @@ impl VirtualLog {
         &self.0.name
     }
 
+    /// True if this handle has nothing under way: no append, read, wait or change, and no reader. Dropped now, it is missed by nobody.
+    pub fn is_idle(&self) -> bool {
+        // Every procedure and every reader holds a count of its own.
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Sets who hears of troubles; replaces an earlier one.
     pub fn watch(&self, watch: Arc<dyn Watch>) {
         lock(&self.0.state).watch = Some(watch);
     }
 
-    /// Makes the log with a first segment as specified, by conditional write from version 0; if it exists, the chain that it
-    /// has, whatever was specified.
+    /// Makes the log with a first segment as specified, by conditional write from version 0, or from the version that says that it was
+    /// deleted: positions continue where they ended then. If it exists, the chain that it has, whatever was specified.
     pub fn create(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.create", async move { me.create(spec).await })
     }
 
-    /// The cached chain: maybe old, None if it was never read.
+    /// The cached chain: maybe old, None if it was never read. It may say that the log was deleted.
     pub fn chain(&self) -> Option<Arc<VersionedChain>> {
         self.0.cached()
     }
@@ -358,6 +367,14 @@ impl VirtualLog {
     pub fn end(&self) -> Ticket<Result<LogPos, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.end", async move { me.end().await })
+    }
+
+    /// Deletes the log, with all that is in it. Durable when it returns: no append is acknowledged after that, and who has used the
+    /// log is told that it was deleted. The data goes in the background, and where a server does not answer when it is back. False if the
+    /// log was deleted before. After an error that says unknown: to be repeated, or to be looked at with [`VirtualLog::refresh`].
+    pub fn delete(&self) -> Ticket<Result<bool, ReconfigError>> {
+        let me = self.0.clone();
+        self.0.env.launch("vlog.delete_log", async move { me.delete_log().await })
     }
 
     /// Most segments that its chain may have.

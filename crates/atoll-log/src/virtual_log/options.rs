@@ -34,6 +34,11 @@ pub struct Options {
     pub reconfigure_within: Duration,
     /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (virtuallog M4).
     pub delete_after: Duration,
+    /// With so many logs, a node lets its clients create no more. Too small: refusals. Too large: each takes room in the registers, and a
+    /// look from every node when a node dies.
+    pub most_logs: usize,
+    /// Logs that nobody uses which a node keeps open. Too small: the next use of a log reads its chain again. Too large: memory.
+    pub idle_logs: usize,
     /// Most segments that a chain has itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to get there.
     pub max_segments: usize,
     /// Segments per index page, and pages per page of pages, 2 to 512. Too small: more pages to be read on the way to an old
@@ -53,6 +58,8 @@ impl Default for Options {
             stall_after: Duration::from_millis(200),
             reconfigure_within: Duration::from_secs(10),
             delete_after: Duration::from_secs(10),
+            most_logs: 10_000,
+            idle_logs: 512,
             max_segments: MAX_SEGMENTS,
             page_items: 64,
         }

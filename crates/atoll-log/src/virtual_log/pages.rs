@@ -261,7 +261,7 @@ impl Shared {
 
     /// See [`super::VirtualLog::collect_page`].
     pub(super) async fn collect_page(self: &Arc<Self>, id: PageId) -> Result<bool, LogError> {
-        let chain = self.refreshed().await?;
+        let chain = self.refreshed_or_deleted().await?;
         if id.made_at >= chain.version {
             return Ok(false);
         }

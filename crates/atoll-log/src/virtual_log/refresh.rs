@@ -6,11 +6,11 @@ use std::time::Duration;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
-use super::{Known, LogError, Shared, State};
+use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
 use crate::bell::{First, lock, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, Why};
-use crate::register::{RegisterError, Version, Versioned};
+use crate::register::{RegisterError, Registers, Version, Versioned};
 
 /// First wait between two looks at the register for the successor of a sealed segment.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -50,22 +50,30 @@ impl Shared {
         self.fresh().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
     }
 
-    /// The cached chain, or the register's if none is cached.
+    /// The same; of a deleted log the chain that says so.
+    pub(super) async fn refreshed_or_deleted(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
+        match self.refreshed().await {
+            Err(LogError::Deleted) => self.cached().ok_or(LogError::Deleted),
+            other => other,
+        }
+    }
+
+    /// The cached chain, or the register's if none is cached, or the log was deleted: it may have been created anew.
     pub(super) async fn some_chain(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.cached() {
-            Some(chain) => Ok(chain),
-            None => self.refreshed().await,
+            Some(chain) if !chain.chain.is_deleted() => Ok(chain),
+            _ => self.refreshed().await,
         }
     }
 
     async fn read_register(&self) -> Result<Arc<VersionedChain>, LogError> {
         match self.register.read().await {
             Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),
-            Ok(v) => Ok(self.adopt(parse(v)?)),
-            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
-                Err(LogError::Unavailable(why))
+            Ok(v) => {
+                let chain = self.adopt(parse(v)?);
+                if chain.chain.is_deleted() { Err(LogError::Deleted) } else { Ok(chain) }
             }
-            Err(RegisterError::TooLarge(_)) => Err(LogError::Unavailable(Why::TooLarge)),
+            Err(e) => Err(unreadable(e)),
         }
     }
 
@@ -81,7 +89,11 @@ impl Shared {
             old.version.0 + 1 == new.version.0 && old.chain.active().loglet != new.chain.active().loglet
         });
         let new = Arc::new(new);
-        let State { handles, paged_handles, .. } = &mut *state;
+        let State { handles, paged_handles, pages, .. } = &mut *state;
+        if new.chain.is_deleted() {
+            paged_handles.clear();
+            *pages = Default::default();
+        }
         paged_handles.retain(|id| handles.contains_key(id) && new.chain.segment(*id).is_none());
         handles.retain(|id, _| {
             mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
@@ -240,6 +252,26 @@ impl Shared {
             }
         }
     }
+}
+
+/// Reads the chain of a log without a handle of it; at least as new as this call. Of a deleted log the chain that says so.
+///
+/// # Errors
+/// As of [`super::VirtualLog::refresh`].
+pub async fn read_chain(registers: &dyn Registers, name: &str) -> Result<VersionedChain, LogError> {
+    match registers.register(&format!("{CHAIN_PREFIX}{name}")).read().await {
+        Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),
+        Ok(v) => Ok(parse(v)?),
+        Err(e) => Err(unreadable(e)),
+    }
+}
+
+/// Why a register cannot be read. Reads fail only as not done.
+fn unreadable(error: RegisterError) -> LogError {
+    LogError::Unavailable(match error {
+        RegisterError::NotWritten(why) | RegisterError::Unknown(why) => why,
+        RegisterError::TooLarge(_) => Why::TooLarge,
+    })
 }
 
 /// The chain in a register.

@@ -157,6 +157,14 @@ impl Shared {
                     trimmed = trimmed.max(to);
                     at = at.max(to);
                 }
+                // Nobody will ever find out.
+                Err(LogReadError::Log(LogError::Deleted)) => {
+                    hit("vlog.scan.deleted");
+                    for item in items.drain(..) {
+                        self.drop_item(item, LogError::Deleted);
+                    }
+                    return;
+                }
                 // No server that answers has a good copy. One that is away may have; but everybody behind waits.
                 Err(LogReadError::Damaged(what)) if failures >= DAMAGED_ATTEMPTS => {
                     hit("vlog.scan.damaged");

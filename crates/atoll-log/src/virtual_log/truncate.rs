@@ -83,7 +83,7 @@ impl Shared {
 
     /// One segment after the other, with as many pages in memory as there are levels. What a crash leaves undone is collected
     /// later: no chain names it, or it is below the trim.
-    async fn delete_in_pages(self: Arc<Self>, pages: Vec<PageRef>, from: LogPos, trim: LogPos) {
+    pub(super) async fn delete_in_pages(self: Arc<Self>, pages: Vec<PageRef>, from: LogPos, trim: LogPos) {
         let mut left: Vec<(PageRef, bool)> = pages.into_iter().rev().map(|p| (p, false)).collect();
         while let Some((next, done)) = left.pop() {
             if done {
@@ -118,7 +118,7 @@ impl Shared {
         }
     }
 
-    async fn delete(self: Arc<Self>, segment: Segment, grace: Duration) {
+    pub(super) async fn delete(self: Arc<Self>, segment: Segment, grace: Duration) {
         let Ok(provider) = self.registry.provider(&segment.kind).cloned() else { return };
         if !grace.is_zero() {
             self.env.sleep(grace).await;

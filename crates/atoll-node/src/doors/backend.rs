@@ -164,6 +164,9 @@ pub trait Backend: Send + Sync {
     /// Creates a log; false if it was there.
     fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool>;
 
+    /// Deletes a log; false if it was deleted before.
+    fn delete(&self, name: &str) -> Pending<bool>;
+
     /// Names of all logs, in order.
     fn list(&self) -> Pending<Vec<String>>;
 

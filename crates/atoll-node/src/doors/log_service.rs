@@ -22,6 +22,8 @@ use super::read;
 /// How long an unary append waits for room.
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 const BUSY_WAITS: u32 = 500;
+/// Most names in one reply to a list.
+const NAMES_PER_REPLY: usize = 1000;
 
 /// The log service of this node.
 pub(super) struct Door {
@@ -211,6 +213,17 @@ pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec,
     })
 }
 
+/// The part of all names that was asked for.
+fn names_after(all: Vec<String>, request: &proto::ListLogsRequest) -> proto::ListLogsReply {
+    let limit = match request.limit {
+        0 => NAMES_PER_REPLY,
+        limit => usize::try_from(limit).unwrap_or(NAMES_PER_REPLY).min(NAMES_PER_REPLY),
+    };
+    let mut left = all.into_iter().skip_while(|name| *name <= request.after);
+    let logs = left.by_ref().take(limit).collect();
+    proto::ListLogsReply { logs, more: left.next().is_some() }
+}
+
 /// Waits for an outcome and makes it an answer.
 pub(super) async fn answer<T>(pending: Pending<T>) -> Result<T, Status> {
     pending.await.map_err(Status::from)
@@ -231,10 +244,24 @@ impl LogService for Door {
 
     async fn list_logs(
         &self,
-        _request: Request<proto::ListLogsRequest>,
+        request: Request<proto::ListLogsRequest>,
     ) -> Result<Response<proto::ListLogsReply>, Status> {
-        let logs = answer(self.shared.backend.list()).await?;
-        Ok(Response::new(proto::ListLogsReply { logs }))
+        let all = answer(self.shared.backend.list()).await?;
+        Ok(Response::new(names_after(all, &request.into_inner())))
+    }
+
+    async fn delete_log(
+        &self,
+        request: Request<proto::DeleteLogRequest>,
+    ) -> Result<Response<proto::DeleteLogReply>, Status> {
+        let name = request.into_inner().log;
+        check_name(&name)?;
+        if name == crate::database::LOG {
+            let words = "this log is the database's: it is not deleted while the cluster lives";
+            return Err(Refusal::no(Reason::Refused, words, "").into());
+        }
+        let deleted = answer(self.shared.backend.delete(&name)).await?;
+        Ok(Response::new(proto::DeleteLogReply { deleted }))
     }
 
     async fn append(
@@ -308,6 +335,24 @@ mod tests {
         assert!(check_records(ClientId(1), records(1, vec![long.slice(1..)])).is_ok());
         assert_eq!(reason(records(1, vec![Bytes::new(); MAX_MESSAGE_RECORDS + 1])), Err(Reason::TooLarge));
         assert_eq!(reason(records(1, vec![long.slice(1..); 5])), Err(Reason::TooLarge));
+    }
+
+    #[test]
+    fn names_come_in_pages_without_gaps() {
+        let all: Vec<String> = (0..2500).map(|n| format!("log-{n:04}")).collect();
+        let (mut seen, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = names_after(all.clone(), &proto::ListLogsRequest { after, limit: 0 });
+            assert!(page.logs.len() <= NAMES_PER_REPLY);
+            seen.extend(page.logs);
+            after = seen.last().cloned().unwrap();
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(seen, all);
+        let few = names_after(all, &proto::ListLogsRequest { after: "log-0007".into(), limit: 2 });
+        assert_eq!((few.logs, few.more), (vec!["log-0008".to_owned(), "log-0009".to_owned()], true));
     }
 
     #[test]

@@ -162,8 +162,8 @@ impl Backend for NodeBackend {
         let (logs, name, named) = (self.logs.clone(), name.to_owned(), self.named.clone());
         Box::pin(async move {
             let log = open(&logs, &name)?;
-            if log.chain().is_none() {
-                ensure(&log, LogletSpec::default()).await?;
+            if log.chain().is_none_or(|chain| chain.chain.is_deleted()) {
+                ensure(&logs, &log, LogletSpec::default(), Deleted::StaysSo).await?;
             } else {
                 // A client may come from a node that was just drained: this one may know the chain from before, and would
                 // find out only when the old sequencer does not answer.
@@ -178,7 +178,16 @@ impl Backend for NodeBackend {
         Box::pin(async move {
             let log = open(&logs, &name)?;
             named.check(&spec).await?;
-            ensure(&log, spec).await
+            ensure(&logs, &log, spec, Deleted::ComesBack).await
+        })
+    }
+
+    fn delete(&self, name: &str) -> Pending<bool> {
+        let logs = self.logs.clone();
+        let name = name.to_owned();
+        Box::pin(async move {
+            let log = open(&logs, &name)?;
+            wait(log.delete(), |deleted| deleted, |error| reconfig_refusal(&error)).await
         })
     }
 
@@ -206,14 +215,28 @@ fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
     })
 }
 
+/// What becomes of a deleted log that somebody asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deleted {
+    /// An appender that has not heard of the deletion must not undo it.
+    StaysSo,
+    /// Somebody wants a new one.
+    ComesBack,
+}
+
 /// There is such a log when this is done; false if there was.
-async fn ensure(log: &VirtualLog, spec: LogletSpec) -> Result<bool, Refusal> {
+async fn ensure(logs: &Logs, log: &VirtualLog, spec: LogletSpec, deleted: Deleted) -> Result<bool, Refusal> {
     match log.refresh().await {
         Ok(Ok(_)) => return Ok(false),
         Ok(Err(LogError::NoSuchLog)) => {}
+        Ok(Err(LogError::Deleted)) if deleted == Deleted::ComesBack => {}
         Ok(Err(error)) => return Err(log_refusal(&error)),
         Err(_) => return Err(Refusal::stopping()),
     }
+    logs.check_number().map_err(|error| {
+        let next = "delete some with `atoll log delete`, or raise the setting logs.most";
+        Refusal::no(Reason::Refused, error.to_string(), next)
+    })?;
     wait(log.create(spec), |_| true, |error| reconfig_refusal(&error)).await
 }
 
@@ -387,6 +410,7 @@ fn log_refusal(error: &LogError) -> Refusal {
         }
         LogError::BeyondTail(_) => (Reason::BeyondTail, "read up to the tail, or follow the log"),
         LogError::Ended(_) => (Reason::Refused, "it takes no more appends; use another log"),
+        LogError::Deleted => (Reason::LogDeleted, "`atoll log create` makes an empty one of this name"),
     };
     Refusal::no(reason, error.to_string(), next)
 }
@@ -466,6 +490,10 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
             Refusal::no(Reason::Refused, words, "`atoll status` shows which servers are up")
         }
         ReconfigError::Ended(at) => log_refusal(&LogError::Ended(*at)),
+        ReconfigError::Deleted => log_refusal(&LogError::Deleted),
+        ReconfigError::Level { .. } => {
+            Refusal::no(Reason::Refused, words, "`atoll cluster upgrade` raises it, once all members can")
+        }
     }
 }
 

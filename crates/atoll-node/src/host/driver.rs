@@ -249,7 +249,7 @@ fn deliver(core: &mut NodeCore, now: Tick, event: NetEvent, shared: &Shared) {
             tracing::info!(%peer, life = %identity.incarnation, data = %identity.storage, "a life of a peer");
         }
         NetEvent::Refused { by, refusal } => {
-            if matches!(refusal.code, RefusalCode::Duplicate | RefusalCode::Level) {
+            if matches!(refusal.code, RefusalCode::Duplicate | RefusalCode::Level | RefusalCode::PutBack) {
                 shared.turned_away.send_if_modified(|known| {
                     let first = known.is_none();
                     known.get_or_insert((by, refusal));

@@ -1,16 +1,20 @@
 //! The role that tells who is up. Evidence in band decides (X21): a connection that broke and is not restored, or silence
 //! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (V11).
 //!
-//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (V20), and whom it reaches (V18). A
+//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (V20), whom it reaches (V18), and what
+//! its clock shows (X29). A
 //! peer counts as alive only if it hears this node, too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::BytesMut;
+
 use atoll_core::level::since;
-use atoll_core::testing::hit;
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
-    Caller, Class, Effects, Env, Frame, Incarnation, Link, Loc, Lsn, Message, NodeId, Role, Tick, roles,
+    Caller, Class, Decode, DecodeError, Effects, Encode, Env, Frame, Incarnation, Link, Loc, Lsn, Message,
+    NodeId, Reader, Role, StorageId, Tick, roles,
 };
 
 use super::liveness::{Health, Told};
@@ -36,6 +40,32 @@ atoll_core::message! {
         pub distrusts: Vec<NodeId>,
         /// Replicas on it that have halted, by the name of their log, at most eight.
         pub halted: Vec<String>,
+        /// Its data directory; 0 if it is not told.
+        pub storage: StorageId,
+        /// Up to which record its journal is durable.
+        pub durable: Lsn,
+        /// What its clock shows.
+        pub wall: Wall,
+    }
+}
+
+/// A wall clock, milliseconds since the Unix epoch. The last field of its message: a program from before it says none. It is said at
+/// every level, since whoever reads that message leaves alone what is behind the fields that it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wall(pub Option<u64>);
+
+impl Encode for Wall {
+    fn encode(&self, out: &mut BytesMut) {
+        if let Some(ms) = self.0 {
+            ms.encode(out);
+        }
+    }
+}
+
+impl Decode for Wall {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        let is_there = from.left() > 0;
+        Ok(Wall(if is_there { Some(u64::decode(from)?) } else { None }))
     }
 }
 
@@ -53,8 +83,8 @@ atoll_core::message! {
     }
 }
 
-/// Heartbeats in which a peer may leave this node out before that counts: two that start at one time have not heard each other
-/// at first.
+/// Heartbeats in which a peer that has not heard this node yet may leave it out before that counts: two that start at one time
+/// have not heard each other at first. A peer that did hear this node and leaves it out has lost it.
 const DEAF_BEATS: u32 = 3;
 /// A member that was never heard of since this node started is gone after so many times `silent_after`: it has to start, too.
 const GRACE: u32 = 2;
@@ -70,6 +100,8 @@ struct Peer {
     broken: Option<Tick>,
     /// Since when its heartbeats do not name this node.
     deaf: Option<Tick>,
+    /// The life of it that has heard this node.
+    heard_by: Option<Incarnation>,
     /// Since when the connection for data is down.
     data_down: Option<Tick>,
     ever_up: bool,
@@ -95,7 +127,15 @@ impl Detector {
     }
 
     fn peer(&mut self, now: Tick, node: NodeId) -> &mut Peer {
-        let new = Peer { heard: now, broken: None, deaf: None, data_down: None, ever_up: false, whole: None };
+        let new = Peer {
+            heard: now,
+            broken: None,
+            deaf: None,
+            heard_by: None,
+            data_down: None,
+            ever_up: false,
+            whole: None,
+        };
         self.peers.entry(node).or_insert(new)
     }
 
@@ -111,7 +151,9 @@ impl Detector {
     }
 
     fn is_deaf(&self, now: Tick, p: &Peer) -> bool {
-        p.deaf.is_some_and(|since| now.since(since) >= self.timings.heartbeat_every * DEAF_BEATS)
+        let patience =
+            if p.heard_by.is_some() { Duration::ZERO } else { self.timings.heartbeat_every * DEAF_BEATS };
+        p.deaf.is_some_and(|since| now.since(since) >= patience)
     }
 
     fn hears(&self, now: Tick, p: &Peer) -> bool {
@@ -149,15 +191,48 @@ impl Detector {
         }
     }
 
+    /// Before accusing, see that the own timer was on time: after a pause nobody was heard because nobody listened.
+    fn notice_pause(&mut self, now: Tick) {
+        if now.since(self.last_ran) <= self.timings.heartbeat_every * 3 {
+            return;
+        }
+        self.last_ran = now;
+        for p in self.peers.values_mut() {
+            p.heard = now;
+            p.broken = p.broken.map(|_| now);
+            p.deaf = p.deaf.map(|_| now);
+            // They lost this node in the pause, and hear it again from now on.
+            p.heard_by = None;
+        }
+    }
+
     fn heard(&mut self, now: Tick, from: NodeId, beat: Heartbeat) {
+        self.notice_pause(now);
         let me = self.env.node();
+        let told = beat.storage != StorageId(0);
+        let witness = self.env.witness();
+        if told && witness.check(from, beat.incarnation, beat.storage, beat.durable).is_err() {
+            // A heartbeat of an earlier life that comes late, or a directory that was put back: connections to that are refused.
+            hit("detector.put_back");
+            return;
+        }
         let p = self.peer(now, from);
         p.heard = now;
         p.ever_up = true;
-        p.deaf = if beat.hears.contains(&me) { None } else { p.deaf.or(Some(now)) };
+        if beat.hears.contains(&me) {
+            (p.deaf, p.heard_by) = (None, Some(beat.incarnation));
+        } else {
+            p.deaf = p.deaf.or(Some(now));
+            p.heard_by = p.heard_by.filter(|life| *life == beat.incarnation);
+        }
         let p = *p;
         let usable = p.broken.is_none() && !self.is_deaf(now, &p);
+        if !usable && self.members.is_alive(from) {
+            // The others are told at once: until they know, they weigh a link that is not there.
+            self.next = now;
+        }
         self.members.heard_of_table(beat.table_version);
+        self.members.heard_wall(now, from, beat.wall.0);
         let told = Told {
             incarnation: beat.incarnation,
             leaving: beat.leaving,
@@ -189,6 +264,9 @@ impl Detector {
             reaches,
             distrusts: Vec::new(),
             halted: Vec::new(),
+            storage: StorageId(0),
+            durable: Lsn::NONE,
+            wall: Wall(None),
         };
         self.heard(now, from, beat);
     }
@@ -196,7 +274,7 @@ impl Detector {
     fn beat(&self, now: Tick, out: &mut Effects) {
         let heard = |p: &Peer| self.hears(now, p);
         let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
-        let health = self.members.health();
+        let health = if mutant(Mutant::PolicyHidesHealth) { Health::Fine } else { self.members.health() };
         let row = self.members.own_row(now);
         let beat = Heartbeat {
             incarnation: self.env.incarnation(),
@@ -207,6 +285,9 @@ impl Detector {
             reaches: row.reaches,
             distrusts: row.distrusts,
             halted: self.members.halted().into_iter().take(MAX_HALTED_TOLD).collect(),
+            storage: self.members.identity().storage,
+            durable: self.env.witness().own(),
+            wall: Wall(self.members.wall_ms()),
         };
         let first = FirstHeartbeat {
             incarnation: beat.incarnation,
@@ -273,14 +354,7 @@ impl Role for Detector {
     }
 
     fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
-        // Before accusing, see that the own timer was on time: after a pause nobody was heard because nobody listened.
-        if now.since(self.last_ran) > self.timings.heartbeat_every * 3 {
-            for p in self.peers.values_mut() {
-                p.heard = now;
-                p.broken = p.broken.map(|_| now);
-                p.deaf = p.deaf.map(|_| now);
-            }
-        }
+        self.notice_pause(now);
         self.last_ran = now;
         self.follow_table(now);
         let news = self.judge(now);

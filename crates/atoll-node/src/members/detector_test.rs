@@ -2,6 +2,7 @@
 use super::*;
 use crate::members::table::{Member, MemberTable};
 use atoll_core::{Envelope, Exchange, Identity, NodeCore, Outputs, StorageId};
+use atoll_db::PeerClocks;
 
 const MS: u64 = 1_000_000;
 
@@ -12,6 +13,10 @@ struct One {
     now_ms: u64,
     sent: Vec<Heartbeat>,
     first_sent: usize,
+    /// What the others say of their journals.
+    durable: u64,
+    /// Added to the numbers of their lives.
+    life: u64,
 }
 
 impl One {
@@ -37,7 +42,7 @@ impl One {
                 core.set_link(Tick(0), peer, class, Link::Up);
             }
         }
-        One { core, members, now_ms: 0, sent: Vec::new(), first_sent: 0 }
+        One { core, members, now_ms: 0, sent: Vec::new(), first_sent: 0, durable: 5, life: 0 }
     }
 
     /// Lets time pass, in steps shorter than a beat; `each` step may bring something.
@@ -57,8 +62,12 @@ impl One {
     }
 
     fn hear(&mut self, from: u32, hears: &[u32]) {
+        self.hear_wall(from, hears, None);
+    }
+
+    fn hear_wall(&mut self, from: u32, hears: &[u32], wall_ms: Option<u64>) {
         let beat = Heartbeat {
-            incarnation: Incarnation(from.into()),
+            incarnation: Incarnation(self.life + u64::from(from)),
             table_version: 1,
             leaving: false,
             health: 0,
@@ -66,6 +75,9 @@ impl One {
             reaches: Vec::new(),
             distrusts: Vec::new(),
             halted: Vec::new(),
+            storage: StorageId(from.into()),
+            durable: Lsn(self.durable),
+            wall: Wall(wall_ms),
         };
         self.deliver(from, beat.into_frame(roles::DETECTOR));
     }
@@ -108,6 +120,29 @@ fn a_peer_that_does_not_hear_this_node_is_no_use_to_it() {
 }
 
 #[test]
+fn a_peer_that_has_lost_this_node_is_no_use_from_its_first_word_on() {
+    let mut one = One::new();
+    let both = |one: &mut One| {
+        one.hear(2, &[1, 3]);
+        one.hear(3, &[1, 2]);
+    };
+    one.pass(500, both);
+    let before = one.sent.len();
+    one.pass(10, |one| one.hear(2, &[3]));
+    assert!(!one.members.is_alive(NodeId(2)));
+    assert_eq!(one.sent.last().unwrap().reaches, vec![NodeId(3)]);
+    assert!(one.sent.len() > before, "the others hear of it at once");
+    // After a pause of this node its peers have lost it for a moment, and nobody is accused for that.
+    one.pass(500, both);
+    one.now_ms += 1_000;
+    one.pass(10, |one| {
+        one.hear(2, &[3]);
+        one.hear(3, &[2]);
+    });
+    assert!(one.members.is_alive(NodeId(2)) && one.members.is_alive(NodeId(3)));
+}
+
+#[test]
 fn a_heartbeat_says_what_the_disk_is_good_for() {
     let mut one = One::new();
     one.pass(100, |_| ());
@@ -123,6 +158,24 @@ fn a_heartbeat_says_what_the_disk_is_good_for() {
 }
 
 #[test]
+fn clocks_are_said_and_heard() {
+    let mut one = One::new();
+    one.pass(100, |_| ());
+    assert_eq!(one.sent.last().unwrap().wall, Wall(None));
+    one.members.say_wall(std::sync::Arc::new(|| 77));
+    one.pass(100, |_| ());
+    assert_eq!(one.sent.last().unwrap().wall, Wall(Some(77)));
+    let peers = |one: &One| one.members.peer_clocks(Tick(one.now_ms * MS));
+    assert_eq!(peers(&one), PeerClocks { silent: 2, ..PeerClocks::default() });
+    // Peer 3 runs a program that says no clock.
+    one.hear_wall(2, &[1, 3], Some(5_000));
+    one.pass(100, |one| one.hear(3, &[1, 2]));
+    assert_eq!(peers(&one), PeerClocks { told: vec![(NodeId(2), 5_100)], untold: 1, silent: 0 });
+    one.pass(1_000, |one| one.hear(3, &[1, 2]));
+    assert_eq!(peers(&one), PeerClocks { told: Vec::new(), untold: 1, silent: 1 });
+}
+
+#[test]
 fn a_peer_without_a_connection_for_data_is_distrusted_although_it_lives() {
     let mut one = One::new();
     one.core.set_link(Tick(0), NodeId(2), Class::Data, Link::Down);
@@ -135,6 +188,19 @@ fn a_peer_without_a_connection_for_data_is_distrusted_although_it_lives() {
     one.core.set_link(Tick(one.now_ms * MS), NodeId(2), Class::Data, Link::Up);
     one.pass(300, |one| one.hear(2, &[1, 3]));
     assert_eq!(one.sent.last().unwrap().distrusts, Vec::new());
+}
+
+#[test]
+fn a_data_directory_that_has_gone_back_is_nobody() {
+    let mut one = One::new();
+    one.pass(500, |one| one.hear(2, &[1, 3]));
+    assert!(one.members.is_alive(NodeId(2)));
+    (one.life, one.durable) = (100, 4);
+    one.pass(600, |one| one.hear(2, &[1, 3]));
+    assert!(!one.members.is_alive(NodeId(2)));
+    one.durable = 6;
+    one.pass(100, |one| one.hear(2, &[1, 3]));
+    assert!(one.members.is_alive(NodeId(2)));
 }
 
 #[test]

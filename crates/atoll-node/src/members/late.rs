@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::BoxFuture;
-use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use atoll_registers::rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 
@@ -28,7 +28,13 @@ impl Registers for LateRegisters {
         Arc::new(LateRegister { all: self.clone(), name: name.to_owned(), found: Mutex::default() })
     }
 
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+    fn sweep(&self) {
+        if let Some(registers) = self.get() {
+            registers.sweep();
+        }
+    }
+
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
         let prefix = prefix.to_owned();
         Box::pin(async move {
             match self.get() {

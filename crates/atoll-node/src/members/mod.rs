@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
+use atoll_db::{Clock, PeerClocks};
 
 use crate::bell::Bell;
 use reach::{Reach, Row};
@@ -42,6 +43,16 @@ pub use liveness::{Health, Liveness, Told};
 
 /// Most halted replicas that a node names; how many more there are, nobody needs to know.
 pub const MAX_HALTED_TOLD: usize = 8;
+
+/// A clock without words.
+#[derive(Clone)]
+struct Wall(Clock);
+
+impl std::fmt::Debug for Wall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a wall clock")
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -58,6 +69,10 @@ struct Inner {
     /// Replicas that have halted here, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
+    /// This node's wall clock, if it says it.
+    wall: Option<Wall>,
+    /// What those of the peers showed, and when that was heard.
+    walls: BTreeMap<NodeId, (u64, Tick)>,
 }
 
 /// The view. Cheap to clone; all clones are one. It rings its bell at every change.
@@ -82,6 +97,8 @@ impl Members {
             distrusted: BTreeMap::new(),
             halted: BTreeSet::new(),
             newest_table: 0,
+            wall: None,
+            walls: BTreeMap::new(),
         };
         Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
     }
@@ -177,6 +194,46 @@ impl Members {
             return self.halted();
         }
         self.lock().peers.get(&node).map(|p| p.halted.clone()).unwrap_or_default()
+    }
+
+    /// From now on heartbeats say what this clock shows, so that others can tell whether theirs are wrong.
+    pub fn say_wall(&self, wall: Clock) {
+        self.lock().wall = Some(Wall(wall));
+    }
+
+    /// What this node's clock shows, milliseconds since the Unix epoch, if others are to know.
+    pub fn wall_ms(&self) -> Option<u64> {
+        let wall = self.lock().wall.clone();
+        wall.map(|Wall(wall)| wall())
+    }
+
+    /// What a peer's clock shows, or that it does not say so.
+    pub fn heard_wall(&self, now: Tick, node: NodeId, ms: Option<u64>) {
+        let mut inner = self.lock();
+        match ms {
+            Some(ms) => inner.walls.insert(node, (ms, now)),
+            None => inner.walls.remove(&node),
+        };
+    }
+
+    /// What the clocks of the other members show now. Those without a replica of the database have no say: if only they were right, nobody
+    /// could propose.
+    pub fn peer_clocks(&self, now: Tick) -> PeerClocks {
+        let inner = self.lock();
+        let mut clocks = PeerClocks::default();
+        let has_replica = |m: &table::Member| m.meta || m.sequencer;
+        for (node, _) in inner.table.nodes.iter().filter(|(n, m)| **n != inner.me.node && has_replica(m)) {
+            let is_up = inner.peers.get(node).is_some_and(|p| p.alive);
+            match inner.walls.get(node) {
+                Some((ms, heard)) if is_up => {
+                    let since_ms = u64::try_from(now.since(*heard).as_millis()).unwrap_or(u64::MAX);
+                    clocks.told.push((*node, ms.saturating_add(since_ms)));
+                }
+                None if is_up => clocks.untold += 1,
+                _ => clocks.silent += 1,
+            }
+        }
+        clocks
     }
 
     /// This node cannot work with a member although it hears it: its data does not come through, or its sequencer does not

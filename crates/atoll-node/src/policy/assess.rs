@@ -338,5 +338,7 @@ mod tests {
         assert_eq!(all(Health::Fine), None);
         assert_eq!(all(Health::Closed), Some(Reason::SequencerFailing(NodeId(2))));
         assert_eq!(all(Health::Hanging), Some(Reason::SequencerFailing(NodeId(2))));
+        // A sequencer keeps nothing: with a full disk it stays until a spare takes its node's place as a server.
+        assert_eq!(all(Health::Full), None);
     }
 }

@@ -1,15 +1,14 @@
 //! Tells this node's own LogServer where sealed segments stop, so that it fetches what it missed while it was away (X7): without
 //! that, entries below the stop could stay on a bare majority for ever, and the next lost disk would leave one copy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::Env;
 use atoll_log::LogPos;
-use atoll_log::virtual_log::{Segment, VirtualLog};
+use atoll_log::virtual_log::Segment;
 use atoll_loglets::native::message::BackFill;
 
-use crate::logs::Logs;
+use crate::logs::{Known, Logs};
 use crate::members::Members;
 use crate::survey::{Survey, segments};
 
@@ -19,9 +18,6 @@ const ANSWER: Duration = Duration::from_secs(2);
 const PER_ROUND: usize = 64;
 /// Index pages that one round looks through.
 const PAGES_PER_ROUND: usize = 8;
-/// Chains that are read anew in one round: nobody tells a node whose doors a log is not used through that segments were
-/// rebuilt or went, and it would look for its gaps in a chain of long ago.
-const CHAINS_PER_ROUND: usize = 8;
 /// The kind of Loglet that is filled this way.
 const NATIVE: &str = "native";
 
@@ -41,8 +37,6 @@ pub struct Filler {
 /// Whose turn it is.
 #[derive(Default)]
 struct Turn {
-    /// Of the chains that are read anew.
-    chain: usize,
     /// Of the index pages: the log, and the position in it.
     log: String,
     at: LogPos,
@@ -57,40 +51,28 @@ impl Filler {
             self.env.sleep(self.env.jitter(wait)).await;
             // A server fills a few segments at a time: while there are more, they are asked for soon.
             let more = self.members.identity().log && self.round(&mut turn).await;
-            self.refresh_some(&mut turn.chain).await;
             wait = if more { self.every / 8 } else { self.every };
-        }
-    }
-
-    /// Reads the chains of the logs whose turn it is.
-    async fn refresh_some(&self, turn: &mut usize) {
-        let opened = self.logs.opened();
-        for _ in 0..opened.len().min(CHAINS_PER_ROUND) {
-            let log = &opened[*turn % opened.len()];
-            *turn = turn.wrapping_add(1);
-            drop(self.env.within(ANSWER, log.refresh()).await);
         }
     }
 
     /// What is lacking of the segments in one index page, the next in turn of all that may be on this node.
     async fn next_page(&self, turn: &mut Turn, survey: &Survey) -> Vec<Segment> {
         let me = self.env.node();
-        let opened = self.logs.opened();
-        let is_due = |log: &&Arc<VirtualLog>| {
-            log.chain().is_some_and(|c| c.chain.pages().iter().any(|p| p.may_be_on(|node, _| node == me)))
-        };
-        let later = opened.iter().find(|log| log.name() >= turn.log.as_str() && is_due(log));
-        let Some(log) = later.or_else(|| opened.iter().find(is_due)) else { return Vec::new() };
-        if log.name() != turn.log {
-            *turn = Turn { log: log.name().to_owned(), at: LogPos::ZERO, ..*turn };
+        let known = self.logs.known();
+        let is_due = |log: &&Known| log.chain.chain.pages().iter().any(|p| p.may_be_on(|node, _| node == me));
+        let later = known.iter().find(|log| log.name >= turn.log && is_due(log));
+        let Some(due) = later.or_else(|| known.iter().find(is_due)) else { return Vec::new() };
+        if due.name != turn.log {
+            *turn = Turn { log: due.name.clone(), at: LogPos::ZERO };
         }
+        let Ok(log) = self.logs.open(&due.name) else { return Vec::new() };
         let Ok(Ok(Ok(page))) = self.env.within(ANSWER, log.segments_from(turn.at)).await else {
             return Vec::new();
         };
         match page.next {
             Some(next) => turn.at = next,
             // The smallest name above this one.
-            None => *turn = Turn { log: format!("{}\0", log.name()), at: LogPos::ZERO, ..*turn },
+            None => *turn = Turn { log: format!("{}\0", log.name()), at: LogPos::ZERO },
         }
         let trim = page.chain.chain.trim();
         let lacks = |segment: &Segment| {
@@ -112,7 +94,7 @@ impl Filler {
             return false;
         }
         let mut wanted: Vec<Segment> = Vec::new();
-        for log in self.logs.opened() {
+        for log in self.logs.known() {
             for (segment, servers, from, to) in segments(&self.logs, &log) {
                 let mine = segment.kind == NATIVE && segment.stop.is_some() && servers.contains(&me);
                 if mine && survey.progress(me, &segment, from, to).lacks > 0 {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use atoll_core::{Env, RoleKind, Tick, roles};
 use atoll_log::origin::{Suspects, mark_in, mark_of_log};
 use atoll_log::page::PageId;
-use atoll_log::{LogPos, LogletId, virtual_log::VirtualLog};
+use atoll_log::{LogError, LogPos, LogletId, virtual_log::VirtualLog};
 use atoll_loglets::native::message::{Answer, Delete, Verdict};
 
-use crate::logs::Logs;
+use crate::logs::{Known, Logs};
 use crate::survey;
 
 /// Rounds are this many times rarer than the patrol: nobody waits for them.
@@ -37,7 +37,7 @@ const PAGE_PAUSE: Duration = Duration::from_millis(5);
 pub struct Collector {
     /// This node's executor.
     pub env: Env,
-    /// The logs that it knows: all of the cluster, after a patrol.
+    /// The logs that it knows: all of the cluster, after a patrol of the guardian.
     pub logs: Logs,
     /// How often a patrol looks.
     pub every: Duration,
@@ -81,7 +81,7 @@ impl Collector {
 
     /// Some of what is on this disk and in no chain itself: all in turn. None if there is nothing.
     async fn next_look(&self, above: &mut Option<Place>) -> Option<BTreeSet<Place>> {
-        let named = named(&self.logs.opened());
+        let named = named(&self.logs.known());
         let mut unnamed = BTreeSet::new();
         for role in [roles::LOG_SERVER, roles::LOCAL_STORE] {
             let held = survey::held_here(&self.env, role).await;
@@ -103,11 +103,10 @@ impl Collector {
     /// Empties index pages that no chain names, some in each round: all in turn.
     async fn collect_pages(&self, above: &mut Option<(String, PageId)>) {
         let Ok(Ok(Ok(all))) = self.env.within(ANSWER, self.logs.list_pages()).await else { return };
-        let opened = self.logs.opened();
         let is_above = |page: &&(String, PageId)| above.as_ref().is_none_or(|above| *page > above);
         let next: Vec<_> = all.iter().filter(is_above).take(PAGES_PER_ROUND).cloned().collect();
         for (name, id) in &next {
-            if let Some(log) = opened.iter().find(|log| log.name() == name) {
+            if let Ok(log) = self.logs.open(name) {
                 let _ = self.env.within(ANSWER, log.collect_page(*id)).await;
             }
         }
@@ -121,11 +120,20 @@ impl Collector {
             by_mark.entry(mark_in(place.1)).or_default().push(*place);
         }
         let mut abandoned = BTreeSet::new();
-        for log in self.logs.opened() {
-            let Some(places) = by_mark.get(&mark_of_log(log.name())) else { continue };
-            let Ok(Ok(Ok(_))) = self.env.within(ANSWER, log.refresh()).await else { continue };
+        for name in self.logs.names() {
+            let Some(places) = by_mark.get(&mark_of_log(&name)) else { continue };
+            let Ok(log) = self.logs.open(&name) else { continue };
             let suspects = Suspects::new(log.name(), places.iter().map(|p| p.1));
-            if let Some(gone) = self.held_against(&log, suspects).await {
+            let gone = match self.env.within(ANSWER, log.refresh()).await {
+                Ok(Ok(Ok(_))) => self.held_against(&log, suspects).await,
+                // Nothing is named any more, in pages either; but the first Loglet of the next log of this name may be there.
+                Ok(Ok(Err(LogError::Deleted))) => {
+                    let deleted = log.chain().filter(|c| c.chain.is_deleted());
+                    deleted.map(|c| suspects.abandoned(&c.chain))
+                }
+                _ => continue,
+            };
+            if let Some(gone) = gone {
                 abandoned.extend(places.iter().filter(|place| gone.contains(&place.1)).copied());
             }
         }
@@ -159,7 +167,6 @@ impl Collector {
 }
 
 /// The Loglets that the chains name themselves, as they are known here.
-fn named(opened: &[std::sync::Arc<VirtualLog>]) -> BTreeSet<LogletId> {
-    let chains = opened.iter().filter_map(|log| log.chain());
-    chains.flat_map(|c| c.chain.segments().iter().map(|s| s.loglet).collect::<Vec<_>>()).collect()
+fn named(known: &[Known]) -> BTreeSet<LogletId> {
+    known.iter().flat_map(|log| log.chain.chain.segments()).map(|s| s.loglet).collect()
 }

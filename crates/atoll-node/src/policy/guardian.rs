@@ -2,16 +2,17 @@
 //! register decides (virtuallog §4, §5), and wait their rank so that they seldom race at all.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
-use atoll_log::virtual_log::{Segment, Trouble, VirtualLog};
+use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
 
 use super::assess::{Reason, View, can_do_without_drained};
 use super::pace::Pace;
-use crate::logs::Logs;
+use crate::logs::{Known, Logs};
 use crate::members::Members;
 use crate::members::table::MemberTable;
 use crate::settings::Timings;
@@ -20,7 +21,7 @@ use crate::settings::Timings;
 /// writes at one moment: those that somebody appends to come first.
 const MOST_AT_ONCE: usize = 16;
 /// Beats for which the views of the members may differ after a change: so long a reason has to last that is not urgent.
-const UNSETTLED_BEATS: u32 = 5;
+const UNSETTLED_BEATS: u32 = 3;
 /// How long evidence of appenders counts against a node without new reports.
 const DISTRUSTED_FOR: Duration = Duration::from_secs(3);
 /// Rounds of a node with many logs are this far apart at least, for each log one time: reports of thousands of appenders ring the
@@ -60,11 +61,10 @@ enum Work {
 }
 
 /// A log, and what is to be done with it.
-type Waiting = (Arc<VirtualLog>, Work);
+type Waiting = (String, Work);
 
 /// The first sealed segment that has to be rebuilt; `Some(None)` if one in an index page may have to be.
-fn to_rebuild(log: &VirtualLog, broken: &Broken) -> Option<Option<Segment>> {
-    let chain = log.chain()?;
+fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>> {
     let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
     let in_pages =
         || chain.chain.pages().iter().any(|p| p.may_be_on(|node, storage| broken.may_be(node, storage)));
@@ -89,11 +89,13 @@ pub struct Guardian {
     members: Members,
     timings: Timings,
     busy: Arc<Mutex<BTreeSet<String>>>,
-    /// What the last round found and this node had no hands for; bounded by the logs that are open.
+    /// What the last round found and this node had no hands for; bounded by the logs that are known.
     waiting: Arc<Mutex<VecDeque<Waiting>>>,
-    /// By log: bounded by the logs that are open.
+    /// By log: bounded by the logs that are known.
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     deeds: Arc<Mutex<Deeds>>,
+    /// The list of logs is being read.
+    listing: Arc<AtomicBool>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -112,6 +114,7 @@ impl Guardian {
             waiting: Arc::default(),
             paces: Arc::default(),
             deeds: Arc::default(),
+            listing: Arc::default(),
         }
     }
 
@@ -132,8 +135,9 @@ impl Guardian {
             let now = self.env.now();
             if now >= next_patrol {
                 next_patrol = now.after(self.timings.patrol_every);
-                self.open_all().await;
-                self.forget_closed();
+                self.learn_all();
+                self.logs.sweep();
+                self.forget_unknown();
             }
             let rung = self.members.changed.rings();
             let (looked_at, next) = self.round();
@@ -144,16 +148,16 @@ impl Guardian {
         }
     }
 
-    /// Looks at every log that is open: how many, and when to look again at the latest.
+    /// Looks at every log that is known: how many, and when to look again at the latest.
     fn round(&self) -> (u32, Option<Tick>) {
         let me = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
         let broken = self.broken();
         let mut todo = Vec::new();
         let mut next = None;
-        let logs = self.logs.opened();
+        let logs = self.logs.known();
         for log in &logs {
-            let trouble = self.logs.take_trouble(log.name());
+            let trouble = self.logs.take_trouble(&log.name);
             match self.look_at(log, &view, &broken, trouble) {
                 Look::Well => {}
                 Look::Later(at) => next = Some(next.map_or(at, |n: Tick| n.min(at))),
@@ -162,7 +166,7 @@ impl Guardian {
         }
         // Those whose appends wait come first; the others when there is room.
         todo.sort_by_key(|(idle, ..)| *idle);
-        *lock(&self.waiting) = todo.into_iter().map(|(_, work, log)| (log.clone(), work)).collect();
+        *lock(&self.waiting) = todo.into_iter().map(|(_, work, log)| (log.name.clone(), work)).collect();
         while let Some((log, work)) = self.take_waiting() {
             self.begin(log, work);
         }
@@ -174,7 +178,7 @@ impl Guardian {
         let (mut waiting, mut busy) = (lock(&self.waiting), lock(&self.busy));
         while busy.len() < MOST_AT_ONCE {
             let (log, work) = waiting.pop_front()?;
-            if busy.insert(log.name().to_owned()) {
+            if busy.insert(log.clone()) {
                 return Some((log, work));
             }
         }
@@ -184,41 +188,31 @@ impl Guardian {
         None
     }
 
-    fn forget_closed(&self) {
-        let open: BTreeSet<String> = self.logs.opened().iter().map(|l| l.name().to_owned()).collect();
-        lock(&self.paces).retain(|name, _| open.contains(name));
+    fn forget_unknown(&self) {
+        let known = self.logs.names();
+        lock(&self.paces).retain(|name, _| known.binary_search(name).is_ok());
     }
 
-    /// Opens every log of the cluster, so that one that nobody uses here is guarded, too.
-    async fn open_all(&self) {
-        if let Ok(Ok(Ok(names))) = self.env.within(self.timings.patrol_every, self.logs.list()).await {
-            for name in names {
-                if let Ok(log) = self.logs.open(&name)
-                    && log.chain().is_none()
-                {
-                    // Looked at as soon as its chain is known: after a power cut nobody else may be there to guard it.
-                    let bell = self.members.changed.clone();
-                    let read = async move {
-                        let _ = log.refresh().await;
-                        bell.ring();
-                    };
-                    self.env.spawn("guardian.read", Box::pin(read));
-                }
-            }
+    /// Learns of every log of the cluster, so that one that nobody uses here is guarded, too. Some at a time, and looked at as soon as
+    /// their chains are known: after a power cut nobody else may be there to guard them.
+    fn learn_all(&self) {
+        if self.listing.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let me = self.clone();
+        let work = async move {
+            // Without an answer the next patrol asks again.
+            let _ = me.logs.survey(|| me.members.changed.ring()).await;
+            me.listing.store(false, Ordering::Release);
+        };
+        self.env.spawn("guardian.list", Box::pin(work));
     }
 
     /// What a log needs, and whether it is time for it.
-    fn look_at(
-        &self,
-        log: &Arc<VirtualLog>,
-        view: &View<'_>,
-        broken: &Broken,
-        trouble: Option<Trouble>,
-    ) -> Look {
-        let Some((loglet, active)) = self.active(log) else { return Look::Well };
+    fn look_at(&self, log: &Known, view: &View<'_>, broken: &Broken, trouble: Option<Trouble>) -> Look {
+        let Some((loglet, active)) = self.active(&log.chain) else { return Look::Well };
         let mut paces = lock(&self.paces);
-        let pace = paces.entry(log.name().to_owned()).or_default();
+        let pace = paces.entry(log.name.clone()).or_default();
         pace.saw(view.now, loglet);
         self.weigh(pace, view.now, trouble, &active);
         let found = view.assess(&active).or_else(|| reason_of(trouble, &active));
@@ -226,7 +220,7 @@ impl Guardian {
             pace.well();
             let rests_until = pace.rests_until();
             drop(paces);
-            return match to_rebuild(log, broken).filter(|_| self.rebuilds(view)) {
+            return match to_rebuild(&log.chain, broken).filter(|_| self.rebuilds(view)) {
                 Some(_) if rests_until > view.now => Look::Later(rests_until),
                 Some(found) => Look::Now(Work::Rebuild(found)),
                 None => Look::Well,
@@ -256,18 +250,19 @@ impl Guardian {
     }
 
     /// Starts a piece of work, and then the next one that waits.
-    fn begin(&self, log: Arc<VirtualLog>, work: Work) {
+    fn begin(&self, log: String, work: Work) {
         let me = self.clone();
         self.env.spawn(
             "guardian.work",
             Box::pin(async move {
                 let mut next = Some((log, work));
-                while let Some((log, work)) = next {
-                    let done = match work {
-                        Work::Extend(from, reason) => me.repair(&log, from, reason).await,
-                        Work::Rebuild(found) => me.rebuild(&log, found, me.broken()).await,
+                while let Some((name, work)) = next {
+                    let done = match (me.logs.open(&name), work) {
+                        (Ok(log), Work::Extend(from, reason)) => me.repair(&log, from, reason).await,
+                        (Ok(log), Work::Rebuild(found)) => me.rebuild(&log, found, me.broken()).await,
+                        (Err(_), _) => false,
                     };
-                    me.settle(log.name(), done);
+                    me.settle(&name, done);
                     next = me.take_waiting();
                 }
                 me.members.changed.ring();
@@ -290,16 +285,16 @@ impl Guardian {
         lock(&self.busy).remove(log);
     }
 
-    /// The open logs whose sequencer is on a node.
+    /// The logs whose sequencer is on a node, by their chains as they are known here.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
-        let here = |log: &Arc<VirtualLog>| {
-            self.active(log).and_then(|(_, a)| a.sequencer).is_some_and(|(sequencer, _)| sequencer == node)
+        let here = |log: &Known| {
+            let sequencer = self.active(&log.chain).and_then(|(_, a)| a.sequencer);
+            sequencer.is_some_and(|(sequencer, _)| sequencer == node)
         };
-        self.logs.opened().iter().filter(|log| here(log)).map(|log| log.name().to_owned()).collect()
+        self.logs.known().into_iter().filter(here).map(|log| log.name).collect()
     }
 
-    fn active(&self, log: &VirtualLog) -> Option<(LogletId, LogletMembers)> {
-        let chain = log.chain()?;
+    fn active(&self, chain: &VersionedChain) -> Option<(LogletId, LogletMembers)> {
         let segment = chain.chain.active();
         let provider = self.logs.registry().provider(&segment.kind).ok()?;
         Some((segment.loglet, provider.members(&segment.config)))
@@ -338,7 +333,8 @@ impl Guardian {
         seen: LogletId,
         reason: Reason,
     ) -> Option<(LogletId, LogletSpec, Reason)> {
-        let (loglet, active) = self.active(log)?;
+        let chain = log.chain()?;
+        let (loglet, active) = self.active(&chain)?;
         let me: Identity = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
         // What an appender told of one segment says nothing of the next.

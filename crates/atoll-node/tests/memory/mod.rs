@@ -192,6 +192,10 @@ impl Backend for MemoryNode {
         ready(Ok(self.logs.lock().unwrap().insert(name.to_owned(), Arc::default()).is_none()))
     }
 
+    fn delete(&self, name: &str) -> Pending<bool> {
+        ready(Ok(self.logs.lock().unwrap().remove(name).is_some()))
+    }
+
     fn list(&self) -> Pending<Vec<String>> {
         ready(Ok(self.logs.lock().unwrap().keys().cloned().collect()))
     }

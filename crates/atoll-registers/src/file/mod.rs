@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::{BoxFuture, DecodeError};
 use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use bytes::Bytes;
 
 pub use cell::{Cell, CellError, FileCell};
@@ -130,12 +130,12 @@ impl Registers for FileRegisters {
         Arc::new(FileRegister { registers: self.clone(), name: name.to_owned() })
     }
 
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
         let inner = self.inner();
         let names = inner.usable().map(|()| {
             let from = (Bound::Included(prefix.to_owned()), Bound::Unbounded);
-            let names = inner.states.range(from).map(|(n, _)| n);
-            names.take_while(|n| n.starts_with(prefix)).cloned().collect()
+            let all = inner.states.range(from).take_while(|(n, _)| n.starts_with(prefix));
+            all.map(|(n, s)| Listed { name: n.clone(), mark: s.nonces.last().copied() }).collect()
         });
         Box::pin(std::future::ready(names))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_core::Tick;
-use atoll_log::Why;
+use atoll_log::{Listed, Why};
 
 use super::ballot::Ballot;
 use super::group::GroupConfig;
@@ -23,7 +23,7 @@ pub(super) struct Page {
 }
 
 /// Names that start with `prefix`, in order, of registers that were written. Not a snapshot.
-pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<String>, Failure> {
+pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Listed>, Failure> {
     let mut written = Vec::new();
     let mut after: Option<String> = None;
     let mut failures = 0;
@@ -35,8 +35,9 @@ pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Strin
                 let majority = group.majority();
                 let fresh = page.names.into_iter().filter(|(n, _)| n != ROOT);
                 for (name, votes) in fresh {
-                    if settled(&votes, majority) || was_written(shared, &name).await? {
-                        written.push(name);
+                    let chosen = chosen(&votes, majority);
+                    if chosen.is_some() || was_written(shared, &name).await? {
+                        written.push(Listed { name, mark: chosen.map(|ballot| mark(group.epoch, ballot)) });
                     }
                 }
                 after = page.after;
@@ -57,8 +58,14 @@ pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Strin
 }
 
 /// One vote of a majority: chosen, so it was written.
-fn settled(votes: &[Ballot], majority: usize) -> bool {
-    votes.iter().any(|v| votes.iter().filter(|w| *w == v).count() >= majority)
+fn chosen(votes: &[Ballot], majority: usize) -> Option<Ballot> {
+    votes.iter().find(|v| votes.iter().filter(|w| w == v).count() >= majority).copied()
+}
+
+/// What tells the states of a register apart: a ballot of an epoch has one state (I2), and the lives of proposers are drawn at random.
+fn mark(epoch: u64, ballot: Ballot) -> u128 {
+    let proposer = ballot.pid.life.0 ^ u64::from(ballot.pid.node.0).rotate_left(32);
+    u128::from(proposer) << 64 | u128::from(epoch.rotate_left(40) ^ ballot.n)
 }
 
 async fn was_written(shared: &Arc<Shared>, name: &str) -> Result<bool, Failure> {

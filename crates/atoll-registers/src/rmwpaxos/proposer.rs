@@ -1,7 +1,7 @@
 //! The proposer of one register on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
 //!
-//! There is one per register and proposer id, for ever: two would share ballots (T4). So the registers of a node are bounded
-//! ([`super::registers::MAX_OPEN_REGISTERS`]) instead of being evicted.
+//! There is one per register and proposer id, for ever: two would share ballots (T4). One that nobody uses may be given up, for whoever
+//! needs the register again gets a proposer of another id (T5).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Tick, Ticket, ticket};
 use atoll_log::Why;
 
-use super::ballot::Ballot;
+use super::ballot::{Ballot, ProposerId};
 use super::group::GroupConfig;
 use super::registers::Shared;
 use super::round::Setback;
@@ -96,12 +96,19 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct Proposer {
     pub(super) name: String,
+    pub(super) pid: ProposerId,
     inner: Mutex<Inner>,
 }
 
 impl Proposer {
-    pub(super) fn new(name: String) -> Self {
-        Proposer { name, inner: Mutex::default() }
+    pub(super) fn new(name: String, pid: ProposerId) -> Self {
+        Proposer { name, pid, inner: Mutex::default() }
+    }
+
+    /// True if it has never tried to propose: there is no ballot of its, and nothing is lost with it.
+    pub(super) fn is_blank(&self) -> bool {
+        let inner = self.inner();
+        !inner.begun && inner.prepares == 0
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -132,12 +139,12 @@ impl Proposer {
     }
 
     /// The token, if it is of this group. Whoever takes it uses it up.
-    pub(super) fn take_token(&self, shared: &Shared, group: &GroupConfig) -> Option<Token> {
+    pub(super) fn take_token(&self, group: &GroupConfig) -> Option<Token> {
         let mut inner = self.inner();
         if mutant(Mutant::RmwT7) && !inner.begun {
             // "Smallest round": a first write without phase 1.
             inner.begun = true;
-            let ballot = Ballot { n: 1, pid: shared.pid };
+            let ballot = Ballot { n: 1, pid: self.pid };
             return Some(Token { epoch: group.epoch, ballot, base: State::empty(), chosen: Ballot::ZERO });
         }
         inner.begun = true;

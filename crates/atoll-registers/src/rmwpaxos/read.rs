@@ -34,7 +34,7 @@ pub(super) async fn read(
             to,
             name: proposer.name.clone(),
             request: 0,
-            pid: shared.pid,
+            pid: proposer.pid,
             mode: Mode::ReadOnly {},
             moving: false,
         });

@@ -1,13 +1,12 @@
 //! Registers as the rest of Atoll sees them: [`Registers`] and [`Register`] over RMWPaxos.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Ticket};
+use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Ticket};
 use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use bytes::Bytes;
 
 use super::acceptor::MAX_NAME_BYTES;
@@ -20,7 +19,7 @@ use super::proposer::{Failure, Proposer};
 use super::read;
 use super::state::{Command, Outcome};
 
-/// Most registers that one node uses in one life: each keeps a proposer (T4).
+/// Most registers that one node uses at the same time: each keeps a proposer (T4).
 pub const MAX_OPEN_REGISTERS: usize = 65_536;
 /// The register that says where a group went (§9a). Reserved.
 pub(super) const ROOT: &str = "";
@@ -43,6 +42,9 @@ pub struct Options {
     pub read_tries: u32,
     /// Commands that wait per register; more are refused as busy.
     pub queue: usize,
+    /// Registers that nobody uses whose proposers stay. Too few: the next write of a register takes another round. Too many: memory, some
+    /// kilobytes for each, and for a page 20 of them.
+    pub idle_registers: usize,
     /// How long an unfinished hand-over is left to its mover before this node finishes it.
     pub roll_forward_after: Duration,
     /// How long a hand-over is tried before its mover gives up; anybody can finish it later.
@@ -58,6 +60,7 @@ impl Default for Options {
             deadline: Duration::from_secs(2),
             read_tries: 2,
             queue: 256,
+            idle_registers: 512,
             roll_forward_after: Duration::from_millis(150),
             hand_over_deadline: Duration::from_secs(30),
         }
@@ -67,7 +70,9 @@ impl Default for Options {
 #[derive(Debug)]
 struct Inner {
     group: GroupConfig,
-    proposers: BTreeMap<String, Arc<Proposer>>,
+    proposers: Pool<Arc<Proposer>>,
+    /// Of the proposers that are made from now on.
+    pid: ProposerId,
     /// Somebody on this node sees to an unfinished hand-over.
     following: bool,
 }
@@ -77,7 +82,6 @@ struct Inner {
 pub(super) struct Shared {
     pub(super) env: Env,
     pub(super) options: Options,
-    pub(super) pid: ProposerId,
     inner: Mutex<Inner>,
 }
 
@@ -101,18 +105,26 @@ impl Shared {
         newer
     }
 
-    /// The proposer of a register: one per name, for the life of this object. None if there are too many.
+    /// The proposer of a register: one per name, as long as anybody uses it. None if there are too many in use.
     pub(super) fn proposer(&self, name: &str) -> Option<Arc<Proposer>> {
         let mut inner = self.inner();
         if let Some(proposer) = inner.proposers.get(name) {
             return Some(proposer.clone());
         }
-        if inner.proposers.len() >= MAX_OPEN_REGISTERS {
-            return None;
+        // Whoever holds one, its queue and its procedures included, holds it by a count of its own.
+        let is_idle = |proposer: &Arc<Proposer>| Arc::strong_count(proposer) == 1;
+        let proposer = Arc::new(Proposer::new(name.to_owned(), inner.pid));
+        let full = inner.proposers.len() >= MAX_OPEN_REGISTERS;
+        let given_up = match full {
+            true => inner.proposers.shrink(is_idle),
+            false => inner.proposers.insert(name, proposer.clone(), is_idle),
+        };
+        if !given_up.is_empty() {
+            // T5: a register that comes back must not find the ballots of the proposer that is given up now.
+            hit("rmw.proposer.given_up");
+            inner.pid.life = Incarnation(self.env.random());
         }
-        let proposer = Arc::new(Proposer::new(name.to_owned()));
-        inner.proposers.insert(name.to_owned(), proposer.clone());
-        Some(proposer)
+        (!full).then_some(proposer)
     }
 
     /// The pause after the n-th failure in a row.
@@ -156,9 +168,9 @@ impl RmwRegisters {
         // T5: a life of its own for each of these objects; two in one process must not share ballots either.
         let life = if mutant(Mutant::RmwT5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
-        let proposers = BTreeMap::new();
-        let inner = Mutex::new(Inner { group, proposers, following: false });
-        RmwRegisters { shared: Arc::new(Shared { env, options, pid, inner }) }
+        let proposers = Pool::new(options.idle_registers);
+        let inner = Mutex::new(Inner { group, proposers, pid, following: false });
+        RmwRegisters { shared: Arc::new(Shared { env, options, inner }) }
     }
 
     /// The newest serving group that any of these nodes knows; None if none of them answered with one in time.
@@ -189,6 +201,11 @@ impl RmwRegisters {
         self.shared.env.launch("rmw.finish_hand_over", async move { hand_over::resume(&shared).await })
     }
 
+    /// How many registers have a proposer here, in use or not.
+    pub fn open_registers(&self) -> usize {
+        self.shared.inner().proposers.len()
+    }
+
     /// Asks one node which group serves.
     pub fn ask_group(&self, node: NodeId) -> BoxFuture<'static, Option<GroupConfig>> {
         let call = self.shared.env.call(node, Status {});
@@ -203,7 +220,11 @@ impl Registers for RmwRegisters {
         Arc::new(RmwRegister { shared: self.shared.clone(), proposer })
     }
 
-    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<String>, RegisterError>> {
+    fn sweep(&self) {
+        self.shared.inner().proposers.take_if(|p| Arc::strong_count(p) == 1 && p.is_blank());
+    }
+
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
         let (shared, prefix) = (self.shared.clone(), prefix.to_owned());
         let listing = self.shared.env.launch("rmw.list", async move { list::list(&shared, &prefix).await });
         Box::pin(async move {

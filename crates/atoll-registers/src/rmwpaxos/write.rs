@@ -49,7 +49,7 @@ pub(super) async fn attempt(
     let moving = batch.iter().any(Queued::is_move);
     let deadline = batch.iter().map(|q| q.deadline).max().unwrap_or_default();
     let attempt = Attempt { shared, proposer, group, moving, deadline };
-    let mut ground = match proposer.take_token(shared, group) {
+    let mut ground = match proposer.take_token(group) {
         Some(t) => {
             hit("rmw.write.token");
             Ground { ballot: t.ballot, base: t.base, chosen: Some(t.chosen), fresh: false }
@@ -116,13 +116,13 @@ impl Attempt<'_> {
         mode: Mode,
         judge: impl FnMut(&Answers<PrepReply>) -> Verdict,
     ) -> Result<Answers<PrepReply>, Setback> {
-        let Shared { env, options, pid, .. } = self.shared;
+        let Shared { env, options, .. } = self.shared;
         let request = self.proposer.next_prepare();
         let requests = to_all(self.group, |to| Prep {
             to,
             name: self.proposer.name.clone(),
             request,
-            pid: *pid,
+            pid: self.proposer.pid,
             mode: mode.clone(),
             moving: self.moving,
         });
@@ -140,7 +140,7 @@ impl Attempt<'_> {
         // T13: incremental prepares disagree under contention; after the first disagreement name the ballot.
         for _ in 0..2 {
             let floor = self.proposer.floor();
-            let explicit = Ballot { n: floor + 1, pid: self.shared.pid };
+            let explicit = Ballot { n: floor + 1, pid: self.proposer.pid };
             let mode = if floor == 0 { Mode::Incremental {} } else { Mode::Explicit { ballot: explicit } };
             let incremental = floor == 0;
             let answers = self
@@ -195,7 +195,7 @@ impl Attempt<'_> {
             quorum.iter().all(|(voted, _)| voted == highest)
         };
         let ballot = if mutant(Mutant::RmwT6) {
-            Ballot { n: highest_seen(answers).n, pid: self.shared.pid }
+            Ballot { n: highest_seen(answers).n, pid: self.proposer.pid }
         } else {
             ballot
         };

@@ -6,6 +6,7 @@
 //! | VL2 | contiguity, one open segment at the end, Loglet ids used once |
 //! | VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
 //! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
+//! | V24 | a deletion seals the active Loglet, and what follows begins where that ended |
 //! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
 //!
 //! A chain is looked at with the segments of all its index pages, so that moving them there is no change.
@@ -99,6 +100,13 @@ impl ChainOracle {
             NativeConfig::from_bytes(s.config.clone())
                 .is_ok_and(|c| c.storage_of(node).is_some() || (s.stop.is_none() && c.sequencer.0 == node))
         })
+    }
+
+    /// Who serves a log's active segment, if that is a native one: the servers, and the sequencer.
+    pub fn serving(&self, name: &str) -> Option<(Vec<NodeId>, NodeId)> {
+        let active = self.newest(name)?.segments().last()?;
+        let config = NativeConfig::from_bytes(active.config.clone()).ok()?;
+        Some((config.servers.iter().map(|(node, _)| *node).collect(), config.sequencer.0))
     }
 
     /// How many Loglets have become active in a log after `old`.
@@ -229,11 +237,13 @@ fn step(
     for old in before.segments() {
         let Some(stop) = old.stop else {
             let Some(now) = after.segment(old.loglet) else {
-                // It was sealed without a position: then another begins where it began.
-                if after.segments().iter().any(|s| s.start == old.start) {
-                    native.installed(old.loglet, old.base, verdict);
-                } else {
-                    verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                // It was sealed without a position, or the log was deleted: then another begins where it ended.
+                let follows = |s: &&Segment| s.start == old.start || (s.is_deletion() && s.start > old.start);
+                match after.segments().iter().find(follows) {
+                    Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),
+                    None => {
+                        verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                    }
                 }
                 continue;
             };

@@ -21,7 +21,10 @@ pub struct Write {
     pub time_ms: u64,
 }
 
-#[derive(Debug, Default)]
+/// The latest time that the log may have by now, milliseconds since the Unix epoch.
+pub type Bound = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+#[derive(Default)]
 struct State {
     applied: BTreeMap<Place, Write>,
     places: BTreeMap<u64, Place>,
@@ -33,11 +36,18 @@ struct State {
     compared: u64,
     operations: u64,
     failures: Vec<String>,
+    bound: Option<Bound>,
 }
 
 /// See the module's words. Clones are one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct DatabaseOracle(Arc<Mutex<State>>);
+
+impl std::fmt::Debug for DatabaseOracle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an oracle with {} writes", self.lock().applied.len())
+    }
+}
 
 impl State {
     fn fail(&mut self, what: String) {
@@ -63,6 +73,12 @@ impl State {
         if before.is_some_and(|t| t > write.time_ms) {
             self.fail(format!("time goes back at {place:?}: from {before:?} to {}", write.time_ms));
         }
+        if let Some(most) = self.bound.as_ref().map(|bound| bound()).filter(|most| write.time_ms > *most) {
+            self.fail(format!(
+                "the log is ahead of the time at {place:?}: {} ms, at most {most} ms",
+                write.time_ms
+            ));
+        }
         self.applied.insert(place, write);
         self.by_key.entry(write.key).or_default().insert(place, write.id);
     }
@@ -71,6 +87,11 @@ impl State {
 impl DatabaseOracle {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on the log's time is judged.
+    pub fn bound_time(&self, bound: Bound) {
+        self.lock().bound = Some(bound);
     }
 
     /// A replica told its doors of a write.
@@ -141,6 +162,16 @@ impl DatabaseOracle {
     pub fn counts(&self) -> (u64, u64) {
         let state = self.lock();
         (state.operations, state.compared)
+    }
+
+    /// How many writes were acknowledged.
+    pub fn writes(&self) -> usize {
+        self.lock().acknowledged.len()
+    }
+
+    /// The log's time at its last write, milliseconds since the Unix epoch.
+    pub fn time_ms(&self) -> u64 {
+        self.lock().applied.last_key_value().map_or(0, |(_, write)| write.time_ms)
     }
 
     /// What was found wrong since the last call.

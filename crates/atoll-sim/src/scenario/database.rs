@@ -111,7 +111,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let cluster = Arc::new(OnceLock::new());
     let cells = Cellular { engines: engines.clone(), oracle: oracle.clone(), cluster: cluster.clone() };
     let assembly = Replicas::new(members, cells);
+    let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     // Before the nodes start: their doors report there.
     let _ = cluster.set(world.cluster());
     let stage: Stage<NodeHandles> = stage(&mut world);

@@ -17,7 +17,7 @@ use crate::scenario::node::Nodes;
 use crate::scenario::parts::{Handles, Parts};
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
-use crate::workload::{again, late, log, native};
+use crate::workload::{again, delete, late, log, native};
 use crate::world::fault::Fault;
 use crate::world::{Weather, World};
 
@@ -45,6 +45,15 @@ pub const SLEEPERS: Scenario = Scenario {
     about: "directed: nodes are stopped over three extends, a trim and a truncate, and go on with their old chain",
     run: run_sleepers,
     marks: &[&["sim.slept_over_changes"]],
+    full: false,
+};
+
+/// A log that is deleted and created anew, again and again.
+pub const DELETED: Scenario = Scenario {
+    name: "vlog-deleted",
+    about: "directed: a log is extended, deleted and created anew while it is used; nodes die in the middle of it",
+    run: run_deleted,
+    marks: &[&["sim.deleted", "vlog.create.anew"]],
     full: false,
 };
 
@@ -86,6 +95,15 @@ fn run_sleepers(seed: u64, out: TraceOut) -> Outcome {
     })
 }
 
+fn run_deleted(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6465_6c65);
+    let limits = Limits { page_items: Some(2), ..Limits::USUAL };
+    on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], limits, |stage, name| {
+        stage.spawn("extender", log::extender(stage.clone(), name.clone(), Duration::from_millis(150)));
+        stage.spawn("deleter", delete::deleter(stage.clone(), name, Duration::from_millis(1_500)));
+    })
+}
+
 fn run_retries(seed: u64, out: TraceOut) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7265_7472);
     let limits = Limits {
@@ -93,6 +111,7 @@ fn run_retries(seed: u64, out: TraceOut) -> Outcome {
         batches_in_flight: [1, 8][rng.below(2) as usize],
         window_bytes: [10_000, 1 << 20][rng.below(2) as usize],
         kind: ["native", "native", "local"][rng.below(3) as usize],
+        page_items: None,
     };
     on_nodes(rng.fork(), out, [3, 4, 5][rng.below(3) as usize], limits, move |stage, name| {
         let think = Duration::from_millis(40);
@@ -115,17 +134,25 @@ struct Limits {
     window_bytes: usize,
     /// What the first segment is.
     kind: &'static str,
+    /// Segments of an index page, if not as shipped.
+    page_items: Option<usize>,
 }
 
 impl Limits {
     /// As shipped.
-    const USUAL: Limits =
-        Limits { dedupe_spans: 512 * 1024, batches_in_flight: 8, window_bytes: 64 << 20, kind: "native" };
+    const USUAL: Limits = Limits {
+        dedupe_spans: 512 * 1024,
+        batches_in_flight: 8,
+        window_bytes: 64 << 20,
+        kind: "native",
+        page_items: None,
+    };
 
     fn set(self, options: &mut Options) {
         options.sequencer.dedupe_spans = self.dedupe_spans;
         options.local_store.dedupe_spans = self.dedupe_spans;
         options.log.max_inflight_batches = self.batches_in_flight;
+        options.log.page_items = self.page_items.unwrap_or(options.log.page_items);
         options.sequencer.window_bytes = self.window_bytes as u64;
         options.local_store.window_bytes = self.window_bytes;
         options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use atoll_core::testing::hit;
-use atoll_core::{Env, Tick};
+use atoll_core::{Env, NodeId, Tick};
 use atoll_log::ClientId;
 use atoll_node::assembly::Options;
+use atoll_node::members::Health;
 
 use crate::rng::Rng;
 use crate::scenario::nemesis;
@@ -32,6 +33,8 @@ pub const LASTING: Scenario = Scenario {
         "sim.lasting.hung",
         "sim.lasting.full",
         "sim.lasting.turning",
+        "sim.lasting.places",
+        "sim.lasting.views",
     ]],
     full: false,
 };
@@ -141,6 +144,16 @@ impl Cause {
         }
     }
 
+    /// The host whose disk keeps no entries, and what all must know of it.
+    fn without_disk(self) -> Option<(usize, Health)> {
+        match self {
+            Cause::Closed(host) => Some((host, Health::Closed)),
+            Cause::Hung(host) => Some((host, Health::Hanging)),
+            Cause::Full(host) => Some((host, Health::Full)),
+            _ => None,
+        }
+    }
+
     /// The longest pause that clients may see, with the timings of the product.
     fn longest_pause(self) -> Duration {
         match self {
@@ -225,6 +238,7 @@ impl Plan {
         // Everybody joins, and the chain comes to rest.
         stage.pause(Duration::from_millis(4_000 + rng.below(2_000))).await;
         let before = changes(&stage);
+        let servers = serving(&stage).map_or(Vec::new(), |(servers, _)| servers);
         watch.begin(stage.env.now(), self.expected());
         for cause in &self.causes {
             hit(cause.mark());
@@ -236,6 +250,7 @@ impl Plan {
         }
         let pauses = watch.end(&stage.env);
         self.judge(&stage, "while it lasts", changes(&stage) - before, &pauses);
+        self.judge_places(&stage, &servers);
         let before = changes(&stage);
         nemesis::heal(&stage.cluster, self.hosts);
         stage.env.sleep(LASTS / 2).await;
@@ -267,6 +282,49 @@ impl Plan {
             }
         }
     }
+    /// A node whose disk fails has been replaced: by a spare as a server, if there is one, and by anybody as a sequencer. Of a node that
+    /// is one of `servers`, as the log had them when the cause began, every other knows what its disk is good for.
+    fn judge_places(&self, stage: &Stage<NodeHandles>, servers: &[NodeId]) {
+        let Some((now, sequencer)) = serving(stage) else { return };
+        let has_spare = self.expected().len() >= now.len();
+        for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
+            hit("sim.lasting.places");
+            let node = node_of(host);
+            let sequences = health != Health::Full && sequencer == node;
+            if (has_spare && now.contains(&node)) || sequences {
+                stage.cluster.fail(format!(
+                    "PLACE: {:?} of {} hosts: after {LASTS:?} node {node} still serves the log: servers {now:?}, sequencer {sequencer}",
+                    self.causes, self.hosts
+                ));
+            }
+            if self.causes.len() == 1 && servers.contains(&node) {
+                self.judge_views(stage, node, health);
+            }
+        }
+    }
+
+    fn judge_views(&self, stage: &Stage<NodeHandles>, node: NodeId, health: Health) {
+        for host in self.expected() {
+            let Some(life) = stage.cluster.host(host) else { continue };
+            hit("sim.lasting.views");
+            let known = life.handles.0.members.health_of(node).0;
+            if known != health {
+                stage.cluster.fail(format!(
+                    "HIDDEN: {:?} of {} hosts: after {LASTS:?} host {host} takes the disk of node {node} for {known:?}",
+                    self.causes, self.hosts
+                ));
+            }
+        }
+    }
+}
+
+fn node_of(host: usize) -> NodeId {
+    NodeId(host as u32 + 1)
+}
+
+/// Who serves the log now.
+fn serving(stage: &Stage<NodeHandles>) -> Option<(Vec<NodeId>, NodeId)> {
+    stage.oracles.wire.lock().chain.serving(LOG)
 }
 
 /// Cuts one link of three after the other.

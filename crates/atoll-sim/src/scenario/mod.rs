@@ -1,5 +1,6 @@
 //! Scenarios: a cluster, a load, faults, and what must be true at the end. One run is one scenario with one seed.
 
+mod clocks;
 pub mod database;
 mod directed;
 mod lasting;
@@ -16,6 +17,7 @@ mod stores;
 mod tables;
 pub mod upgrade;
 mod virtuallog;
+pub mod walls;
 mod zookeeper;
 
 use std::collections::BTreeMap;
@@ -77,9 +79,11 @@ pub fn all() -> Vec<Scenario> {
         directed::RETRIES,
         directed::SLEEPERS,
         directed::RULE_K,
+        directed::DELETED,
         lasting::LASTING,
         database::SCENARIO,
         stores::DATABASE,
+        clocks::SCENARIO,
         stores::ZOOKEEPER,
         zookeeper::SCENARIO,
         tables::SCENARIO,

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Env, Frame, NodeCore, StorageId};
+use atoll_core::{Frame, NodeCore, StorageId};
 use atoll_db::{
     Application, Applications, Cluster, Database, Engine, Ground, MemoryStore, Options as DatabaseOptions,
     Persistence, Store, Threads,
 };
 use atoll_node::assembly::Options;
-use atoll_node::database::{LOG, tell_members};
+use atoll_node::database::{LOG, hear_clocks, tell_members};
 
 use crate::rng::Rng;
 use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::upgrade::Programs;
+use crate::scenario::walls::Walls;
 use crate::world::observer::Who;
 use crate::world::{Assembly, Weather};
 
@@ -35,12 +36,6 @@ pub trait Tenant: Send {
 
     /// It is open in a node's new life.
     fn opened(&mut self, who: &Who, handles: &NodeHandles, engine: Engine<Self::App>);
-
-    /// The clock on the wall of a node, in milliseconds: not the same on all of them, and new with each life.
-    fn clock_ms(&self, env: &Env) -> Box<dyn Fn() -> u64 + Send + Sync> {
-        let env = env.clone();
-        Box::new(move || env.now().0 / 1_000_000)
-    }
 }
 
 /// The stores of all nodes, by the data directory that they are in. Clones are one.
@@ -65,6 +60,8 @@ pub struct Replicas<T> {
     pub tenant: T,
     /// Where they keep it.
     pub stores: Stores,
+    /// Their clocks.
+    pub walls: Walls,
     starts: u64,
 }
 
@@ -89,7 +86,7 @@ impl<T: Tenant> Replicas<T> {
         options.timings.silent_after = Duration::from_millis(600);
         let nodes =
             Nodes { members, founders: members.min(3), options, programs: Default::default(), starts: 0 };
-        Replicas { nodes, tenant, stores: Stores::default(), starts: 0 }
+        Replicas { nodes, tenant, stores: Stores::default(), walls: Walls::default(), starts: 0 }
     }
 
     /// With these programs on the hosts.
@@ -133,15 +130,18 @@ impl<T: Tenant> Assembly for Replicas<T> {
         let mut apps = Applications::new();
         let slot = apps.add(self.tenant.app());
         let Ok(log) = parts.logs.open(LOG) else { return };
+        let wall = self.walls.of(who.node);
+        parts.members.say_wall(wall.clone());
         let ground = Ground {
             env: parts.env.clone(),
             log,
             store: Box::new(self.store(who.storage)),
-            clock: Arc::from(self.tenant.clock_ms(&parts.env)),
+            clock: wall.clone(),
             cluster: Some(Cluster {
                 directory: Arc::new(parts.members.clone()),
                 shelf: parts.database.shelf.clone(),
                 out_of_service: tell_members(&parts.members),
+                clocks: hear_clocks(parts),
             }),
             threads: Threads::None,
             options: DatabaseOptions {

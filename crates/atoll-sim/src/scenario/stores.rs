@@ -69,7 +69,9 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     let cells = Cellular { engines: engines.clone(), oracle: oracle.clone(), cluster: cluster.clone() };
     let assembly = Replicas::new(members, cells);
     let stores = assembly.stores.clone();
+    let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     let _ = cluster.set(world.cluster());
     let stage: Stage<NodeHandles> = stage(&mut world);
     for _ in 0..3 {
@@ -96,6 +98,18 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     outcome
 }
 
+/// One disk is slow, or none. What is demanded while a store fails needs a majority of the members whose disks take their usual
+/// time. Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other
+/// for many seconds: nothing is written, trimmed or moved meanwhile, with or without that store.
+fn slow_one_disk(stage: &Stage<NodeHandles>) {
+    let cluster = &stage.cluster;
+    (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
+    if stage.below(2) == 0 {
+        let host = stage.below(cluster.hosts() as u64) as usize;
+        cluster.inject(Fault::SlowDisk { host, factor: 2 + stage.below(199) });
+    }
+}
+
 /// One store after the other fails.
 struct Trouble {
     stage: Stage<NodeHandles>,
@@ -109,24 +123,12 @@ impl Trouble {
         self.stage.pause(Duration::from_secs(4)).await;
         while !self.stage.over.is_up() {
             let host = self.stage.below(self.stage.cluster.hosts() as u64) as usize;
-            self.slow_one_disk();
+            slow_one_disk(&self.stage);
             match self.stage.below(3) {
                 0 => self.fails(host, Persistence::Lasting).await,
                 _ => self.fails(host, Persistence::Passing).await,
             }
             self.stage.pause(Duration::from_secs(3)).await;
-        }
-    }
-
-    /// One disk is slow, or none. What is demanded while a store fails needs a majority of the members whose disks take their usual
-    /// time. Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other
-    /// for many seconds: nothing is written or trimmed meanwhile, with or without that store.
-    fn slow_one_disk(&self) {
-        let cluster = &self.stage.cluster;
-        (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
-        if self.stage.below(2) == 0 {
-            let host = self.stage.below(cluster.hosts() as u64) as usize;
-            cluster.inject(Fault::SlowDisk { host, factor: 2 + self.stage.below(199) });
         }
     }
 
@@ -215,7 +217,9 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
         WithDoors { doors: doors_there.clone(), rng: rng.fork(), skew_permille: weather.skew_permille };
     let assembly = Replicas::new(members, tenant);
     let stores = assembly.stores.clone();
+    let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     let options = Options { min_session_timeout_ms: 1_000, reap_every: Duration::ZERO, ..Options::default() };
     let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);
     let _ = doors_there.set(doors.clone());
@@ -227,8 +231,10 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
         stage.spawn("zookeeper.client", client.run());
     }
     stage.spawn("stores", holders(stage.clone(), doors.clone(), oracle.clone(), stores));
+    // Disks are slowed by `holders`, one at a time.
+    let menu = Menu { reset: rng.below(2), ..Menu::NONE };
     let faults = Faults {
-        menu: Menu { slow_disk: 1, ..Menu::NONE },
+        menu,
         every: Duration::from_millis(4_000),
         during: DURING,
         may_lose: Box::new(|_| false),
@@ -259,6 +265,7 @@ async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
             continue;
         }
         hit("sim.stores.held");
+        slow_one_disk(&stage);
         let how = if stage.below(2) == 0 { Persistence::Passing } else { Persistence::Lasting };
         stores.fail(storage, Some(how));
         let let_go = async {

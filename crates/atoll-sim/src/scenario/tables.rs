@@ -56,7 +56,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let (members, weather) = place(&mut rng);
     let engines = Engines::default();
     let assembly = Replicas::new(members, Shoal(engines.clone()));
+    let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     let stage: Stage<NodeHandles> = stage(&mut world);
     let sea = Sea { stage: stage.clone(), engines: engines.clone(), oracle: TablesOracle::default() };
     for _ in 0..3 + rng.below(3) {

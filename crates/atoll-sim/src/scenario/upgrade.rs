@@ -77,7 +77,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let programs = Programs::default();
     (0..members).for_each(|host| programs.put(host, OLD));
     let assembly = Replicas::new(members, cells).with_programs(programs.clone());
+    let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     // Before the nodes start: their doors report there.
     let _ = cluster.set(world.cluster());
     let stage: Stage<NodeHandles> = stage(&mut world);

@@ -74,7 +74,10 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let doors_there = Arc::new(OnceLock::new());
     let tenant =
         WithDoors { doors: doors_there.clone(), rng: rng.fork(), skew_permille: weather.skew_permille };
-    let mut world = World::new(rng.bits(), members, weather, Replicas::new(members, tenant), out);
+    let assembly = Replicas::new(members, tenant);
+    let walls = assembly.walls.clone();
+    let mut world = World::new(rng.bits(), members, weather, assembly, out);
+    walls.follow(world.clients());
     // Timeouts are short, so that sessions expire within a run; the bounds are an operator's to set.
     let options = Options { min_session_timeout_ms: 1_000, reap_every: Duration::ZERO, ..Options::default() };
     let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);

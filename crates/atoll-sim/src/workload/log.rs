@@ -27,7 +27,8 @@ pub struct Pending {
     pub floor: Option<LogPos>,
 }
 
-fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> {
+/// A node that is up, from this host on.
+pub fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> {
     stage.cluster.any_from(at % stage.cluster.hosts())
 }
 

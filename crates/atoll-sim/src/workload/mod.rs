@@ -2,6 +2,7 @@
 
 pub mod again;
 pub mod database;
+pub mod delete;
 pub mod late;
 pub mod log;
 pub mod membership;

@@ -1,5 +1,7 @@
 //! `atoll log`.
 
+use std::io::IsTerminal;
+
 use serde_json::json;
 
 use super::append::AppendArgs;
@@ -32,6 +34,14 @@ enum LogVerb {
     Tail(TailArgs),
     /// Print the tail: the first position that is not written yet
     CheckTail,
+    /// Delete a log and its records permanently
+    Delete {
+        /// Which log
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Give up all positions below TO, for ever
     Trim {
         /// The first position to be kept
@@ -68,9 +78,34 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
             let value = json!({"log": name, "tail": bounds.tail, "trim": bounds.trim});
             common.print(&value, || bounds.tail.to_string())
         }
+        LogVerb::Delete { name, yes } => {
+            client.log(name)?;
+            if !yes {
+                confirm(name)?;
+            }
+            let deleted = client.delete_log(name).await?;
+            common.print(&json!({"log": name, "deleted": deleted}), || match deleted {
+                true => format!("deleted log {name}"),
+                false => format!("log {name} was deleted before"),
+            })
+        }
         LogVerb::Trim { to } => {
             client.log(name)?.trim(*to).await?;
             common.print(&json!({"log": name, "trim": to}), || format!("log {name} is trimmed below {to}"))
         }
+    }
+}
+
+/// Asks whether a log shall go. Without a terminal there is nobody to ask.
+fn confirm(name: &str) -> Result<(), CliError> {
+    let refused = |why: &str| Err(CliError::Usage(format!("log {name} was not deleted: {why}")));
+    if !std::io::stdin().is_terminal() {
+        return refused("give --yes to delete it and its records permanently");
+    }
+    eprint!("Delete log {name} and its records permanently? Type its name: ");
+    let mut typed = String::new();
+    match std::io::stdin().read_line(&mut typed) {
+        Ok(_) if typed.trim() == name => Ok(()),
+        _ => refused("its name was not typed"),
     }
 }

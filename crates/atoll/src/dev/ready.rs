@@ -32,7 +32,7 @@ async fn ask(grpc: &str, plan: &Plan) -> Result<(), String> {
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).map_err(|e| e.to_string())?;
         let channel = endpoint.connect().await.map_err(|_| "does not listen yet".to_owned())?;
         let said = |status: tonic::Status| status.message().to_owned();
-        LogServiceClient::new(channel.clone()).list_logs(ListLogsRequest {}).await.map_err(said)?;
+        LogServiceClient::new(channel.clone()).list_logs(ListLogsRequest::default()).await.map_err(said)?;
         let members = ClusterServiceClient::new(channel).node_list(NodeListRequest {}).await.map_err(said)?;
         // Members that are no children of this process come when they like.
         let ours = |id| plan.nodes.iter().any(|node| node.id == id);

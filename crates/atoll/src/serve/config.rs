@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use toml::de::DeValue;
 
@@ -103,6 +104,14 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Below so many free bytes the data of the database must not grow.
     pub least_free_bytes: u64,
+    /// How far the clock of this node may be ahead of the others'.
+    pub clock_ahead_at_most: Duration,
+    /// Entries of the database's log that its trim leaves.
+    pub keep_entries: u64,
+    /// With so many logs, clients create no more.
+    pub most_logs: u64,
+    /// So many logs that nobody uses stay open.
+    pub idle_logs: u64,
     /// The operator said that others may come in without TLS.
     pub plaintext_beyond_loopback: bool,
     /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
@@ -194,6 +203,10 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
     let zookeeper_options = super::zookeeper::read(source, &tables.get("zookeeper"));
     let cache_mb = tables.get("database").read(source, "cache_mb", within(1, 1_000_000));
     let least_free_mb = tables.get("database").read(source, "least_free_mb", within(0, 1_000_000_000));
+    let clock_ahead_s = tables.get("database").read(source, "clock_ahead_at_most_s", within(1, 31_536_000));
+    let keep_entries = tables.get("database").read(source, "keep_entries", within(100, 1_000_000_000));
+    let most_logs = tables.get("logs").read(source, "most", within(1, 1_000_000));
+    let idle_logs = tables.get("logs").read(source, "idle", within(1, 1_000_000));
     let timings = read_timings(source, &tables.get("timings"));
     let state_in_memory = match over.state_in_memory {
         Some(given) => Some(given),
@@ -234,6 +247,10 @@ fn read(source: &mut Source<'_>, file: &Path, tables: &Tables<'_>, over: &Overru
         zookeeper_options: zookeeper_options?,
         cache_bytes: cache_mb? << 20,
         least_free_bytes: least_free_mb? << 20,
+        clock_ahead_at_most: Duration::from_secs(clock_ahead_s?),
+        keep_entries: keep_entries?,
+        most_logs: most_logs?,
+        idle_logs: idle_logs?,
         plaintext_beyond_loopback: plaintext?,
         peers,
         tls,

@@ -65,7 +65,7 @@ fn node_config(config: Config) -> NodeConfig {
     let ms = Duration::from_millis;
     let t = &config.timings;
     let founder = |p: Peer| Founder { peer: p.address, grpc: p.grpc, roles: roles(p.roles) };
-    NodeConfig {
+    let mut node = NodeConfig {
         node: NodeId(config.id),
         cluster: config.cluster,
         data: config.data,
@@ -95,10 +95,17 @@ fn node_config(config: Config) -> NodeConfig {
             true => atoll_node::DatabaseState::InMemory,
             false => atoll_node::DatabaseState::OnDisk { cache_bytes: config.cache_bytes },
         },
-        database_options: Default::default(),
+        database_options: atoll_node::DatabaseOptions {
+            keep_entries: config.keep_entries,
+            ..Default::default()
+        },
         least_free_bytes: config.least_free_bytes,
+        most_logs: usize::try_from(config.most_logs).unwrap_or(usize::MAX),
+        idle_logs: usize::try_from(config.idle_logs).unwrap_or(usize::MAX),
         syncs_off: config.syncs_off,
-    }
+    };
+    node.database_options.clock_ahead_at_most = config.clock_ahead_at_most;
+    node
 }
 
 /// The doors of the database; none on a node that only keeps entries.

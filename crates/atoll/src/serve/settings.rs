@@ -48,7 +48,7 @@ const fn without_default(
 }
 
 /// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
-pub const SECTIONS: [(&str, &str); 8] = [
+pub const SECTIONS: [(&str, &str); 9] = [
     ("node", "Who this node is, and what it does."),
     ("listen", "Its doors."),
     (
@@ -64,6 +64,7 @@ pub const SECTIONS: [(&str, &str); 8] = [
         "timings",
         "When a node counts as gone, and what follows. They may differ between nodes and change at a restart.",
     ),
+    ("logs", "How many logs there may be, and how many stay open at this node."),
     ("database", "The state that tables and ZooKeeper's clients share."),
     ("testing", "Switches for tests. Leave them alone."),
 ];
@@ -437,6 +438,20 @@ pub const SETTINGS: &[Setting] = &[
         "After SIGTERM, how long a node may take to hand its sequencers to others before it stops all the same.\nToo small: appends pause as after a kill. Too large: a node without successors takes that long to stop. 0: at once.",
     ),
     with_default(
+        "logs",
+        "most",
+        "10000",
+        "an integer, 1 to 1000000",
+        "With so many logs in the cluster, clients of this node can create no more. Each takes a register, some kilobytes at every\nnode, and a look from every node when a node dies. The nodes count by themselves, so a few more may come to be.",
+    ),
+    with_default(
+        "logs",
+        "idle",
+        "512",
+        "an integer, 1 to 1000000",
+        "So many logs stay open here that nobody uses, those used last. Too small: the next use of a log reads its chain\nfirst. Too large: memory, some kilobytes for each.",
+    ),
+    with_default(
         "database",
         "state",
         "\"disk\"",
@@ -456,6 +471,20 @@ pub const SETTINGS: &[Setting] = &[
         "256",
         "an integer, 0 to 1000000000",
         "With less room on the disk of the data directory, in MiB, this node refuses what makes the data grow; deletes go on. At four\ntimes as much it warns. 0 for never. Too small: the store cannot be written, and the node applies no more.",
+    ),
+    with_default(
+        "database",
+        "clock_ahead_at_most_s",
+        "600",
+        "an integer, 1 to 31536000",
+        "A node whose clock is further ahead than this, in seconds, of more than half of the other nodes' clocks takes no writes until it is set right.\nToo small: a clock that is only somewhat wrong costs a node its writes. Too large: a wrong clock has nodes with a time to live\ndeleted so much early, and timestamps stand still for as long.",
+    ),
+    with_default(
+        "database",
+        "keep_entries",
+        "20000",
+        "an integer, 100 to 1000000000",
+        "So many entries of the database's log are kept behind what the stores of all replicas hold.\nToo small: a node that was away for a short time fetches the whole state from a peer. Too large: disk.",
     ),
     with_default(
         "testing",

@@ -1,10 +1,12 @@
 //! Real processes of the program under test; they end with the test, however it ends.
 #![allow(clippy::unwrap_used, dead_code)] // Each test file uses a part of it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,10 +34,16 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port that is free now, below those that systems give to outgoing connections.
+/// A port that is free now, below those that systems give to outgoing connections. No port is given twice: tests of one process
+/// run side by side, and whoever was given it may not listen yet.
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let first = 30_000 + u16::try_from(std::process::id() % 2_000).unwrap();
-    (first..32_700).chain(30_000..first).find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap()
+    let is_free = |p: &u16| !given.contains(p) && TcpListener::bind(("127.0.0.1", *p)).is_ok();
+    let port = (first..32_700).chain(30_000..first).find(is_free).unwrap();
+    given.insert(port);
+    port
 }
 
 /// A child process that is killed when this goes.

@@ -1,0 +1,147 @@
+//! Things that are kept by name while they are used, and for a while longer: of those that nobody uses, the ones used least recently
+//! go when there are too many.
+
+use std::collections::BTreeMap;
+
+/// See the module's words. What is in use is never given up, so callers bound that by themselves.
+#[derive(Debug)]
+pub struct Pool<T> {
+    entries: BTreeMap<String, Entry<T>>,
+    /// How many may stay that nobody uses.
+    keep: usize,
+    /// Counts uses: the order of the entries.
+    uses: u64,
+    /// The next look for entries to give up is due at this many: a pool in full use is not looked through at each call.
+    look_at: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    value: T,
+    used: u64,
+}
+
+impl<T> Pool<T> {
+    /// An empty pool, which keeps about `keep` entries that nobody uses; one at least.
+    pub fn new(keep: usize) -> Self {
+        let keep = keep.max(1);
+        Pool { entries: BTreeMap::new(), keep, uses: 0, look_at: keep + 1 }
+    }
+
+    /// How many entries there are, in use or not.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// An entry; it counts as used now.
+    pub fn get(&mut self, name: &str) -> Option<&T> {
+        self.uses += 1;
+        let entry = self.entries.get_mut(name)?;
+        entry.used = self.uses;
+        Some(&entry.value)
+    }
+
+    /// An entry, without using it.
+    pub fn peek(&self, name: &str) -> Option<&T> {
+        self.entries.get(name).map(|entry| &entry.value)
+    }
+
+    /// All entries, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), &entry.value))
+    }
+
+    /// Puts an entry in; it counts as used now. Those that are given up for it: of those that `is_idle` says yes to, the ones used
+    /// least recently, never the new one.
+    pub fn insert(&mut self, name: &str, value: T, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
+        let given_up = if self.entries.len() + 1 >= self.look_at { self.shrink(is_idle) } else { Vec::new() };
+        self.uses += 1;
+        self.entries.insert(name.to_owned(), Entry { value, used: self.uses });
+        given_up
+    }
+
+    /// Takes out all entries that `is` says yes to.
+    pub fn take_if(&mut self, is: impl Fn(&T) -> bool) -> Vec<(String, T)> {
+        let names: Vec<String> =
+            self.entries.iter().filter(|(_, entry)| is(&entry.value)).map(|(name, _)| name.clone()).collect();
+        let taken = names.into_iter().filter_map(|name| self.entries.remove_entry(&name));
+        taken.map(|(name, entry)| (name, entry.value)).collect()
+    }
+
+    /// Gives up idle entries until an eighth of the room for them is free, so that not every [`Pool::insert`] has to look.
+    pub fn shrink(&mut self, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
+        let mut idle: Vec<(u64, String)> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| is_idle(&entry.value))
+            .map(|(name, entry)| (entry.used, name.clone()))
+            .collect();
+        idle.sort_unstable();
+        let room = self.keep / 8;
+        let too_many = (idle.len() + room).saturating_sub(self.keep).min(idle.len());
+        let names = idle.into_iter().take(too_many).map(|(_, name)| name);
+        let mut given_up = Vec::new();
+        for name in names {
+            if let Some((name, entry)) = self.entries.remove_entry(&name) {
+                given_up.push((name, entry.value));
+            }
+        }
+        self.look_at = self.entries.len() + room + 1;
+        given_up
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn is_idle(value: &Arc<u32>) -> bool {
+        Arc::strong_count(value) == 1
+    }
+
+    #[test]
+    fn the_least_recently_used_go_and_never_one_in_use() {
+        let mut pool = Pool::new(8);
+        let in_use = Arc::new(0);
+        pool.insert("used", in_use.clone(), is_idle);
+        for n in 1..=1000u32 {
+            pool.insert(&n.to_string(), Arc::new(n), is_idle);
+            pool.get("1");
+            assert!(pool.len() <= 8 + 2, "{}", pool.len());
+        }
+        assert!(pool.peek("used").is_some(), "somebody holds it");
+        assert!(pool.peek("1").is_some(), "it was used all the time");
+        assert!(pool.peek("1000").is_some() && pool.peek("500").is_none());
+    }
+
+    #[test]
+    fn a_pool_in_full_use_grows_and_shrinks_when_it_is_not() {
+        let mut pool = Pool::new(8);
+        let held: Vec<Arc<u32>> = (0..100).map(Arc::new).collect();
+        for value in &held {
+            assert!(pool.insert(&value.to_string(), value.clone(), is_idle).is_empty());
+        }
+        assert_eq!(pool.len(), 100);
+        drop(held);
+        let mut given_up = 0;
+        for n in 200..203u32 {
+            given_up += pool.insert(&n.to_string(), Arc::new(n), is_idle).len();
+        }
+        assert!(given_up >= 92 && pool.len() <= 10, "{given_up} were given up, {} stay", pool.len());
+    }
+
+    #[test]
+    fn entries_are_taken_out_by_what_they_are() {
+        let mut pool = Pool::new(8);
+        (0..6u32).for_each(|n| drop(pool.insert(&n.to_string(), n, |_| true)));
+        assert_eq!(pool.take_if(|n| n % 2 == 0).len(), 3);
+        assert_eq!(pool.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+}

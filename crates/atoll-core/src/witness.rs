@@ -1,0 +1,116 @@
+//! How far the journals of the nodes have come, as each node remembers it of the others. A data directory that was put back from
+//! an older copy as a whole is sound in itself: only those who have seen it further on can tell.
+//!
+//! Nodes say with heartbeats and with the first words of a connection up to which record their journal is durable. The memory is that
+//! of a process: after all nodes have been down, nobody remembers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::ids::{Incarnation, Lsn, NodeId, StorageId};
+
+/// Nodes that are remembered; far more than a cluster has members.
+const MOST_NODES: usize = 1024;
+
+/// A data directory that has lost what it once had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the data directory of node {node} was put back from an older copy: its journal ends at record {}, and record {} of it \
+     was durable; move it away and start with an empty one, which gets a new identity",
+    .found.0,
+    .seen.0
+)]
+pub struct PutBack {
+    /// Whose.
+    pub node: NodeId,
+    /// Durable once.
+    pub seen: Lsn,
+    /// The last one now.
+    pub found: Lsn,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    storage: StorageId,
+    life: Incarnation,
+    upto: Lsn,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    own: AtomicU64,
+    seen: Mutex<BTreeMap<NodeId, Seen>>,
+}
+
+/// See the module's words. Cheap to clone; all clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Witness(Arc<Inner>);
+
+impl Witness {
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<NodeId, Seen>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This node's journal is durable up to here.
+    pub fn set_own(&self, durable: Lsn) {
+        self.0.own.store(durable.0, Ordering::Release);
+    }
+
+    /// Up to where this node's journal is durable.
+    pub fn own(&self) -> Lsn {
+        Lsn(self.0.own.load(Ordering::Acquire))
+    }
+
+    /// A node says in this life that its journal, in this data directory, is durable up to `durable`. Only the words of different lives
+    /// are compared: within one, what was said earlier on one connection may be heard after what was said later on another. Another
+    /// directory than before is a new beginning: the other has left with the identity that it had.
+    ///
+    /// # Errors
+    /// In another life it was durable beyond that. Nothing is remembered of this.
+    pub fn check(
+        &self,
+        node: NodeId,
+        life: Incarnation,
+        storage: StorageId,
+        durable: Lsn,
+    ) -> Result<(), PutBack> {
+        let mut all = self.seen();
+        let has_room = all.len() < MOST_NODES;
+        match all.get_mut(&node) {
+            Some(seen) if seen.storage == storage => {
+                if seen.life != life && durable < seen.upto {
+                    return Err(PutBack { node, seen: seen.upto, found: durable });
+                }
+                (seen.life, seen.upto) = (life, seen.upto.max(durable));
+            }
+            Some(seen) => *seen = Seen { storage, life, upto: durable },
+            None if has_room => {
+                all.insert(node, Seen { storage, life, upto: durable });
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_goes_back_is_told_from_a_new_one() {
+        let (witness, node) = (Witness::default(), NodeId(2));
+        let check =
+            |life, storage, durable| witness.check(node, Incarnation(life), StorageId(storage), Lsn(durable));
+        assert_eq!(check(7, 1, 10), Ok(()));
+        assert_eq!(check(7, 1, 30), Ok(()));
+        assert_eq!(check(7, 1, 20), Ok(()), "said earlier in the same life, and heard later");
+        let back = PutBack { node, seen: Lsn(30), found: Lsn(29) };
+        assert_eq!(check(8, 1, 29), Err(back.clone()));
+        assert_eq!(check(8, 1, 29), Err(back), "and it stays so");
+        assert_eq!(check(9, 1, 30), Ok(()));
+        assert_eq!(check(9, 2, 0), Ok(()), "an empty one has another identity");
+        assert_eq!(witness.check(NodeId(3), Incarnation(1), StorageId(3), Lsn(0)), Ok(()));
+    }
+}

@@ -1,0 +1,182 @@
+//! What time this node's entries say it is (contracts X29). The log's time follows the proposers' clocks and never goes back, so one clock
+//! that is far ahead would move it for good. A proposer therefore compares its clock with those of the other members before every entry.
+//!
+//! | what the other members tell | what the entry says |
+//! | --- | --- |
+//! | there are none, or none of their programs tells a clock | this node's clock |
+//! | at least half of their clocks are at most [`Options::clock_ahead_at_most`](super::Options) behind this one | this node's clock |
+//! | more than half are further behind | nothing is proposed: [`ClockAhead`] |
+//! | nobody is heard | for [`LISTEN`] after the start the node waits; then time advances at the pace of its monotonic clock |
+//!
+//! A clock that is so far behind that it cannot have agreed to the log's own time has no say. So whoever has the earliest of the clocks
+//! that count may always propose. Nothing of this is judged where entries are applied: every replica takes the time that the entry has.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{Env, NodeId, Tick};
+
+use super::Clock;
+
+/// So long after its start a node that has heard of no clock proposes nothing: peers that are up say theirs as soon as they are connected.
+const LISTEN: Duration = Duration::from_secs(2);
+
+/// The wall clocks of the other members, as this node last heard them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerClocks {
+    /// Of those that are up, what each shows now, milliseconds since the Unix epoch.
+    pub told: Vec<(NodeId, u64)>,
+    /// How many are up and tell no clock: their program knows of none.
+    pub untold: usize,
+    /// How many are not heard.
+    pub silent: usize,
+}
+
+/// Who tells them.
+pub type HearClocks = Arc<dyn Fn() -> PeerClocks + Send + Sync>;
+
+/// The clock of a node is further ahead of the other members' than is allowed: it proposes nothing until one of them is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockAhead {
+    /// The node.
+    pub node: NodeId,
+    /// How far its clock is ahead of each of `of`, at least, in milliseconds.
+    pub ahead_ms: u64,
+    /// How far it may be, in milliseconds.
+    pub allowed_ms: u64,
+    /// The members that it is ahead of.
+    pub of: Vec<NodeId>,
+}
+
+impl fmt::Display for ClockAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of: Vec<String> = self.of.iter().map(NodeId::to_string).collect();
+        write!(
+            f,
+            "the clock of node {} is {} s ahead of that of node {}; {} s are allowed: set it right, and the node proposes again \
+             by itself; use another node meanwhile",
+            self.node,
+            self.ahead_ms / 1000,
+            of.join(" and of node "),
+            self.allowed_ms / 1000
+        )
+    }
+}
+
+/// What the other members say of a clock.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Agreed,
+    /// Nobody who counts is heard.
+    Unheard,
+    Ahead {
+        of: Vec<NodeId>,
+        ahead_ms: u64,
+    },
+}
+
+fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> Verdict {
+    let nobody = peers.told.is_empty() && peers.untold == 0 && peers.silent == 0;
+    // A time that does not move the log does no harm.
+    if nobody || own_ms <= log_ms {
+        return Verdict::Agreed;
+    }
+    // The log's time may itself be ahead of a right clock by what is allowed, and a right clock behind another by as much.
+    let counts = |ms: u64| ms.saturating_add(allowed_ms.saturating_mul(2)) >= log_ms;
+    let witnesses: Vec<_> = peers.told.iter().filter(|(_, ms)| counts(*ms)).collect();
+    if witnesses.is_empty() {
+        let unchecked = peers.told.is_empty() && peers.untold > 0;
+        return if unchecked { Verdict::Agreed } else { Verdict::Unheard };
+    }
+    let behind: Vec<_> = witnesses.iter().filter(|(_, ms)| ms.saturating_add(allowed_ms) < own_ms).collect();
+    if behind.len() * 2 <= witnesses.len() {
+        return Verdict::Agreed;
+    }
+    let latest_ms = behind.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
+    Verdict::Ahead { of: behind.iter().map(|(node, _)| *node).collect(), ahead_ms: own_ms - latest_ms }
+}
+
+/// What an entry may say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// It is so late, milliseconds since the Unix epoch.
+    At(u64),
+    /// Not known yet; ask again soon.
+    Listening,
+    /// This node's clock is refused.
+    Ahead(ClockAhead),
+}
+
+/// A time that others have agreed to, or the log's at the start, and when that was on the monotonic clock.
+#[derive(Clone, Copy)]
+struct Agreed {
+    time_ms: u64,
+    /// None before the first reading: a node that is being put together has no monotonic clock yet.
+    at: Option<Tick>,
+    started: Option<Tick>,
+}
+
+/// This node's clock beside those of the others.
+pub(super) struct CheckedClock {
+    env: Env,
+    clock: Clock,
+    /// None: there are no other replicas.
+    peers: Option<HearClocks>,
+    allowed_ms: u64,
+    agreed: Mutex<Agreed>,
+}
+
+fn millis(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl CheckedClock {
+    /// `log_ms`: the log's time, as far as this node has it.
+    pub(super) fn new(
+        env: Env,
+        clock: Clock,
+        peers: Option<HearClocks>,
+        allowed: Duration,
+        log_ms: u64,
+    ) -> Self {
+        let agreed = Mutex::new(Agreed { time_ms: log_ms, at: None, started: None });
+        CheckedClock { env, clock, peers, allowed_ms: millis(allowed), agreed }
+    }
+
+    /// What an entry may say now, if the log's time is `log_ms`.
+    pub(super) fn read(&self, log_ms: u64) -> Reading {
+        let own_ms = (self.clock)();
+        let Some(peers) = self.peers.as_ref().filter(|_| !mutant(Mutant::DbClockUnchecked)) else {
+            return Reading::At(own_ms);
+        };
+        let now = self.env.now();
+        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = *agreed.started.get_or_insert(now);
+        let at = *agreed.at.get_or_insert(now);
+        match judge(own_ms, log_ms, &peers(), self.allowed_ms) {
+            Verdict::Agreed => {
+                *agreed = Agreed { time_ms: own_ms, at: Some(now), started: Some(started) };
+                Reading::At(own_ms)
+            }
+            Verdict::Ahead { of, ahead_ms } => {
+                hit("db.clock.ahead");
+                let (node, allowed_ms) = (self.env.node(), self.allowed_ms);
+                Reading::Ahead(ClockAhead { node, ahead_ms, allowed_ms, of })
+            }
+            Verdict::Unheard => {
+                let paced_ms = agreed.time_ms.saturating_add(millis(now.since(at))).max(log_ms);
+                if own_ms > paced_ms && now.since(started) < LISTEN {
+                    return Reading::Listening;
+                }
+                hit("db.clock.unheard");
+                Reading::At(own_ms.min(paced_ms))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clock_test.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! Deleting a log: the last change of its chain says so, and names nothing else.
+//!
+//! - D1: the active Loglet is sealed, and its tail found. After a crash it is a sealed segment: whoever meets it rolls the log forward,
+//!   and nothing was deleted.
+//! - D2: one conditional write puts a chain in place that has no segment but the mark of the deletion, at the tail.
+//! - D3: Loglets are deleted, and index pages emptied. After a crash each server finds what no chain names (V8, [`crate::origin`]), and
+//!   the pages are found likewise.
+//!
+//! D1 comes first so that an appender with an old chain is refused by the servers, reads the chain, and hears of the deletion: nothing is
+//! acknowledged behind it. D2 is the only step that counts, so a log is there or deleted, never half of both. Until D3 has reached a
+//! server, a reader with an old chain may still be given what was at a position; never anything else.
+//!
+//! A log that is created anew begins at the tail of the deleted one: no position is used twice (VL3), and whoever asks for an old one is
+//! told that it was trimmed. The versions of the chain go on, too. Its first Loglet is a successor of the deletion's mark, so that a
+//! collector that still sees the mark knows that it may come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::level::since;
+use atoll_core::testing::{Place, hit};
+
+use super::install::Installed;
+use super::{ReconfigError, Shared, Step};
+use crate::bell::lock;
+use crate::chain::VersionedChain;
+use crate::loglet::Why;
+use crate::origin::Origin;
+use crate::position::LogPos;
+
+impl Shared {
+    /// See [`super::VirtualLog::delete`].
+    pub(super) async fn delete_log(self: &Arc<Self>) -> Result<bool, ReconfigError> {
+        let levels = self.env.levels();
+        if !levels.allows(since::DELETED_LOGS) {
+            return Err(ReconfigError::Level { needs: since::DELETED_LOGS, active: levels.active() });
+        }
+        lock(&self.state).reconfiguring += 1;
+        let mut place = Place::at("vlog.delete.died_before_seal");
+        let done = self.mark_deleted(&mut place).await;
+        place.ends();
+        lock(&self.state).reconfiguring -= 1;
+        let Some(old) = done? else { return Ok(false) };
+        hit("vlog.delete");
+        let me = self.clone();
+        self.env.spawn("vlog.delete.data", Box::pin(async move { me.delete_data(&old).await }));
+        Ok(true)
+    }
+
+    /// D1 and D2, again while other changes come first. The last chain that named data; None if the log was deleted before.
+    async fn mark_deleted(
+        self: &Arc<Self>,
+        place: &mut Place,
+    ) -> Result<Option<Arc<VersionedChain>>, ReconfigError> {
+        let until = self.reconfigure_until();
+        loop {
+            let chain = self.refreshed_or_deleted().await?;
+            if chain.chain.is_deleted() {
+                return Ok(None);
+            }
+            let active = chain.chain.active();
+            let tail = if active.is_end() {
+                Some(active.start)
+            } else {
+                let loglet = self.handle(active)?;
+                let sealed = self.seal_and_find_tail(active, &*loglet, until, place).await?;
+                sealed.map(|(stop, _)| stop)
+            };
+            if let Some(tail) = tail {
+                place.moves("vlog.delete.died_before_install");
+                let id = self.draw_loglet(Origin::Extend(active.loglet));
+                let deleted = chain.chain.deleted(self.draw_nonce(), id, tail)?;
+                if let Installed::Mine(_) = self.install(chain.version, deleted, until).await? {
+                    return Ok(Some(chain));
+                }
+            }
+            hit("vlog.delete.again");
+            if self.env.now() >= until {
+                return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::Busy });
+            }
+        }
+    }
+
+    /// D3. One Loglet after the other: nobody waits, and a log may have very many.
+    async fn delete_data(self: Arc<Self>, old: &VersionedChain) {
+        for segment in old.chain.segments() {
+            self.clone().delete(segment.clone(), Duration::ZERO).await;
+        }
+        let (pages, trim) = (old.chain.pages().to_vec(), old.chain.trim());
+        if !pages.is_empty() {
+            self.delete_in_pages(pages, trim, LogPos(u64::MAX)).await;
+        }
+    }
+}
