@@ -14,7 +14,8 @@ READ_BYTES = 1 << 20
 class Load:
     """One client that keeps `depth` records in flight until it is told to end."""
 
-    def __init__(self, cluster, folder, log="main", name="a", connect=None, depth=64, line_bytes=128, extra=()):
+    def __init__(self, cluster, folder, log="main", name="a", connect=None, depth=64, line_bytes=128, every_s=0.0, extra=()):
+        """`every_s`: one line so often, or as many as are taken."""
         self.cluster = cluster
         self.log = log
         self.name = name
@@ -23,6 +24,7 @@ class Load:
         self.filler = b"." * max(0, line_bytes - len(name) - 15)
         self.timeline = folder / f"timeline-{log}-{name}"
         self.errors = folder / f"load-{log}-{name}.err"
+        self.every_s = every_s
         self.extra = [str(e) for e in extra]
         self.sent = 0
         self.process = None
@@ -52,9 +54,11 @@ class Load:
     def _feed(self):
         try:
             while not self._ending.is_set():
-                first = self.sent
-                self.process.stdin.write(b"".join(self.line(n) for n in range(first, first + CHUNK_LINES)))
-                self.sent = first + CHUNK_LINES
+                first, count = self.sent, 1 if self.every_s else CHUNK_LINES
+                self.process.stdin.write(b"".join(self.line(n) for n in range(first, first + count)))
+                self.process.stdin.flush()
+                self.sent = first + count
+                self._ending.wait(self.every_s)
             self.process.stdin.close()
         except (BrokenPipeError, ValueError):
             pass

@@ -3,7 +3,7 @@
 
 Each case begins with the same three directories, of a cluster that was stopped. One file or folder of node 2 is changed, and nodes are
 started: all of them; node 2 with one other; or node 2 with the one that was down while the last records were written, so that it is
-node 2 alone that holds them. Either node 2 refuses to start, in words that name what is wrong, or it has rebuilt what was lost. Then
+node 2 alone that holds them. At last its whole directory is put back while the others run on. Either node 2 refuses to start, in words that name what is wrong, or it has rebuilt what was lost. Then
 all nodes are started, a refusing one with an empty directory, and every acknowledged record and row is read again.
 """
 
@@ -180,6 +180,27 @@ class Case:
         serving.stop()
         return "starts, nothing lost" if came_up else f"refuses: {said}"
 
+    def put_back_whole(self, records, rows):
+        """An older copy of the whole directory, which is sound in itself: the others have seen it further on."""
+        serving = self.serving
+        for number in serving.rows:
+            copy(self.now / str(number), self.data(number))
+            serving.start(number)
+        for number in serving.rows:
+            need(serving.outcome(number), f"node {number} does not start: {serving.words(number)[-1500:]}")
+        need(serving.atoll("log", "append", "--log", LOG, "a new record") is not None, f"an append failed: {serving.last_words}")
+        end(serving.running[VICTIM])
+        copy(self.older / str(VICTIM), self.data(VICTIM))
+        serving.start(VICTIM)
+        ended = lambda: serving.running[VICTIM].poll() is not None or None
+        poll(f"node {VICTIM} refuses a directory that was put back", SETTLE_SECONDS, ended, every=0.1)
+        said = self.refusal(pathlib.Path("data directory"))
+        need("put back from an older copy" in serving.words(VICTIM), f"node {VICTIM} ended in other words: {said}")
+        shutil.rmtree(self.data(VICTIM))
+        serving.start(VICTIM)
+        self.verify(records, rows, True)
+        return f"refuses: {said}"
+
     def refusal(self, part):
         """What node 2 said; it must name what is wrong and what to do."""
         words = self.serving.words(VICTIM)
@@ -263,16 +284,18 @@ def body(drill):
         drill.random.shuffle(rest)
         cases = ([whole] + essential[: drill.args.cases // 2] + rest)[: drill.args.cases]
     case, results, failed = Case(drill, serving, now, older), [], []
-    for part, how, state in cases:
+    runs = [(f"{part} {how}, {state}", lambda c=(part, how, state): case.run(*c, records, rows)) for part, how, state in cases]
+    runs.append(("the whole directory older, the others running", lambda: case.put_back_whole(records, rows)))
+    for what, run in runs:
         try:
-            said = case.run(part, how, state, records, rows)
+            said = run()
         except Failed as words:
             said = f"FAILS: {words}"
-            failed.append(f"{part} {how}, {state}: {words}")
+            failed.append(f"{what}: {words}")
         finally:
             serving.stop()
         if said:
-            say(f"{part} {how}, {state}: {said}")
+            say(f"{what}: {said}")
             results.append(said)
     need(results, "no case was run")
     refused = sum(said.startswith("refuses") for said in results)

@@ -151,8 +151,9 @@ class Counter:
     """A ZooKeeper client at some doors that writes the numbers 1, 2, 3 ... into one znode, each as the write of that version: what was
     acknowledged and is lost, or was done twice, shows in the znode's version."""
 
-    def __init__(self, doors, path, every_s=0.0):
-        self.doors, self.path, self.every_s = list(doors), path, every_s
+    def __init__(self, doors, path, every_s=0.0, leaves_on=()):
+        """With an error in `leaves_on` a door refuses a write that another may take."""
+        self.doors, self.path, self.every_s, self.leaves_on = list(doors), path, every_s, leaves_on
         self.done = 0
         # Seconds since 1970, one for each acknowledged write.
         self.at = []
@@ -211,11 +212,13 @@ class Counter:
                     doubt = True
                     _, error, _ = self.wire.call(jute.SET, jute.written(self.path, b"%d" % (self.done + 1), self.done))
                     doubt = False
-                    need(error in (0, -4), f"{self.path}: write {self.done + 1} was refused with error {error}")
+                    need(error in (0, -4, *self.leaves_on), f"{self.path}: write {self.done + 1} was refused with error {error}")
                     if error == 0:
                         self.done += 1
                         self.at.append(time.time())
                         self.over.wait(self.every_s)
+                    elif error in self.leaves_on:
+                        self._drop()
                 except (OSError, ValueError):
                     self.unknown += doubt
                     self._drop()
