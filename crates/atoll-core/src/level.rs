@@ -58,6 +58,8 @@ pub mod since {
     pub const INDEX_PAGES: Level = Level(2);
     /// Chains say that their log was deleted.
     pub const DELETED_LOGS: Level = Level(2);
+    /// Commands of ZooKeeper's tree that end a session step by step.
+    pub const ENDS_IN_STEPS: Level = Level(2);
     /// An append says below which offset its records are not: the last field of the messages to orderers.
     pub const NOT_BELOW: Level = Level(2);
 }

@@ -69,6 +69,8 @@ pub enum Mutant {
     ZkVersionUnchecked,
     ZkMultiInParts,
     ZkEphemeralStays,
+    /// A session that is ending still is its client's.
+    ZkEndingLives,
     ZkSyncWithoutBarrier,
     ZkWriteAfterMove,
     ZkReadsPassWrites,
@@ -84,7 +86,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant, for tests that try them all.
-    pub const ALL: [Mutant; 63] = [
+    pub const ALL: [Mutant; 64] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -137,6 +139,7 @@ impl Mutant {
         Mutant::ZkVersionUnchecked,
         Mutant::ZkMultiInParts,
         Mutant::ZkEphemeralStays,
+        Mutant::ZkEndingLives,
         Mutant::ZkSyncWithoutBarrier,
         Mutant::ZkWriteAfterMove,
         Mutant::ZkReadsPassWrites,

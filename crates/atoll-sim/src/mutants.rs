@@ -46,6 +46,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::ZkVersionUnchecked
         | M::ZkMultiInParts
         | M::ZkEphemeralStays
+        | M::ZkEndingLives
         | M::ZkSyncWithoutBarrier
         | M::ZkWriteAfterMove
         | M::ZkReadsPassWrites => vec!["zookeeper"],

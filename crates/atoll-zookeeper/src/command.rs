@@ -92,6 +92,23 @@ record! {
 }
 
 record! {
+    /// A session ends: its client closed it, or was not heard of for its timeout. Guarded as [`ExpireSession`] is. With more ephemerals than
+    /// that, so many of them go and the session is [ending](crate::session::state::Session::is_ending): the command is repeated until
+    /// it is gone, so that none of them stops the others for long.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    EndSession {
+        /// The session.
+        session: i64,
+        /// The move by which the proposer holds it.
+        moves: i64,
+        /// Most ephemerals that this command deletes, at least 1.
+        at_most: i32,
+        /// Its client closed it. No replica goes by that; it is for who reads the log.
+        closed: bool,
+    }
+}
+
+record! {
     /// A piece of a snapshot that is to be restored. The first one begins anew: what another upload has brought is gone.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Stage<'a> {
@@ -168,13 +185,15 @@ pub enum Command<'a> {
     Stage(Stage<'a>),
     Restore(Restore<'a>),
     Discard(Discard),
+    /// From version 2 of the commands on; before it, [`Command::Close`] and [`Command::Expire`].
+    End(EndSession),
 }
 
 impl<'a> Command<'a> {
     /// Reads a command.
     ///
     /// # Errors
-    /// The bytes are none. They were written by this module: a later version has a higher `Application::VERSION`.
+    /// The bytes are none. They were written by this module: a later one says a higher `Application::version_at`.
     pub fn read(bytes: &'a [u8]) -> Result<Command<'a>, JuteError> {
         let mut from = Reader::new(bytes);
         let kind = from.take(1, "command")?[0];
@@ -192,6 +211,7 @@ impl<'a> Command<'a> {
             11 => Command::Stage(Jute::read(&mut from)?),
             12 => Command::Restore(Jute::read(&mut from)?),
             13 => Command::Discard(Jute::read(&mut from)?),
+            14 => Command::End(Jute::read(&mut from)?),
             _ => return Err(JuteError::Unknown { what: "kind of a command", value: kind.into() }),
         })
     }
@@ -220,6 +240,7 @@ impl<'a> Command<'a> {
             Command::Stage(c) => put(11, &|out| c.write(out)),
             Command::Restore(c) => put(12, &|out| c.write(out)),
             Command::Discard(c) => put(13, &|out| c.write(out)),
+            Command::End(c) => put(14, &|out| c.write(out)),
         }
         out
     }

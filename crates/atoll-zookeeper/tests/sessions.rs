@@ -4,7 +4,7 @@
 mod support;
 
 use atoll_zookeeper::command::{
-    AttachSession, CloseSession, Command, ExpireSession, SessionAnswer, TakeOver,
+    AttachSession, CloseSession, Command, EndSession, ExpireSession, SessionAnswer, TakeOver,
 };
 use atoll_zookeeper::event::{Change, Event};
 use atoll_zookeeper::jute::Jute;
@@ -52,6 +52,61 @@ fn only_the_holder_expires_a_session_and_only_by_the_move_that_it_judged() {
     assert!(matches!(events[1], Event::SessionGone { session: gone, .. } if gone == session));
     assert_eq!(replica.apply(a, &expire(2)), Err(ErrorCode::SessionExpired));
     assert_eq!(replica.apply(b, &attach(session)), Err(ErrorCode::SessionExpired));
+    replica.audit();
+}
+
+#[test]
+fn a_session_with_many_ephemerals_ends_in_steps_and_is_lost_to_its_client_from_the_first_on() {
+    let (a, b) = (proposer(1, 10), proposer(2, 20));
+    let mut replica = Replica::default();
+    let session = replica.open(a);
+    let paths: Vec<String> = (0..5).map(|i| format!("/e{i}")).collect();
+    for path in &paths {
+        replica.write(a, session, &ephemeral(path)).unwrap();
+    }
+    replica.events();
+    let end = |moves| Command::End(EndSession { session, moves, at_most: 2, closed: true });
+    let left = |replica: &mut Replica| paths.iter().filter(|path| replica.node(path).is_some()).count();
+    let nobody = EndSession { session, moves: 0, at_most: 0, closed: true };
+    assert_eq!(replica.apply(a, &Command::End(nobody)), Err(ErrorCode::BadArguments));
+    assert_eq!(replica.apply(b, &end(0)), Err(ErrorCode::SessionMoved), "not the holder");
+    assert_eq!(replica.apply(a, &end(1)), Err(ErrorCode::SessionMoved), "another move");
+
+    replica.apply(a, &end(0)).unwrap();
+    assert_eq!(left(&mut replica), 3);
+    let events = replica.events();
+    assert!(matches!(events[2], Event::SessionHeld { moves: 0, timeout_ms: -1, by, .. } if by == a));
+    replica.audit();
+    assert_eq!(replica.write(a, session, &ephemeral("/more")), Err(ErrorCode::SessionExpired));
+    assert_eq!(replica.apply(b, &attach(session)), Err(ErrorCode::SessionExpired));
+
+    // Its holder dies; another one takes over what is left.
+    let take = Command::TakeOver(TakeOver { node: 1, incarnation: 10 });
+    replica.apply(b, &take).unwrap();
+    let events = replica.events();
+    assert!(matches!(events[0], Event::SessionHeld { moves: 1, timeout_ms: -1, by, .. } if by == b));
+    replica.apply(b, &end(1)).unwrap();
+    assert_eq!(left(&mut replica), 1);
+    assert!(replica.events().iter().all(|event| matches!(event, Event::Node { .. })));
+    replica.apply(b, &end(1)).unwrap();
+    assert_eq!(left(&mut replica), 0);
+    assert!(matches!(replica.events()[..], [_, Event::SessionGone { .. }]));
+    assert_eq!(replica.apply(b, &end(1)), Err(ErrorCode::SessionExpired));
+    replica.audit();
+}
+
+/// As many as one step deletes go in one, so that nobody sees some of them without the others.
+#[test]
+fn a_session_with_as_many_ephemerals_as_a_step_deletes_ends_at_once() {
+    let a = proposer(1, 10);
+    let mut replica = Replica::default();
+    let session = replica.open(a);
+    for path in ["/e", "/f"] {
+        replica.write(a, session, &ephemeral(path)).unwrap();
+    }
+    replica.events();
+    replica.apply(a, &Command::End(EndSession { session, moves: 0, at_most: 2, closed: false })).unwrap();
+    assert!(matches!(replica.events()[..], [_, _, Event::SessionGone { .. }]));
     replica.audit();
 }
 

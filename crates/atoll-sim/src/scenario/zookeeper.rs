@@ -34,6 +34,7 @@ pub const SCENARIO: Scenario = Scenario {
         "sim.zookeeper.audited",
         "sim.zookeeper.came_back",
         "sim.zookeeper.closed",
+        "sim.zookeeper.ended_in_steps",
         "sim.zookeeper.event",
         "sim.zookeeper.expired",
         "sim.zookeeper.expiry_refused",
@@ -79,7 +80,13 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());
     // Timeouts are short, so that sessions expire within a run; the bounds are an operator's to set.
-    let options = Options { min_session_timeout_ms: 1_000, reap_every: Duration::ZERO, ..Options::default() };
+    let options = Options {
+        min_session_timeout_ms: 1_000,
+        reap_every: Duration::ZERO,
+        // Sessions here have few ephemerals: so that some end in steps.
+        ephemerals_at_once: if seed.is_multiple_of(2) { 1 } else { Options::default().ephemerals_at_once },
+        ..Options::default()
+    };
     let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);
     // Before the nodes start.
     let _ = doors_there.set(doors.clone());

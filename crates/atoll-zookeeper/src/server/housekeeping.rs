@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use atoll_core::level::since;
 use atoll_db::{Direction, Proposer};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Shared, admin, frame, membership};
-use crate::command::{Command, ExpireSession, Reap, TakeOver};
+use crate::command::{CloseSession, Command, EndSession, ExpireSession, Reap, TakeOver};
 use crate::session::keeper::{self, JUDGED_EVERY, Silent};
 use crate::session::state::TAKEN_AT_ONCE;
 use crate::tree::read::ReadError;
@@ -109,8 +110,9 @@ async fn expire(shared: &Arc<Shared>) {
 }
 
 async fn expire_one(shared: Arc<Shared>, silent: Silent) {
-    let Silent { session, moves } = silent;
-    if did(&shared, &Command::Expire(ExpireSession { session, moves })).await {
+    let Silent { session, moves, .. } = silent;
+    // What changes by the first step is told as an event; what follows is not.
+    if did(&shared, &end_of(&shared, session, moves, false)).await && !silent.is_ending {
         tracing::info!(
             session = format!("{session:#x}"),
             "a ZooKeeper session expired: its client was silent"
@@ -118,6 +120,18 @@ async fn expire_one(shared: Arc<Shared>, silent: Silent) {
         shared.figures.expired.add(1);
     } else {
         shared.sessions.spare(silent);
+    }
+}
+
+/// The command that ends a session, or begins to: `closed` by its client, or because that was silent.
+pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) -> Command<'static> {
+    if shared.engine.level() >= since::ENDS_IN_STEPS {
+        let at_most = shared.options.ephemerals_at_once;
+        return Command::End(EndSession { session, moves, at_most, closed });
+    }
+    match closed {
+        true => Command::Close(CloseSession { session, moves }),
+        false => Command::Expire(ExpireSession { session, moves }),
     }
 }
 

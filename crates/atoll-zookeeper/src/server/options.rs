@@ -45,6 +45,8 @@ pub struct Options {
     pub read_only_mode: bool,
     /// `znode.container.checkIntervalMs`; zero for never.
     pub reap_every: Duration,
+    /// Most ephemerals that one command deletes at the end of a session.
+    pub ephemerals_at_once: i32,
     /// The admin commands.
     pub admin: AdminOptions,
 }
@@ -87,6 +89,7 @@ impl Default for Options {
             read_only_mode: false,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
+            ephemerals_at_once: 5_000,
             admin: AdminOptions::default(),
         }
     }

@@ -9,7 +9,7 @@ use super::figures::Refusal;
 use super::frame;
 use super::handshake::Ended;
 use crate::acl;
-use crate::command::{CloseSession, Command, WriteHead};
+use crate::command::{Command, WriteHead};
 use crate::jute::codes::{CreateMode, ErrorCode, OpCode, xid};
 use crate::jute::records::{Acl, Id};
 use crate::jute::request::{AuthRequest, ImportRequest, Request};
@@ -148,8 +148,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Hands the end of the session to the log; None if its queue is full.
     pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
-        let command = Command::Close(CloseSession { session: self.session, moves: self.moves }).to_bytes();
-        self.shared.engine.propose(command.into()).ok()
+        let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
+        self.shared.engine.propose(command.to_bytes().into()).ok()
     }
 
     /// Takes an authentication. A wrong one ends the connection, as clients expect.

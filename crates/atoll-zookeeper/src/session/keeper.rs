@@ -62,13 +62,16 @@ struct Held {
     connection: Option<(ConnectionId, Arc<Outbox>)>,
     /// Its expiry is on its way to the log.
     expiring: bool,
+    /// It has ended, but for ephemerals that are left.
+    is_ending: bool,
 }
 
 impl Held {
     /// With a full timeout.
     fn new(moves: i64, timeout_ms: i32) -> Held {
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-        Held { moves, timeout, heard: Heard::new(), connection: None, expiring: false }
+        let is_ending = timeout_ms < 0;
+        Held { moves, timeout, heard: Heard::new(), connection: None, expiring: false, is_ending }
     }
 }
 
@@ -79,6 +82,8 @@ pub struct Silent {
     pub session: i64,
     /// As it was judged.
     pub moves: i64,
+    /// It has expired already, but for ephemerals that are left.
+    pub is_ending: bool,
 }
 
 /// The sessions that a node holds.
@@ -111,8 +116,8 @@ impl Sessions {
                 let at_once = mutant(Mutant::ZkTakeOverWithoutTimeout) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
                 let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
-                // Its client came back by another connection.
-                end(before, End::SessionMoved);
+                // Its client came back by another connection; or it has lost the session, whose rest is to be deleted.
+                end(before, if timeout_ms < 0 { End::SessionGone } else { End::SessionMoved });
             }
             Event::SessionHeld { session, .. } => end(lock(&self.held).remove(session), End::SessionMoved),
             Event::SessionGone { session, .. } => end(lock(&self.held).remove(session), End::SessionGone),
@@ -164,12 +169,12 @@ impl Sessions {
         let due = held.iter_mut().filter(|(_, h)| silent(h));
         due.map(|(session, h)| {
             h.expiring = true;
-            Silent { session: *session, moves: h.moves }
+            Silent { session: *session, moves: h.moves, is_ending: h.is_ending }
         })
         .collect()
     }
 
-    /// The expiry did not happen: it may be judged again.
+    /// The expiry did not happen, or was a step of several: it may be judged again.
     pub fn spare(&self, silent: Silent) {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
@@ -269,7 +274,7 @@ mod tests {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
         sessions.tell(&held(7, ME, 3));
         assert_eq!(judge(&sessions, start, 0, 800), []);
-        let silent = Silent { session: 7, moves: 3 };
+        let silent = Silent { session: 7, moves: 3, is_ending: false };
         assert_eq!(judge(&sessions, start, 1_000, 3_000), [silent]);
         sessions.spare(silent);
         assert_eq!(judge(&sessions, start, 3_200, 3_200), [silent]);
@@ -287,7 +292,10 @@ mod tests {
         assert_eq!(judge(&sessions, start, 0, 900), []);
         // Its connection goes: from here on it is silent.
         sessions.unbind(7, 1);
-        assert_eq!(judge(&sessions, start, 1_100, 3_000), [Silent { session: 7, moves: 0 }]);
+        assert_eq!(
+            judge(&sessions, start, 1_100, 3_000),
+            [Silent { session: 7, moves: 0, is_ending: false }]
+        );
     }
 
     #[test]

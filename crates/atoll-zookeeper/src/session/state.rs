@@ -5,7 +5,8 @@ use atoll_core::{Incarnation, NodeId};
 use atoll_db::Proposer;
 
 use crate::command::{
-    AttachSession, CloseSession, ExpireSession, OpenSession, PASSWORD_BYTES, SessionAnswer, TakeOver,
+    AttachSession, CloseSession, EndSession, ExpireSession, OpenSession, PASSWORD_BYTES, SessionAnswer,
+    TakeOver,
 };
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -18,6 +19,8 @@ use crate::tree::state::{Keys, State};
 pub const TAKEN_AT_ONCE: usize = 1000;
 /// Ephemerals that are looked up at once.
 const PAGE: usize = 1000;
+/// The timeout of a session that is ending.
+const ENDING_MS: i32 = -1;
 
 record! {
     /// A session, as it is kept.
@@ -69,6 +72,12 @@ impl Session {
         })
     }
 
+    /// Whether it has ended, but for ephemerals that are still to be deleted. Its client has lost it: it neither writes nor comes back. Who
+    /// holds it goes on deleting, at once, for its timeout is over.
+    pub fn is_ending(&self) -> bool {
+        self.timeout_ms == ENDING_MS && !mutant(Mutant::ZkEndingLives)
+    }
+
     fn to_bytes(self) -> Vec<u8> {
         Kept {
             password: Some(&self.password),
@@ -105,6 +114,7 @@ impl<K: Keys> State<'_, K> {
             return self.session(id).ok_or(ErrorCode::SessionExpired);
         }
         match self.held_session(id, by)? {
+            session if session.is_ending() => Err(ErrorCode::SessionExpired),
             session if session.moves == moves => Ok(session),
             _ => Err(ErrorCode::SessionMoved),
         }
@@ -134,6 +144,7 @@ impl<K: Keys> State<'_, K> {
         by: Proposer,
     ) -> Result<SessionAnswer, ErrorCode> {
         let known = self.session(asked.session).filter(|s| asked.password == Some(&s.password[..]));
+        let known = known.filter(|session| !session.is_ending());
         let session = known.ok_or(ErrorCode::SessionExpired)?;
         self.keys.delete(&key::held(session.holder, asked.session));
         let moves = session.moves + 1;
@@ -179,13 +190,43 @@ impl<K: Keys> State<'_, K> {
         Ok(())
     }
 
+    /// Ends a session, or does a step of it.
+    ///
+    /// # Errors
+    /// It is held by another proposer or another move, or is gone; `at_most` is not positive.
+    pub fn end_session_in_steps(&mut self, asked: EndSession, by: Proposer) -> Result<(), ErrorCode> {
+        let at_most =
+            usize::try_from(asked.at_most).ok().filter(|n| *n > 0).ok_or(ErrorCode::BadArguments)?;
+        let session = self.held_session(asked.session, by)?;
+        if session.moves != asked.moves {
+            return Err(ErrorCode::SessionMoved);
+        }
+        if self.delete_ephemerals(asked.session, at_most) {
+            self.forget_session(asked.session, session);
+        } else if !session.is_ending() {
+            self.hold(asked.session, Session { timeout_ms: ENDING_MS, ..session }, false);
+        }
+        Ok(())
+    }
+
     fn end_session(&mut self, id: i64, session: Session) {
+        self.delete_ephemerals(id, usize::MAX);
+        self.forget_session(id, session);
+    }
+
+    /// Deletes ephemerals of a session, `at_most` so many; whether none is left.
+    fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
         let ephemerals = key::ephemerals(id);
+        let mut left = at_most;
         while !mutant(Mutant::ZkEphemeralStays) {
-            let page = self.keys.first(&ephemerals, PAGE);
+            let page = self.keys.first(&ephemerals, PAGE.min(left.max(1)));
             if page.is_empty() {
                 break;
             }
+            if left == 0 {
+                return false;
+            }
+            left -= page.len();
             for (found, _) in page {
                 self.keys.delete(&found);
                 let Some(path) = key::path_behind(&found, key::EPHEMERAL_HEAD) else { continue };
@@ -195,6 +236,10 @@ impl<K: Keys> State<'_, K> {
                 }
             }
         }
+        true
+    }
+
+    fn forget_session(&mut self, id: i64, session: Session) {
         self.keys.delete(&key::held(session.holder, id));
         self.keys.delete(&key::session(id));
         self.keys.emit(Event::SessionGone { session: id, zxid: self.zxid });

@@ -1,5 +1,6 @@
 //! The replicated service: which command does what.
 
+use atoll_core::level::{Level, since};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
@@ -20,6 +21,10 @@ impl Application for ZooKeeper {
     type Event = Event;
     const ID: AppId = AppId(2);
     const NAME: &'static str = "zookeeper";
+
+    fn version_at(level: Level) -> u8 {
+        if level < since::ENDS_IN_STEPS { 1 } else { 2 }
+    }
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, Event>) -> Result<Bytes, Rejected> {
         apply(at, command, tx)
@@ -72,6 +77,10 @@ fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> 
         }
         Command::Expire(asked) => {
             state.expire_session(asked, at.proposer)?;
+            Ok(Vec::new())
+        }
+        Command::End(asked) => {
+            state.end_session_in_steps(asked, at.proposer)?;
             Ok(Vec::new())
         }
         Command::TakeOver(asked) => match state.take_over(asked, at.proposer) {

@@ -304,7 +304,9 @@ impl Census {
             Some(b's') => {
                 let session = Session::of_bytes(value).map_err(|_| "no session that can be read")?;
                 let id = key::session_at_end(key).filter(|id| key == key::session(*id));
-                id.filter(|id| *id > 0 && session.timeout_ms > 0).map(drop).ok_or("no session")
+                id.filter(|id| *id > 0 && session.timeout_ms > 0 || session.is_ending())
+                    .map(drop)
+                    .ok_or("no session")
             }
             Some(b'z') if key == key::COUNTERS => Ok(()),
             _ => Err("nothing that belongs into a snapshot"),

@@ -65,6 +65,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         read_only_mode: read_only_mode?,
         words: words?,
         reap_every: Duration::from_millis(reap_every?),
+        ephemerals_at_once: Options::default().ephemerals_at_once,
         admin: AdminOptions {
             snapshot: snapshot?,
             restore: restore?,

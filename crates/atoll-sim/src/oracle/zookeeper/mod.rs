@@ -168,7 +168,7 @@ impl State {
             if let Err(why) = self.contacts.expired(id, &session, now_ns) {
                 self.fail(why);
             }
-        } else if matches!(parsed, Some(Command::Expire(_))) {
+        } else if matches!(parsed, Some(Command::Expire(_) | Command::End(_))) && !done {
             hit("sim.zookeeper.expiry_refused");
         }
         self.log.insert(place, command);
@@ -276,7 +276,7 @@ impl ZooKeeperOracle {
         state.operations += 1;
         state.back.insert(session, conn);
         state.contacts.belongs(conn, session, to);
-        let lives = state.model.sessions.contains_key(&session);
+        let lives = state.model.lives(session);
         let of = state.clients.entry(client).or_default();
         of.floor = of.floor.max(of.last_zxid);
         if is_new {
@@ -294,7 +294,7 @@ impl ZooKeeperOracle {
     pub fn told_gone(&self, client: ClientId, session: i64) {
         let mut state = self.lock();
         state.operations += 1;
-        if state.model.sessions.contains_key(&session) {
+        if state.model.lives(session) {
             state.fail(format!("client {client} was told that session {session:#x} is gone; it is there"));
         }
         state.clients.entry(client).or_default().watches.clear();

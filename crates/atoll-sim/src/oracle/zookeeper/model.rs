@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use atoll_core::testing::hit;
 use atoll_zookeeper::command::{AnswerHead, Command, SessionAnswer};
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, EventType, OpCode};
 use atoll_zookeeper::jute::records::Stat;
@@ -66,7 +67,7 @@ impl Znode {
 pub struct Session {
     /// Who has it may attach.
     pub password: Vec<u8>,
-    /// In milliseconds.
+    /// In milliseconds; -1 once it has ended, but for ephemerals that are left.
     pub timeout_ms: i32,
     /// Who holds it.
     pub holder: Holder,
@@ -164,6 +165,11 @@ impl Model {
         self.was.keys().map(String::as_str)
     }
 
+    /// Whether a session is there for its client.
+    pub fn lives(&self, session: i64) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.timeout_ms >= 0)
+    }
+
     /// Nodes that are there, and ephemerals among them.
     pub fn counts(&self) -> (usize, usize) {
         (self.now.len(), self.sessions.values().map(|s| s.ephemerals.len()).sum())
@@ -259,7 +265,7 @@ impl Model {
             }
             Command::Attach(asked) => {
                 let known = self.sessions.get_mut(&asked.session);
-                let session = known.filter(|s| asked.password == Some(&s.password[..]));
+                let session = known.filter(|s| asked.password == Some(&s.password[..]) && s.timeout_ms >= 0);
                 let session = session.ok_or(ErrorCode::SessionExpired)?;
                 session.moves += 1;
                 (session.holder, session.timeout_ms) = (by, asked.timeout_ms);
@@ -278,6 +284,15 @@ impl Model {
                 let was = self.sessions[&asked.session].clone();
                 self.end(asked.session);
                 Ok((Vec::new(), Told::Expired(asked.session, was)))
+            }
+            Command::End(asked) => {
+                let was = self.held(asked.session, by)?.clone();
+                if was.moves != asked.moves {
+                    return Err(ErrorCode::SessionMoved.into());
+                }
+                self.end_a_step(asked.session, asked.at_most as usize);
+                let expired = !asked.closed && was.timeout_ms >= 0;
+                Ok((Vec::new(), if expired { Told::Expired(asked.session, was) } else { Told::Nothing }))
             }
             Command::TakeOver(asked) => {
                 let from = (asked.node as u32, asked.incarnation);
@@ -302,12 +317,31 @@ impl Model {
     }
 
     fn served(&self, session: i64, moves: i64, by: Holder) -> Result<(), ErrorCode> {
-        if self.held(session, by)?.moves == moves { Ok(()) } else { Err(ErrorCode::SessionMoved) }
+        match self.held(session, by)? {
+            held if held.timeout_ms < 0 => Err(ErrorCode::SessionExpired),
+            held if held.moves == moves => Ok(()),
+            _ => Err(ErrorCode::SessionMoved),
+        }
     }
 
     fn held(&self, session: i64, by: Holder) -> Result<&Session, ErrorCode> {
         let session = self.sessions.get(&session).ok_or(ErrorCode::SessionExpired)?;
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
+    }
+
+    /// So many ephemerals go, the session with the last of them. Until then its client has lost it.
+    fn end_a_step(&mut self, id: i64, at_most: usize) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.timeout_ms = -1;
+        let gone: Vec<String> = session.ephemerals.iter().take(at_most).cloned().collect();
+        if gone.len() == session.ephemerals.len() {
+            self.sessions.remove(&id);
+        } else {
+            hit("sim.zookeeper.ended_in_steps");
+        }
+        for path in gone {
+            self.remove(&path);
+        }
     }
 
     fn end(&mut self, id: i64) {
