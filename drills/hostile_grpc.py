@@ -166,6 +166,15 @@ class Hostile:
             one.body(stream, message(text(1, "large" if path.endswith("Read") else "t")))
         self.keep(one.socket)
 
+    def unread_answers(self):
+        """Large answers, each to one call, that nobody reads."""
+        one = self.http()
+        rows = b"".join(text(2, text(1, number(2, n * 2))) for n in range(50))
+        for _ in range(self.random.choice((1, 20, 250))):
+            stream = one.begin(SERVICE + "TableService/Get")
+            one.body(stream, message(text(1, "t") + rows))
+        self.keep(one.socket)
+
     def lists(self):
         """Lists of any length where lists may be."""
         calls = (
@@ -275,7 +284,7 @@ class Hostile:
             one.begin(SERVICE + "LogService/CheckTail", [("x" * 50, "y" * self.random.choice((10, 4_000, 15_000)))])
         self.keep(one.socket)
 
-    KINDS = (silent, half_greetings, unread, lists, pipeline, unknown_names, half_messages, append_streams, called_off, frames, heads)
+    KINDS = (silent, half_greetings, unread, unread_answers, lists, pipeline, unknown_names, half_messages, append_streams, called_off, frames, heads)
 
     def attack(self, until, counts):
         """Attacks until a time, in an order of chance."""

@@ -5,9 +5,11 @@
 //! | `serving.rs` | accepts connections, TLS, HTTP/2 |
 //! | `connections.rs` | who is connected, and who makes room |
 //! | `requests.rs` | a request's place, and its messages on their way |
+//! | `answer.rs` | room for large answers |
 //! | `budget.rs` | what all clients share, counted |
 //! | `tls.rs` | certificates |
 
+mod answer;
 mod budget;
 mod connections;
 mod requests;
@@ -17,6 +19,9 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
+pub(super) use answer::AnswerRoom;
 pub(super) use budget::{Budget, Share};
 pub(super) use connections::Connection;
 pub(super) use serving::serve;
@@ -28,6 +33,8 @@ const MESSAGE_BYTES: (usize, usize) = (64 << 20, 32 << 20);
 const REQUESTS: (usize, usize) = (8_192, 2_048);
 /// Reads under way.
 const READS: (usize, usize) = (1_024, 512);
+/// Reads of tables that go on at one time: each has a thread, and in memory what it has read.
+const TABLE_READS: usize = 16;
 /// Bytes of records that were read and are not taken by their clients yet. They take twice as much memory: what was read, and what
 /// is sent.
 const READ_BYTES: (usize, usize) = (64 << 20, 48 << 20);
@@ -54,6 +61,7 @@ pub struct Limits {
     pub(super) message_bytes: Arc<Budget>,
     pub(super) reads: Arc<Budget>,
     pub(super) read_bytes: Arc<Budget>,
+    pub(super) table_reads: Arc<Semaphore>,
 }
 
 impl Default for Limits {
@@ -70,6 +78,7 @@ impl Default for Limits {
             message_bytes: of(MESSAGE_BYTES),
             reads: of(READS),
             read_bytes: of(READ_BYTES),
+            table_reads: Arc::new(Semaphore::new(TABLE_READS)),
         }
     }
 }

@@ -17,6 +17,7 @@ use tonic::service::Routes;
 
 use super::super::backend::Refusal;
 use super::Limits;
+use super::answer::AnswerRoom;
 use super::budget::Share;
 use super::connections::{Connection, Connections, Working};
 
@@ -50,6 +51,8 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
         let held = Arc::new(Held::default());
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(self.connection.clone());
+        let room = AnswerRoom::new(self.limits.clone(), self.connection.clone());
+        parts.extensions.insert(room.clone());
         let measured = Measured {
             body,
             message: Message::default(),
@@ -62,7 +65,8 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
         Box::pin(async move {
             let answer = answer.await?;
             held.answered();
-            Ok(answer.map(|body| tonic::body::Body::new(Answered { body, _under_way: under_way })))
+            Ok(answer
+                .map(|body| tonic::body::Body::new(Answered { body, _room: room, _under_way: under_way })))
         })
     }
 }
@@ -80,6 +84,7 @@ struct UnderWay {
 /// The answer of a service.
 struct Answered {
     body: tonic::body::Body,
+    _room: AnswerRoom,
     _under_way: UnderWay,
 }
 

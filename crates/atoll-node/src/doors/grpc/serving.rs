@@ -19,14 +19,14 @@ use super::connections::{Connection, Connections, Place};
 use super::requests::Requests;
 use super::{DoorTls, Limits};
 
-/// Flow-control windows of requests. A stream that is not read keeps its window's bytes in memory, a connection all of its own; both hold
-/// more than comes in one round trip of a fast network.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+/// Flow-control windows of requests. A stream that is not read keeps its window's bytes in memory, a connection all of its own and a frame
+/// besides, whatever the door's budgets say: with the most connections that there may be, 300 MB.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
 /// Bytes of answers that one stream keeps beyond the message that is being sent.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Longest HTTP/2 frame that is taken.
-const MAX_FRAME_BYTES: u32 = 1024 * 1024;
+const MAX_FRAME_BYTES: u32 = 64 * 1024;
 /// Longest head of a request.
 const MAX_HEAD_BYTES: u32 = 16 * 1024;
 /// Requests of one connection at one time: HTTP/2 tells the client.

@@ -6,12 +6,14 @@ use atoll_client::Reason;
 use atoll_client::proto::{ScanReply, ScanRequest};
 use atoll_db::View;
 use atoll_tables::{Page, Scan, read};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::super::Shared;
 use super::super::backend::Refusal;
+use super::super::grpc::Limits;
 use super::service::aside;
 use super::{TablesHandle, convert};
 
@@ -28,16 +30,17 @@ const TAKES_AT_MOST: Duration = Duration::from_secs(600);
 /// Rows as asked for. The reading is a task that ends when the stream is dropped.
 pub(super) async fn stream(
     tables: &TablesHandle,
+    shared: &Shared,
     view: View,
     request: ScanRequest,
-    mut stopping: watch::Receiver<bool>,
 ) -> Result<impl Stream<Item = Result<ScanReply, Status>> + Send + use<>, Refusal> {
     let too_many =
         |_| Refusal::no(Reason::Busy, "too many ranges are being read from this node", "try again later");
+    let (limits, mut stopping) = (shared.limits.clone(), shared.stopping.clone());
     let permit = tables.scans.clone().try_acquire_owned().map_err(too_many)?;
     let (scan, version) = {
         let (table, query) = (request.table.clone(), convert::query(&request));
-        aside(move || {
+        aside(&limits, move || {
             let refused = |e| convert::read_refusal(&e);
             let schema = read::schema(&view, &table).map_err(refused)?;
             let version = read::version(&view).map_err(refused)?;
@@ -49,7 +52,7 @@ pub(super) async fn stream(
     tokio::spawn(async move {
         let _permit = permit;
         let outcome = tokio::select! {
-            outcome = tokio::time::timeout(TAKES_AT_MOST, run(scan, version, &request, &to_client)) => {
+            outcome = tokio::time::timeout(TAKES_AT_MOST, run(&limits, scan, version, &request, &to_client)) => {
                 outcome.unwrap_or_else(|_| Err(too_slow("the range took longer than ten minutes")))
             }
             () = to_client.closed() => return,
@@ -68,6 +71,7 @@ fn too_slow(words: &str) -> Refusal {
 }
 
 async fn run(
+    limits: &Limits,
     mut scan: Scan,
     version: u64,
     request: &ScanRequest,
@@ -79,7 +83,7 @@ async fn run(
     loop {
         let rows = usize::try_from(rows_left).unwrap_or(usize::MAX).min(PAGE_ROWS);
         let bytes = usize::try_from(bytes_left).unwrap_or(usize::MAX).min(PAGE_BYTES);
-        let (back, page) = aside(move || {
+        let (back, page) = aside(limits, move || {
             let page = scan.page(rows, bytes).map_err(|e| convert::read_refusal(&e))?;
             Ok((scan, page))
         })

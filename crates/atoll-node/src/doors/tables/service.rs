@@ -9,11 +9,13 @@ use atoll_core::codec::{Decode, Encode};
 use atoll_db::{BarrierError, Engine, ProposeError, View};
 use atoll_tables::{Action, Body, Command, Done, MAX_OPERATIONS, Rejection, Row, Schema, Tables, read};
 use bytes::Bytes;
+use prost::Message as _;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::super::Shared;
 use super::super::backend::Refusal;
+use super::super::grpc::{AnswerRoom, Limits};
 use super::{TablesHandle, convert, scan};
 
 /// How long a proposal waits for room.
@@ -78,11 +80,18 @@ fn unreadable(what: &str) -> Refusal {
     Refusal::unknown(Reason::Damaged, format!("the answer of the replica is unreadable: {what}"), "")
 }
 
-/// Runs what may read the disk on a thread for that (X20).
+/// Runs what may read the disk on a thread for that (X20), in its turn: a thread for every request that waits for the disk would cost
+/// more than it gains.
 pub(super) async fn aside<T: Send + 'static>(
+    limits: &Limits,
     f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(f).await.unwrap_or_else(|_| Err(Refusal::stopping()))
+    let turn = limits.table_reads.clone().acquire_owned().await.map_err(|_| Refusal::stopping())?;
+    let in_turn = move || {
+        let _turn = turn;
+        f()
+    };
+    tokio::task::spawn_blocking(in_turn).await.unwrap_or_else(|_| Err(Refusal::stopping()))
 }
 
 impl Door {
@@ -113,7 +122,10 @@ impl Door {
 
     async fn schema(&self, tables: &TablesHandle, name: String) -> Result<proto::TableReply, Refusal> {
         let view = self.view(tables, false).await?;
-        let schema = aside(move || read::schema(&view, &name).map_err(|e| convert::read_refusal(&e))).await?;
+        let schema = aside(&self.shared.limits, move || {
+            read::schema(&view, &name).map_err(|e| convert::read_refusal(&e))
+        })
+        .await?;
         Ok(proto::TableReply { table: Some(convert::table(&schema)) })
     }
 
@@ -126,14 +138,18 @@ impl Door {
         Ok(tables)
     }
 
-    async fn get_rows(&self, request: proto::GetRequest) -> Result<proto::GetReply, Refusal> {
+    async fn get_rows(
+        &self,
+        request: proto::GetRequest,
+        room: Option<AnswerRoom>,
+    ) -> Result<proto::GetReply, Refusal> {
         if request.keys.len() > MAX_OPERATIONS {
             let words = format!("{} keys; at most {MAX_OPERATIONS} are allowed", request.keys.len());
             return Err(Refusal::no(Reason::TooLarge, words, "ask for them in several calls"));
         }
         let tables = self.tables()?;
         let view = self.view(&tables, request.stale).await?;
-        aside(move || {
+        aside(&self.shared.limits, move || {
             let refused = |e| convert::read_refusal(&e);
             let schema = read::schema(&view, &request.table).map_err(refused)?;
             let mut found = Vec::with_capacity(request.keys.len());
@@ -148,12 +164,18 @@ impl Door {
                 }
                 found.push(proto::get_reply::Found { row });
             }
+            // In this turn, so that no more answers than turns are in memory without room.
+            room.map_or(Ok(()), |room| room.take(bytes))?;
             Ok(proto::GetReply { columns: schema.columns.into_iter().map(|c| c.name).collect(), found })
         })
         .await
     }
 
-    async fn run(&self, request: proto::TransactRequest) -> Result<proto::TransactReply, Refusal> {
+    async fn run(
+        &self,
+        request: proto::TransactRequest,
+        room: Option<AnswerRoom>,
+    ) -> Result<proto::TransactReply, Refusal> {
         let count = request.operations.len();
         if count == 0 || count > MAX_OPERATIONS {
             let words = format!("{count} operations; 1 to {MAX_OPERATIONS} are allowed");
@@ -163,13 +185,13 @@ impl Door {
         let view = tables.engine.view();
         let converted = {
             let operations = request.operations.clone();
-            aside(move || operations_of(&view, operations)).await
+            aside(&self.shared.limits, move || operations_of(&view, operations)).await
         };
         let (ops, of, schemas) = match converted {
             // This node may be behind the others: the table may be new, or changed.
             Err(_) => {
                 let view = self.view(&tables, false).await?;
-                aside(move || operations_of(&view, request.operations)).await?
+                aside(&self.shared.limits, move || operations_of(&view, request.operations)).await?
             }
             Ok(converted) => converted,
         };
@@ -189,6 +211,9 @@ impl Door {
                 ..Refusal::no(Reason::Refused, words, "read again")
             });
         };
+        let bytes = read.iter().flatten().map(Bytes::len).sum();
+        room.map_or(Ok(()), |room| room.take(bytes))
+            .map_err(|refusal| Refusal { happened: atoll_client::Outcome::Yes, ..refusal })?;
         let row = |((stored, key), at): ((Option<Bytes>, Vec<_>), usize)| {
             let schema = &schemas[at];
             let key = schema.key_bytes(&key).map_err(|e| convert::schema_refusal(&e))?;
@@ -288,22 +313,30 @@ impl TableService for Door {
 
     async fn list_tables(
         &self,
-        _request: Request<proto::ListTablesRequest>,
+        request: Request<proto::ListTablesRequest>,
     ) -> Result<Response<proto::ListTablesReply>, Status> {
+        let room = request.extensions().get::<AnswerRoom>().cloned();
         let view = self.view(&self.tables()?, false).await?;
-        let tables = aside(move || read::schemas(&view).map_err(|e| convert::read_refusal(&e))).await?;
-        Ok(Response::new(proto::ListTablesReply { tables: tables.iter().map(convert::table).collect() }))
+        let reply = aside(&self.shared.limits, move || {
+            let tables = read::schemas(&view).map_err(|e| convert::read_refusal(&e))?;
+            let reply = proto::ListTablesReply { tables: tables.iter().map(convert::table).collect() };
+            room.map_or(Ok(()), |room| room.take(reply.encoded_len()))?;
+            Ok(reply)
+        });
+        Ok(Response::new(reply.await?))
     }
 
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
-        Ok(Response::new(self.get_rows(request.into_inner()).await?))
+        let room = request.extensions().get::<AnswerRoom>().cloned();
+        Ok(Response::new(self.get_rows(request.into_inner(), room).await?))
     }
 
     async fn transact(
         &self,
         request: Request<proto::TransactRequest>,
     ) -> Result<Response<proto::TransactReply>, Status> {
-        Ok(Response::new(self.run(request.into_inner()).await?))
+        let room = request.extensions().get::<AnswerRoom>().cloned();
+        Ok(Response::new(self.run(request.into_inner(), room).await?))
     }
 
     type ScanStream = Pin<Box<dyn Stream<Item = Result<proto::ScanReply, Status>> + Send>>;
@@ -312,7 +345,7 @@ impl TableService for Door {
         let request = request.into_inner();
         let tables = self.tables()?;
         let view = self.view(&tables, request.stale).await?;
-        let stream = scan::stream(&tables, view, request, self.shared.stopping.clone()).await?;
+        let stream = scan::stream(&tables, &self.shared, view, request).await?;
         Ok(Response::new(Box::pin(stream)))
     }
 }

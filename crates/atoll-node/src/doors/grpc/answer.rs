@@ -1,0 +1,104 @@
+//! Room for large answers: what a client asks for in one call and does not take stays in memory as long as its connection.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_client::Reason;
+use tokio::sync::oneshot;
+
+use super::super::backend::Refusal;
+use super::Limits;
+use super::budget::Share;
+use super::connections::Connection;
+
+/// An answer of so many bytes or fewer is not counted: most are, and requests are counted themselves.
+const SMALL_BYTES: usize = 16 * 1024;
+/// Besides the time that any reader has, an answer may take as long as it does at this rate.
+const LEAST_BYTES_PER_S: usize = 64 * 1024;
+
+/// The room that the answer to one request takes. Clones are one. It is given back when the answer was sent, or its connection has ended.
+#[derive(Clone)]
+pub(in super::super) struct AnswerRoom(Arc<Inner>);
+
+struct Inner {
+    limits: Arc<Limits>,
+    connection: Arc<Connection>,
+    taken: Mutex<Option<Taken>>,
+}
+
+struct Taken {
+    _share: Share,
+    /// Dropped with it.
+    _gone: oneshot::Sender<()>,
+}
+
+impl AnswerRoom {
+    pub(super) fn new(limits: Arc<Limits>, connection: Arc<Connection>) -> Self {
+        AnswerRoom(Arc::new(Inner { limits, connection, taken: Mutex::default() }))
+    }
+
+    /// Takes room for an answer of `bytes`, once. A client that does not take it in time is cut off: nothing else gives the room back.
+    ///
+    /// # Errors
+    /// Busy: answers that wait to be taken have all of it, or all of this address's part.
+    pub(in super::super) fn take(&self, bytes: usize) -> Result<(), Refusal> {
+        if bytes <= SMALL_BYTES {
+            return Ok(());
+        }
+        let Inner { limits, connection, taken } = &*self.0;
+        let share = limits.read_bytes.take(connection.address, bytes).ok_or_else(|| {
+            let words =
+                "answers that wait to be taken by clients of this node, or of this address, have all of the memory for them";
+            Refusal::no(Reason::Busy, words, "take the answers, or ask again later or for less at once")
+        })?;
+        let (gone, is_gone) = oneshot::channel();
+        let rate = Duration::from_secs((bytes / LEAST_BYTES_PER_S) as u64);
+        let (within, connection) = (limits.unread_at_most + rate, connection.clone());
+        tokio::spawn(async move {
+            if tokio::time::timeout(within, is_gone).await.is_err() {
+                tracing::warn!(of = %connection.address, bytes, ?within, "a gRPC client that does not take an answer is cut off");
+                connection.close();
+            }
+        });
+        *taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Taken { _share: share, _gone: gone });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::super::connections::Connections;
+    use super::*;
+
+    const LARGE: usize = 8 << 20;
+
+    #[tokio::test]
+    async fn answers_that_nobody_takes_are_bounded_and_end_their_connection() {
+        let limits = Arc::new(Limits { unread_at_most: Duration::ZERO, ..Limits::default() });
+        let connections = Connections::new(2, 2);
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let place = connections.admit(address).unwrap();
+        let room = || AnswerRoom::new(limits.clone(), place.connection.clone());
+        room().take(SMALL_BYTES).unwrap();
+        assert_eq!(limits.read_bytes.held(), 0);
+        let mut held = Vec::new();
+        let refused = loop {
+            let one = room();
+            match one.take(LARGE) {
+                Ok(()) => held.push(one),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refused.failure.reason, Reason::Busy);
+        assert_eq!(held.len(), 6, "the part of one address");
+        held.pop();
+        assert_eq!(limits.read_bytes.held(), 5 * LARGE);
+        // Large ones have the time that their bytes take at the least rate, this one has none.
+        let late = room();
+        late.take(SMALL_BYTES + 1).unwrap();
+        tokio::time::timeout(Duration::from_secs(60), place.connection.ended()).await.unwrap();
+    }
+}
