@@ -1,5 +1,6 @@
 //! All that a procedure sees of the world: time, randomness, other procedures, calls to nodes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::marker::PhantomData;
@@ -496,24 +497,25 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let env = self.env.clone();
+        let Sleep { env, at, key } = &mut *self;
         let mut state = env.state();
-        if state.now >= self.at {
-            if let Some(key) = self.key.take() {
+        if state.now >= *at {
+            if let Some(key) = key.take() {
                 state.timers.remove(&key);
             }
             return Poll::Ready(());
         }
-        let key = match self.key {
-            Some(key) => key,
-            None => {
-                let key = (self.at, state.next_timer);
-                state.next_timer += 1;
-                self.key = Some(key);
-                key
-            }
-        };
-        state.timers.insert(key, cx.waker().clone());
+        let state = &mut *state;
+        let key = key.get_or_insert_with(|| {
+            state.next_timer += 1;
+            (*at, state.next_timer - 1)
+        });
+        match state.timers.entry(*key) {
+            // Polled for another reason than its end, by whom it will wake anyway.
+            Entry::Occupied(timer) if timer.get().will_wake(cx.waker()) => {}
+            Entry::Occupied(mut timer) => drop(timer.insert(cx.waker().clone())),
+            Entry::Vacant(timer) => drop(timer.insert(cx.waker().clone())),
+        }
         Poll::Pending
     }
 }

@@ -6,6 +6,7 @@
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | bytes and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `role.rs` | a server role and its effects |
+//! | `role_table.rs` | the roles of a node, and when each wants to run |
 //! | `env.rs` | a procedure's view of the world: time, randomness, calls |
 //! | `level.rs` | what all members can read, and so what a node may write |
 //! | `member.rs` | who a node is; the members as a node sees them |
@@ -24,6 +25,7 @@ pub mod member;
 pub mod node_core;
 pub mod pool;
 pub mod role;
+mod role_table;
 pub mod testing;
 pub mod ticket;
 pub mod witness;

@@ -16,6 +16,7 @@ use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::level::{LevelRange, Levels};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
+use crate::role_table::RoleTable;
 use crate::testing::{Mutant, mutant};
 use crate::ticket::BoxFuture;
 
@@ -78,14 +79,14 @@ struct Running {
 /// See the module's words.
 pub struct NodeCore {
     env: Env,
-    roles: BTreeMap<RoleKind, Box<dyn Role>>,
+    roles: RoleTable,
     /// Those that ran since they were flushed, by rising kind.
     touched: Vec<RoleKind>,
     /// To be filled while the one above is gone through: they take turns, so that none is allocated anew.
     flushing: Vec<RoleKind>,
-    /// The first deadline of a role, if none has run since it was looked up.
-    first_deadline: Option<Option<Tick>>,
     tasks: BTreeMap<TaskId, Running>,
+    /// Empty between two steps; kept for its room.
+    due_timers: Vec<Waker>,
     /// Empty between two polls; kept for its room.
     adopting: Vec<Spawned>,
     staged: Vec<(Lsn, Record)>,
@@ -114,10 +115,10 @@ impl NodeCore {
     pub fn with_levels(node: NodeId, incarnation: Incarnation, seed: u64, levels: Levels) -> Self {
         NodeCore {
             env: Env::new(node, incarnation, seed, levels),
-            roles: BTreeMap::new(),
+            roles: RoleTable::default(),
             touched: Vec::new(),
             flushing: Vec::new(),
-            first_deadline: None,
+            due_timers: Vec::new(),
             tasks: BTreeMap::new(),
             adopting: Vec::new(),
             staged: Vec::new(),
@@ -141,7 +142,7 @@ impl NodeCore {
 
     /// Adds a role. Panics if the node has one of this kind: that is a mistake of the assembly.
     pub fn add_role(&mut self, kind: RoleKind, role: Box<dyn Role>) {
-        assert!(self.roles.insert(kind, role).is_none(), "{kind} is there twice");
+        self.roles.add(kind, role);
     }
 
     /// Recovery, first: gives every role its part of the last checkpoint.
@@ -150,7 +151,7 @@ impl NodeCore {
             if state.is_empty() {
                 continue;
             }
-            let role = self.roles.get_mut(&kind).ok_or(RecoverError::NoRole { role: kind })?;
+            let role = self.roles.get_mut(kind).ok_or(RecoverError::NoRole { role: kind })?;
             role.restore(state).map_err(|error| RecoverError::Checkpoint { role: kind, error })?;
         }
         Ok(())
@@ -160,14 +161,14 @@ impl NodeCore {
     /// of a role that this node does not hold is an error: the data directory belongs to another kind of node.
     pub fn recover_record(&mut self, stored: Stored) -> Result<(), RecoverError> {
         let (kind, lsn) = (stored.record.owner, stored.lsn);
-        let role = self.roles.get_mut(&kind).ok_or(RecoverError::NoRole { role: kind })?;
+        let role = self.roles.get_mut(kind).ok_or(RecoverError::NoRole { role: kind })?;
         role.recover(stored).map_err(|error| RecoverError::Record { role: kind, lsn, error })
     }
 
     /// Recovery, last. `last` is the highest number in the journal or covered by the checkpoint.
     pub fn recover_done(&mut self, last: Lsn) {
-        for role in self.roles.values_mut() {
-            self.freed.extend(role.recovered());
+        for kind in self.roles.kinds() {
+            self.freed.extend(self.roles.get_mut(kind).map(Role::recovered).unwrap_or_default());
         }
         self.durable = last;
         self.env.witness().set_own(last);
@@ -175,11 +176,10 @@ impl NodeCore {
     }
 
     fn with_role(&mut self, kind: RoleKind, now: Tick, f: impl FnOnce(&mut dyn Role, &mut Effects)) -> bool {
-        let Some(role) = self.roles.get_mut(&kind) else { return false };
+        let Some(role) = self.roles.get_mut(kind) else { return false };
         if let Err(place) = self.touched.binary_search(&kind) {
             self.touched.insert(place, kind);
         }
-        self.first_deadline = None;
         let mut fx = Effects {
             role: kind,
             node: self.env.node(),
@@ -190,7 +190,7 @@ impl NodeCore {
             freed: std::mem::take(&mut self.freed),
             todo: std::mem::take(&mut self.todo),
         };
-        f(role.as_mut(), &mut fx);
+        f(role, &mut fx);
         self.next_lsn = fx.next_lsn;
         self.staged = fx.staged;
         if self.space == Space::Closed {
@@ -310,7 +310,7 @@ impl NodeCore {
             self.env.state().journal_since = None;
             self.held.clear();
         }
-        let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+        let kinds: Vec<RoleKind> = self.roles.kinds();
         for kind in kinds {
             self.with_role(kind, now, |role, fx| role.on_space(now, space, fx));
         }
@@ -322,7 +322,7 @@ impl NodeCore {
         let before = self.env.link(peer, class);
         self.env.set_link(peer, class, link);
         if (before == Link::Down) != (link == Link::Down) {
-            let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+            let kinds: Vec<RoleKind> = self.roles.kinds();
             for kind in kinds {
                 let up = link != Link::Down;
                 self.with_role(kind, now, |role, fx| role.on_link(now, peer, class, up, fx));
@@ -338,7 +338,7 @@ impl NodeCore {
     /// The journal wants this sparse segment emptied.
     pub fn compact(&mut self, now: Tick, segment: u64) {
         self.clock(now);
-        let kinds: Vec<RoleKind> = self.roles.keys().copied().collect();
+        let kinds: Vec<RoleKind> = self.roles.kinds();
         for kind in kinds {
             self.with_role(kind, now, |role, fx| role.on_compact(now, segment, fx));
         }
@@ -347,7 +347,6 @@ impl NodeCore {
     /// Takes every step that is due, then hands out what the host has to do.
     pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
         self.clock(now);
-        self.first_deadline = None;
         loop {
             while self.step(now) {
                 self.steps += 1;
@@ -383,10 +382,11 @@ impl NodeCore {
             return true;
         }
         if state.timers.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
-            let later = state.timers.split_off(&(Tick(now.0 + 1), 0));
-            let due = std::mem::replace(&mut state.timers, later);
+            while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+                self.due_timers.push(timer.remove());
+            }
             drop(state);
-            due.into_values().for_each(Waker::wake);
+            self.due_timers.drain(..).for_each(Waker::wake);
             return true;
         }
         drop(state);
@@ -394,14 +394,7 @@ impl NodeCore {
     }
 
     fn run_deadline(&mut self, now: Tick) -> bool {
-        let roles = &self.roles;
-        let first =
-            *self.first_deadline.get_or_insert_with(|| roles.values().filter_map(|r| r.deadline()).min());
-        if first.is_none_or(|at| at > now) {
-            return false;
-        }
-        let due = roles.iter().find(|(_, r)| r.deadline().is_some_and(|d| d <= now)).map(|(k, _)| *k);
-        let Some(kind) = due else { return false };
+        let Some(kind) = self.roles.due(now) else { return false };
         self.with_role(kind, now, |role, fx| role.on_deadline(now, fx));
         true
     }
@@ -443,7 +436,13 @@ impl NodeCore {
     }
 
     fn drain(&mut self, out: &mut Outputs, more: bool) {
-        out.frames.append(&mut self.env.state().outgoing);
+        {
+            let mut state = self.env.state();
+            match out.frames.is_empty() {
+                true => std::mem::swap(&mut out.frames, &mut state.outgoing),
+                false => out.frames.append(&mut state.outgoing),
+            }
+        }
         out.fetches.append(&mut self.fetches);
         out.freed.append(&mut self.freed);
         if self.writing.is_empty() && !self.staged.is_empty() {
@@ -458,7 +457,7 @@ impl NodeCore {
         // Staged facts may be in it, too: those are replayed over it, which roles take (see `Role::checkpoint`).
         if self.checkpoint_wanted && self.space != Space::Closed {
             self.checkpoint_wanted = false;
-            let states = self.roles.iter().map(|(k, r)| (*k, r.checkpoint())).collect();
+            let states = self.roles.iter().map(|(kind, role)| (kind, role.checkpoint())).collect();
             out.checkpoint = Some(Checkpoint { covers: self.durable, states });
         }
         out.more |= more;
@@ -478,14 +477,13 @@ impl NodeCore {
         }
         let timer = state.timers.keys().next().map(|(at, _)| *at);
         drop(state);
-        let role = self.roles.values().filter_map(|r| r.deadline()).min();
-        [timer, role].into_iter().flatten().min()
+        [timer, self.roles.first_deadline()].into_iter().flatten().min()
     }
 
     /// Figures of every role.
     pub fn measures(&self) -> Vec<Measure> {
         let mut all = Vec::new();
-        for role in self.roles.values() {
+        for (_, role) in self.roles.iter() {
             role.measure(&mut all);
         }
         all.push(Measure { name: "procedures", label: None, value: self.tasks.len() as f64 });
@@ -504,7 +502,7 @@ impl NodeCore {
 
     /// A role, for oracles and tests.
     pub fn role(&self, kind: RoleKind) -> Option<&dyn Role> {
-        self.roles.get(&kind).map(|r| r.as_ref())
+        self.roles.get(kind)
     }
 
     /// `kill -9`: refuses everything first, then drops the procedures (contracts §4).

@@ -1,0 +1,78 @@
+//! The roles of a node, and when each wants to run.
+
+use crate::ids::{RoleKind, Tick};
+use crate::role::Role;
+
+struct Held {
+    kind: RoleKind,
+    role: Box<dyn Role>,
+    /// None: it has run since it was asked.
+    deadline: Option<Option<Tick>>,
+}
+
+/// In the order of their kinds. A role's deadline changes only when the role runs: it is asked once after that, not in every step of
+/// every turn, of which most run no role or one.
+#[derive(Default)]
+pub(crate) struct RoleTable {
+    held: Vec<Held>,
+    /// The first deadline of all; None: one has run since it was looked up.
+    first: Option<Option<Tick>>,
+}
+
+impl RoleTable {
+    fn place(&self, kind: RoleKind) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&kind, |held| held.kind)
+    }
+
+    pub(crate) fn add(&mut self, kind: RoleKind, role: Box<dyn Role>) {
+        match self.place(kind) {
+            Ok(_) => panic!("{kind} is there twice"),
+            Err(place) => self.held.insert(place, Held { kind, role, deadline: None }),
+        }
+        self.first = None;
+    }
+
+    /// A role that is about to run.
+    pub(crate) fn get_mut(&mut self, kind: RoleKind) -> Option<&mut dyn Role> {
+        let place = self.place(kind).ok()?;
+        let held = &mut self.held[place];
+        held.deadline = None;
+        self.first = None;
+        Some(held.role.as_mut())
+    }
+
+    pub(crate) fn get(&self, kind: RoleKind) -> Option<&dyn Role> {
+        self.place(kind).ok().map(|place| self.held[place].role.as_ref())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RoleKind, &dyn Role)> {
+        self.held.iter().map(|held| (held.kind, held.role.as_ref()))
+    }
+
+    pub(crate) fn kinds(&self) -> Vec<RoleKind> {
+        self.held.iter().map(|held| held.kind).collect()
+    }
+
+    /// The first role, by its kind, whose deadline has come.
+    pub(crate) fn due(&mut self, now: Tick) -> Option<RoleKind> {
+        let held = &mut self.held;
+        let first = *self.first.get_or_insert_with(|| {
+            let ask = |held: &mut Held| *held.deadline.get_or_insert_with(|| held.role.deadline());
+            held.iter_mut().filter_map(ask).min()
+        });
+        first.filter(|at| *at <= now)?;
+        held.iter().find(|held| held.deadline.flatten().is_some_and(|at| at <= now)).map(|held| held.kind)
+    }
+
+    /// The first deadline of all.
+    pub(crate) fn first_deadline(&self) -> Option<Tick> {
+        let ask = |held: &Held| held.deadline.unwrap_or_else(|| held.role.deadline());
+        let first = self.first.unwrap_or_else(|| self.held.iter().filter_map(ask).min());
+        debug_assert_eq!(
+            first,
+            self.held.iter().filter_map(|held| held.role.deadline()).min(),
+            "a role's deadline has changed although it has not run"
+        );
+        first
+    }
+}
