@@ -56,8 +56,8 @@ impl Figures for NodeFigures {
         for (queue, length) in self.handle.queues() {
             add("queue_length", Some(("queue", queue.into())), length as f64);
         }
-        for node in self.parts.members.table().nodes.into_keys() {
-            let failing = self.parts.members.health_of(node).0 != Health::Fine;
+        for node in self.parts.members.table().nodes.keys() {
+            let failing = self.parts.members.health_of(*node).0 != Health::Fine;
             add("node_disk_failing", Some(("node", node.to_string())), f64::from(u8::from(failing)));
         }
         add("log_handles", None, self.parts.logs.open_handles() as f64);

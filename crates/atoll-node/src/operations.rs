@@ -254,7 +254,7 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
         });
     }
     let me = parts.members.identity();
-    let broken = parts.members.table().nodes.into_keys().any(|n| needs_hands(&parts, n));
+    let broken = parts.members.table().nodes.keys().any(|n| needs_hands(&parts, *n));
     Ok(proto::StatusReply {
         node: me.node.0,
         healthy: listed && !broken && logs.iter().all(|l| l.healthy),

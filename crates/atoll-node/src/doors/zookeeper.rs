@@ -132,7 +132,7 @@ impl Cluster for Living {
     }
 
     fn member_ids(&self) -> Vec<NodeId> {
-        self.members.table().nodes.into_keys().collect()
+        self.members.table().nodes.keys().copied().collect()
     }
 
     fn addresses(&self) -> Option<Addresses> {

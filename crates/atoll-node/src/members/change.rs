@@ -114,7 +114,7 @@ impl Changes {
     pub async fn refresh(&self) -> Result<MemberTable, ChangeError> {
         let got = self.register.read().await?;
         if got.version == Version(0) {
-            let nodes = self.members.table().nodes;
+            let nodes = self.members.table().nodes.clone();
             return Ok(MemberTable { nodes, ..MemberTable::default() });
         }
         let table = MemberTable::decode(got.version.0, got.value)?;

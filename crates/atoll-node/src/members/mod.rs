@@ -57,7 +57,8 @@ impl std::fmt::Debug for Wall {
 #[derive(Debug)]
 struct Inner {
     me: Identity,
-    table: MemberTable,
+    /// Shared with whoever looks at it: every round of every procedure does, and it seldom changes.
+    table: Arc<MemberTable>,
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
     full: bool,
@@ -88,7 +89,7 @@ impl Members {
     pub fn new(me: Identity, table: MemberTable) -> Self {
         let inner = Inner {
             me,
-            table,
+            table: Arc::new(table),
             peers: BTreeMap::new(),
             leaving: false,
             full: false,
@@ -280,7 +281,7 @@ impl Members {
     }
 
     /// The members.
-    pub fn table(&self) -> MemberTable {
+    pub fn table(&self) -> Arc<MemberTable> {
         self.lock().table.clone()
     }
 
@@ -291,7 +292,7 @@ impl Members {
             if table.version <= inner.table.version {
                 return false;
             }
-            inner.table = table;
+            inner.table = Arc::new(table);
         }
         self.changed.ring();
         true
@@ -357,15 +358,14 @@ impl Members {
 impl Directory for Members {
     fn candidates(&self) -> Vec<Candidate> {
         let inner = self.lock();
-        let mut table = inner.table.nodes.clone();
+        let nodes = &inner.table.nodes;
         // Before the table was ever read. A node that was removed since, and still runs, must not lay segments on itself.
-        if inner.table.version == 0 {
-            table
-                .entry(inner.me.node)
-                .or_insert_with(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
-        }
-        table
-            .iter()
+        let myself = (inner.table.version == 0 && !nodes.contains_key(&inner.me.node))
+            .then(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
+        let (below, above) = (nodes.range(..inner.me.node), nodes.range(inner.me.node..));
+        below
+            .chain(myself.iter().map(|m| (&inner.me.node, m)))
+            .chain(above)
             .map(|(node, m)| {
                 let mine = *node == inner.me.node;
                 let peer = inner.peers.get(node);

@@ -1,6 +1,7 @@
 //! What is wrong with a log's active segment, if anything, and which Loglet should follow: a pure function.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
@@ -92,8 +93,9 @@ pub struct View<'a> {
     /// When things count as gone.
     pub timings: &'a Timings,
     members: &'a Members,
-    table: MemberTable,
+    table: Arc<MemberTable>,
     candidates: Vec<Candidate>,
+    everybody: Vec<NodeId>,
     reach: Reach,
 }
 
@@ -101,7 +103,8 @@ impl<'a> View<'a> {
     /// What `members` knows now.
     pub fn of(members: &'a Members, me: &'a Identity, now: Tick, timings: &'a Timings) -> Self {
         let (table, candidates, reach) = (members.table(), members.candidates(), members.reach());
-        View { me, now, timings, members, table, candidates, reach }
+        let everybody = candidates.iter().map(|c| c.node).collect();
+        View { me, now, timings, members, table, candidates, everybody, reach }
     }
 
     /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
@@ -109,13 +112,9 @@ impl<'a> View<'a> {
         self.table.version > 0 && !self.table.nodes.contains_key(&node)
     }
 
-    fn everybody(&self) -> Vec<NodeId> {
-        self.candidates.iter().map(|c| c.node).collect()
-    }
-
     /// How many members can work with a node.
     fn use_of(&self, node: NodeId) -> usize {
-        self.reach.works_for(node, &self.everybody())
+        self.reach.works_for(node, &self.everybody)
     }
 
     /// Whether a node may be a sequencer as well as any.

@@ -398,7 +398,7 @@ impl Guardian {
 struct Broken {
     logs: Logs,
     members: Members,
-    table: MemberTable,
+    table: Arc<MemberTable>,
     candidates: Vec<atoll_core::Candidate>,
 }
 
@@ -417,16 +417,19 @@ impl Broken {
         let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
         let table = &self.table;
         let servers = provider.members(&segment.config).servers;
-        let spare = self.candidates.iter().any(|c| {
-            c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)
-        });
-        let can_leave = can_do_without_drained(&self.candidates, servers.len());
+        let spare = || {
+            self.candidates.iter().any(|c| {
+                c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)
+            })
+        };
+        // Seldom asked: most segments are on members that stay.
+        let can_leave = || can_do_without_drained(&self.candidates, servers.len());
         servers.iter().any(|(node, storage)| match table.nodes.get(node) {
             Some(row) => {
                 (row.storage.0 != 0 && row.storage != *storage && self.members.is_alive(*node))
-                    || (row.draining && can_leave)
+                    || (row.draining && can_leave())
             }
-            None => !table.nodes.is_empty() && spare,
+            None => !table.nodes.is_empty() && spare(),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Clients of virtual logs: appenders, tail checkers, readers, trimmers; and operators that change the chain.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::{Decode, NodeId};
@@ -314,7 +315,7 @@ pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
 }
 
 /// The newest table of members that any node knows that is up.
-fn newest_table(stage: &Stage<NodeHandles>) -> Option<MemberTable> {
+fn newest_table(stage: &Stage<NodeHandles>) -> Option<Arc<MemberTable>> {
     let up = (0..stage.cluster.hosts()).filter_map(|h| stage.cluster.host(h));
     up.map(|l| l.handles.0.members.table()).max_by_key(|t| t.version)
 }
