@@ -36,14 +36,17 @@ struct Inode {
 impl Inode {
     fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(offset).min(into.len() as u64) as usize;
-        let mut done = 0;
-        while done < n {
-            let at = offset + done as u64;
-            let (index, within) = (at / SECTOR_BYTES as u64, (at % SECTOR_BYTES as u64) as usize);
-            let part = (SECTOR_BYTES - within).min(n - done);
-            let sector = self.sectors.get(&index).map_or(&ZEROS, |s| s);
-            into[done..done + part].copy_from_slice(&sector[within..within + part]);
-            done += part;
+        let into = &mut into[..n];
+        into.fill(0);
+        let end = offset + n as u64;
+        let sector_bytes = SECTOR_BYTES as u64;
+        // Of a file that was prepared most sectors are not there.
+        for (index, sector) in self.sectors.range(offset / sector_bytes..end.div_ceil(sector_bytes)) {
+            let (from, to) = ((index * sector_bytes).max(offset), ((index + 1) * sector_bytes).min(end));
+            let within = (from % sector_bytes) as usize;
+            let part = (to - from) as usize;
+            let at = (from - offset) as usize;
+            into[at..at + part].copy_from_slice(&sector[within..within + part]);
         }
         n
     }
