@@ -125,6 +125,8 @@ pub struct World<A: Assembly> {
     trace: Trace,
     totals: Totals,
     instant: (u64, u64),
+    /// Empty between two turns; kept for its room.
+    frames: Vec<Outgoing>,
 }
 
 impl<A: Assembly> World<A> {
@@ -177,6 +179,7 @@ impl<A: Assembly> World<A> {
             trace: Trace::new(out),
             totals: Totals::default(),
             instant: (0, 0),
+            frames: Vec::new(),
             rng,
         }
     }
@@ -350,7 +353,7 @@ impl<A: Assembly> World<A> {
         if h.paused {
             return;
         }
-        let mut out = Outputs::default();
+        let mut out = Outputs { frames: std::mem::take(&mut self.frames), ..Outputs::default() };
         let tick = process.clock.tick(now);
         process.core.turn(tick, &mut out);
         process.bell.take();
@@ -364,7 +367,8 @@ impl<A: Assembly> World<A> {
         self.trace.event(now, host as u64, 1, out.steps as u64);
         let life = h.life;
         self.show_local(host);
-        for outgoing in std::mem::take(&mut out.frames) {
+        let mut frames = std::mem::take(&mut out.frames);
+        for outgoing in frames.drain(..) {
             if self.fuse_burnt(host) {
                 if matches!(outgoing.envelope.exchange, Exchange::Reply(_)) {
                     // What it reveals is synced; nobody is told.
@@ -374,6 +378,7 @@ impl<A: Assembly> World<A> {
             }
             self.send(host, outgoing);
         }
+        self.frames = frames;
         self.after_turn(host, life, out);
         self.clients_if_due();
     }

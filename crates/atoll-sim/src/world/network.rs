@@ -75,14 +75,14 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct Network {
     hosts: usize,
-    conns: BTreeMap<u64, Conn>,
+    /// By id; None: forgotten.
+    conns: Vec<Option<Conn>>,
     current: Vec<Option<u64>>,
     tags: Vec<BTreeMap<u16, u64>>,
     blocked: Vec<bool>,
     /// The same for connections that carry data.
     data_blocked: Vec<bool>,
     base_ns: Vec<u64>,
-    next_conn: u64,
     rng: Rng,
     /// Faults of single frames.
     pub mood: Mood,
@@ -100,13 +100,12 @@ impl Network {
         let base_ns = (0..hosts * hosts).map(|_| latency_ns / 2 + rng.below(latency_ns.max(1))).collect();
         Network {
             hosts,
-            conns: BTreeMap::new(),
+            conns: vec![None],
             current: vec![None; hosts * hosts * 2],
             tags: vec![BTreeMap::new(); hosts],
             blocked: vec![false; hosts * hosts],
             data_blocked: vec![false; hosts * hosts],
             base_ns,
-            next_conn: 1,
             rng,
             mood: Mood::CALM,
             queue_bytes: 4 * 1024 * 1024,
@@ -128,7 +127,11 @@ impl Network {
 
     /// A connection that is not forgotten yet.
     pub fn conn(&self, id: u64) -> Option<&Conn> {
-        self.conns.get(&id)
+        self.conns.get(id as usize)?.as_ref()
+    }
+
+    fn conn_mut(&mut self, id: u64) -> Option<&mut Conn> {
+        self.conns.get_mut(id as usize)?.as_mut()
     }
 
     /// Whether a connection's frames from one host to another are held up.
@@ -150,26 +153,22 @@ impl Network {
     /// A new connection in a slot.
     pub fn connect(&mut self, slot: usize, dialer_life: u64, peer_life: u64) -> u64 {
         let (dialer, peer, class) = self.of_slot(slot);
-        let id = self.next_conn;
-        self.next_conn += 1;
+        let id = self.conns.len() as u64;
         let tag = (id & 0xffff) as u16;
         self.tags[peer].insert(tag, id);
         self.current[slot] = Some(id);
-        self.conns.insert(
-            id,
-            Conn {
-                dialer,
-                peer,
-                class,
-                dialer_life,
-                peer_life,
-                tag,
-                cut_at: u64::MAX,
-                full: false,
-                to_peer: Direction::default(),
-                to_dialer: Direction::default(),
-            },
-        );
+        self.conns.push(Some(Conn {
+            dialer,
+            peer,
+            class,
+            dialer_life,
+            peer_life,
+            tag,
+            cut_at: u64::MAX,
+            full: false,
+            to_peer: Direction::default(),
+            to_dialer: Direction::default(),
+        }));
         id
     }
 
@@ -180,7 +179,7 @@ impl Network {
 
     /// Sends from the side that dialed or to it.
     pub fn send(&mut self, now: u64, id: u64, to_peer: bool, bytes: Bytes, queue: &mut Queue) -> Sent {
-        let Some(conn) = self.conns.get(&id) else { return Sent::NoConnection };
+        let Some(conn) = self.conn(id) else { return Sent::NoConnection };
         let (from, to) = if to_peer { (conn.dialer, conn.peer) } else { (conn.peer, conn.dialer) };
         let class = conn.class;
         self.frames += 1;
@@ -196,7 +195,7 @@ impl Network {
         self.faults += u64::from(swapped) + u64::from(doubled);
         let blocked = self.holds_up(from, to, class);
         let limit = self.queue_bytes;
-        let Some(conn) = self.conns.get_mut(&id) else { return Sent::NoConnection };
+        let Some(conn) = self.conn_mut(id) else { return Sent::NoConnection };
         let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
         side.bytes += bytes.len();
         if doubled {
@@ -225,13 +224,14 @@ impl Network {
     /// A frame has arrived: true if it is to be delivered. The second flag says that a full queue has room again.
     pub fn arrived(&mut self, now: u64, id: u64, to_peer: bool, bytes: &Bytes, copy: bool) -> (bool, bool) {
         let limit = self.queue_bytes;
-        let Some(conn) = self.conns.get_mut(&id) else { return (false, false) };
+        let Some(conn) = self.conn(id) else { return (false, false) };
         let (from, to) = if to_peer { (conn.dialer, conn.peer) } else { (conn.peer, conn.dialer) };
         if now > conn.cut_at {
             return (false, false);
         }
-        let at = from * self.hosts + to;
-        if self.blocked[at] || (conn.class == Class::Data && self.data_blocked[at]) {
+        let is_held_up = self.holds_up(from, to, conn.class);
+        let Some(conn) = self.conn_mut(id) else { return (false, false) };
+        if is_held_up {
             if !copy {
                 let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
                 side.stalled.push_back(bytes.clone());
@@ -254,7 +254,7 @@ impl Network {
     pub fn cut(&mut self, now: u64, id: u64, queue: &mut Queue) {
         let within = self.rng.below(2_000_000);
         let notice = self.rng.below(3_000_000);
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.conn_mut(id) else { return };
         if conn.cut_at != u64::MAX {
             return;
         }
@@ -269,7 +269,7 @@ impl Network {
             let late = self.rng.below(4) == 0;
             let within = if late { self.rng.below(1_500_000_000) } else { self.rng.below(2_000_000) };
             let notice = self.rng.below(3_000_000);
-            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let Some(conn) = self.conn_mut(id) else { continue };
             if conn.cut_at != u64::MAX {
                 continue;
             }
@@ -293,12 +293,12 @@ impl Network {
             (c.dialer == host && with.is_none_or(|w| c.peer == w))
                 || (c.peer == host && with.is_none_or(|w| c.dialer == w))
         };
-        self.conns.iter().filter(|(_, c)| fits(c)).map(|(id, _)| *id).collect()
+        (0..self.conns.len() as u64).filter(|id| self.conn(*id).is_some_and(fits)).collect()
     }
 
     /// Forgets a broken connection; returns its slot if its dialer had not another one already.
     pub fn down(&mut self, id: u64) -> Option<(usize, Conn)> {
-        let conn = self.conns.remove(&id)?;
+        let conn = self.conns.get_mut(id as usize)?.take()?;
         if self.tags[conn.peer].get(&conn.tag) == Some(&id) {
             self.tags[conn.peer].remove(&conn.tag);
         }
@@ -350,7 +350,7 @@ impl Network {
     ) {
         let at = from * self.hosts + to;
         for id in self.ids(from, Some(to)) {
-            let class = self.conns.get(&id).map(|c| c.class);
+            let class = self.conn(id).map(|c| c.class);
             if only.is_some() && only != class {
                 continue;
             }
@@ -362,7 +362,7 @@ impl Network {
                 queue.push(now + patience, Event::Silent { conn: id });
                 continue;
             }
-            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let Some(conn) = self.conn_mut(id) else { continue };
             let to_peer = conn.dialer == from;
             let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
             let waiting = std::mem::take(&mut side.stalled);
@@ -371,7 +371,7 @@ impl Network {
                 due += 1_000 + self.rng.below(self.base_ns[at].max(1));
                 queue.push(due, Event::Arrive { conn: id, to_peer, bytes, copy: false });
             }
-            if let Some(conn) = self.conns.get_mut(&id) {
+            if let Some(conn) = self.conn_mut(id) {
                 let side = if to_peer { &mut conn.to_peer } else { &mut conn.to_dialer };
                 side.last_at = due;
             }

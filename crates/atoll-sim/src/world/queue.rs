@@ -1,6 +1,6 @@
 //! What will happen, in order of time; at one moment in the order in which it was planned.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use atoll_core::{FetchError, RoleKind, Stored};
@@ -101,55 +101,44 @@ pub struct Answer {
     pub got: Result<Vec<Stored>, FetchError>,
 }
 
-#[derive(Debug)]
-struct Planned {
-    at: u64,
-    number: u64,
-    event: Event,
-}
+/// When something happens, the how manieth plan it is, and where it lies. In this order, the earliest first.
+type Planned = Reverse<(u64, u64, usize)>;
 
-impl PartialEq for Planned {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Planned {}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives its greatest first.
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-/// The plan.
+/// The plan. What happens lies still while its turn comes nearer: moving it within the heap would cost more than all else here.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Planned>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
     next: u64,
 }
 
 impl Queue {
     /// Plans an event.
     pub fn push(&mut self, at: u64, event: Event) {
-        self.heap.push(Planned { at, number: self.next, event });
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place] = Some(event);
+                place
+            }
+            None => {
+                self.events.push(Some(event));
+                self.events.len() - 1
+            }
+        };
+        self.heap.push(Reverse((at, self.next, place)));
         self.next += 1;
     }
 
     /// When the next event is.
     pub fn next_at(&self) -> Option<u64> {
-        self.heap.peek().map(|p| p.at)
+        self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// The next event.
     pub fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|p| (p.at, p.event))
+        let Reverse((at, _, place)) = self.heap.pop()?;
+        self.free.push(place);
+        self.events[place].take().map(|event| (at, event))
     }
 }
