@@ -12,9 +12,17 @@ use atoll_log::OpId;
 
 use crate::world::observer::Verdict;
 
-/// A record's bytes in short.
+/// A record's bytes in short, eight of them at a time.
 pub fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    let mix = |hash: u64, word: u64| {
+        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ (mixed >> 32)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let hash = words.iter().fold(bytes.len() as u64, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    mix(hash, u64::from_le_bytes(last))
 }
 
 #[derive(Debug, Default)]
@@ -52,13 +60,23 @@ struct Log {
 
 #[derive(Debug, Default)]
 struct State {
-    logs: BTreeMap<String, Log>,
+    /// By name; a run has a few.
+    logs: Vec<(String, Log)>,
     verdict: Verdict,
 }
 
 /// What clients asked and got, for all logs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct LogOracle(Arc<Mutex<State>>);
+
+/// The log of a name, which is copied when it is new only.
+fn log_of<'a>(logs: &'a mut Vec<(String, Log)>, name: &str) -> &'a mut Log {
+    let place = logs.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+        logs.push((name.to_owned(), Log::default()));
+        logs.len() - 1
+    });
+    &mut logs[place].1
+}
 
 /// What was known when a tail was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +87,10 @@ impl LogOracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn figure(&self, log: &str, of: impl Fn(&Log) -> u64) -> u64 {
+        self.state().logs.iter().find(|(name, _)| name == log).map_or(0, |(_, l)| of(l))
+    }
+
     /// Violations since the last call.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.state().verdict.failures)
@@ -76,28 +98,28 @@ impl LogOracle {
 
     /// Operations answered so far.
     pub fn operations(&self) -> u64 {
-        self.state().logs.values().map(|l| l.acks + l.reads + l.tails).sum()
+        self.state().logs.iter().map(|(_, l)| l.acks + l.reads + l.tails).sum()
     }
 
     /// Appends acknowledged so far.
     pub fn acknowledged(&self, log: &str) -> u64 {
-        self.state().logs.get(log).map_or(0, |l| l.acks)
+        self.figure(log, |l| l.acks)
     }
 
     /// Above every position acknowledged and at least every tail returned.
     pub fn floor(&self, log: &str) -> u64 {
-        self.state().logs.get(log).map_or(0, |l| l.floor)
+        self.figure(log, |l| l.floor)
     }
 
     /// The highest position below which a client wanted the log trimmed.
     pub fn trim_asked(&self, log: &str) -> u64 {
-        self.state().logs.get(log).map_or(0, |l| l.trim_asked)
+        self.figure(log, |l| l.trim_asked)
     }
 
     /// A client is about to append, for the first time or again.
     pub fn append_begins(&self, log: &str, op: OpId, payload: &[u8]) {
         let mut state = self.state();
-        let log = state.logs.entry(log.to_owned()).or_default();
+        let log = log_of(&mut state.logs, log);
         let floor = log.floor;
         let op = log.ops.entry(op).or_insert_with(|| Op { digest: digest(payload), floor, ..Op::default() });
         op.attempts += 1;
@@ -106,7 +128,7 @@ impl LogOracle {
     /// An attempt was answered with "not appended, and never will be".
     pub fn append_refused(&self, log: &str, op: OpId) {
         let state = &mut *self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         l.refusals += 1;
         let Some(o) = l.ops.get_mut(&op) else {
             return state.verdict.fail(format!("HARNESS: {op:?} refused and never asked for"));
@@ -122,13 +144,13 @@ impl LogOracle {
 
     /// How many attempts were answered with "not appended".
     pub fn refused(&self, log: &str) -> u64 {
-        self.state().logs.get(log).map_or(0, |l| l.refusals)
+        self.figure(log, |l| l.refusals)
     }
 
     /// An append was acknowledged.
     pub fn append_done(&self, log: &str, op: OpId, at: u64) {
         let state = &mut *self.state();
-        state.logs.entry(log.to_owned()).or_default().acked(log, op, at, &mut state.verdict);
+        log_of(&mut state.logs, log).acked(log, op, at, &mut state.verdict);
     }
 
     /// A client is about to ask for the tail.
@@ -139,7 +161,7 @@ impl LogOracle {
     /// The tail, as answered.
     pub fn tail_done(&self, log: &str, asked: Asked, tail: u64) {
         let state = &mut *self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         l.tails += 1;
         if tail < asked.0 {
             state.verdict.fail(format!(
@@ -153,7 +175,7 @@ impl LogOracle {
     /// A record was delivered to a reader.
     pub fn read(&self, log: &str, at: u64, op: OpId, payload: &[u8]) {
         let state = &mut *self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         l.reads += 1;
         l.seen(log, at, op, Some(digest(payload)), &mut state.verdict);
     }
@@ -161,14 +183,14 @@ impl LogOracle {
     /// A trim is about to be asked for.
     pub fn trim_begins(&self, log: &str, to: u64) {
         let mut state = self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         l.trim_asked = l.trim_asked.max(to);
     }
 
     /// A read was told that everything below `trim` is gone.
     pub fn trimmed(&self, log: &str, trim: u64) {
         let state = &mut *self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         if trim > l.trim_asked {
             let asked = l.trim_asked;
             state.verdict.fail(format!(
@@ -180,7 +202,7 @@ impl LogOracle {
     /// The whole log, read from `from` to the tail after everything was healed.
     pub fn whole(&self, log: &str, from: u64, tail: u64, read: &BTreeMap<u64, OpId>) {
         let state = &mut *self.state();
-        let l = state.logs.entry(log.to_owned()).or_default();
+        let l = log_of(&mut state.logs, log);
         for (op, o) in &l.ops {
             if let Some(at) = o.acked
                 && (from..tail).contains(&at)

@@ -335,9 +335,8 @@ impl RmwOracle {
             _ => return,
         };
         let storage = self.storages.get(&wire.to).copied();
-        let synced = storage
-            .and_then(|s| self.registers.entry(key.clone()).or_default().acceptors.get(&s).copied())
-            .unwrap_or_default();
+        let synced =
+            storage.and_then(|s| self.registers.get(&key)?.acceptors.get(&s).copied()).unwrap_or_default();
         self.asked.insert(
             (wire.from.node, wire.from.life, wire.to, number),
             Asked { key, storage, synced, ballot },
