@@ -107,7 +107,8 @@ impl<H: Clone> Cluster<H> {
 
     /// Whether this life still runs.
     pub fn is_alive(&self, life: &Life<H>) -> bool {
-        self.state().lives.iter().flatten().any(|l| l.node == life.node && l.life == life.life)
+        let host = (life.node.0 as usize).wrapping_sub(1);
+        self.state().lives.get(host).is_some_and(|l| l.as_ref().is_some_and(|l| l.life == life.life))
     }
 
     /// What `f` gives, or None once this life has ended: the connection to it breaks.
