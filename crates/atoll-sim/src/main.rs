@@ -107,7 +107,7 @@ fn cpu_seconds() -> f64 {
 fn speed(size: &Size, cpu_seconds: f64) -> String {
     let cpu = cpu_seconds.max(0.01);
     let virtual_seconds = size.virtual_ns as f64 / 1e9 / cpu;
-    let operations = size.operations as f64 / cpu;
+    let operations = size.answered.sum() as f64 / cpu;
     format!("{virtual_seconds:.0} virtual seconds and {operations:.0} judged operations per core-second")
 }
 

@@ -37,7 +37,7 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
     // A mutant that slows everything down is not thereby found.
     let must_be_full = scenario.full && mutant == Mutant::None && outcome.failures.is_empty();
     if must_be_full && !outcome.size.reaches(&Size::FULL) {
-        outcome.failures.push(format!("SMALL: {}; a full seed has {}", outcome.size, Size::FULL));
+        outcome.failures.push(format!("SMALL: {}; a full seed has at least {}", outcome.size, Size::FULL));
     }
     outcome
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_db::{HashAt, LogPos};
 
+use crate::oracle::Answered;
+
 /// A command's place in the order of all.
 pub type Place = (LogPos, u32);
 
@@ -158,10 +160,16 @@ impl DatabaseOracle {
         }
     }
 
-    /// Operations answered, and hashes compared.
-    pub fn counts(&self) -> (u64, u64) {
+    /// What was answered.
+    pub fn answered(&self) -> Answered {
         let state = self.lock();
-        (state.operations, state.compared)
+        let writes = state.acknowledged.len() as u64;
+        Answered { writes, reads: state.operations - writes }
+    }
+
+    /// Hashes compared.
+    pub fn compared(&self) -> u64 {
+        self.lock().compared
     }
 
     /// How many writes were acknowledged.

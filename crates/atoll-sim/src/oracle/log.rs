@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_log::OpId;
 
+use crate::oracle::Answered;
 use crate::world::observer::Verdict;
 
 /// A record's bytes in short, eight of them at a time.
@@ -53,6 +54,8 @@ struct Log {
     floor: u64,
     trim_asked: u64,
     acks: u64,
+    /// Appends that were acknowledged, each once.
+    written: u64,
     refusals: u64,
     reads: u64,
     tails: u64,
@@ -96,9 +99,13 @@ impl LogOracle {
         std::mem::take(&mut self.state().verdict.failures)
     }
 
-    /// Operations answered so far.
-    pub fn operations(&self) -> u64 {
-        self.state().logs.iter().map(|(_, l)| l.acks + l.reads + l.tails).sum()
+    /// What was answered so far.
+    pub fn answered(&self) -> Answered {
+        let mut all = Answered::default();
+        for (_, l) in &self.state().logs {
+            all += Answered { writes: l.written, reads: l.acks - l.written + l.reads + l.tails };
+        }
+        all
     }
 
     /// Appends acknowledged so far.
@@ -249,7 +256,11 @@ impl Log {
                         "VL4 acknowledged twice: {name}: {op:?} at {before} and again at {at}"
                     ));
                 }
-                _ => o.acked = Some(at),
+                Some(_) => {}
+                None => {
+                    o.acked = Some(at);
+                    self.written += 1;
+                }
             }
         }
         self.floor = self.floor.max(at + 1);

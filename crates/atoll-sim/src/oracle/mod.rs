@@ -22,3 +22,31 @@ pub mod rmw;
 pub mod tables;
 pub mod wire;
 pub mod zookeeper;
+
+/// What clients were answered: only the first says that something was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// Writes that were acknowledged, each once however often it was sent.
+    pub writes: u64,
+    /// Everything else: reads, tails, refusals, repeated answers.
+    pub reads: u64,
+}
+
+impl Answered {
+    /// One answer.
+    pub fn one(is_write: bool) -> Self {
+        Answered { writes: is_write.into(), reads: (!is_write).into() }
+    }
+
+    /// All of them.
+    pub fn sum(self) -> u64 {
+        self.writes + self.reads
+    }
+}
+
+impl std::ops::AddAssign for Answered {
+    fn add_assign(&mut self, more: Self) {
+        self.writes += more.writes;
+        self.reads += more.reads;
+    }
+}

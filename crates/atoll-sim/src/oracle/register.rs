@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_log::{Nonce, Version, Versioned, Written};
 
+use crate::oracle::Answered;
 use crate::oracle::log::digest;
 use crate::world::observer::Verdict;
 
@@ -20,7 +21,7 @@ struct Register {
     /// Writes that were answered "did not happen", and with which version.
     refused: BTreeMap<Nonce, u64>,
     floor: u64,
-    answers: u64,
+    answered: Answered,
 }
 
 #[derive(Debug, Default)]
@@ -47,9 +48,11 @@ impl RegisterOracle {
         std::mem::take(&mut self.state().verdict.failures)
     }
 
-    /// Operations answered so far.
-    pub fn operations(&self) -> u64 {
-        self.state().registers.values().map(|r| r.answers).sum()
+    /// What was answered so far.
+    pub fn answered(&self) -> Answered {
+        let mut all = Answered::default();
+        self.state().registers.values().for_each(|r| all += r.answered);
+        all
     }
 
     /// A read is about to be asked for.
@@ -61,7 +64,7 @@ impl RegisterOracle {
     pub fn read_done(&self, name: &str, asked: Asked, got: &Versioned) {
         let state = &mut *self.state();
         let r = state.registers.entry(name.to_owned()).or_default();
-        r.answers += 1;
+        r.answered += Answered::one(false);
         r.saw(name, asked.0, got, &mut state.verdict);
     }
 
@@ -78,7 +81,7 @@ impl RegisterOracle {
     pub fn write_done(&self, name: &str, asked: Asked, nonce: Nonce, got: &Written) {
         let state = &mut *self.state();
         let r = state.registers.entry(name.to_owned()).or_default();
-        r.answers += 1;
+        r.answered += Answered::one(matches!(got, Written::Yes(_)));
         let Some((expected, value, floor)) = r.wanted.get(&nonce).copied() else {
             return state.verdict.fail(format!("HARNESS: {nonce:?} was never asked for"));
         };

@@ -44,7 +44,6 @@ struct State {
     newest: BTreeMap<u64, u64>,
     log: BTreeMap<Place, AppliedCommand>,
     highest: Option<Place>,
-    operations: u64,
     failures: Vec<String>,
 }
 
@@ -262,7 +261,6 @@ impl TablesOracle {
         again: bool,
     ) {
         let mut state = self.lock();
-        state.operations += 1;
         if since.is_some_and(|since| place <= since) && !again {
             state.fail(format!("{name:?} is at {place:?}, sent after {since:?} had been answered"));
         }
@@ -277,7 +275,6 @@ impl TablesOracle {
     /// table must have below a position; in the order of an index, if it is by one.
     pub fn read(&self, below: LogPos, since: Option<Place>, by: Option<&str>, shown: &[(i64, Row)]) {
         let mut state = self.lock();
-        state.operations += 1;
         if since.is_some_and(|(position, _)| position >= below.0) {
             state.fail(format!("a read of what is below {below} began after {since:?} had been answered"));
         }
@@ -299,11 +296,6 @@ impl TablesOracle {
         if by.is_some() {
             hit("sim.tables.read_by_index");
         }
-    }
-
-    /// Operations answered.
-    pub fn operations(&self) -> u64 {
-        self.lock().operations
     }
 
     /// What was found wrong since the last call.

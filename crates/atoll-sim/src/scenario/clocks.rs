@@ -87,7 +87,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let demand = load::demand(stage.clone(), engines.clone(), oracle.clone());
     let mut outcome = play(&mut world, &stage, &mut rng, faults, demand);
     engines.close();
-    outcome.size.operations += oracle.counts().0;
+    outcome.size.answered += oracle.answered();
     outcome
 }
 

@@ -55,7 +55,7 @@ pub struct Scenario {
     pub run: fn(u64, TraceOut) -> Outcome,
     /// Marks that some seed of a run of hundreds must reach.
     pub marks: &'static [marks::Marks],
-    /// Whether a seed of it has the size that is promised for a seed (60 s, 1,000 operations, 20 faults, 5
+    /// Whether a seed of it has the size that is promised for a seed (60 s, 1,000 acknowledged writes, 20 faults, 5
     /// reconfigurations); directed ones are small.
     pub full: bool,
 }

@@ -1,12 +1,13 @@
 //! The course of a run: load under faults, then everything is healed and progress is demanded, then all is compared.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::testing::take_marks;
 use atoll_core::{Env, Tick};
 
+use crate::oracle::Answered;
 use crate::oracle::log::LogOracle;
 use crate::oracle::register::RegisterOracle;
 use crate::oracle::wire::WireOracle;
@@ -32,8 +33,8 @@ pub struct Oracles {
     pub register: RegisterOracle,
     /// Frames and disks.
     pub wire: WireOracle,
-    /// Operations that were answered to clients of other oracles.
-    pub others: Arc<AtomicU64>,
+    /// What clients of other oracles were answered.
+    pub others: Arc<Mutex<Answered>>,
 }
 
 /// A flag that clients look at: the faults are over.
@@ -60,8 +61,8 @@ impl Flag {
 /// How large a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Operations that clients got answers to.
-    pub operations: u64,
+    /// What clients were answered.
+    pub answered: Answered,
     /// Faults, those of single frames not counted.
     pub faults: u64,
     /// Changes of chains and of register groups.
@@ -72,12 +73,16 @@ pub struct Size {
 
 impl Size {
     /// What every seed of a full scenario has at least.
-    pub const FULL: Size =
-        Size { operations: 1_000, faults: 20, reconfigurations: 5, virtual_ns: SAFETY.as_nanos() as u64 };
+    pub const FULL: Size = Size {
+        answered: Answered { writes: 1_000, reads: 0 },
+        faults: 20,
+        reconfigurations: 5,
+        virtual_ns: SAFETY.as_nanos() as u64,
+    };
 
     /// Counts another run in.
     pub fn add(&mut self, other: &Size) {
-        self.operations += other.operations;
+        self.answered += other.answered;
         self.faults += other.faults;
         self.reconfigurations += other.reconfigurations;
         self.virtual_ns += other.virtual_ns;
@@ -87,7 +92,10 @@ impl Size {
     #[must_use]
     pub fn least(&self, other: &Size) -> Size {
         Size {
-            operations: self.operations.min(other.operations),
+            answered: Answered {
+                writes: self.answered.writes.min(other.answered.writes),
+                reads: self.answered.reads.min(other.answered.reads),
+            },
             faults: self.faults.min(other.faults),
             reconfigurations: self.reconfigurations.min(other.reconfigurations),
             virtual_ns: self.virtual_ns.min(other.virtual_ns),
@@ -96,7 +104,8 @@ impl Size {
 
     /// Whether nothing is smaller than in `least`.
     pub fn reaches(&self, least: &Size) -> bool {
-        self.operations >= least.operations
+        self.answered.writes >= least.answered.writes
+            && self.answered.reads >= least.answered.reads
             && self.faults >= least.faults
             && self.reconfigurations >= least.reconfigurations
             && self.virtual_ns >= least.virtual_ns
@@ -107,9 +116,10 @@ impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{:.1} virtual seconds, {} operations, {} faults, {} reconfigurations",
+            "{:.1} virtual seconds, {} acknowledged writes, {} reads, {} faults, {} reconfigurations",
             self.virtual_ns as f64 / 1e9,
-            self.operations,
+            self.answered.writes,
+            self.answered.reads,
             self.faults,
             self.reconfigurations
         )
@@ -151,19 +161,24 @@ impl<H: Clone + Send + 'static> Stage<H> {
 
     /// How large the run is by now; the clients' clock shows virtual time.
     pub fn size(&self) -> Size {
+        let mut answered = *self.others();
+        answered += self.oracles.log.answered();
+        answered += self.oracles.register.answered();
         Size {
-            operations: self.oracles.log.operations()
-                + self.oracles.register.operations()
-                + self.oracles.others.load(Ordering::Relaxed),
+            answered,
             faults: self.cluster.faults(),
             reconfigurations: self.oracles.wire.lock().reconfigurations(),
             virtual_ns: self.env.now().0,
         }
     }
 
-    /// So many operations were answered to clients of another oracle than those of the stage.
-    pub fn count(&self, operations: u64) {
-        self.oracles.others.fetch_add(operations, Ordering::Relaxed);
+    fn others(&self) -> MutexGuard<'_, Answered> {
+        self.oracles.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This was answered to a client of another oracle than those of the stage.
+    pub fn count(&self, answered: Answered) {
+        *self.others() += answered;
     }
 
     /// Hands the violations that clients found to the world.

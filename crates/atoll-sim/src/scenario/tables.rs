@@ -62,7 +62,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let stage: Stage<NodeHandles> = stage(&mut world);
     let sea = Sea { stage: stage.clone(), engines: engines.clone(), oracle: TablesOracle::default() };
     for _ in 0..3 + rng.below(3) {
-        let think = Duration::from_millis(60 + rng.below(100));
+        let think = Duration::from_millis(25 + rng.below(50));
         stage.spawn("tables.client", load::client(sea.clone(), think));
     }
     stage.spawn("tables.changes", load::changes(sea.clone()));

@@ -104,7 +104,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     let demand = demand(fleet, oracle.clone());
     let mut outcome = play(&mut world, &stage, &mut rng, faults, demand);
     engines.close();
-    outcome.size.operations += oracle.counts().0;
+    outcome.size.answered += oracle.answered();
     outcome
 }
 

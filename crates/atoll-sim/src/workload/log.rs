@@ -16,7 +16,7 @@ use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
 
 /// Records that one appender has under way at most.
-const WINDOW: u64 = 8;
+const WINDOW: u64 = 20;
 
 /// An append that has no answer yet.
 pub struct Pending {

@@ -109,7 +109,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
         for _ in 0..1 + stage.below(12) {
             let mut flight = Vec::new();
             for _ in 0..1 + stage.below(4) {
-                let entries: Vec<Entry> = (0..1 + stage.below(3))
+                let entries: Vec<Entry> = (0..1 + stage.below(8))
                     .map(|_| {
                         seq += 1;
                         entry(&stage, client, seq)

@@ -12,6 +12,7 @@ use atoll_tables::{
     Query, RejectKind, Rejection, Scan, Schema, TableDefinition, Tables, Value, Values, pending, read,
 };
 
+use crate::oracle::Answered;
 use crate::oracle::tables::{Columns, Row, TablesOracle};
 use crate::scenario::database::Engines;
 use crate::scenario::node::NodeHandles;
@@ -60,6 +61,11 @@ fn columns(schema: &Schema) -> Option<Columns> {
     Some(Columns { colour: id("colour")?, size: id("size")?, tag: id("tag")? })
 }
 
+/// Whether an operation of a transaction leaves its row as it is.
+fn is_read(op: &Op) -> bool {
+    matches!(op.action, Action::Read {} | Action::Check { .. })
+}
+
 /// Names of one client's writes.
 struct Names {
     client: u64,
@@ -88,6 +94,7 @@ impl Sea {
     async fn run(&self, names: &mut Names, body: Body) -> bool {
         names.seq += 1;
         let name = (names.client, names.seq);
+        let reads_only = matches!(&body, Body::Transaction { ops } if ops.iter().all(is_read));
         let command = Command { client: name.0, seq: name.1, body }.to_bytes();
         let since = self.oracle.now();
         for attempt in 0..ATTEMPTS {
@@ -101,11 +108,11 @@ impl Sea {
                 let reply = applied.reply.map_err(|rejected| rejected.0);
                 let place = (applied.position.0, applied.index);
                 self.oracle.answered(name, place, &reply, since, attempt > 0);
+                self.stage.count(Answered::one(reply.is_ok() && !reads_only));
                 let refused = reply.err().and_then(|bytes| Rejection::from_bytes(bytes).ok());
                 if refused.is_some_and(|refused| refused.kind == RejectKind::Forgotten) {
                     *names = Names { client: self.stage.env.random() | 1, seq: 0 };
                 }
-                self.stage.count(1);
                 self.report();
                 return true;
             }
@@ -175,7 +182,7 @@ impl Sea {
                 return None;
             };
             self.oracle.read(view.below(), since, index.as_deref(), &rows);
-            self.stage.count(1);
+            self.stage.count(Answered::one(false));
             seen = rows.iter().map(|(key, (version, _))| (*key, *version)).collect();
         }
         self.report();

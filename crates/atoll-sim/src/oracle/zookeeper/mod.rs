@@ -117,7 +117,6 @@ struct State {
     back: BTreeMap<i64, ConnId>,
     contacts: Contacts,
     highest: i64,
-    operations: u64,
     failures: Vec<String>,
 }
 
@@ -205,7 +204,6 @@ impl State {
             wrong = Some(format!("{what} with zxid {:#x} came before the event of {untold:?}", head.zxid));
         }
         of.last_zxid = head.zxid;
-        self.operations += 1;
         if let Some(wrong) = wrong {
             self.fail(format!("client {client}: {wrong}"));
         }
@@ -273,7 +271,6 @@ impl ZooKeeperOracle {
     /// A client has its session by a connection to a node.
     pub fn connected(&self, client: ClientId, conn: ConnId, to: Holder, session: i64, is_new: bool) {
         let mut state = self.lock();
-        state.operations += 1;
         state.back.insert(session, conn);
         state.contacts.belongs(conn, session, to);
         let lives = state.model.lives(session);
@@ -293,7 +290,6 @@ impl ZooKeeperOracle {
     /// A client was told that its session is gone.
     pub fn told_gone(&self, client: ClientId, session: i64) {
         let mut state = self.lock();
-        state.operations += 1;
         if state.model.lives(session) {
             state.fail(format!("client {client} was told that session {session:#x} is gone; it is there"));
         }
@@ -467,11 +463,6 @@ impl ZooKeeperOracle {
     /// Sessions that are there.
     pub fn sessions(&self) -> usize {
         self.lock().model.sessions.len()
-    }
-
-    /// Operations answered.
-    pub fn operations(&self) -> u64 {
-        self.lock().operations
     }
 
     /// What was found wrong since the last call.

@@ -17,6 +17,7 @@ use atoll_zookeeper::jute::{Jute, Reader};
 use super::asks::{self, Asking, Draw, Knowledge, Request};
 use super::host::Doors;
 use super::socket::ClientEnd;
+use crate::oracle::Answered;
 use crate::oracle::zookeeper::watches::Kind;
 use crate::oracle::zookeeper::{ClientId, Head, Sent, Shown, ZooKeeperOracle};
 use crate::scenario::node::NodeHandles;
@@ -24,6 +25,8 @@ use crate::scenario::phases::Stage;
 
 /// Most time that a connection may take to be made, and an answer to come.
 const PATIENCE: Duration = Duration::from_millis(2_500);
+/// Most requests that it sends in a row.
+const REQUESTS: u64 = 10;
 
 /// Why a connection is over.
 enum Over {
@@ -162,7 +165,7 @@ impl Client {
             return None;
         };
         self.oracle.follow(self.stage.env.now().0);
-        self.stage.count(1);
+        self.stage.count(Answered::one(false));
         let Ok(response) = ConnectResponse::parse(&answer) else {
             self.stage.cluster.fail(format!("ZOOKEEPER: {answer:?} is no answer to a connect"));
             return None;
@@ -199,7 +202,7 @@ impl Client {
                 2 | 3 => return Err(Over::Leave),
                 4 if self.stage.below(3) == 0 => self.send(link, vec![asks::close()]),
                 _ => {
-                    let requests = (0..1 + self.stage.below(4)).map(|_| self.draw()).collect();
+                    let requests = (0..1 + self.stage.below(REQUESTS)).map(|_| self.draw()).collect();
                     self.send(link, requests);
                     // Sometimes it is gone before it is answered.
                     if self.stage.below(60) == 0 {
@@ -306,11 +309,11 @@ impl Client {
         let waiting = link.waiting.pop_front().filter(|w| w.xid == header.xid);
         let waiting =
             waiting.ok_or_else(|| Over::Wrong(format!("a reply to {}, out of turn", header.xid)))?;
-        self.stage.count(1);
         let error = match header.err {
             0 => None,
             number => Some(ErrorCode::of(number).ok_or_else(|| wrong(header))?),
         };
+        self.stage.count(Answered::one(error.is_none() && matches!(waiting.asking, Asking::Write(_))));
         let before = self.later_write(link, &waiting.asking);
         self.answered(waiting, head, error, bytes, from.rest(), before)?;
         self.report();
