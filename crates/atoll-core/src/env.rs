@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::codec::DecodeError;
 use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
 use crate::level::Levels;
+use crate::ready::{Ready, TaskId};
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
 use crate::witness::Witness;
 
@@ -80,53 +80,6 @@ pub enum Link {
     Full,
     /// Not connected.
     Down,
-}
-
-pub(crate) type TaskId = u64;
-
-/// Tasks that want to be polled, in the order of their wakes.
-pub(crate) struct Ready {
-    queue: Mutex<VecDeque<TaskId>>,
-    host: Mutex<Option<Waker>>,
-}
-
-impl Ready {
-    fn push(&self, id: TaskId) {
-        lock(&self.queue).push_back(id);
-        self.wake_host();
-    }
-
-    pub(crate) fn pop(&self) -> Option<TaskId> {
-        lock(&self.queue).pop_front()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.queue).is_empty()
-    }
-
-    fn wake_host(&self) {
-        if let Some(waker) = &*lock(&self.host) {
-            waker.wake_by_ref();
-        }
-    }
-}
-
-pub(crate) struct TaskWaker {
-    pub(crate) id: TaskId,
-    pub(crate) ready: Arc<Ready>,
-    pub(crate) queued: AtomicBool,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.push(self.id);
-        }
-    }
 }
 
 pub(crate) struct Spawned {
@@ -199,7 +152,7 @@ impl Env {
             incarnation,
             levels,
             witness: Witness::default(),
-            ready: Arc::new(Ready { queue: Mutex::new(VecDeque::new()), host: Mutex::new(None) }),
+            ready: Arc::default(),
             state: Mutex::new(State {
                 now: Tick(0),
                 random: seed,
@@ -268,7 +221,7 @@ impl Env {
 
     /// Registers who is woken when there is work for a turn that came from outside of one.
     pub fn set_host_waker(&self, waker: Waker) {
-        *lock(&self.0.ready.host) = Some(waker);
+        self.0.ready.set_host(waker);
     }
 
     /// Ready at `at`; leaves the timer heap on drop.

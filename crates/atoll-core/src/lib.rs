@@ -14,6 +14,8 @@
 //! | `pool.rs` | things by name, of which those that nobody uses are bounded |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
 //! | `witness.rs` | how far the journals of others have come |
+//! | `ready.rs` | procedures that want to be polled, and the wake-up of the host |
+//! | `sync.rs` | what pieces that threads share are made of |
 //! | `ticket.rs` | a value that somebody else completes |
 
 pub mod codec;
@@ -24,8 +26,10 @@ pub mod level;
 pub mod member;
 pub mod node_core;
 pub mod pool;
+mod ready;
 pub mod role;
 mod role_table;
+pub mod sync;
 pub mod testing;
 pub mod ticket;
 pub mod witness;

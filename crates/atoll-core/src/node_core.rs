@@ -5,16 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
 
 use crate::codec::DecodeError;
-use crate::env::{Env, Link, Refused, Spawned, TaskId, TaskWaker};
+use crate::env::{Env, Link, Refused, Spawned};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::level::{LevelRange, Levels};
+use crate::ready::{TaskId, TaskWaker};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
 use crate::role_table::RoleTable;
 use crate::testing::{Mutant, mutant};
@@ -403,7 +403,7 @@ impl NodeCore {
         self.adopt_spawned();
         let Some(id) = self.env.0.ready.pop() else { return false };
         let Some(task) = self.tasks.get_mut(&id) else { return true };
-        task.flag.queued.store(false, Ordering::Release);
+        task.flag.polling();
         let mut cx = Context::from_waker(&task.waker);
         if task.future.as_mut().poll(&mut cx).is_ready() {
             self.tasks.remove(&id);
@@ -421,11 +421,7 @@ impl NodeCore {
             std::mem::take(&mut state.aborted)
         };
         for s in self.adopting.drain(..) {
-            let flag = Arc::new(TaskWaker {
-                id: s.id,
-                ready: self.env.0.ready.clone(),
-                queued: AtomicBool::new(false),
-            });
+            let flag = Arc::new(TaskWaker::new(s.id, self.env.0.ready.clone()));
             let waker = Waker::from(flag.clone());
             waker.wake_by_ref();
             self.tasks.insert(s.id, Running { name: s.name, future: s.future, waker, flag });

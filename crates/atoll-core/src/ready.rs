@@ -1,0 +1,78 @@
+//! Tasks that want to be polled, and how whoever makes one ready wakes the host.
+//!
+//! Any thread makes tasks ready: the store's that completes a ticket, a door's. Only the core takes them.
+
+use std::collections::VecDeque;
+use std::task::{Wake, Waker};
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) type TaskId = u64;
+
+/// In the order of their wakes.
+#[derive(Default)]
+pub(crate) struct Ready {
+    queue: Mutex<VecDeque<TaskId>>,
+    host: Mutex<Option<Waker>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ready {
+    fn push(&self, id: TaskId) {
+        lock(&self.queue).push_back(id);
+        self.wake_host();
+    }
+
+    pub(crate) fn pop(&self) -> Option<TaskId> {
+        lock(&self.queue).pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.queue).is_empty()
+    }
+
+    /// Something for a turn is where the host looks: it is woken if it sleeps.
+    pub(crate) fn wake_host(&self) {
+        if let Some(waker) = &*lock(&self.host) {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(crate) fn set_host(&self, waker: Waker) {
+        *lock(&self.host) = Some(waker);
+    }
+}
+
+/// Makes one task ready: at most once until it is polled.
+pub(crate) struct TaskWaker {
+    id: TaskId,
+    ready: Arc<Ready>,
+    queued: AtomicBool,
+}
+
+impl TaskWaker {
+    pub(crate) fn new(id: TaskId, ready: Arc<Ready>) -> Self {
+        TaskWaker { id, ready, queued: AtomicBool::new(false) }
+    }
+
+    /// The task is about to be polled: from here on a wake is a new one.
+    pub(crate) fn polling(&self) {
+        self.queued.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push(self.id);
+        }
+    }
+}
