@@ -2,17 +2,17 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use atoll_core::{JournalBatch, NodeCore, Outputs, Tick};
 use atoll_net::{Net, NetEvent, NetEvents, RefusalCode};
 use tokio::time::Sleep;
 
+use super::incoming::Incoming;
 use super::journal::{SharedWriter, write_here};
 use super::stats::add;
-use super::wake::Incoming;
-use super::{Ended, HostOptions, Shared};
+use super::{Ended, HostOptions, Shared, readers};
 
 /// Most network events in a turn whose batch this thread writes itself. With more, somebody else waits for this thread.
 const FEW_EVENTS: usize = 3;
@@ -170,7 +170,7 @@ impl Driver {
             self.net.send(out.frames.drain(..));
         }
         for fetch in out.fetches.drain(..) {
-            if let Err(refusal) = self.shared.readers.put(fetch) {
+            if let Err(refusal) = readers::ask(&self.shared.readers, fetch) {
                 add(&stats.refused_fetches, 1);
                 self.shared.inbound.put(refusal);
             }
@@ -193,7 +193,7 @@ impl Driver {
     /// Writes the batch that was left here, or hands it to the journal's thread after all.
     fn write(&mut self) {
         if let Some(batch) = self.batch_here.take()
-            && let Err(batch) = write_here(&self.writer, batch)
+            && let Err(batch) = write_here(&self.writer, &self.shared.journal, batch)
         {
             self.skip = SKIP;
             self.shared.journal.put(Some(batch), &mut Vec::new(), None);
@@ -202,29 +202,29 @@ impl Driver {
 
     /// Until there is something for a turn.
     async fn wait(&mut self) {
-        std::future::poll_fn(|cx| {
-            let bell = &self.shared.inbound.bell;
-            bell.clear();
-            if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
-                return Poll::Ready(());
-            }
-            if let Some(at) = self.core.as_ref().and_then(NodeCore::next_deadline) {
-                if at <= self.now() {
-                    return Poll::Ready(());
-                }
-                if self.armed != Some(at) {
-                    let deadline = self.base + Duration::from_nanos(at.0);
-                    self.timer.as_mut().reset(deadline.into());
-                    self.armed = Some(at);
-                }
-                if self.timer.as_mut().poll(cx).is_ready() {
-                    self.armed = None;
-                    return Poll::Ready(());
-                }
-            }
-            if bell.sleep(cx.waker()) { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
+        let shared = self.shared.clone();
+        std::future::poll_fn(|cx| shared.inbound.bell.poll(cx, |cx| self.has_work(cx))).await;
+    }
+
+    /// Whether there is something for a turn; if not, whatever does not ring the bell wakes this task when there is.
+    fn has_work(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
+            return true;
+        }
+        let Some(at) = self.core.as_ref().and_then(NodeCore::next_deadline) else { return false };
+        if at <= self.now() {
+            return true;
+        }
+        if self.armed != Some(at) {
+            let deadline = self.base + Duration::from_nanos(at.0);
+            self.timer.as_mut().reset(deadline.into());
+            self.armed = Some(at);
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            self.armed = None;
+            return true;
+        }
+        false
     }
 }
 

@@ -8,15 +8,16 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_core::testing::hit;
 use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
 use atoll_storage::{Journal, JournalError, PrepareJob, Prepared};
 
+use super::incoming::Incoming;
+use super::port::{self, Left, Port, Worker};
 use super::stats::add;
-use super::wake::Incoming;
 use super::{HostOptions, Shared};
 
 /// Nothing to write for so long: the journal marks what is synced.
@@ -38,7 +39,7 @@ const HERE_BYTES: usize = 8 * 1024;
 
 /// Bounded by the core: one batch, one checkpoint; freed places are entries that were there.
 #[derive(Default)]
-struct Work {
+pub(crate) struct Work {
     batch: Option<JournalBatch>,
     freed: Vec<Loc>,
     checkpoint: Option<Checkpoint>,
@@ -46,10 +47,9 @@ struct Work {
     prepared: Option<(Prepared, Duration)>,
     /// The node's thread has written something: a mark is due in a while.
     unmarked: bool,
-    stop: bool,
 }
 
-impl Work {
+impl Left for Work {
     fn is_empty(&self) -> bool {
         self.batch.is_none()
             && self.freed.is_empty()
@@ -60,17 +60,9 @@ impl Work {
 }
 
 /// Where the node thread leaves work for the journal thread.
-#[derive(Default)]
-pub(crate) struct JournalPort {
-    work: Mutex<Work>,
-    bell: Condvar,
-}
+pub(crate) type JournalPort = Port<Work>;
 
-impl JournalPort {
-    fn lock(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl Port<Work> {
     /// Hands over what a turn has for the journal.
     pub(crate) fn put(
         &self,
@@ -81,62 +73,18 @@ impl JournalPort {
         if batch.is_none() && freed.is_empty() && checkpoint.is_none() {
             return;
         }
-        let mut work = self.lock();
-        if batch.is_some() {
-            atoll_core::invariant!(work.batch.is_none(), "two batches under way");
-            work.batch = batch;
-        }
-        work.freed.append(freed);
-        work.checkpoint = checkpoint.or(work.checkpoint.take());
-        drop(work);
-        self.bell.notify_one();
-    }
-
-    /// Nothing was handed over that is not taken.
-    fn is_idle(&self) -> bool {
-        let work = self.lock();
-        work.is_empty() && !work.stop
-    }
-
-    fn unmarked(&self) {
-        self.lock().unmarked = true;
-        self.bell.notify_one();
+        self.leave(|work| {
+            if batch.is_some() {
+                atoll_core::invariant!(work.batch.is_none(), "two batches under way");
+                work.batch = batch;
+            }
+            work.freed.append(freed);
+            work.checkpoint = checkpoint.or(work.checkpoint.take());
+        });
     }
 
     pub(crate) fn prepared(&self, prepared: Prepared, took: Duration) {
-        self.lock().prepared = Some((prepared, took));
-        self.bell.notify_one();
-    }
-
-    pub(crate) fn stop(&self) {
-        self.lock().stop = true;
-        self.bell.notify_one();
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.lock().stop
-    }
-
-    /// All work that there is, after at most `patience`; and whether to stop.
-    fn take(&self, patience: Option<Duration>) -> (Work, bool) {
-        let mut work = self.lock();
-        let until = patience.map(|p| Instant::now() + p);
-        while work.is_empty() && !work.stop {
-            work = match until {
-                None => self.bell.wait(work).unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    self.bell.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        let stop = work.stop;
-        let taken = std::mem::take(&mut *work);
-        work.stop = stop;
-        (taken, stop)
+        self.leave(|work| work.prepared = Some((prepared, took)));
     }
 }
 
@@ -145,8 +93,12 @@ pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
 
 /// Writes and syncs a batch in the caller's thread, if that takes no longer than waking another one. `Err`: it did not, here is the
 /// batch. Otherwise it was dealt with as by the journal's thread.
-pub(crate) fn write_here(writer: &Mutex<Writer>, batch: JournalBatch) -> Result<(), JournalBatch> {
-    let Ok(mut writer) = writer.try_lock() else { return Err(batch) };
+pub(crate) fn write_here(
+    writer: &Mutex<Writer>,
+    port: &JournalPort,
+    batch: JournalBatch,
+) -> Result<(), JournalBatch> {
+    let Some(mut writer) = port.take_over(writer) else { return Err(batch) };
     if !writer.may_write_here(&batch) {
         return Err(batch);
     }
@@ -159,17 +111,41 @@ pub(crate) fn write_here(writer: &Mutex<Writer>, batch: JournalBatch) -> Result<
 pub(crate) fn run(writer: &Mutex<Writer>, shared: &Shared) {
     // However this thread ends: no answer that waits for the disk is given any more.
     let _closed = CloseOnPanic(shared);
-    let lock = || writer.lock().unwrap_or_else(PoisonError::into_inner);
-    lock().look_after(true);
-    loop {
-        let patience = lock().patience();
-        let (work, stop) = shared.journal.take(patience);
-        let mut writer = lock();
-        writer.round(work);
-        if stop {
-            writer.mark();
-            return writer.publish();
+    writer.lock().unwrap_or_else(PoisonError::into_inner).look_after(true);
+    port::run(writer, &shared.journal);
+}
+
+impl Worker for Writer {
+    type Left = Work;
+
+    /// How long to wait for work at most.
+    fn patience(&self) -> Option<Duration> {
+        let rest = match () {
+            () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
+            () if !self.marked => Some(QUIET.saturating_sub(self.synced_at.elapsed())),
+            () => None,
+        };
+        let now = Instant::now();
+        let errands = [self.checkpoint_at, self.giving_back.at].into_iter().flatten();
+        errands.map(|at| at.saturating_duration_since(now)).chain(rest).min()
+    }
+
+    /// What there is to do, or, if that is nothing, what is due in a quiet moment.
+    fn round(&mut self, work: Work) {
+        let quiet = work.is_empty();
+        if let Err(error) = self.work(work) {
+            self.fail(&error);
         }
+        let due = quiet && self.stalled.is_none() && !self.marked;
+        if due && self.synced_at.elapsed() >= QUIET {
+            self.mark();
+        }
+        self.look_after(quiet);
+    }
+
+    fn end(&mut self) {
+        self.mark();
+        self.publish();
     }
 }
 
@@ -230,19 +206,6 @@ impl Writer {
         }
     }
 
-    /// What there is to do, or, if that is nothing, what is due in a quiet moment.
-    fn round(&mut self, work: Work) {
-        let quiet = work.is_empty();
-        if let Err(error) = self.work(work) {
-            self.fail(&error);
-        }
-        let due = quiet && self.stalled.is_none() && !self.marked;
-        if due && self.synced_at.elapsed() >= QUIET {
-            self.mark();
-        }
-        self.look_after(quiet);
-    }
-
     fn may_write_here(&self, batch: &JournalBatch) -> bool {
         let bytes: usize = batch.records.iter().map(|(_, r)| r.head.len() + r.payload.len()).sum();
         self.space == Space::Plenty
@@ -250,7 +213,6 @@ impl Writer {
             && self.usual < self.quick
             && bytes <= HERE_BYTES
             && self.journal.has_room_for(batch)
-            && self.shared.journal.is_idle()
     }
 
     /// A batch while the journal's thread sleeps.
@@ -261,25 +223,13 @@ impl Writer {
         }
         add(&self.shared.stats.syncs_here, 1);
         if was_marked {
-            self.shared.journal.unmarked();
+            self.shared.journal.leave(|work| work.unmarked = true);
         }
         self.look_after(false);
     }
 
-    /// How long to wait for work at most.
-    fn patience(&self) -> Option<Duration> {
-        let rest = match () {
-            () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
-            () if !self.marked => Some(QUIET.saturating_sub(self.synced_at.elapsed())),
-            () => None,
-        };
-        let now = Instant::now();
-        let errands = [self.checkpoint_at, self.giving_back.at].into_iter().flatten();
-        errands.map(|at| at.saturating_duration_since(now)).chain(rest).min()
-    }
-
     fn work(&mut self, work: Work) -> Result<(), JournalError> {
-        let Work { batch, freed, checkpoint, prepared, unmarked: _, stop: _ } = work;
+        let Work { batch, freed, checkpoint, prepared, unmarked: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
         }

@@ -6,7 +6,8 @@
 //! | `driver.rs` | node thread | many events, one turn, outputs; waits for no disk but a quick one (`journal.rs`) |
 //! | `journal.rs` | journal thread, node thread | write and sync, one batch at a time; checkpoints, frees, space |
 //! | `readers.rs` | reader threads, preparing thread | records read back; segments made ahead of time |
-//! | `wake.rs` | | how the other threads wake the node thread, and when they need not |
+//! | `incoming.rs`, `wake.rs` | | what the other threads have for the node thread; how they wake it, and when they need not |
+//! | `port.rs`, `queue.rs` | | how the node thread hands work to the others |
 //! | `stats.rs` | | counters and histograms |
 //!
 //! The node thread is whatever runs the tokio runtime that [`NodeHost::start`] is called on; sockets and doors live on it, too.
@@ -14,7 +15,10 @@
 //! and a thread that is awake is not woken.
 
 mod driver;
+mod incoming;
 mod journal;
+mod port;
+mod queue;
 mod readers;
 mod stats;
 mod wake;
@@ -30,10 +34,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use driver::Driver;
+use incoming::Incoming;
 use journal::{JournalPort, SharedWriter};
 use readers::Readers;
 pub use stats::{Histogram, HostStats};
-use wake::{Inbound, Incoming};
+use wake::Inbound;
 
 /// Settings of [`NodeHost::start`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +101,7 @@ pub struct HostStopped;
 
 /// What driver, threads and handles share.
 pub(crate) struct Shared {
-    pub(crate) inbound: Inbound,
+    pub(crate) inbound: Inbound<Incoming>,
     pub(crate) stats: stats::Counters,
     /// Why the journal is closed.
     pub(crate) failure: Mutex<Option<String>>,

@@ -1,48 +1,35 @@
-//! What other threads have for the node thread, and how they wake it.
+//! How other threads hand something to the node thread, and how they wake it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
-use atoll_core::{FetchError, Loc, Lsn, NodeCore, RoleKind, Space, Stored};
+use atoll_core::sync::atomic::{AtomicBool, Ordering};
+use atoll_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something for the core. Bounded by what is under way: one batch, one checkpoint, queued reads, callers who wait.
-pub(crate) enum Incoming {
-    /// The batch is durable, or the journal is closed.
-    Durable(Result<Vec<(Lsn, Loc)>, String>),
-    /// What the journal takes has changed.
-    Space(Space),
-    /// A checkpoint is due.
-    WantsCheckpoint,
-    /// This segment is sparse.
-    Compact(u64),
-    /// A read has ended.
-    Fetched { role: RoleKind, tag: u64, got: Result<Vec<Stored>, FetchError> },
-    /// Somebody wants to see the core.
-    Inject(Box<dyn FnOnce(&mut NodeCore) + Send>),
-    /// A clean stop.
-    Stop,
-}
-
-#[derive(Default)]
-struct Events {
-    list: Vec<Incoming>,
+struct Events<E> {
+    list: Vec<E>,
     closed: bool,
 }
 
-#[derive(Default)]
-pub(crate) struct Inbound {
-    events: Mutex<Events>,
+/// Events that wait for the driver. Bounded by what is under way: see [`super::incoming::Incoming`].
+pub(crate) struct Inbound<E> {
+    events: Mutex<Events<E>>,
     pub(crate) bell: Arc<NodeBell>,
 }
 
-impl Inbound {
-    fn lock(&self) -> MutexGuard<'_, Events> {
+impl<E> Default for Inbound<E> {
+    fn default() -> Self {
+        let events = Mutex::new(Events { list: Vec::new(), closed: false });
+        Inbound { events, bell: Arc::default() }
+    }
+}
+
+impl<E> Inbound<E> {
+    fn lock(&self) -> MutexGuard<'_, Events<E>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Dropped, and with it whoever waits for it, if the driver has ended.
-    pub(crate) fn put(&self, event: Incoming) {
+    pub(crate) fn put(&self, event: E) {
         let mut events = self.lock();
         if events.closed {
             drop(events);
@@ -54,7 +41,7 @@ impl Inbound {
     }
 
     /// Exchanges what waits for an empty list.
-    pub(crate) fn take(&self, into: &mut Vec<Incoming>) {
+    pub(crate) fn take(&self, into: &mut Vec<E>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut self.lock().list, into);
     }
@@ -93,14 +80,23 @@ impl NodeBell {
         }
     }
 
+    /// Ready once there is work, which `look` looks for; it may leave wakers of its own elsewhere.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>, look: impl FnOnce(&mut Context<'_>) -> bool) -> Poll<()> {
+        self.clear();
+        if look(cx) || !self.sleep(cx.waker()) {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
     /// The driver is about to look for work.
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         self.rung.store(false, Ordering::SeqCst);
     }
 
     /// The driver found nothing since [`NodeBell::clear`]. False: somebody rang meanwhile, look again.
-    pub(crate) fn sleep(&self, task: &Waker) -> bool {
+    fn sleep(&self, task: &Waker) -> bool {
         {
             let mut slot = self.task.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *slot {
@@ -125,8 +121,9 @@ impl Wake for NodeBell {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::AtomicUsize;
+
+    use super::*;
 
     #[derive(Default)]
     struct Count(AtomicUsize);

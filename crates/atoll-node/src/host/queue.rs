@@ -1,0 +1,78 @@
+//! A bounded queue that several threads take from.
+
+use std::collections::VecDeque;
+
+use atoll_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+struct Waiting<T> {
+    items: VecDeque<T>,
+    stop: bool,
+}
+
+/// See the module's words.
+pub(crate) struct Queue<T> {
+    limit: usize,
+    waiting: Mutex<Waiting<T>>,
+    work: Condvar,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new(limit: usize) -> Self {
+        let waiting = Mutex::new(Waiting { items: VecDeque::new(), stop: false });
+        Queue { limit, waiting, work: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many may wait.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Queues an item for whichever thread is free first.
+    ///
+    /// # Errors
+    /// As many wait as may, or nobody takes any more: the item.
+    pub(crate) fn put(&self, item: T) -> Result<(), T> {
+        let mut waiting = self.lock();
+        if waiting.stop || waiting.items.len() >= self.limit {
+            return Err(item);
+        }
+        waiting.items.push_back(item);
+        drop(waiting);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().items.len()
+    }
+
+    /// Nothing is taken any more, not even what waits.
+    pub(crate) fn stop(&self) {
+        let left = {
+            let mut waiting = self.lock();
+            waiting.stop = true;
+            std::mem::take(&mut waiting.items)
+        };
+        self.work.notify_all();
+        drop(left);
+    }
+
+    /// The next item, once there is one; None after [`Queue::stop`].
+    pub(crate) fn next(&self) -> Option<T> {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.stop {
+                return None;
+            }
+            if let Some(item) = waiting.items.pop_front() {
+                return Some(item);
+            }
+            waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
