@@ -1,6 +1,6 @@
 //! What all engines of a replica share: the published state, who waits for it, and the way to the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use atoll_core::testing::hit;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
 
+use super::crowd::{self, Crowd, Shown, Waits};
 use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
 use crate::replica::{Halt, HashAt};
@@ -38,14 +40,7 @@ pub(crate) trait Path: Send + Sync {
 
 pub(crate) type Caller = Completer<Result<Applied, ProposeError>>;
 
-/// Callers of an entry's commands.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) op: OpId,
-    pub(crate) callers: Vec<Caller>,
-    /// Of their commands.
-    pub(crate) bytes: usize,
-}
+pub(crate) type Waiting = crowd::Waiting<Caller>;
 
 /// How far a replica is. All positions are the first ones that are *not* covered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,15 +196,7 @@ pub(crate) struct Figures {
 
 #[derive(Debug, Default)]
 struct State {
-    halted: Option<Halt>,
     figures: Figures,
-    /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
-    waiting: VecDeque<Waiting>,
-    /// Commands that are not answered, on their way or not yet, and their bytes.
-    commands: usize,
-    bytes: usize,
-    /// Who waits for a position to be passed. Bounded by the callers' tickets.
-    applied: BTreeMap<LogPos, Vec<Reached>>,
     /// This replica is the one that is wrong: the learner is to refill it.
     wrong: bool,
     /// Somebody wants the store to be read again.
@@ -228,9 +215,9 @@ struct State {
 }
 
 impl State {
-    fn out_of_service(&self) -> Option<OutOfService> {
-        if let Some(halt) = &self.halted {
-            return Some(OutOfService::Halted(halt.clone()));
+    fn out_of_service(&self, halted: Option<Halt>) -> Option<OutOfService> {
+        if let Some(halt) = halted {
+            return Some(OutOfService::Halted(halt));
         }
         if self.figures.withheld.is_some() {
             return Some(OutOfService::Withheld);
@@ -264,7 +251,9 @@ impl Reached {
             done.complete(Err(BarrierError::Log(error.clone())));
         }
     }
+}
 
+impl Waits for Reached {
     fn is_abandoned(&self) -> bool {
         match self {
             Reached::Applied(done) => done.is_abandoned(),
@@ -277,7 +266,7 @@ pub(crate) struct Core {
     pub(crate) proposer: Proposer,
     pub(crate) levels: Levels,
     path: Box<dyn Path>,
-    published: Mutex<Arc<Published>>,
+    crowd: Crowd<Published, Caller, Reached, Halt>,
     /// This replica was found to be wrong, and is not refilled yet.
     withheld: AtomicBool,
     state: Mutex<State>,
@@ -294,9 +283,8 @@ impl Core {
         path: Box<dyn Path>,
         published: Arc<Published>,
     ) -> Arc<Core> {
-        let published = Mutex::new(published);
-        let withheld = AtomicBool::new(false);
-        Arc::new(Core { proposer, levels, path, published, withheld, state: Mutex::default() })
+        let (crowd, withheld) = (Crowd::new(published), AtomicBool::new(false));
+        Arc::new(Core { proposer, levels, path, crowd, withheld, state: Mutex::default() })
     }
 
     pub(crate) fn propose(self: &Arc<Self>, proposal: Proposal) -> Result<Proposed, Busy> {
@@ -319,7 +307,7 @@ impl Core {
     }
 
     pub(crate) fn published(&self) -> Arc<Published> {
-        lock(&self.published).clone()
+        self.crowd.published()
     }
 
     /// The highest tail that is known here.
@@ -328,12 +316,13 @@ impl Core {
     }
 
     pub(crate) fn halted(&self) -> Option<Halt> {
-        lock(&self.state).halted.clone()
+        self.crowd.halted()
     }
 
     /// Why this replica serves nobody, if so.
     pub(crate) fn out_of_service(&self) -> Option<OutOfService> {
-        lock(&self.state).out_of_service()
+        let halted = self.halted();
+        lock(&self.state).out_of_service(halted)
     }
 
     /// The store could not do something, which is repeated.
@@ -353,14 +342,14 @@ impl Core {
 
     /// Whether something of the store has to be repeated.
     pub(crate) fn is_store_failing(&self) -> bool {
-        let state = lock(&self.state);
-        state.store_trouble.is_some() && state.halted.is_none()
+        self.halted().is_none() && lock(&self.state).store_trouble.is_some()
     }
 
     /// Ready once something of the store has to be repeated.
     pub(crate) fn poll_store_failing(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let halted = self.halted().is_some();
         let mut state = lock(&self.state);
-        if state.store_trouble.is_some() && state.halted.is_none() {
+        if state.store_trouble.is_some() && !halted {
             return Poll::Ready(());
         }
         state.retrier = Some(cx.waker().clone());
@@ -379,14 +368,15 @@ impl Core {
     }
 
     pub(crate) fn health(&self) -> Health {
-        let applied_below = lock(&self.published).below;
+        let (applied_below, halted) = (self.crowd.below(), self.halted());
+        let waiting_commands = self.crowd.commands() as u64;
         let state = lock(&self.state);
         let figures = state.figures.clone();
         Health {
             applied_below,
             committed_below: figures.committed_below,
             durable_below: figures.durable_below,
-            waiting_commands: state.commands as u64,
+            waiting_commands,
             known_tail: self.path.known_tail().max(applied_below),
             overlay_bytes: figures.overlay_bytes,
             store_bytes: figures.store_bytes,
@@ -402,8 +392,8 @@ impl Core {
             found_total: figures.found_total,
             trouble: figures.trouble,
             store_trouble: state.store_trouble.clone(),
-            halted: state.halted.clone(),
-            out_of_service: state.out_of_service(),
+            out_of_service: state.out_of_service(halted.clone()),
+            halted,
         }
     }
 
@@ -425,7 +415,7 @@ impl Core {
 
     /// What peers are told of this replica.
     pub(crate) fn told(&self) -> ReplicaTold {
-        let applied_below = lock(&self.published).below;
+        let applied_below = self.crowd.below();
         let state = lock(&self.state);
         let told = |h: &HashAt| HashTold { below: h.below, hash: h.hash };
         ReplicaTold {
@@ -437,8 +427,9 @@ impl Core {
 
     /// Whether peers wait for this replica, as this node announces it.
     pub(crate) fn service(&self) -> ServiceTold {
+        let halted = self.halted();
         let state = lock(&self.state);
-        let out = state.out_of_service().is_some_and(|why| !matches!(why, OutOfService::ClockAhead(_)));
+        let out = state.out_of_service(halted).is_some_and(|why| !matches!(why, OutOfService::ClockAhead(_)));
         ServiceTold { out_of_service: out, behind: state.behind }
     }
 
@@ -522,8 +513,7 @@ impl Core {
 
     /// Entries of this node that `is_behind` were applied by others, and their answers are lost.
     pub(crate) fn skip(&self, below: LogPos, is_behind: impl Fn(OpId) -> bool) {
-        let ops: Vec<OpId> = lock(&self.state).waiting.iter().map(|w| w.op).collect();
-        for op in ops.into_iter().filter(|op| is_behind(*op)) {
+        for op in self.crowd.ops().into_iter().filter(|op| is_behind(*op)) {
             for caller in self.take_waiting(op).into_iter().flat_map(|w| w.callers) {
                 caller.complete(Err(ProposeError::Skipped(below)));
             }
@@ -538,48 +528,36 @@ impl Core {
 
     /// Completes them all once entries below `below` are visible.
     pub(crate) fn when_applied(&self, below: LogPos, who: Vec<Reached>) {
-        let outcome = {
-            let mut state = lock(&self.state);
-            // Under the lock of the waiters: what is published after this finds them.
-            let now = lock(&self.published).below;
-            if now >= below {
-                Ok(now)
-            } else if let Some(halt) = &state.halted {
-                Err(Stopped(halt.clone()))
-            } else {
-                let waiting = state.applied.entry(below).or_default();
-                waiting.retain(|w| !w.is_abandoned());
-                waiting.extend(who);
-                return;
+        if let Err((who, outcome)) = self.crowd.when_applied(below, who) {
+            for one in who {
+                one.complete(outcome.clone().map_err(Stopped));
             }
-        };
-        for one in who {
-            one.complete(outcome.clone());
         }
     }
 
     /// Takes room for a command that is to be answered.
     pub(crate) fn reserve(&self, bytes: usize, max_commands: usize, max_bytes: usize) -> Result<(), Busy> {
-        let mut state = lock(&self.state);
-        let (commands, waiting) = (state.commands, state.bytes);
-        // One that is larger than the room is taken when nothing else waits.
-        if commands >= max_commands || (commands > 0 && waiting + bytes > max_bytes) {
-            return Err(Busy { commands, bytes: waiting });
-        }
-        (state.commands, state.bytes) = (commands + 1, waiting + bytes);
-        Ok(())
+        let reserved = self.crowd.reserve(bytes, max_commands, max_bytes);
+        reserved.map_err(|(commands, bytes)| Busy { commands, bytes })
     }
 
     /// Commands that were never on their way are answered.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
-        let mut state = lock(&self.state);
-        state.commands -= commands;
-        state.bytes -= bytes;
+        self.crowd.release(commands, bytes);
     }
 
-    /// An entry of this node is on its way.
-    pub(crate) fn expect(&self, waiting: Waiting) {
-        lock(&self.state).waiting.push_back(waiting);
+    /// An entry of this node is about to leave.
+    ///
+    /// # Errors
+    /// This replica has halted since its commands were taken: it is not to leave. Its callers know.
+    pub(crate) fn expect(&self, waiting: Waiting) -> Result<(), Halt> {
+        self.crowd.expect(waiting).map_err(|(waiting, halt)| {
+            hit("db.propose.halted");
+            for caller in waiting.callers {
+                caller.complete(Err(ProposeError::Stopped(halt.clone())));
+            }
+            halt
+        })
     }
 
     /// An entry of this node was refused by every replica.
@@ -587,52 +565,33 @@ impl Core {
         self.path.refused(op);
     }
 
-    /// The callers of an entry that came by in the log. Entries come in the order of their proposals, but some may never come.
+    /// The callers of an entry that came by in the log.
     pub(crate) fn take_waiting(&self, op: OpId) -> Option<Waiting> {
-        let mut state = lock(&self.state);
-        let place = state.waiting.iter().position(|w| w.op == op)?;
-        let waiting = state.waiting.remove(place)?;
-        state.commands -= waiting.callers.len();
-        state.bytes -= waiting.bytes;
-        Some(waiting)
+        self.crowd.take(op)
     }
 
     /// Makes a state the one that everybody reads, and answers those who waited for it.
     pub(crate) fn publish(&self, published: Arc<Published>) {
         let below = published.below;
-        let passed = {
-            let mut state = lock(&self.state);
-            let old = std::mem::replace(&mut *lock(&self.published), published);
-            let later = state.applied.split_off(&below.plus(1));
-            let passed = std::mem::replace(&mut state.applied, later);
-            drop(state);
-            // The last hold on an old state may free a lot.
-            drop(old);
-            passed
-        };
-        for done in passed.into_values().flatten() {
+        for done in self.crowd.publish(published) {
             done.complete(Ok(below));
         }
     }
 
     /// The replica stops in front of an entry: everybody who waits hears of it.
     pub(crate) fn halt(&self, halt: &Halt) {
-        let mut waiting = Vec::new();
-        let applied = {
-            let mut state = lock(&self.state);
-            state.halted = Some(halt.clone());
-            for gone in std::mem::take(&mut state.waiting) {
-                state.commands -= gone.callers.len();
-                state.bytes -= gone.bytes;
-                waiting.push(gone);
-            }
-            std::mem::take(&mut state.applied)
-        };
+        let (waiting, positions) = self.crowd.halt(halt);
         for caller in waiting.into_iter().flat_map(|w| w.callers) {
             caller.complete(Err(ProposeError::Halted(halt.clone())));
         }
-        for done in applied.into_values().flatten() {
+        for done in positions {
             done.complete(Err(Stopped(halt.clone())));
         }
+    }
+}
+
+impl Shown for Published {
+    fn below(&self) -> LogPos {
+        self.below
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `mod.rs` | [`Engine`], the face that doors see |
 //! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
+//! | `crowd.rs` | who waits for the replica, and what is published to them |
 //! | `database.rs` | a replica put together over a log |
 //! | `propose.rs` | the way into the log, and barriers |
 //! | `clock.rs` | what time the entries of this node say it is |
@@ -16,6 +17,7 @@ mod applier;
 mod clock;
 mod commit;
 mod core;
+mod crowd;
 mod database;
 mod error;
 mod feed;

@@ -18,7 +18,7 @@ use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpe
 
 use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
-use super::{BarrierError, Busy, ClockAhead, Options, ProposeError, Proposed};
+use super::{BarrierError, Busy, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
 
 /// Wait before an entry is handed in again that the log had no room for.
@@ -307,15 +307,15 @@ impl Sender {
                     self.listening = None;
                 }
                 Reading::Ahead(ahead) => {
-                    self.refuse(cx, &ahead);
+                    self.refuse(cx, &ProposeError::ClockAhead(ahead));
                     return None;
                 }
             }
         }
     }
 
-    /// This node's clock is not to be believed: all that waits did not happen.
-    fn refuse(&self, cx: &mut Context<'_>, ahead: &ClockAhead) {
+    /// This node's clock is not to be believed, or its replica has halted: all that waits did not happen.
+    fn refuse(&self, cx: &mut Context<'_>, why: &ProposeError) {
         let refused = {
             let mut queue = lock(&self.to.queue);
             queue.waker = Some(cx.waker().clone());
@@ -323,7 +323,7 @@ impl Sender {
         };
         self.core.release(refused.len(), refused.iter().map(|(proposal, _)| proposal.command.len()).sum());
         for (_, caller) in refused {
-            caller.complete(Err(ProposeError::ClockAhead(ahead.clone())));
+            caller.complete(Err(why.clone()));
         }
     }
 
@@ -364,7 +364,11 @@ impl Sender {
             callers.push(caller);
         }
         // Before it is handed in: it may be applied at once, in another thread.
-        self.core.expect(Waiting { op, callers, bytes });
+        if let Err(halt) = self.core.expect(Waiting { op, callers, bytes }) {
+            self.last_seq -= 1;
+            self.refuse(cx, &ProposeError::Stopped(halt));
+            return None;
+        }
         Some((op, entry.finish()))
     }
 }

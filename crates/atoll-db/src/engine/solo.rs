@@ -121,7 +121,9 @@ impl Path for AlonePath {
         let mut entry =
             EntryBuilder::new(&header, EntryBuilder::size_of(&proposal.command), core.levels.active());
         entry.push(proposal.app, proposal.version, &proposal.command);
-        core.expect(Waiting { op, callers: vec![caller], bytes });
+        if core.expect(Waiting { op, callers: vec![caller], bytes }).is_err() {
+            return Ok(wait);
+        }
         // A halt is told to everybody who waits, this caller among them.
         applier.apply(&[Entry { op, payload: entry.finish() }]);
         Ok(wait)

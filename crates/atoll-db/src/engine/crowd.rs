@@ -1,0 +1,184 @@
+//! The state that everybody reads, and everybody who waits for the replica: callers of commands, and those who want a position to be
+//! passed. The applying thread publishes and answers, any thread waits, and whoever waits is answered once, however the replica ends.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use atoll_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use atoll_log::{LogPos, OpId};
+
+/// Callers of an entry's commands.
+#[derive(Debug)]
+pub(crate) struct Waiting<C> {
+    pub(crate) op: OpId,
+    pub(crate) callers: Vec<C>,
+    /// Of their commands.
+    pub(crate) bytes: usize,
+}
+
+/// A state of a replica.
+pub(crate) trait Shown {
+    /// Entries below are in it.
+    fn below(&self) -> LogPos;
+}
+
+/// Somebody who waits for a position.
+pub(crate) trait Waits {
+    /// Nobody would hear of it any more.
+    fn is_abandoned(&self) -> bool;
+}
+
+struct Inside<C, R, H> {
+    halted: Option<H>,
+    /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
+    waiting: VecDeque<Waiting<C>>,
+    /// Commands that are not answered, on their way or not yet, and their bytes.
+    commands: usize,
+    bytes: usize,
+    /// Who waits for a position to be passed. Bounded by the callers' tickets.
+    applied: BTreeMap<LogPos, Vec<R>>,
+}
+
+/// See the module's words. `P` is the state, `C` a caller of a command, `R` one who waits for a position, `H` why the replica halted.
+pub(crate) struct Crowd<P, C, R, H> {
+    published: Mutex<Arc<P>>,
+    inside: Mutex<Inside<C, R, H>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
+    pub(crate) fn new(published: Arc<P>) -> Self {
+        let inside = Inside {
+            halted: None,
+            waiting: VecDeque::new(),
+            commands: 0,
+            bytes: 0,
+            applied: BTreeMap::new(),
+        };
+        Crowd { published: Mutex::new(published), inside: Mutex::new(inside) }
+    }
+
+    pub(crate) fn published(&self) -> Arc<P> {
+        lock(&self.published).clone()
+    }
+
+    /// Entries below are visible.
+    pub(crate) fn below(&self) -> LogPos {
+        lock(&self.published).below()
+    }
+
+    pub(crate) fn halted(&self) -> Option<H> {
+        lock(&self.inside).halted.clone()
+    }
+
+    /// Commands that wait for an answer.
+    pub(crate) fn commands(&self) -> usize {
+        lock(&self.inside).commands
+    }
+
+    /// Has them answered once entries below `below` are visible.
+    ///
+    /// # Errors
+    /// They are answered now: whom, and with what.
+    pub(crate) fn when_applied(&self, below: LogPos, who: Vec<R>) -> Result<(), (Vec<R>, Result<LogPos, H>)> {
+        let mut inside = lock(&self.inside);
+        // Under the lock of those who wait: what is published after this finds them.
+        let now = self.below();
+        if now >= below {
+            return Err((who, Ok(now)));
+        }
+        if let Some(halt) = &inside.halted {
+            return Err((who, Err(halt.clone())));
+        }
+        let waiting = inside.applied.entry(below).or_default();
+        waiting.retain(|w| !w.is_abandoned());
+        waiting.extend(who);
+        Ok(())
+    }
+
+    /// Takes room for a command that is to be answered.
+    ///
+    /// # Errors
+    /// There is none: commands and bytes that wait.
+    pub(crate) fn reserve(
+        &self,
+        bytes: usize,
+        max_commands: usize,
+        max_bytes: usize,
+    ) -> Result<(), (usize, usize)> {
+        let mut inside = lock(&self.inside);
+        let (commands, waiting) = (inside.commands, inside.bytes);
+        // One that is larger than the room is taken when nothing else waits.
+        if commands >= max_commands || (commands > 0 && waiting + bytes > max_bytes) {
+            return Err((commands, waiting));
+        }
+        (inside.commands, inside.bytes) = (commands + 1, waiting + bytes);
+        Ok(())
+    }
+
+    /// Commands that were never on their way are answered.
+    pub(crate) fn release(&self, commands: usize, bytes: usize) {
+        lock(&self.inside).gone(commands, bytes);
+    }
+
+    /// An entry of this node is about to leave.
+    ///
+    /// # Errors
+    /// The replica has halted, and will not see it: it is not to leave, and its callers are to be told.
+    pub(crate) fn expect(&self, waiting: Waiting<C>) -> Result<(), (Waiting<C>, H)> {
+        let mut inside = lock(&self.inside);
+        if let Some(halt) = inside.halted.clone() {
+            inside.gone(waiting.callers.len(), waiting.bytes);
+            return Err((waiting, halt));
+        }
+        inside.waiting.push_back(waiting);
+        Ok(())
+    }
+
+    /// The callers of an entry that came by in the log. Entries come in the order of their proposals, but some may never come.
+    pub(crate) fn take(&self, op: OpId) -> Option<Waiting<C>> {
+        let mut inside = lock(&self.inside);
+        let place = inside.waiting.iter().position(|w| w.op == op)?;
+        let waiting = inside.waiting.remove(place)?;
+        inside.gone(waiting.callers.len(), waiting.bytes);
+        Some(waiting)
+    }
+
+    /// The entries that are waited for.
+    pub(crate) fn ops(&self) -> Vec<OpId> {
+        lock(&self.inside).waiting.iter().map(|w| w.op).collect()
+    }
+
+    /// Makes a state the one that everybody reads; who waited for it.
+    pub(crate) fn publish(&self, published: Arc<P>) -> impl Iterator<Item = R> + use<P, C, R, H> {
+        let below = published.below();
+        let mut inside = lock(&self.inside);
+        let old = std::mem::replace(&mut *lock(&self.published), published);
+        let later = inside.applied.split_off(&below.plus(1));
+        let passed = std::mem::replace(&mut inside.applied, later);
+        drop(inside);
+        // The last hold on an old state may free a lot.
+        drop(old);
+        passed.into_values().flatten()
+    }
+
+    /// The replica stops in front of an entry: who waits for one, and who waits for a position.
+    pub(crate) fn halt(&self, halt: &H) -> (VecDeque<Waiting<C>>, impl Iterator<Item = R> + use<P, C, R, H>) {
+        let mut inside = lock(&self.inside);
+        inside.halted = Some(halt.clone());
+        let waiting = std::mem::take(&mut inside.waiting);
+        for gone in &waiting {
+            inside.gone(gone.callers.len(), gone.bytes);
+        }
+        (waiting, std::mem::take(&mut inside.applied).into_values().flatten())
+    }
+}
+
+impl<C, R, H> Inside<C, R, H> {
+    fn gone(&mut self, commands: usize, bytes: usize) {
+        self.commands -= commands;
+        self.bytes -= bytes;
+    }
+}
