@@ -132,10 +132,10 @@ impl Database {
                 Box::new(Direct::new(applier(here)))
             }
             Threads::Own => {
-                let inlet = Arc::new(Inlet::default());
+                let inlet = Arc::new(Inlet::new(options.max_unapplied_bytes));
                 let kicks = inlet.clone();
                 let aside = Aside::start(store, &options, move || kicks.kick())?;
-                Box::new(Queued::start(inlet, applier(Box::new(aside)), options.max_unapplied_bytes)?)
+                Box::new(Queued::start(inlet, applier(Box::new(aside)))?)
             }
         };
         let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };

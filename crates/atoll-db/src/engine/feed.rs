@@ -2,9 +2,8 @@
 //! own, which may wait for the disk, as the node must not. A few entries that need nothing but memory are applied by the node's
 //! thread itself when the other one has nothing to do: waking that takes longer, and the answer comes back to the node's thread.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::{Completer, Ticket, ticket};
 use atoll_log::{Entry, LogPos};
@@ -12,6 +11,7 @@ use atoll_log::{Entry, LogPos};
 use super::applier::Applier;
 use super::commit::Refill;
 use super::core::Core;
+use super::inlet;
 use crate::replica::Halt;
 use crate::store::StoreError;
 
@@ -86,126 +86,25 @@ impl Feed for Direct {
     }
 }
 
-#[derive(Default)]
-struct Inbox {
-    entries: VecDeque<Vec<Entry>>,
-    bytes: usize,
-    /// Wait for room.
-    room: Vec<Completer<()>>,
-    commit: bool,
-    retry: bool,
-    refills: VecDeque<(Refill, Completer<Result<LogPos, StoreError>>)>,
-    /// The applying thread has taken something that it is not done with.
-    busy: bool,
-    /// A commit is done.
-    kicked: bool,
-    /// The applying thread takes no entries until the store works again.
-    blocked: bool,
-    close: Option<Completer<()>>,
-    /// The feeder is gone.
-    orphaned: bool,
-}
-
+/// A step of a refill, and who waits for it.
+type Step = (Refill, Completer<Result<LogPos, StoreError>>);
 /// What the feeder, the applying thread and the committing thread share.
-#[derive(Default)]
-pub(crate) struct Inlet {
-    inbox: Mutex<Inbox>,
-    bell: Condvar,
-}
-
-enum Work {
-    Entries(Vec<Entry>),
-    Adopt,
-    Commit,
-    Retry,
-    Refill(Refill, Completer<Result<LogPos, StoreError>>),
-    Close(Completer<()>),
-    End,
-}
+pub(crate) type Inlet = inlet::Inlet<Vec<Entry>, Step>;
+type Work = inlet::Work<Vec<Entry>, Step>;
 
 fn size_bytes(entries: &[Entry]) -> usize {
     entries.iter().map(|e| e.payload.len()).sum()
 }
 
-impl Inlet {
-    fn lock(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, how: impl FnOnce(&mut Inbox)) {
-        how(&mut self.lock());
-        self.bell.notify_one();
-    }
-
-    /// Nothing that was handed over is still to be applied.
-    fn is_idle(&self) -> bool {
-        let inbox = self.lock();
-        !inbox.busy && inbox.entries.is_empty() && inbox.refills.is_empty()
-    }
-
-    /// The state was replaced: entries that wait were read for the one before. Those that it lacks are read again.
-    fn forget_entries(&self) {
-        let room = {
-            let mut inbox = self.lock();
-            inbox.entries.clear();
-            inbox.bytes = 0;
-            std::mem::take(&mut inbox.room)
-        };
-        room.into_iter().for_each(|waits| waits.complete(()));
-    }
-
-    /// A commit is done: the applier takes note.
-    pub(crate) fn kick(&self) {
-        self.change(|inbox| inbox.kicked = true);
-    }
-
-    /// Waits for work.
-    fn next(&self, max_bytes: usize) -> Work {
-        let mut inbox = self.lock();
-        loop {
-            // Until this asks again, unless it goes to sleep.
-            inbox.busy = true;
-            if !inbox.blocked
-                && let Some(entries) = inbox.entries.pop_front()
-            {
-                inbox.bytes -= size_bytes(&entries);
-                let room = if inbox.bytes < max_bytes { std::mem::take(&mut inbox.room) } else { Vec::new() };
-                drop(inbox);
-                room.into_iter().for_each(|waits| waits.complete(()));
-                return Work::Entries(entries);
-            }
-            if let Some((step, done)) = inbox.refills.pop_front() {
-                return Work::Refill(step, done);
-            }
-            if std::mem::take(&mut inbox.kicked) {
-                return Work::Adopt;
-            }
-            if std::mem::take(&mut inbox.retry) {
-                return Work::Retry;
-            }
-            if let Some(done) = inbox.close.take() {
-                return Work::Close(done);
-            }
-            if inbox.orphaned {
-                return Work::End;
-            }
-            if std::mem::take(&mut inbox.commit) {
-                return Work::Commit;
-            }
-            inbox.busy = false;
-            inbox = self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// A broken invariant ends the thread: everybody who waits hears of it.
-struct Fuse(Arc<Core>);
+/// The thread ends, perhaps by a broken invariant: everybody who waits hears of it.
+struct Fuse(Arc<Core>, Arc<Inlet>);
 
 impl Drop for Fuse {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.halt(&Halt::Broken { at: self.0.published().below });
         }
+        self.1.end();
     }
 }
 
@@ -215,7 +114,6 @@ type Shared = Arc<Mutex<Option<Applier>>>;
 /// Through a queue.
 pub(crate) struct Queued {
     inlet: Arc<Inlet>,
-    max_bytes: usize,
     applier: Shared,
     core: Arc<Core>,
     /// So often the node's thread does not try to apply by itself: it could not, a moment ago.
@@ -234,7 +132,7 @@ fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
         }
         Work::Commit => it.commit(false),
         Work::Retry => it.retry(),
-        Work::Refill(step, done) => {
+        Work::Refill((step, done)) => {
             let replaces = matches!(step, Refill::Finish);
             let outcome = it.refill(step);
             if replaces && outcome.is_ok() {
@@ -254,7 +152,7 @@ fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
             return false;
         }
     }
-    inlet.lock().blocked = it.is_blocked();
+    inlet.set_blocked(it.is_blocked());
     true
 }
 
@@ -263,15 +161,16 @@ impl Queued {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(inlet: Arc<Inlet>, applier: Applier, max_bytes: usize) -> std::io::Result<Self> {
+    pub(crate) fn start(inlet: Arc<Inlet>, applier: Applier) -> std::io::Result<Self> {
         let core = applier.core();
         let applier = Arc::new(Mutex::new(Some(applier)));
-        let (work, its, fuse) = (inlet.clone(), applier.clone(), Fuse(core.clone()));
+        let (work, its) = (inlet.clone(), applier.clone());
+        let fuse = Fuse(core.clone(), inlet.clone());
         std::thread::Builder::new().name("apply".into()).spawn(move || {
             let _fuse = fuse;
-            while work_on(&its, &work, work.next(max_bytes)) {}
+            while work_on(&its, &work, work.next()) {}
         })?;
-        Ok(Queued { inlet, max_bytes, applier, core, skip: 0 })
+        Ok(Queued { inlet, applier, core, skip: 0 })
     }
 
     /// Applies entries in the caller's thread, as far as that goes without waiting for anything; how many.
@@ -280,10 +179,10 @@ impl Queued {
             self.skip -= 1;
             return 0;
         }
-        if size_bytes(entries) > HERE_BYTES || !self.inlet.is_idle() {
+        if size_bytes(entries) > HERE_BYTES {
             return 0;
         }
-        let Ok(mut slot) = self.applier.try_lock() else { return 0 };
+        let Some(mut slot) = self.inlet.take_over(&self.applier) else { return 0 };
         let Some(applier) = slot.as_mut() else { return 0 };
         match catch_unwind(AssertUnwindSafe(|| applier.apply_in_memory(entries))) {
             Ok(done) => {
@@ -309,42 +208,31 @@ impl Feed for Queued {
             return None;
         }
         entries.drain(..done);
-        let mut wait = None;
-        self.inlet.change(|inbox| {
-            inbox.bytes += size_bytes(&entries);
-            inbox.entries.push_back(entries);
-            if inbox.bytes >= self.max_bytes {
-                let (room, until) = ticket();
-                inbox.room.push(room);
-                wait = Some(until);
-            }
-        });
-        wait
+        let bytes = size_bytes(&entries);
+        self.inlet.entries(entries, bytes)
     }
 
     fn commit(&mut self) {
-        self.inlet.change(|inbox| inbox.commit = true);
+        self.inlet.commit();
     }
 
     fn refill(&mut self, step: Refill) -> Ticket<Result<LogPos, StoreError>> {
         let (done, wait) = ticket();
-        self.inlet.change(|inbox| inbox.refills.push_back((step, done)));
+        self.inlet.refill((step, done));
         wait
     }
 
     fn retry(&mut self) {
-        self.inlet.change(|inbox| inbox.retry = true);
+        self.inlet.retry();
     }
 
     fn close(&mut self) -> Ticket<()> {
-        let (done, wait) = ticket();
-        self.inlet.change(|inbox| inbox.close = Some(done));
-        wait
+        self.inlet.close()
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        self.inlet.change(|inbox| inbox.orphaned = true);
+        self.inlet.orphan();
     }
 }

@@ -44,8 +44,10 @@ impl Database {
                     let room = self.feed(|feed| feed.entries(read.entries));
                     if let Some(room) = room {
                         hit("db.learn.full");
-                        // An error means that the applier is gone, which is seen above.
-                        let _ = room.await;
+                        if room.await.is_err() {
+                            // The applier is gone.
+                            return;
+                        }
                     }
                 }
                 Came::Entries(Err(LogReadError::Trimmed(to))) => {

@@ -9,6 +9,7 @@
 //! | `propose.rs` | the way into the log, and barriers |
 //! | `clock.rs` | what time the entries of this node say it is |
 //! | `learn.rs`, `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
+//! | `inlet.rs` | what `feed.rs` hands from thread to thread |
 //! | `commit.rs` | who commits to the store |
 //! | `progress.rs` | whether the replica gets on, and what its store could not do, again |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
@@ -21,6 +22,7 @@ mod crowd;
 mod database;
 mod error;
 mod feed;
+mod inlet;
 mod learn;
 mod options;
 mod progress;
