@@ -1,0 +1,163 @@
+// Known bugs, which the checker must find: a check that cannot fail shows nothing. Each is a change of the text of one of the product's
+// files; if that text is not there any more, the build says so. Read by `build.rs`.
+
+struct Bug {
+    /// Of its module.
+    name: &'static str,
+    /// The file it is in.
+    piece: &'static str,
+    right: &'static str,
+    wrong: &'static str,
+    /// Which scenario finds it.
+    scenario: &'static str,
+    /// Part of what the scenario fails with.
+    seen: &'static str,
+}
+
+const BUGS: [Bug; 18] = [
+    Bug {
+        name: "ticket_is_closed_before_it_has_the_value",
+        piece: "ticket",
+        right: "            let mut slot = lock(&self.0);\n            slot.value = Some(value);\n            slot.closed = true;\n",
+        wrong: "            lock(&self.0).closed = true;\n            let mut slot = lock(&self.0);\n            slot.value = Some(value);\n",
+        scenario: "tickets::completed",
+        seen: "completed, and read as abandoned",
+    },
+    Bug {
+        name: "ticket_is_looked_at_before_the_waker_is_left",
+        piece: "ticket",
+        right: "        match &mut slot.waker {",
+        wrong: "        drop(slot);\n        let mut slot = lock(&self.0);\n        match &mut slot.waker {",
+        scenario: "tickets::completed",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "ticket_of_a_completer_that_is_dropped_sleeps",
+        piece: "ticket",
+        right: "            slot.closed = true;\n            slot.waker.take()\n        };\n        if let Some(waker) = waker {\n            waker.wake();\n        }\n    }\n}\n",
+        wrong: "            slot.closed = true;\n            slot.waker.take()\n        };\n        drop(waker);\n    }\n}\n",
+        scenario: "tickets::abandoned",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "ready_wakes_the_host_before_it_queues",
+        piece: "ready",
+        right: "        lock(&self.queue).push_back(id);\n        self.wake_host();",
+        wrong: "        self.wake_host();\n        lock(&self.queue).push_back(id);",
+        scenario: "host::wakes_up",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "ready_takes_a_wake_during_the_poll_for_the_one_before",
+        piece: "ready",
+        right: "        self.queued.store(false, Ordering::Release);",
+        wrong: "",
+        scenario: "host::wakes_up",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "bell_looks_whether_it_rang_before_it_sleeps",
+        piece: "wake",
+        right: "        self.asleep.store(true, Ordering::SeqCst);\n        !self.rung.load(Ordering::SeqCst)",
+        wrong: "        let quiet = !self.rung.load(Ordering::SeqCst);\n        self.asleep.store(true, Ordering::SeqCst);\n        quiet",
+        scenario: "host::wakes_up",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "bell_is_cleared_after_the_look",
+        piece: "wake",
+        right: "        self.clear();\n        if look(cx) || ",
+        wrong: "        let found = look(cx);\n        self.clear();\n        if found || ",
+        scenario: "host::wakes_up",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "inbound_keeps_what_comes_after_the_end",
+        piece: "wake",
+        right: "        if events.closed {",
+        wrong: "        if false {",
+        scenario: "host::closes",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "port_notifies_before_the_work_is_there",
+        piece: "port",
+        right: "        how(&mut self.lock().left);\n        self.bell.notify_one();",
+        wrong: "        self.bell.notify_one();\n        how(&mut self.lock().left);",
+        scenario: "journal::writes_and_stops",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "port_forgets_what_was_left_before_the_stop",
+        piece: "port",
+        right: "        worker.round(left);\n        if stop {\n            return worker.end();\n        }",
+        wrong: "        if stop {\n            return worker.end();\n        }\n        worker.round(left);",
+        scenario: "journal::writes_and_stops",
+        seen: "was left before the stop",
+    },
+    Bug {
+        name: "queue_notifies_before_the_item_is_there",
+        piece: "queue",
+        right: "        waiting.items.push_back(item);\n        drop(waiting);\n        self.work.notify_one();",
+        wrong: "        drop(waiting);\n        self.work.notify_one();\n        waiting = self.lock();\n        waiting.items.push_back(item);\n        drop(waiting);",
+        scenario: "readers::read_and_stop",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "queue_tells_one_thread_of_the_stop",
+        piece: "queue",
+        right: "        self.work.notify_all();",
+        wrong: "        self.work.notify_one();",
+        scenario: "readers::read_and_stop",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "inlet_is_not_busy_with_what_was_taken",
+        piece: "inlet",
+        right: "            inbox.busy = true;\n",
+        wrong: "",
+        scenario: "applier::applies_in_order",
+        seen: "out of order",
+    },
+    Bug {
+        name: "inlet_forgets_who_waits_for_room_at_the_end",
+        piece: "inlet",
+        right: "(entries, refills, std::mem::take(&mut inbox.room), inbox.close.take())",
+        wrong: "(entries, refills, inbox.close.take())",
+        scenario: "applier::ends_under_the_feeder",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "inlet_takes_work_after_the_end",
+        piece: "inlet",
+        right: "        if inbox.ended {\n            // Before",
+        wrong: "        if false {\n            // Before",
+        scenario: "applier::ends_under_the_feeder",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "crowd_looks_at_the_position_before_it_holds_the_lock",
+        piece: "crowd",
+        right: "        let mut inside = lock(&self.inside);\n        // Under the lock of those who wait: what is published after this finds them.\n        let now = self.below();",
+        wrong: "        let now = self.below();\n        let mut inside = lock(&self.inside);",
+        scenario: "crowd::waits_for_positions",
+        seen: "deadlock",
+    },
+    // The product had this one: a command that waited in the queue when the replica halted was answered by nobody.
+    Bug {
+        name: "crowd_expects_an_entry_after_the_halt",
+        piece: "crowd",
+        right: "        if let Some(halt) = inside.halted.clone() {",
+        wrong: "        if let Some(halt) = None::<H> {",
+        scenario: "crowd::halts",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "versions_forgets_one_that_is_held",
+        piece: "versions",
+        right: "if self.live.any_in(version.at, above) {",
+        wrong: "if self.live.any_in(version.at + 1, above) {",
+        scenario: "views::stay_as_they_are",
+        seen: "a view has changed",
+    },
+];

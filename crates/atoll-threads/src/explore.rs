@@ -1,0 +1,41 @@
+//! Which orders are played: fixed seeds, so that a run is the same every time.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, Runner};
+
+const SEED: u64 = 0xA701;
+/// Orders of each kind.
+const ORDERS: usize = 5_000;
+/// Places at which the second kind takes the turn from the thread that has it.
+const CHANGES: usize = 3;
+
+fn play(scheduler: impl Scheduler + 'static, told: FailurePersistence, scenario: fn()) {
+    let mut config = Config::new();
+    config.failure_persistence = told;
+    Runner::new(scheduler, config).run(scenario);
+}
+
+/// Any thread may go on at any place; and a thread goes on until one of a few places, which finds what takes a rare order.
+fn explore(told: fn() -> FailurePersistence, scenario: fn()) {
+    play(RandomScheduler::new_from_seed(SEED, ORDERS), told(), scenario);
+    play(PctScheduler::new_from_seed(SEED, CHANGES, ORDERS), told(), scenario);
+}
+
+/// The scenario holds in all orders that are played. One that fails prints its schedule: `shuttle::replay` plays it again.
+pub(crate) fn holds(scenario: fn()) {
+    explore(|| FailurePersistence::Print, scenario);
+}
+
+/// The scenario fails in one of them, with these words.
+pub(crate) fn catches(scenario: fn(), seen: &str) {
+    let failed = catch_unwind(AssertUnwindSafe(|| explore(|| FailurePersistence::None, scenario)));
+    let Err(why) = failed else { panic!("the bug is there and was not found") };
+    let words = match (why.downcast_ref::<String>(), why.downcast_ref::<&str>()) {
+        (Some(words), _) => words.as_str(),
+        (_, Some(words)) => words,
+        _ => "",
+    };
+    assert!(words.contains(seen), "it was to fail with {seen:?}, and failed with {words:?}");
+}

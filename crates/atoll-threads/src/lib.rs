@@ -1,0 +1,28 @@
+//! Explores in what order threads may meet, with the checker shuttle, in the product's own files (decision 0012).
+//!
+//! What threads share is in files of their own that use nothing but `atoll_core::sync`. `build.rs` copies them, and here they are
+//! compiled over shuttle's types ([`sync`]): a lock, a wait, an atomic is a place where another thread may go on, and shuttle plays
+//! many orders, the same in each run. A scenario that gets stuck in one of them fails as a deadlock: so a lost wake-up is seen.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `scenarios/` | threads as the product has them, around one piece each |
+//! | `bugs.rs` | known bugs, each of which a scenario must find |
+//! | `explore.rs` | which orders are played |
+//!
+//! docs/threads.md says what each piece is for, and what is not explored.
+
+#[cfg(test)]
+mod explore;
+#[cfg(test)]
+mod product;
+#[cfg(test)]
+mod sync;
+
+/// The same, each with one bug.
+#[cfg(test)]
+#[allow(dead_code)] // A bug is there for one scenario.
+#[allow(clippy::duplicate_mod)] // The same scenarios over other pieces.
+mod bugs {
+    include!(concat!(env!("OUT_DIR"), "/bugs.rs"));
+}

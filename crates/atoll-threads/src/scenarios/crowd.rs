@@ -1,0 +1,96 @@
+//! The applying thread publishes and halts; others propose, and wait for positions.
+
+use atoll_log::{ClientId, LogPos, OpId};
+use shuttle::future::block_on;
+use shuttle::thread;
+
+use super::crowd_piece::{Crowd, Shown, Waiting, Waits};
+use super::ticket::{Completer, Ticket, ticket};
+use crate::sync::Arc;
+
+struct State(LogPos);
+
+impl Shown for State {
+    fn below(&self) -> LogPos {
+        self.0
+    }
+}
+
+struct Reached(Completer<Result<LogPos, u8>>);
+
+impl Waits for Reached {
+    fn is_abandoned(&self) -> bool {
+        self.0.is_abandoned()
+    }
+}
+
+type People = Crowd<State, Completer<bool>, Reached, u8>;
+
+fn people() -> Arc<People> {
+    Arc::new(Crowd::new(Arc::new(State(LogPos(0)))))
+}
+
+fn publish(people: &People, below: u64) {
+    for done in people.publish(Arc::new(State(LogPos(below)))) {
+        done.0.complete(Ok(LogPos(below)));
+    }
+}
+
+fn wait_for(people: &People, below: u64) -> Ticket<Result<LogPos, u8>> {
+    let (done, wait) = ticket();
+    if let Err((who, outcome)) = people.when_applied(LogPos(below), vec![Reached(done)]) {
+        who.into_iter().for_each(|one| one.0.complete(outcome));
+    }
+    wait
+}
+
+/// Whoever waits is answered once what it waits for is visible, and not before.
+pub(crate) fn waits_for_positions() {
+    let people = people();
+    let shows = people.clone();
+    let applying = thread::spawn(move || (1..=3).for_each(|below| publish(&shows, below)));
+    let waits = people.clone();
+    let other = thread::spawn(move || {
+        // One who has gone leaves nothing behind.
+        drop(wait_for(&waits, 2));
+        block_on(wait_for(&waits, 2))
+    });
+    let got = block_on(wait_for(&people, 3));
+    assert!(matches!(got, Ok(Ok(LogPos(3)))));
+    assert_eq!(people.below(), LogPos(3), "answered before it is visible");
+    assert!(matches!(other.join(), Ok(Ok(Ok(below))) if below >= LogPos(2)));
+    assert!(applying.join().is_ok());
+}
+
+/// The replica applies one entry and halts in front of the next, while a node proposes two and waits for both. The caller of each
+/// entry is answered once, and no room stays taken.
+pub(crate) fn halts() {
+    let people = people();
+    let op = |seq| OpId { client: ClientId(1), seq };
+    let shows = people.clone();
+    let applying = thread::spawn(move || {
+        if let Some(waiting) = shows.take(op(1)) {
+            publish(&shows, 1);
+            waiting.callers.into_iter().for_each(|caller| caller.complete(true));
+        }
+        let (entries, positions) = shows.halt(&9);
+        entries.into_iter().flat_map(|w| w.callers).for_each(|caller| caller.complete(false));
+        positions.for_each(|one| one.0.complete(Err(9)));
+    });
+    let answers = [1, 2].map(|seq| {
+        assert_eq!(people.reserve(1, 2, 2), Ok(()), "room for two");
+        let (caller, wait) = ticket();
+        if let Err((waiting, halt)) = people.expect(Waiting { op: op(seq), callers: vec![caller], bytes: 1 })
+        {
+            assert_eq!(halt, 9);
+            waiting.callers.into_iter().for_each(|caller| caller.complete(false));
+        }
+        wait
+    });
+    let reached = wait_for(&people, 2);
+    let [first, second] = answers.map(block_on);
+    assert!(first.is_ok() && second == Ok(false), "{first:?}, {second:?}");
+    assert!(matches!(block_on(reached), Ok(Err(9))));
+    assert!(applying.join().is_ok());
+    assert_eq!((people.commands(), people.halted()), (0, Some(9)));
+}

@@ -1,0 +1,50 @@
+//! A completer in one thread, its ticket in another.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use shuttle::future::block_on;
+use shuttle::thread;
+
+use super::ticket::{Abandoned, ticket};
+use crate::sync::Arc;
+
+/// Polled by somebody else before: only the last one who polled is to be woken.
+fn polled_before<F: Future + Unpin>(wait: &mut F) -> Poll<F::Output> {
+    Pin::new(wait).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+pub(crate) fn completed() {
+    let (done, mut wait) = ticket();
+    let other = thread::spawn(move || done.complete(7));
+    let got = match polled_before(&mut wait) {
+        Poll::Ready(got) => got,
+        Poll::Pending => block_on(wait),
+    };
+    assert_eq!(got, Ok(7), "completed, and read as abandoned");
+    assert!(other.join().is_ok());
+}
+
+pub(crate) fn abandoned() {
+    let (done, wait) = ticket::<u32>();
+    let other = thread::spawn(move || drop(done));
+    assert_eq!(block_on(wait), Err(Abandoned));
+    assert!(other.join().is_ok());
+}
+
+/// Whoever waits may go at any moment: the value goes, too, and the completer may see it.
+pub(crate) fn dropped() {
+    let value = Arc::new(());
+    let (done, mut wait) = ticket();
+    let given = value.clone();
+    let other = thread::spawn(move || {
+        let seen = done.is_abandoned();
+        done.complete(given);
+        seen
+    });
+    let early = polled_before(&mut wait).is_ready();
+    drop(wait);
+    let seen = other.join();
+    assert!(seen.is_ok_and(|seen| !(seen && early)), "abandoned, and read");
+    assert_eq!(Arc::strong_count(&value), 1, "the value is left over");
+}
