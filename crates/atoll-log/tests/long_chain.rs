@@ -4,12 +4,14 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_core::{Level, Tick};
+use atoll_core::{BoxFuture, Level, Tick};
 use atoll_log::{
-    Chain, ClientId, LogAppendError, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom,
-    ReconfigError, Registers, Segment, VirtualLog,
+    Chain, ClientId, Listed, LogAppendError, LogPos, LogReadError, LogRecord, LogletSpec, Nonce, OpId,
+    ReadFrom, ReconfigError, Register, RegisterError, Registers, Registry, Segment, Version, Versioned,
+    VirtualLog, Written,
 };
 use common::Cluster;
 
@@ -157,6 +159,75 @@ fn the_last_of_many_changes_costs_what_the_first_did() {
     let last = c.driver.now().since(at);
     assert!(late < early + 64 * 2 * 100, "{early} bytes after 200 segments, {late} after 5,000");
     assert!(last < first * 2, "{first:?} for the third hundred, {last:?} for the last");
+}
+
+/// Registers that count how often they are read.
+#[derive(Debug)]
+struct Counting(Arc<dyn Registers>, Arc<AtomicU64>);
+
+#[derive(Debug)]
+struct CountingRegister(Arc<dyn Register>, Arc<AtomicU64>);
+
+impl Registers for Counting {
+    fn register(&self, name: &str) -> Arc<dyn Register> {
+        Arc::new(CountingRegister(self.0.register(name), self.1.clone()))
+    }
+
+    fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>> {
+        self.0.list(prefix)
+    }
+}
+
+impl Register for CountingRegister {
+    fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read()
+    }
+
+    fn write_if(
+        &self,
+        expected: Version,
+        value: bytes::Bytes,
+        nonce: Nonce,
+    ) -> BoxFuture<'_, Result<Written, RegisterError>> {
+        self.0.write_if(expected, value, nonce)
+    }
+}
+
+/// The most register reads, and the longest virtual time, of reads of positions all over the log, each through a handle that has
+/// seen nothing.
+fn cold_reads(c: &mut Cluster, segments: u64) -> (u64, Duration) {
+    let (mut reads, mut longest) = (0, Duration::ZERO);
+    for at in (0..segments).step_by(segments as usize / 20) {
+        let (env, count) = (c.env(2), Arc::new(AtomicU64::new(0)));
+        let registry = Registry::new().with(c.servers.provider(&env, "memory", true));
+        let counting = Counting(c.servers.registers(&env), count.clone());
+        let cold = VirtualLog::open(env, "log", Arc::new(counting), registry, c.options.clone());
+        let began = c.driver.now();
+        assert_eq!(seq_at(c, 2, &cold, at), Ok(at + 1));
+        longest = longest.max(c.driver.now().since(began));
+        reads = reads.max(count.load(Ordering::Relaxed));
+    }
+    (reads, longest)
+}
+
+#[test]
+fn a_cold_read_of_an_old_position_takes_the_chain_and_a_page() {
+    let mut c = Cluster::new(41, 3);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 100);
+    let (reads, longest) = cold_reads(&mut c, 100);
+    assert_eq!(reads, 1, "all is in the chain");
+    grow(&mut c, &log, 101, 4900);
+    let (reads, late) = cold_reads(&mut c, 5000);
+    assert_eq!(reads, 2, "the chain refers to each page itself");
+    assert!(late < longest * 3, "{longest:?} with 100 segments, {late:?} with 5,000");
+    // With two segments to a page the base of the logarithm is two.
+    let mut c = with_small_pages(42);
+    let log = c.created("memory");
+    grow(&mut c, &log, 1, 2000);
+    let (reads, _) = cold_reads(&mut c, 2000);
+    assert!((8..=12).contains(&reads), "{reads} register reads for 2,000 segments");
 }
 
 #[test]
