@@ -127,7 +127,7 @@ pub struct JournalOptions {
     pub fact_reserve_bytes: u64,
     /// Kept as a file of zeros, to be given up if a checkpoint finds the disk full; at least twice the last checkpoint.
     pub checkpoint_reserve_bytes: u64,
-    /// Bytes of facts since the last checkpoint that make the next one due.
+    /// Bytes of facts since the last checkpoint that make the next one due, if the last one was not longer.
     pub checkpoint_facts_bytes: u64,
     /// Closed segments may hold this many percent of their live bytes, and two segments more, before a sparse one is
     /// reported. Smaller: less disk, more copying.

@@ -335,12 +335,15 @@ impl Journal {
             && self.disk.free_bytes().is_ok_and(|free| free < near)
     }
 
-    /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone. Stays so until
-    /// [`Journal::write_checkpoint`]: ask for one at a time.
+    /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone; but not before as much was written
+    /// as the last one was long, unless the disk is full. So checkpoints at most double what is written, however much they hold. Stays
+    /// so until [`Journal::write_checkpoint`]: ask for one at a time.
     pub fn wants_checkpoint(&self) -> bool {
-        let due =
-            self.fact_bytes > self.options.checkpoint_facts_bytes || self.kept_by_facts().next().is_some();
-        self.failure.is_none() && due
+        let last = self.stats.checkpoint_bytes;
+        let many = self.fact_bytes > self.options.checkpoint_facts_bytes.max(last);
+        let kept_bytes: u64 = self.kept_by_facts().map(|s| s.file_bytes).sum();
+        let worth_it = kept_bytes > 0 && (kept_bytes >= last || self.full.is_some());
+        self.failure.is_none() && (many || worth_it)
     }
 
     /// Whether the next segment takes a new file although a checkpoint would free as much: one that is due should not wait.
