@@ -62,6 +62,8 @@ pub mod since {
     pub const ENDS_IN_STEPS: Level = Level(2);
     /// An append says below which offset its records are not: the last field of the messages to orderers.
     pub const NOT_BELOW: Level = Level(2);
+    /// A LogServer is asked for some loglets, by name.
+    pub const STATUS_OF: Level = Level(2);
 }
 
 crate::record! {

@@ -69,6 +69,7 @@ const DECODERS: &[Decoder] = &[
     message::<native::Fill>,
     message::<native::FillEnded>,
     message::<native::Status>,
+    message::<native::StatusOf>,
     message::<native::StatusPage>,
     message::<rmw::Prep>,
     message::<rmw::PrepReply>,

@@ -241,7 +241,9 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
         _ => parts.logs.known().into_iter().map(|log| log.name).collect(),
     };
     let answers = ask_all(&parts.env, &parts.logs, names).await;
-    let survey = Survey::take(&parts.env, &parts.members).await;
+    let chains = answers.values().filter_map(|answer| answer.known.as_ref());
+    let loglets = chains.flat_map(|log| log.chain.chain.segments()).map(|s| s.loglet).collect();
+    let survey = Survey::take(&parts.env, &parts.members, loglets).await;
     let mut logs = Vec::new();
     for (name, Answer { known, silent }) in answers {
         let info = match known {

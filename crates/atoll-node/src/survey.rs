@@ -1,12 +1,15 @@
-//! How the logs and servers stand: asked of every LogServer, held against the chains.
+//! How the logs and servers stand: the LogServers are asked for the Loglets of the chains, never for all that they keep, which may be a
+//! million.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId, RoleKind, roles};
+use atoll_core::level::since;
+use atoll_core::{Env, NodeId, RoleKind};
 use atoll_log::virtual_log::Segment;
 use atoll_log::{LogPos, LogletId};
-use atoll_loglets::native::message::{LogletStatus, Status};
+use atoll_loglets::native::message::{LogletStatus, STATUS_PAGE, Status, StatusOf};
 
 use crate::logs::{Known, Logs};
 use crate::members::Members;
@@ -38,8 +41,10 @@ pub struct Progress {
 }
 
 impl Survey {
-    /// Asks all members with a LogServer that are believed to be up.
-    pub async fn take(env: &Env, members: &Members) -> Survey {
+    /// Asks all members with a LogServer that are believed to be up for these Loglets.
+    pub async fn take(env: &Env, members: &Members, loglets: Vec<LogletId>) -> Survey {
+        // An older program would refuse to be asked for some: it tells of all.
+        let named = env.levels().allows(since::STATUS_OF).then(|| Arc::new(loglets));
         let nodes: Vec<NodeId> = atoll_core::Directory::candidates(members)
             .into_iter()
             .filter(|c| c.log && c.alive)
@@ -47,8 +52,14 @@ impl Survey {
             .collect();
         let mut waits = Vec::new();
         for node in nodes {
-            let env2 = env.clone();
-            waits.push((node, env.launch("survey.ask", async move { ask(&env2, node).await })));
+            let (env2, named) = (env.clone(), named.clone());
+            let ask = async move {
+                match named {
+                    Some(loglets) => ask_for(&env2, node, &loglets).await,
+                    None => ask_all(&env2, node).await,
+                }
+            };
+            waits.push((node, env.launch("survey.ask", ask)));
         }
         let mut servers = BTreeMap::new();
         for (node, wait) in waits {
@@ -59,14 +70,11 @@ impl Survey {
         Survey { servers }
     }
 
-    /// Asks one server.
-    pub async fn of(env: &Env, node: NodeId) -> Survey {
-        Survey { servers: ask(env, node).await.map(|loglets| (node, loglets)).into_iter().collect() }
-    }
-
-    /// Whether a server answered.
-    pub fn answered(&self, node: NodeId) -> bool {
-        self.servers.contains_key(&node)
+    /// Asks this node's own server for these Loglets.
+    pub async fn here(env: &Env, loglets: &[LogletId]) -> Survey {
+        let node = env.node();
+        let answer = ask_for(env, node, loglets).await;
+        Survey { servers: answer.map(|loglets| (node, loglets)).into_iter().collect() }
     }
 
     /// How far a server is with a segment whose readable part is `[from, to)`.
@@ -92,20 +100,32 @@ impl Survey {
     }
 }
 
-async fn ask(env: &Env, node: NodeId) -> Option<BTreeMap<LogletId, LogletStatus>> {
-    ask_role(env, node, roles::LOG_SERVER).await
+/// Some Loglets that a role of this node keeps, in the order of ids, above this one, and whether there are more; none if it does not
+/// answer.
+pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> (Vec<LogletId>, bool) {
+    let answer = env.within(ANSWER, env.call_role(env.node(), role, Status { above })).await;
+    match answer {
+        Ok(Ok(page)) => (page.loglets.into_iter().map(|l| l.loglet).collect(), page.more),
+        _ => (Vec::new(), false),
+    }
 }
 
-/// The Loglets that a role of this node keeps; none if it does not answer.
-pub async fn held_here(env: &Env, role: RoleKind) -> Vec<LogletId> {
-    ask_role(env, env.node(), role).await.map_or(Vec::new(), |all| all.into_keys().collect())
+/// What is not in the answer is not there.
+async fn ask_for(env: &Env, node: NodeId, loglets: &[LogletId]) -> Option<BTreeMap<LogletId, LogletStatus>> {
+    let mut all = BTreeMap::new();
+    for part in loglets.chunks(STATUS_PAGE) {
+        let page =
+            env.within(ANSWER, env.call(node, StatusOf { loglets: part.to_vec() })).await.ok()?.ok()?;
+        all.extend(page.loglets.into_iter().map(|l| (l.loglet, l)));
+    }
+    Some(all)
 }
 
-async fn ask_role(env: &Env, node: NodeId, role: RoleKind) -> Option<BTreeMap<LogletId, LogletStatus>> {
+async fn ask_all(env: &Env, node: NodeId) -> Option<BTreeMap<LogletId, LogletStatus>> {
     let mut all = BTreeMap::new();
     let mut above = None;
     for _ in 0..MAX_PAGES {
-        let page = env.within(ANSWER, env.call_role(node, role, Status { above })).await.ok()?.ok()?;
+        let page = env.within(ANSWER, env.call(node, Status { above })).await.ok()?.ok()?;
         above = page.loglets.last().map(|l| l.loglet);
         all.extend(page.loglets.into_iter().map(|l| (l.loglet, l)));
         if !page.more || above.is_none() {

@@ -76,8 +76,9 @@ fn holders(driver: &mut Driver, loglet: LogletId) -> usize {
     let mut holders = 0;
     for node in NODES {
         let env = driver.env(node);
-        let held = driver.block_on(node, async move { survey::held_here(&env, roles::LOG_SERVER).await });
-        holders += usize::from(held.contains(&loglet));
+        let held =
+            driver.block_on(node, async move { survey::held_here(&env, roles::LOG_SERVER, None).await });
+        holders += usize::from(held.0.contains(&loglet));
     }
     holders
 }

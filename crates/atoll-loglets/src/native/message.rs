@@ -12,7 +12,7 @@ use atoll_core::{Decode, DecodeError, Encode, Env, Incarnation, Message, NodeId,
 use atoll_log::{LogletId, Offset};
 
 use crate::lane::LanePlace;
-use crate::store::{Keeper, Kept};
+use crate::store::{Keeper, Kept, Protocol};
 
 atoll_core::record! {
     /// A server's state at one moment, durable facts only.
@@ -470,11 +470,20 @@ message! {
     }
 }
 
+message! {
+    /// How do these loglets of this server stand? Those that it does not have are left out, and those behind [`STATUS_PAGE`]. To other
+    /// nodes from level 2 on.
+    pub struct StatusOf = 137 {
+        /// Which.
+        pub loglets: Vec<LogletId>,
+    }
+}
+
 /// Loglets in one page of a status.
-const STATUS_PAGE: usize = 1000;
+pub const STATUS_PAGE: usize = 1000;
 
 /// A page of what a keeper keeps, and whether there is more.
-pub(crate) fn status_page<P>(
+pub(crate) fn status_page<P: Protocol>(
     kept: &Keeper<P>,
     above: Option<LogletId>,
     state: impl Fn(&Kept<P>) -> ServerState,
@@ -484,17 +493,22 @@ pub(crate) fn status_page<P>(
         .loglets
         .range((start, Bound::Unbounded))
         .take(STATUS_PAGE + 1)
-        .map(|(loglet, k)| LogletStatus {
-            loglet: *loglet,
-            state: state(k),
-            missing: k.runs.missing_count(k.known_tail),
-            runs: k.runs.len() as u64,
-            bytes: k.runs.len_bytes(),
-        })
+        .map(|(loglet, k)| status_of(*loglet, k, state(k)))
         .collect();
     let more = page.len() > STATUS_PAGE;
     page.truncate(STATUS_PAGE);
     (page, more)
+}
+
+/// How one of them stands.
+pub(crate) fn status_of<P>(loglet: LogletId, kept: &Kept<P>, state: ServerState) -> LogletStatus {
+    LogletStatus {
+        loglet,
+        state,
+        missing: kept.runs.missing_count(kept.known_tail),
+        runs: kept.runs.len() as u64,
+        bytes: kept.runs.len_bytes(),
+    }
 }
 
 rpc!(Append => Appended, SEQUENCER, Data);
@@ -508,3 +522,4 @@ rpc!(Delete => Answer, LOG_SERVER, Control);
 rpc!(BackFill => Answer, LOG_SERVER, Control);
 rpc!(Fill => Answer, LOG_SERVER, Data);
 rpc!(Status => StatusPage, LOG_SERVER, Control);
+rpc!(StatusOf => StatusPage, LOG_SERVER, Control);

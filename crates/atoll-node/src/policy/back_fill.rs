@@ -56,7 +56,7 @@ impl Filler {
     }
 
     /// What is lacking of the segments in one index page, the next in turn of all that may be on this node.
-    async fn next_page(&self, turn: &mut Turn, survey: &Survey) -> Vec<Segment> {
+    async fn next_page(&self, turn: &mut Turn) -> Vec<Segment> {
         let me = self.env.node();
         let known = self.logs.known();
         let is_due = |log: &&Known| log.chain.chain.pages().iter().any(|p| p.may_be_on(|node, _| node == me));
@@ -75,36 +75,43 @@ impl Filler {
             None => *turn = Turn { log: format!("{}\0", log.name()), at: LogPos::ZERO },
         }
         let trim = page.chain.chain.trim();
-        let lacks = |segment: &Segment| {
-            let provider = self.logs.registry().provider(&segment.kind);
-            let is_mine = segment.kind == NATIVE
-                && provider.is_ok_and(|p| p.members(&segment.config).servers.iter().any(|(n, _)| *n == me));
-            segment.stop.is_some_and(|stop| {
-                is_mine && survey.progress(me, segment, segment.start.max(trim).min(stop), stop).lacks > 0
-            })
+        let mine = page.segments.into_iter().filter_map(|segment| {
+            let provider = self.logs.registry().provider(&segment.kind).ok()?;
+            let servers = provider.members(&segment.config).servers;
+            let is_mine = segment.kind == NATIVE && servers.iter().any(|(n, _)| *n == me);
+            let stop = segment.stop.filter(|_| is_mine)?;
+            let from = segment.start.max(trim).min(stop);
+            Some((segment, from, stop))
+        });
+        self.lacking(mine.collect()).await
+    }
+
+    /// Those of these segments of which the server of this node lacks some of the positions named; none if it does not answer.
+    async fn lacking(&self, segments: Vec<(Segment, LogPos, LogPos)>) -> Vec<Segment> {
+        let me = self.env.node();
+        let loglets: Vec<_> = segments.iter().map(|(segment, ..)| segment.loglet).collect();
+        let survey = Survey::here(&self.env, &loglets).await;
+        let lacks = |(segment, from, to): &(Segment, LogPos, LogPos)| {
+            survey.progress(me, segment, *from, *to).lacks > 0
         };
-        page.segments.into_iter().filter(lacks).collect()
+        segments.into_iter().filter(lacks).map(|(segment, ..)| segment).collect()
     }
 
     /// Asks for what is lacking; true if something was.
     async fn round(&self, turn: &mut Turn) -> bool {
         let me = self.env.node();
-        let survey = Survey::of(&self.env, me).await;
-        if !survey.answered(me) {
-            return false;
-        }
-        let mut wanted: Vec<Segment> = Vec::new();
+        let mut mine = Vec::new();
         for log in self.logs.known() {
             for (segment, servers, from, to) in segments(&self.logs, &log) {
-                let mine = segment.kind == NATIVE && segment.stop.is_some() && servers.contains(&me);
-                if mine && survey.progress(me, &segment, from, to).lacks > 0 {
-                    wanted.push(segment);
+                if segment.kind == NATIVE && segment.stop.is_some() && servers.contains(&me) {
+                    mine.push((segment, from, to));
                 }
             }
         }
+        let mut wanted = self.lacking(mine).await;
         for _ in 0..PAGES_PER_ROUND {
             if wanted.len() < PER_ROUND {
-                wanted.extend(self.next_page(turn, &survey).await);
+                wanted.extend(self.next_page(turn).await);
             }
         }
         let more = !wanted.is_empty();

@@ -22,15 +22,15 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Most deletions in one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
 /// Most Loglets that one round looks for in the index pages of the logs: other rounds look for the rest.
-const PER_LOOK: usize = 4096;
+const PER_LOOK: usize = 32 * 1024;
 /// Index pages are looked at so many times more rarely.
 const PAGES_RARER: u64 = 20;
 /// Most index pages that are looked at in one round.
 const PAGES_PER_ROUND: usize = 64;
 /// How long a register, or this node's own disk, may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Wait between two index pages of a log: nobody is in a hurry.
-const PAGE_PAUSE: Duration = Duration::from_millis(5);
+/// Wait between two index pages of a log: nobody is in a hurry, and a log with a million segments has pages for minutes.
+const PAGE_PAUSE: Duration = Duration::from_millis(25);
 
 /// The procedure of each node; see the module's words.
 #[derive(Clone, Debug)]
@@ -59,10 +59,10 @@ impl Collector {
             if round % PAGES_RARER == 0 {
                 self.collect_pages(&mut page_above).await;
             }
-            let Some(look) = self.next_look(&mut above).await else {
-                since.clear();
+            let look = self.next_look(&mut above).await;
+            if look.is_empty() {
                 continue;
-            };
+            }
             let abandoned = self.abandoned(&look).await;
             let now = self.env.now();
             since.retain(|place, _| abandoned.contains(place) || !look.contains(place));
@@ -79,25 +79,31 @@ impl Collector {
         }
     }
 
-    /// Some of what is on this disk and in no chain itself: all in turn. None if there is nothing.
-    async fn next_look(&self, above: &mut Option<Place>) -> Option<BTreeSet<Place>> {
+    /// Some of what is on this disk and in no chain itself: all in turn.
+    async fn next_look(&self, above: &mut Option<Place>) -> BTreeSet<Place> {
         let named = named(&self.logs.known());
-        let mut unnamed = BTreeSet::new();
+        let mut look = BTreeSet::new();
         for role in [roles::LOG_SERVER, roles::LOCAL_STORE] {
-            let held = survey::held_here(&self.env, role).await;
-            unnamed.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (role, id)));
+            let mut last = match *above {
+                Some((before, _)) if before > role => continue,
+                Some((same, id)) if same == role => Some(id),
+                _ => None,
+            };
+            loop {
+                let (held, more) = survey::held_here(&self.env, role, last).await;
+                last = held.last().copied();
+                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (role, id)));
+                if look.len() >= PER_LOOK {
+                    *above = last.map(|id| (role, id));
+                    return look;
+                }
+                if !more {
+                    break;
+                }
+            }
         }
-        if unnamed.is_empty() {
-            *above = None;
-            return None;
-        }
-        let is_above = |place: &&Place| above.is_none_or(|above| **place > above);
-        let mut look: BTreeSet<Place> = unnamed.iter().filter(is_above).take(PER_LOOK).copied().collect();
-        if look.is_empty() {
-            look = unnamed.iter().take(PER_LOOK).copied().collect();
-        }
-        *above = if look.len() == unnamed.len() { None } else { look.last().copied() };
-        Some(look)
+        *above = None;
+        look
     }
 
     /// Empties index pages that no chain names, some in each round: all in turn.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `replica.rs` | what the protocol adds to the entries of one loglet, and the order rule |
 //! | `store.rs` | Store, Advance, Seal, Repair, Fill: what changes it |
-//! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status |
+//! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
 //! | `catch_up.rs` | BackFill: how it gets what it lacks |
 //!
 //! What is journaled, read back and recovered is the keeper's (`crate::store`).
@@ -204,6 +204,7 @@ impl LogServer {
             FillEnded::KIND => self.on_fill_ended(from, FillEnded::from_frame(f)?),
             CheckEnded::KIND => self.on_check_ended(from, CheckEnded::from_frame(f)?, now, out),
             Status::KIND => self.on_status(from, Status::from_frame(f)?, out),
+            StatusOf::KIND => self.on_status_of(from, StatusOf::from_frame(f)?, out),
             got => return Err(DecodeError::WrongKind { expected: "a message for a LogServer", got }),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What asks a replica, or gives up parts of it: Info, Wait, Read, Trim, Delete, Status.
+//! What asks a replica, or gives up parts of it: Info, Wait, Read, Trim, Delete, Status, StatusOf.
 
 use std::time::Duration;
 
@@ -132,6 +132,14 @@ impl LogServer {
 
     pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
         let (loglets, more) = status_page(&self.kept, m.above, Replica::state);
+        out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
+    }
+
+    pub(super) fn on_status_of(&mut self, from: Caller, m: StatusOf, out: &mut Effects) {
+        let more = m.loglets.len() > STATUS_PAGE;
+        let wanted = m.loglets.into_iter().take(STATUS_PAGE);
+        let here = wanted.filter_map(|id| Some((id, self.kept.loglets.get(&id)?)));
+        let loglets = here.map(|(id, replica)| status_of(id, replica, replica.state())).collect();
         out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
     }
 }
