@@ -13,7 +13,7 @@ use atoll_core::{
 };
 use atoll_log::{Batch, Budget, LogletId, Offset};
 
-use super::config;
+use super::config::{self, LocalConfig};
 use super::invariants;
 use super::message::LocalAppend;
 use crate::intake::{Forgotten, Intake};
@@ -63,9 +63,14 @@ pub(super) struct Local {
 }
 
 impl Protocol for Local {
-    fn from_config(config: &Bytes) -> Result<Self, DecodeError> {
-        config::parse(config)?;
-        Ok(Local { intake: None, staged: VecDeque::new(), staged_bytes: 0 })
+    type Config = LocalConfig;
+
+    fn read_config(config: &Bytes) -> Result<LocalConfig, DecodeError> {
+        config::parse(config)
+    }
+
+    fn new(_: LocalConfig) -> Self {
+        Local { intake: None, staged: VecDeque::new(), staged_bytes: 0 }
     }
 }
 
@@ -122,7 +127,8 @@ impl LocalStore {
             if config.is_empty() {
                 return Err(Verdict::Unconfigured {});
             }
-            let meant = config::parse(config).map_err(|_| Verdict::WrongIdentity {})?;
+            let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+            let meant = &config.1;
             if (meant.node, meant.storage) != (self.env.node(), self.storage) {
                 hit("local.wrong_identity");
                 return Err(Verdict::WrongIdentity {});
@@ -130,14 +136,13 @@ impl LocalStore {
             if out.space() == Space::Closed {
                 return Err(Verdict::StorageFailed {});
             }
-            let own = Local::from_config(config).map_err(|_| Verdict::WrongIdentity {})?;
-            self.kept.create(loglet, config, own, out);
+            self.kept.create(loglet, config, out);
         }
-        self.kept.loglets.get_mut(&loglet).ok_or(Verdict::Unconfigured {})
+        self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
-        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, state);
+        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         out.reply(to, Answer { verdict, state }, reveals);
     }
 
@@ -241,7 +246,7 @@ impl LocalStore {
             Sealing::Staged(lsn) => lsn,
             Sealing::Open => self.kept.stage_seal(m.loglet, out),
         };
-        let before = self.kept.loglets.get(&m.loglet).map_or(ServerState::NOTHING, state);
+        let before = self.kept.loglets.get(&m.loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         let state = ServerState { sealed: true, local_tail: tail, known_tail: tail, ..before };
         out.reply(from, Answer { verdict: Verdict::Done {}, state }, lsn);
     }
@@ -280,7 +285,7 @@ impl LocalStore {
     ) {
         let verdict = match outcome {
             ReadOutcome::Ready(counts, batches, reveals) => {
-                let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, state);
+                let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
                 let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };
                 return out.reply(to, message, reveals);
             }
@@ -293,7 +298,7 @@ impl LocalStore {
     }
 
     fn no_entries(&self, to: Caller, loglet: LogletId, verdict: Verdict, out: &mut Effects) {
-        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, state);
+        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
         let (first, counts, batches) = (Offset::ZERO, Vec::new(), Vec::new());
         out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
     }
@@ -398,6 +403,10 @@ impl Role for LocalStore {
                 self.in_flight.give_back(len);
                 kept.own.staged.pop_front();
             }
+            if kept.seal == Sealing::Sealed {
+                // Nothing is ordered any more; what a retry asks for is looked for in the log (V2).
+                (kept.own.intake, kept.own.staged) = (None, VecDeque::new());
+            }
             self.touched.insert(loglet);
         }
         self.kept.trim_cache();
@@ -440,8 +449,8 @@ impl Role for LocalStore {
         self.kept.on_room(out);
     }
 
-    fn on_compact(&mut self, _now: Tick, segment: u64, out: &mut Effects) {
-        self.kept.start_moves(segment, out);
+    fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
+        self.kept.start_moves(segment);
     }
 
     fn checkpoint(&self) -> Bytes {

@@ -16,12 +16,26 @@ use super::runs::Place;
 pub(super) struct Moves {
     /// Not started: where they were when the journal asked. At most the runs of the segments asked for.
     todo: VecDeque<(LogletId, Offset, Loc)>,
+    /// Segments whose runs are being looked for: those that the journal asked for and does not ask for again.
+    searches: VecDeque<Search>,
     /// Being read back, by tag.
     reading: BTreeMap<u64, (LogletId, Offset, Loc)>,
     /// Bytes being read or journaled again; bounded by the options.
     in_flight_bytes: usize,
 }
 
+/// A look for the runs of a segment: which are next.
+#[derive(Debug)]
+struct Search {
+    segment: u64,
+    next: (LogletId, Offset),
+    /// Not before this.
+    at: Tick,
+}
+
+/// Loglets and runs that a search looks at in one turn: some 100 us of this thread. All at once would hold it up the longer the more
+/// there are, for each segment of the journal that has become sparse.
+const SEARCH_RUNS: usize = 4096;
 /// Runs that a sweep forgets at most. Some 50 us of this thread and as much of the journal's: a trim of minutes of appends would
 /// hold up both for tens of milliseconds, on a majority at once.
 const SWEEP_RUNS: usize = 512;
@@ -59,21 +73,34 @@ impl<P: Protocol> Keeper<P> {
         }
     }
 
-    /// When [`Keeper::sweep`] has more to do.
+    /// When [`Keeper::sweep`] has more to do: to sweep, or to look for.
     pub fn sweep_at(&self) -> Option<Tick> {
         self.sweep_at
     }
 
-    /// Frees some of the places that durable trims and deletions gave up. To be called in every turn, and when it says.
+    /// Frees some of the places that durable trims and deletions gave up, and goes on with the search of [`Keeper::start_moves`]. To be
+    /// called in every turn, and when it says.
     pub fn sweep(&mut self, now: Tick, out: &mut Effects) {
         let mut left = SWEEP_RUNS;
-        self.sweep_at = None;
+        if self.moves.searches.front().is_some_and(|search| search.at <= now) {
+            self.search(out);
+            if let Some(search) = self.moves.searches.front_mut() {
+                hit("store.search_goes_on");
+                search.at = now.after(SWEEP_EVERY);
+            }
+        }
+        self.sweep_at = self.moves.searches.front().map(|search| search.at);
         while let Some((loglet, to)) = self.sweeping.first_key_value().map(|(l, to)| (*l, *to)) {
-            let kept = match self.loglets.get_mut(&loglet) {
-                Some(kept) if to < EVERYTHING => Some(kept),
-                _ => self.dying.get_mut(&loglet),
+            let freed = match (self.loglets.get_mut(&loglet), self.dying.get_mut(&loglet)) {
+                (Some(kept), _) if to < EVERYTHING => {
+                    let before = kept.runs.len_bytes();
+                    let freed = kept.runs.sweep(to, left);
+                    self.entry_bytes -= before - kept.runs.len_bytes();
+                    freed
+                }
+                (_, Some(dying)) => dying.runs.sweep(to, left),
+                _ => Vec::new(),
             };
-            let freed = kept.map(|k| k.runs.sweep(to, left)).unwrap_or_default();
             left -= freed.len();
             out.free(freed);
             if left == 0 {
@@ -127,15 +154,44 @@ impl<P: Protocol> Keeper<P> {
         }
     }
 
-    /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts.
-    pub fn start_moves(&mut self, segment: u64, out: &mut Effects) {
-        for (loglet, kept) in &self.loglets {
-            for (first, run) in kept.runs.iter() {
-                if let Place::At(loc) = run.place
-                    && loc.segment == segment
-                {
-                    self.moves.todo.push_back((*loglet, first, loc));
+    /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts. They are looked for
+    /// among all runs, some at a time, by [`Keeper::sweep`].
+    pub fn start_moves(&mut self, segment: u64) {
+        if !self.moves.searches.iter().any(|search| search.segment == segment) {
+            self.moves.searches.push_back(Search { segment, next: (LogletId(0), Offset::ZERO), at: Tick(0) });
+        }
+    }
+
+    /// Goes on with the first search. What comes into the index behind it is in a newer segment: this one was closed before it began.
+    fn search(&mut self, out: &mut Effects) {
+        let Some(search) = self.moves.searches.front_mut() else { return };
+        let mut left = SEARCH_RUNS;
+        let (loglet, offset) = search.next;
+        let mut end = None;
+        'all: for (id, kept) in self.loglets.range(loglet..) {
+            let from = if *id == loglet { offset } else { Offset::ZERO };
+            if left == 0 {
+                end = Some((*id, from));
+                break;
+            }
+            left -= 1;
+            for (first, run) in kept.runs.from(from) {
+                if left == 0 {
+                    end = Some((*id, first));
+                    break 'all;
                 }
+                left -= 1;
+                if let Place::At(loc) = run.place
+                    && loc.segment == search.segment
+                {
+                    self.moves.todo.push_back((*id, first, loc));
+                }
+            }
+        }
+        match end {
+            Some(next) => search.next = next,
+            None => {
+                self.moves.searches.pop_front();
             }
         }
         self.next_moves(out);
@@ -234,8 +290,14 @@ mod tests {
     struct Plain;
 
     impl Protocol for Plain {
-        fn from_config(_: &Bytes) -> Result<Self, atoll_core::DecodeError> {
-            Ok(Plain)
+        type Config = ();
+
+        fn read_config(_: &Bytes) -> Result<(), atoll_core::DecodeError> {
+            Ok(())
+        }
+
+        fn new((): ()) -> Self {
+            Plain
         }
     }
 
@@ -266,7 +328,7 @@ mod tests {
         let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
         let mut out = Effects::detached(NodeId(1), roles::LOG_SERVER, Lsn::NONE);
         for loglet in [kept, left] {
-            keeper.create(loglet, &Bytes::from_static(b"c"), Plain, &mut out);
+            keeper.create(loglet, (Bytes::from_static(b"c"), ()), &mut out);
             for first in 0..RUNS {
                 let batch = Batch::of([Entry { op: OpId::default(), payload: Bytes::from_static(b"entry") }]);
                 keeper.stage_entries(loglet, Offset(first), &batch, false, &mut out);

@@ -19,9 +19,18 @@ use super::runs::{Place, Run, Runs};
 
 /// What a protocol adds to a loglet that is kept for it; rebuilt from the configuration at a restart.
 pub trait Protocol: Sized {
+    /// A configuration that was read. Shared by all loglets that have it.
+    type Config: Clone + std::fmt::Debug;
+
+    /// Reads a configuration.
+    fn read_config(config: &Bytes) -> Result<Self::Config, DecodeError>;
+
     /// The protocol's part of a loglet with this configuration.
-    fn from_config(config: &Bytes) -> Result<Self, DecodeError>;
+    fn new(config: Self::Config) -> Self;
 }
+
+/// Configurations that are kept to be shared. Segments that follow each other have mostly the same.
+const SHARED_CONFIGS: usize = 64;
 
 /// The seal bit, and the way there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,13 +179,17 @@ impl Default for KeeperOptions {
 
 /// See the file's words.
 #[derive(Debug)]
-pub struct Keeper<P> {
-    /// What is kept.
-    pub loglets: BTreeMap<LogletId, Kept<P>>,
+pub struct Keeper<P: Protocol> {
+    /// What is kept. In boxes: a third of the places in the nodes of a tree is empty.
+    pub loglets: BTreeMap<LogletId, Box<Kept<P>>>,
     /// Deleted for ever. 16 bytes for each.
     pub tombstones: BTreeSet<LogletId>,
     /// Deleted; their places are freed once the tombstone is durable, some at a time.
-    pub(super) dying: BTreeMap<LogletId, Kept<P>>,
+    pub(super) dying: BTreeMap<LogletId, Box<Kept<P>>>,
+    /// Those seen last, to be shared: a loglet at rest has no copy of its own.
+    configs: BTreeMap<Bytes, P::Config>,
+    /// Bytes of the entries of `loglets`: a sum over all of them would take longer the more there are.
+    pub(super) entry_bytes: u64,
     /// Where runs are to be forgotten: those that end at or below this, by a durable trim or tombstone.
     pub(super) sweeping: BTreeMap<LogletId, Offset>,
     pub(super) sweep_at: Option<Tick>,
@@ -197,6 +210,8 @@ impl<P: Protocol> Keeper<P> {
             loglets: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             dying: BTreeMap::new(),
+            configs: BTreeMap::new(),
+            entry_bytes: 0,
             sweeping: BTreeMap::new(),
             sweep_at: None,
             staged: VecDeque::new(),
@@ -220,12 +235,26 @@ impl<P: Protocol> Keeper<P> {
         self.tombstones.contains(&loglet) && !mutant(Mutant::NativeT10) && !mutant(Mutant::VlogRevivedLoglet)
     }
 
-    /// A new loglet. The caller has checked that it may be here, and is not gone.
-    pub fn create(&mut self, loglet: LogletId, config: &Bytes, own: P, out: &mut Effects) -> &mut Kept<P> {
+    /// A configuration as it is kept: read, and shared by those that have the same.
+    pub fn config(&mut self, config: &Bytes) -> Result<(Bytes, P::Config), DecodeError> {
+        if let Some((bytes, read)) = self.configs.get_key_value(config) {
+            return Ok((bytes.clone(), read.clone()));
+        }
+        let read = P::read_config(config)?;
         // A copy: the slice would pin a network buffer for the life of the loglet (X13).
-        let config = Bytes::copy_from_slice(config);
-        self.stage_fact(Fact::Create { loglet, config: config.clone() }, Staged::Create, out);
-        self.loglets.entry(loglet).or_insert_with(|| Kept::new(own, config))
+        let bytes = Bytes::copy_from_slice(config);
+        if self.configs.len() >= SHARED_CONFIGS {
+            self.configs.clear();
+        }
+        self.configs.insert(bytes.clone(), read.clone());
+        Ok((bytes, read))
+    }
+
+    /// A new loglet, with a configuration from [`Keeper::config`]. The caller has checked that it may be here, and is not gone.
+    pub fn create(&mut self, loglet: LogletId, config: (Bytes, P::Config), out: &mut Effects) {
+        let (bytes, read) = config;
+        self.stage_fact(Fact::Create { loglet, config: bytes.clone() }, Staged::Create, out);
+        self.loglets.entry(loglet).or_insert_with(|| Box::new(Kept::new(P::new(read), bytes)));
     }
 
     /// Journals entries at `first`. Copies that were `filled` in do not move the staged tail.
@@ -245,6 +274,7 @@ impl<P: Protocol> Keeper<P> {
         let len_bytes = payload.len() as u32;
         let lsn = out.journal(RecordKind::Entry, head.to_bytes(), payload);
         kept.runs.insert(first, Run { count, len_bytes, place: Place::Staged(lsn), cached, filled });
+        self.entry_bytes += u64::from(len_bytes);
         if !filled {
             kept.staged_tail = first.plus(count.into());
         }
@@ -286,6 +316,7 @@ impl<P: Protocol> Keeper<P> {
         let lsn = self.stage_fact(Fact::Tombstone { loglet }, Staged::Tombstone { loglet }, out);
         self.tombstones.insert(loglet);
         if let Some(kept) = self.loglets.remove(&loglet) {
+            self.entry_bytes -= kept.runs.len_bytes();
             self.dying.insert(loglet, kept);
         }
         lsn
@@ -356,13 +387,12 @@ impl<P: Protocol> Keeper<P> {
 
     /// Figures, under a prefix of names.
     pub fn measure(&self, names: [&'static str; 5], out: &mut Vec<Measure>) {
-        let bytes: u64 = self.loglets.values().map(|k| k.runs.len_bytes()).sum();
         let figures = [
             self.loglets.len() as f64,
             self.tombstones.len() as f64,
             self.cache.used_bytes() as f64,
             self.reads.len() as f64,
-            bytes as f64,
+            self.entry_bytes as f64,
         ];
         out.extend(names.into_iter().zip(figures).map(|(name, value)| Measure { name, label: None, value }));
     }

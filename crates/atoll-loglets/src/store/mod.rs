@@ -6,7 +6,7 @@
 //! | `keeper.rs` | the loglets of a role, and the way of every change through the journal |
 //! | `durable.rs` | what happens when the journal answers; compaction |
 //! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
-//! | `runs.rs` | the index of one loglet: runs by first offset, and the holes between them |
+//! | `runs.rs`, `index.rs` | the index of one loglet: runs by first offset, and the holes between them |
 //! | `cache.rs` | which runs are held in memory, bounded in bytes per role |
 //! | `reads.rs` | reads that mix memory and disk, bounded |
 //! | `waits.rs` | requests that wait for a tail, bounded |
@@ -14,6 +14,7 @@
 mod cache;
 mod durable;
 mod facts;
+mod index;
 mod keeper;
 mod reads;
 mod recovery;

@@ -1,6 +1,6 @@
 //! Checkpoint and restart.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use atoll_core::{Decode, DecodeError, Encode, Loc, RecordKind, Stored};
 use atoll_log::{LogletId, Offset};
@@ -8,6 +8,9 @@ use atoll_log::{LogletId, Offset};
 use super::facts::*;
 use super::keeper::{Keeper, Kept, Protocol, Sealing};
 use super::runs::{Place, Run};
+
+/// Length of a [`KeptState`] without its configuration.
+const KEPT_STATE_BYTES: usize = 46;
 
 fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeError> {
     if got == known {
@@ -19,21 +22,26 @@ fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeErro
 impl<P: Protocol> Keeper<P> {
     /// All facts; nothing in it rests on an entry that is only staged (see [`atoll_core::Role::checkpoint`]).
     pub fn checkpoint(&self) -> Bytes {
-        let kept = self.loglets.iter().map(|(loglet, k)| KeptState {
-            loglet: *loglet,
-            config: k.config_bytes.clone(),
-            sealed: k.seal != Sealing::Open,
-            local_tail: k.local_tail,
-            known_tail: k.known_tail,
-            trim: k.trim,
-            settled: k.settled,
-        });
-        let state = CheckpointState {
-            format: CHECKPOINT_FORMAT,
-            kept: kept.collect(),
-            tombstones: self.tombstones.iter().copied().collect(),
-        };
-        state.to_bytes()
+        // As [`CheckpointState`] would, one after the other: a list of a million would be in memory beside its bytes.
+        let bytes: usize = self.loglets.values().map(|k| KEPT_STATE_BYTES + k.config_bytes.len()).sum();
+        let mut out = BytesMut::with_capacity(bytes + 16 * self.tombstones.len() + 9);
+        CHECKPOINT_FORMAT.encode(&mut out);
+        (self.loglets.len() as u32).encode(&mut out);
+        for (loglet, k) in &self.loglets {
+            let state = KeptState {
+                loglet: *loglet,
+                config: k.config_bytes.clone(),
+                sealed: k.seal != Sealing::Open,
+                local_tail: k.local_tail,
+                known_tail: k.known_tail,
+                trim: k.trim,
+                settled: k.settled,
+            };
+            state.encode(&mut out);
+        }
+        (self.tombstones.len() as u32).encode(&mut out);
+        self.tombstones.iter().for_each(|loglet| loglet.encode(&mut out));
+        out.freeze()
     }
 
     /// Takes a checkpoint back.
@@ -53,8 +61,8 @@ impl<P: Protocol> Keeper<P> {
     }
 
     fn revive(&mut self, loglet: LogletId, config: Bytes) -> Result<&mut Kept<P>, DecodeError> {
-        let own = P::from_config(&config)?;
-        Ok(self.loglets.entry(loglet).or_insert_with(|| Kept::new(own, Bytes::copy_from_slice(&config))))
+        let (bytes, read) = self.config(&config)?;
+        Ok(self.loglets.entry(loglet).or_insert_with(|| Box::new(Kept::new(P::new(read), bytes))))
     }
 
     /// Takes a record back; entries that are new are handed on, for what else the protocol keeps of them.
@@ -95,6 +103,7 @@ impl<P: Protocol> Keeper<P> {
             Fact::Tombstone { loglet } => {
                 self.tombstones.insert(loglet);
                 if let Some(mut kept) = self.loglets.remove(&loglet) {
+                    self.entry_bytes -= kept.runs.len_bytes();
                     self.dead_places.extend(kept.runs.sweep(Offset(u64::MAX), usize::MAX));
                 }
             }
@@ -135,6 +144,7 @@ impl<P: Protocol> Keeper<P> {
         }
         let (place, count, filled) = (Place::At(loc), head.count, head.filled);
         kept.runs.insert(head.first, Run { count, len_bytes, place, cached: None, filled });
+        self.entry_bytes += u64::from(len_bytes);
         Ok(true)
     }
 
@@ -143,8 +153,59 @@ impl<P: Protocol> Keeper<P> {
         let mut dead = std::mem::take(&mut self.dead_places);
         for kept in self.loglets.values_mut() {
             kept.runs.give_up_below(kept.trim);
+            let before = kept.runs.len_bytes();
             dead.extend(kept.runs.sweep(kept.trim, usize::MAX));
+            self.entry_bytes -= before - kept.runs.len_bytes();
         }
         dead
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::keeper::KeeperOptions;
+    use super::*;
+    use atoll_core::{Effects, Lsn, NodeId, roles};
+
+    struct Plain;
+
+    impl Protocol for Plain {
+        type Config = ();
+
+        fn read_config(_: &Bytes) -> Result<(), DecodeError> {
+            Ok(())
+        }
+
+        fn new((): ()) -> Self {
+            Plain
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_has_the_bytes_of_its_record() {
+        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut out = Effects::detached(NodeId(1), roles::LOG_SERVER, Lsn::NONE);
+        for id in 1..=5u128 {
+            let config = Bytes::from(vec![7; id as usize]);
+            let config = keeper.config(&config).unwrap();
+            keeper.create(LogletId(id), config, &mut out);
+        }
+        keeper.stage_seal(LogletId(2), &mut out);
+        keeper.stage_delete(LogletId(4), &mut out);
+        let bytes = keeper.checkpoint();
+        let state = CheckpointState::from_bytes(bytes.clone()).unwrap();
+        assert_eq!(state.kept.len(), 4);
+        assert!(state.kept[1].sealed && state.tombstones == [LogletId(4)]);
+        assert_eq!(state.to_bytes(), bytes);
+        let config_bytes: usize = state.kept.iter().map(|k| k.config.len()).sum();
+        assert_eq!(
+            bytes.len(),
+            9 + 4 * KEPT_STATE_BYTES + config_bytes + 16,
+            "the room that is taken for it"
+        );
+        let mut again = Keeper::<Plain>::new(KeeperOptions::default());
+        again.restore(bytes.clone()).unwrap();
+        assert_eq!(again.checkpoint(), bytes);
     }
 }

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use atoll_core::{Loc, Lsn};
 use atoll_log::Offset;
 
+use super::index::Index;
+
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -35,7 +37,7 @@ pub struct Run {
 /// Runs by their first offset; they never overlap.
 #[derive(Debug, Default)]
 pub struct Runs {
-    by_first: BTreeMap<Offset, Run>,
+    by_first: Index,
     /// Offsets in `[trim, horizon)` that no run covers: start to end, end not in it.
     holes: BTreeMap<Offset, Offset>,
     /// Above every offset that a run covers or a trim gave up.
@@ -85,23 +87,23 @@ impl Runs {
 
     /// The run that holds an offset, and where it starts.
     pub fn holding(&self, at: Offset) -> Option<(Offset, &Run)> {
-        let (first, run) = self.by_first.range(..=at).next_back()?;
-        (at < first.plus(run.count.into())).then_some((*first, run))
+        let (first, run) = self.by_first.last_upto(at)?;
+        (at < first.plus(run.count.into())).then_some((first, run))
     }
 
     /// The run that starts here.
     pub fn get_mut(&mut self, first: Offset) -> Option<&mut Run> {
-        self.by_first.get_mut(&first)
+        self.by_first.get_mut(first)
     }
 
     /// The run that starts here.
     pub fn get(&self, first: Offset) -> Option<&Run> {
-        self.by_first.get(&first)
+        self.by_first.get(first)
     }
 
     /// The first run that starts at `at` or behind it.
     pub fn next_from(&self, at: Offset) -> Option<(Offset, &Run)> {
-        self.by_first.range(at..).next().map(|(f, r)| (*f, r))
+        self.by_first.from(at).next()
     }
 
     /// True if every offset of the range is here.
@@ -153,25 +155,26 @@ impl Runs {
     pub fn sweep(&mut self, to: Offset, limit: usize) -> Vec<Loc> {
         let below: Vec<(Offset, Loc)> = self
             .by_first
-            .range(..to)
+            .from(Offset::ZERO)
+            .take_while(|(first, _)| *first < to)
             .filter(|(first, run)| first.plus(run.count.into()) <= to)
             .filter_map(|(first, run)| match run.place {
-                Place::At(loc) => Some((*first, loc)),
+                Place::At(loc) => Some((first, loc)),
                 Place::Staged(_) => None,
             })
             .take(limit)
             .collect();
         for (first, _) in &below {
-            if let Some(run) = self.by_first.remove(first) {
+            if let Some(run) = self.by_first.remove(*first) {
                 self.len_bytes -= u64::from(run.len_bytes);
             }
         }
         below.into_iter().map(|(_, loc)| loc).collect()
     }
 
-    /// Every run, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Offset, &Run)> {
-        self.by_first.iter().map(|(f, r)| (*f, r))
+    /// Every run that starts at `at` or behind it, in order.
+    pub fn from(&self, at: Offset) -> impl Iterator<Item = (Offset, &Run)> {
+        self.by_first.from(at)
     }
 
     /// How many runs.
@@ -181,7 +184,7 @@ impl Runs {
 
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
-        self.by_first.is_empty()
+        self.by_first.len() == 0
     }
 
     /// Encoded bytes of all runs.

@@ -149,7 +149,7 @@ impl LogServer {
 }
 
 fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
-    let config = replica.own.config.clone();
+    let config = (*replica.own.config).clone();
     Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
 }
 

@@ -27,7 +27,7 @@ use atoll_core::{
 use atoll_log::{LogletId, Offset};
 
 use self::replica::{Native, Replica};
-use super::config::{self, NativeConfig};
+use super::config::NativeConfig;
 use super::message::*;
 use crate::store::{Durable, Keeper, KeeperOptions, Sealing, Waits};
 
@@ -108,7 +108,7 @@ impl LogServer {
         if !self.kept.loglets.contains_key(&loglet) {
             self.create(loglet, config, out)?;
         }
-        self.kept.loglets.get_mut(&loglet).ok_or(Verdict::Unconfigured {})
+        self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
     /// Creation from a full configuration, never of what was deleted (T10), only with the data directory meant (T8).
@@ -120,12 +120,12 @@ impl LogServer {
         if config.is_empty() {
             return Err(Verdict::Unconfigured {});
         }
-        let parsed = config::parse(config).map_err(|_| Verdict::WrongIdentity {})?;
-        self.check_identity(&parsed)?;
+        let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+        self.check_identity(&config.1)?;
         if out.space() == Space::Closed {
             return Err(Verdict::StorageFailed {});
         }
-        self.kept.create(loglet, config, Native::new(parsed), out);
+        self.kept.create(loglet, config, out);
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl LogServer {
     }
 
     fn state_of(&self, loglet: LogletId) -> ServerState {
-        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, Replica::state)
+        self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |replica| replica.state())
     }
 
     fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
@@ -300,8 +300,8 @@ impl Role for LogServer {
         }
     }
 
-    fn on_compact(&mut self, _now: Tick, segment: u64, out: &mut Effects) {
-        self.kept.start_moves(segment, out);
+    fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
+        self.kept.start_moves(segment);
     }
 
     fn checkpoint(&self) -> Bytes {
@@ -333,7 +333,9 @@ impl Role for LogServer {
         self.kept.measure(names, out);
         let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
         put("native_waits", self.waits.len() as f64);
-        let missing: u64 = self.kept.loglets.values().map(|r| r.runs.missing_count(r.known_tail)).sum();
+        // Whatever lacks something is among these: a sum over all loglets would take longer the more there are.
+        let lagging = self.lagging.keys().filter_map(|loglet| self.kept.loglets.get(loglet));
+        let missing: u64 = lagging.map(|r| r.runs.missing_count(r.known_tail)).sum();
         put("native_missing_entries", missing as f64);
         put("native_fills", self.fills as f64);
     }

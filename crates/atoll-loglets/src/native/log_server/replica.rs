@@ -1,5 +1,7 @@
 //! One loglet on one LogServer: what the protocol adds to the entries kept (native §2), and which Stores it takes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use atoll_core::{DecodeError, Lsn};
@@ -23,7 +25,7 @@ pub(super) enum Admit {
 /// The protocol's part of a loglet, all of it volatile.
 #[derive(Debug)]
 pub(super) struct Native {
-    pub config: NativeConfig,
+    pub config: Arc<NativeConfig>,
     /// To be posted to the sequencer at the end of the turn.
     pub news: Option<Verdict>,
     /// Of the newest Store.
@@ -37,10 +39,6 @@ pub(super) struct Native {
 }
 
 impl Native {
-    pub fn new(config: NativeConfig) -> Self {
-        Native { config, news: None, round: 0, told_tail: Offset::ZERO, ends_at: None, filling: false }
-    }
-
     /// Remembers a verdict for the end of the turn. Out of order is not covered up by a later success, nor a full disk by what
     /// it leads to: the Stores behind the refused one are out of order.
     pub fn tell(&mut self, verdict: Verdict) {
@@ -56,8 +54,14 @@ impl Native {
 }
 
 impl Protocol for Native {
-    fn from_config(bytes: &Bytes) -> Result<Self, DecodeError> {
-        Ok(Native::new(config::parse(bytes)?))
+    type Config = Arc<NativeConfig>;
+
+    fn read_config(bytes: &Bytes) -> Result<Arc<NativeConfig>, DecodeError> {
+        Ok(Arc::new(config::parse(bytes)?))
+    }
+
+    fn new(config: Arc<NativeConfig>) -> Self {
+        Native { config, news: None, round: 0, told_tail: Offset::ZERO, ends_at: None, filling: false }
     }
 }
 
