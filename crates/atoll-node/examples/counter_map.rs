@@ -9,7 +9,7 @@ use atoll_node::{NodeConfig, embed, start_with};
 use bytes::Bytes;
 
 /// Counters by name, kept in the store; nothing is cached here.
-struct CounterMap;
+pub struct CounterMap;
 
 /// A command: a number to add, then the counter's name.
 fn add(name: &str, n: u64) -> Bytes {
@@ -45,10 +45,11 @@ impl Application for CounterMap {
     }
 }
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// Whatever may go wrong.
+pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Adds, exactly once; the sum then.
-async fn count_up(counters: &Engine<CounterMap>, name: &str, n: u64) -> Result<u64, Failed> {
+pub async fn count_up(counters: &Engine<CounterMap>, name: &str, n: u64) -> Result<u64, Failed> {
     let applied = counters.propose(add(name, n))?.await??;
     match applied.reply {
         Ok(sum) => Ok(number(&sum)),
@@ -57,7 +58,7 @@ async fn count_up(counters: &Engine<CounterMap>, name: &str, n: u64) -> Result<u
 }
 
 /// All counters, as they are at the moment: behind a barrier, so nothing that anybody was told of is missing.
-async fn all(counters: &Engine<CounterMap>) -> Result<Vec<(String, u64)>, Failed> {
+pub async fn all(counters: &Engine<CounterMap>) -> Result<Vec<(String, u64)>, Failed> {
     counters.barrier().await??;
     let mut found = Vec::new();
     for item in counters.view().scan(&KeyRange::all(), Direction::Forward) {
