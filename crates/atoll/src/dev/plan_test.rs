@@ -50,7 +50,7 @@ fn a_folder_with_another_cluster_is_left_alone() {
 fn clusters_that_start_together_get_ports_of_their_own() {
     let drawn = AtomicU32::new(0);
     // Other programs listen in every second place.
-    let is_free = |port: u16| port / 50 % 2 == 0;
+    let is_free = |port: u16| (port / 50).is_multiple_of(2);
     let bases: Vec<u16> = (0..100).map(|_| base_where(3, &drawn, is_free).unwrap()).collect();
     assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), bases.len(), "{bases:?}");
     assert_eq!(base_where(3, &drawn, |_| false), None);
