@@ -1,7 +1,7 @@
 //! Explores in what order threads may meet, with the checker shuttle, in the product's own files (decision 0012).
 //!
 //! What threads share is in files of their own that use nothing but `atoll_core::sync`. `build.rs` copies them, and here they are
-//! compiled over shuttle's types ([`sync`]): a lock, a wait, an atomic is a place where another thread may go on, and shuttle plays
+//! compiled over shuttle's types (`sync.rs`): a lock, a wait, an atomic is a place where another thread may go on, and shuttle plays
 //! many orders, the same in each run. A scenario that gets stuck in one of them fails as a deadlock: so a lost wake-up is seen.
 //!
 //! | file | what it is |

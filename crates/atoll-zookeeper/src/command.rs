@@ -92,8 +92,8 @@ record! {
 }
 
 record! {
-    /// A session ends: its client closed it, or was not heard of for its timeout. Guarded as [`ExpireSession`] is. With more ephemerals than
-    /// that, so many of them go and the session is [ending](crate::session::state::Session::is_ending): the command is repeated until
+    /// A session ends: its client closed it, or was not heard of for its timeout. Guarded as [`ExpireSession`] is. With more ephemerals
+    /// than that, so many of them go and the session is [ending](crate::session::state::Session::is_ending): the command is repeated until
     /// it is gone, so that none of them stops the others for long.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     EndSession {
