@@ -1,5 +1,6 @@
 //! The Atoll binary: nodes (`serve`, `dev`), and the operator's and user's tools over the public API.
 
+mod allocator;
 mod cli;
 mod dev;
 mod serve;
@@ -7,9 +8,6 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A control-plane database on a virtual log.
 ///
@@ -68,6 +66,7 @@ fn put_mutant_in() {
 }
 
 fn main() -> ExitCode {
+    allocator::give_back_at_once();
     #[cfg(feature = "mutants")]
     put_mutant_in();
     match Atoll::parse().verb {
