@@ -24,6 +24,8 @@ LOG = "healthy"
 # The longest write of the healthy client, and how much more memory than before any of it the node may take.
 WRITE_WITHIN = 0.5
 MORE_BYTES = 1_000_000_000
+# So long all attackers do the same, or each what it likes.
+TURN_SECONDS = 4
 # What a hostile client waits for an answer.
 PATIENCE = 5
 SERVICE = "/atoll.v1."
@@ -286,10 +288,10 @@ class Hostile:
 
     KINDS = (silent, half_greetings, unread, unread_answers, lists, pipeline, unknown_names, half_messages, append_streams, called_off, frames, heads)
 
-    def attack(self, until, counts):
+    def attack(self, until, counts, choose):
         """Attacks until a time, in an order of chance."""
         while time.monotonic() < until:
-            kind = self.random.choice(self.KINDS)
+            kind = choose() or self.random.choice(self.KINDS)
             counts[kind.__name__] = counts.get(kind.__name__, 0) + 1
             # Whatever the door does to such a client is right: it may close, refuse, or let it wait.
             with contextlib.suppress(OSError, Closed, struct.error):
@@ -297,6 +299,17 @@ class Hostile:
             if self.random.random() < 0.05:
                 self.let_go()
         self.let_go()
+
+
+def in_turns(seed):
+    """Of every two periods about one is for a single kind of attack, by all attackers: mixed with others, none gets far. None stands for any."""
+    began = time.monotonic()
+
+    def choose():
+        chance = random.Random(f"{seed}-{int((time.monotonic() - began) / TURN_SECONDS)}")
+        return chance.choice(Hostile.KINDS) if chance.random() < 0.5 else None
+
+    return choose
 
 
 def prepare(address):
@@ -321,7 +334,8 @@ def storm(grpc, others, pid, seed, seconds, threads=4):
     counts = {}
     sources = [f"127.0.{n}.{m}" for n in (1, 2) for m in range(1, 5)]
     attackers = [Hostile(grpc, others, f"{seed}-{n}", sources) for n in range(threads)]
-    running = [threading.Thread(target=one.attack, args=(until, counts), daemon=True) for one in attackers]
+    choose = in_turns(seed)
+    running = [threading.Thread(target=one.attack, args=(until, counts, choose), daemon=True) for one in attackers]
     for one in running:
         one.start()
     while any(one.is_alive() for one in running):

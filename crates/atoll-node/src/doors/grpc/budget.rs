@@ -8,6 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// The last one of so many parts is kept for addresses that hold little.
+const KEPT_PART: usize = 4;
+/// Little: at most one of so many parts.
+const SMALL_PART: usize = 64;
+
 #[derive(Debug, Default)]
 struct Used {
     total: usize,
@@ -40,7 +45,7 @@ pub(super) fn group(address: IpAddr) -> IpAddr {
 }
 
 impl Budget {
-    /// `total` for all, of which one address has `of_address` at most.
+    /// `total` for all, of which one address has `of_address` at most; a quarter is kept for addresses that hold no more than a 64th each.
     pub(in super::super) fn new(total: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Budget { total, of_address, used: Mutex::default(), freed: Notify::new() })
     }
@@ -53,6 +58,11 @@ impl Budget {
         let mut used = self.used();
         let of_address = used.by_address.get(&address).copied().unwrap_or(0);
         if used.total + amount > self.total || of_address + amount > self.of_address {
+            return false;
+        }
+        // A few addresses that take all they may must not keep out who asks for little.
+        let is_small = of_address + amount <= self.total / SMALL_PART;
+        if used.total + amount > self.total - self.total / KEPT_PART && !is_small {
             return false;
         }
         used.total += amount;
@@ -145,15 +155,19 @@ mod tests {
 
     #[test]
     fn one_address_gets_its_part_and_all_no_more_than_there_is() {
-        let budget = Budget::new(10, 6);
-        let mut first = budget.take(A, 4).unwrap();
-        assert!(budget.take(A, 3).is_none(), "its part is 6");
-        assert!(first.grow(2) && !first.grow(1));
-        let second = budget.take(B, 4).unwrap();
-        assert!(budget.take(B, 1).is_none(), "10 are held");
+        let budget = Budget::new(640, 384);
+        let mut first = budget.take(A, 256).unwrap();
+        assert!(budget.take(A, 192).is_none(), "its part is 384");
+        assert!(first.grow(128) && !first.grow(1));
+        let second = budget.take(B, 96).unwrap();
+        assert!(budget.take(B, 1).is_none(), "the last quarter is not for who has that much");
+        let others: Vec<_> =
+            (1..=16).map(|n| budget.take(IpAddr::from([10, 0, 0, n]), 10).unwrap()).collect();
+        assert_eq!(budget.held(), 640);
+        assert!(budget.take(IpAddr::from([10, 0, 0, 17]), 1).is_none(), "all are held");
         first.shrink_to(1);
-        assert_eq!(budget.held(), 5);
-        drop((first, second));
+        assert_eq!(budget.held(), 257);
+        drop((first, second, others));
         assert_eq!((budget.held(), budget.used().by_address.len()), (0, 0));
     }
 

@@ -20,9 +20,9 @@ use super::requests::Requests;
 use super::{DoorTls, Limits};
 
 /// Flow-control windows of requests. A stream that is not read keeps its window's bytes in memory, a connection all of its own and a frame
-/// besides, whatever the door's budgets say: with the most connections that there may be, 300 MB.
+/// besides, whatever the door's budgets say: with the most connections that there may be, 160 MB.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes of answers that one stream keeps beyond the message that is being sent.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Longest HTTP/2 frame that is taken.
