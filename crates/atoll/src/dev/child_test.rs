@@ -1,8 +1,8 @@
 //! The life of a child, with a shell script in the node's place.
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -13,8 +13,10 @@ use crate::serve::config::{Config, Overrules};
 
 fn life(dir: &Path, script: &str, restart: bool) -> (Life, mpsc::Receiver<Event>, watch::Sender<Stop>) {
     let exe = dir.join("node.sh");
-    std::fs::write(&exe, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Written by another process: a child that another test starts meanwhile would have a copy of the open file, and what is open for
+    // writing cannot be run.
+    let write = ["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\""];
+    assert!(Command::new("sh").args(write).arg(&exe).arg(script).status().unwrap().success());
     let over = Overrules { data: Some(dir.join("data")), ..Overrules::default() };
     let config = Config::without_file(&over).unwrap();
     let node = PlannedNode { id: 1, folder: dir.to_owned(), config };

@@ -3,9 +3,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::net::TcpSocket;
 
 use crate::serve::StatePlace;
 use crate::serve::config::{Config, Overrules, Roles};
@@ -75,7 +77,31 @@ pub struct Plan {
     /// The folder held a cluster before.
     pub found: bool,
     /// Held, never read: goes with the plan.
-    _lock: fs::File,
+    _lock: FolderLock,
+}
+
+/// The lock on a folder.
+#[derive(Debug)]
+pub(super) struct FolderLock(pub(super) fs::File);
+
+impl FolderLock {
+    pub(super) fn take(folder: &Path) -> Result<FolderLock, PlanError> {
+        let lock = FolderLock(fs::File::create(folder.join(LOCK)).map_err(io(folder))?);
+        match lock.0.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(fs::TryLockError::WouldBlock) => Err(PlanError::InUse { path: folder.to_owned() }),
+            Err(fs::TryLockError::Error(error)) => Err(PlanError::Io { path: folder.to_owned(), error }),
+        }
+    }
+}
+
+impl Drop for FolderLock {
+    /// Closing the file would leave it locked as long as another descriptor of it is open, and a process that another thread starts at this
+    /// moment has one until it is on its way.
+    fn drop(&mut self) {
+        // Nothing is lost if it fails: it goes with the last descriptor.
+        let _ = self.0.unlock();
+    }
 }
 
 /// The nodes cannot be as wished. Nothing was started.
@@ -153,12 +179,7 @@ impl Plan {
     pub fn make(data: &Path, wish: Wish) -> Result<Plan, PlanError> {
         let data = super::absolute(data);
         fs::create_dir_all(&data).map_err(io(&data))?;
-        let lock = fs::File::create(data.join(LOCK)).map_err(io(&data))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(PlanError::InUse { path: data }),
-            Err(fs::TryLockError::Error(error)) => return Err(PlanError::Io { path: data, error }),
-        }
+        let lock = FolderLock::take(&data)?;
         let mut nodes = find(&data)?;
         let found = !nodes.is_empty();
         if found {
@@ -301,7 +322,17 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
 /// A base whose ports are all free now, for a cluster of this process.
 fn free_base(nodes: u32) -> Option<u16> {
     static DRAWN: AtomicU32 = AtomicU32::new(0);
-    base_where(nodes, &DRAWN, |port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+    base_where(nodes, &DRAWN, |port| probe(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok())
+}
+
+/// Whether a node could listen there. The socket is bound and does not listen: a process that another thread starts at this moment has
+/// a copy of it until it is on its way, and while one that listens is there, nobody else can bind. Addresses are used again, so
+/// connections of an earlier run that linger do not count.
+pub(super) fn probe(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// A base whose ports are all free. Processes begin at different places, and a place that was looked at counts as `drawn`, used or
@@ -324,12 +355,9 @@ fn check_ports(node: &PlannedNode) -> Result<(), PlanError> {
     let others = [&config.metrics, &config.zookeeper, &config.zookeeper_admin];
     let doors = [Some(&config.grpc), Some(&config.peer)].into_iter().chain(others.map(Option::as_ref));
     for address in doors.flatten() {
-        // std sets SO_REUSEADDR, so connections of an earlier run that linger do not count.
-        TcpListener::bind(address.as_str()).map_err(|error| PlanError::Port {
-            id: node.id,
-            address: address.clone(),
-            error,
-        })?;
+        let found =
+            address.to_socket_addrs().and_then(|mut all| all.try_for_each(|one| probe(one).map(drop)));
+        found.map_err(|error| PlanError::Port { id: node.id, address: address.clone(), error })?;
     }
     Ok(())
 }

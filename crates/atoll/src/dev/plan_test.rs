@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::sync::atomic::AtomicU32;
 
-use super::plan::{Plan, PlanError, Wish, base_where};
+use super::plan::{FolderLock, Plan, PlanError, Wish, base_where, probe};
 use crate::serve::config::Roles;
 
 const FREE: Wish = Wish { nodes: None, apart: None, base_port: Some(0), state: None, syncs_off: false };
@@ -54,6 +54,25 @@ fn clusters_that_start_together_get_ports_of_their_own() {
     let bases: Vec<u16> = (0..100).map(|_| base_where(3, &drawn, is_free).unwrap()).collect();
     assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), bases.len(), "{bases:?}");
     assert_eq!(base_where(3, &drawn, |_| false), None);
+}
+
+/// Between fork and exec a child has a copy of every descriptor of this process.
+#[test]
+fn copies_of_descriptors_take_neither_a_port_nor_the_folder() {
+    let copied = probe("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = copied.local_addr().unwrap();
+    drop(probe(address).unwrap());
+    let taken = TcpListener::bind(address).unwrap();
+    assert!(probe(address).is_err(), "somebody listens");
+    drop((copied, taken));
+
+    let dir = tempfile::tempdir().unwrap();
+    let lock = FolderLock::take(dir.path()).unwrap();
+    let copied = lock.0.try_clone().unwrap();
+    assert!(matches!(FolderLock::take(dir.path()), Err(PlanError::InUse { .. })));
+    drop(lock);
+    FolderLock::take(dir.path()).unwrap();
+    drop(copied);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -40,7 +39,13 @@ pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let first = 30_000 + u16::try_from(std::process::id() % 2_000).unwrap();
-    let is_free = |p: &u16| !given.contains(p) && TcpListener::bind(("127.0.0.1", *p)).is_ok();
+    // Bound, and not listening: a process that another test starts at this moment has a copy of the socket for a while.
+    let can_bind = |port: u16| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(std::net::SocketAddr::from(([127, 0, 0, 1], port))).is_ok()
+    };
+    let is_free = |p: &u16| !given.contains(p) && can_bind(*p);
     let port = (first..32_700).chain(30_000..first).find(is_free).unwrap();
     given.insert(port);
     port
