@@ -290,7 +290,9 @@ impl Plan {
         for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
             hit("sim.lasting.places");
             let node = node_of(host);
-            let sequences = health != Health::Full && sequencer == node;
+            // A disk that hangs is told by what waits for it: nothing does on a node that is a sequencer and no server.
+            let notices = health == Health::Closed || (health == Health::Hanging && servers.contains(&node));
+            let sequences = notices && sequencer == node;
             if (has_spare && now.contains(&node)) || sequences {
                 stage.cluster.fail(format!(
                     "PLACE: {:?} of {} hosts: after {LASTS:?} node {node} still serves the log: servers {now:?}, sequencer {sequencer}",
