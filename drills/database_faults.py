@@ -55,9 +55,10 @@ def equal_hashes(cluster, since, within=120):
     return max(common), len(common)
 
 
-def trim(cluster):
-    """Trims the log behind all stores: an emptied node cannot have the state from it."""
-    told = [poll(f"node {n} tells how far it is", 60, lambda n=n: replica(cluster, n), every=0.2) for n in cluster.ids()]
+def trim(cluster, filled_below):
+    """Trims the log behind all stores, once what was filled in is in them: an emptied node cannot have the state from it."""
+    holds = lambda n: (s := replica(cluster, n)) and s["durable_below"] > filled_below and s
+    told = [poll(f"node {n} has all in its store", 60, lambda n=n: holds(n), every=0.2) for n in cluster.ids()]
     to = min(one["durable_below"] for one in told)
     cluster.atoll("log", "trim", "--log", LOG, to)
     return to
@@ -65,7 +66,7 @@ def trim(cluster):
 
 def emptied_node(drill, cluster, znodes, rows):
     """Node 3 loses everything, and is a member again."""
-    trimmed = trim(cluster)
+    trimmed = trim(cluster, drill.cold_below)
     began = time.monotonic()
     before, after = lose_disk(cluster, 3)
     refilled = lambda: (s := replica(cluster, 3)) and s["refills"] > 0 and s["refilling_from"] is None and s
