@@ -290,8 +290,8 @@ impl Plan {
         for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
             hit("sim.lasting.places");
             let node = node_of(host);
-            // A disk that hangs is told by what waits for it: nothing does on a node that is a sequencer and no server.
-            let notices = health == Health::Closed || (health == Health::Hanging && servers.contains(&node));
+            // A disk that fails or hangs is told by what is written: nothing is on a node that is a sequencer and no server.
+            let notices = health != Health::Full && servers.contains(&node);
             let sequences = notices && sequencer == node;
             if (has_spare && now.contains(&node)) || sequences {
                 stage.cluster.fail(format!(
