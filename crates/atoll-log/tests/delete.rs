@@ -199,7 +199,7 @@ fn all_that_a_deleted_log_had_is_garbage_but_for_the_first_of_the_next() {
     assert!(!abandoned.contains(&next), "somebody may be creating the log anew");
 }
 
-/// What was acknowledged at each position. VL3, VL4: one record, for ever.
+/// The record that was acknowledged at each position, which never changes (VL3, VL4).
 #[derive(Default)]
 struct Acknowledged(Mutex<BTreeMap<u64, (u64, u64)>>);
 
@@ -287,7 +287,7 @@ fn positions_of_deleted_logs_are_never_answered_wrongly() {
                 env.sleep(Duration::from_millis(env.random() % 40)).await;
                 drop(log.create(LogletSpec::default()).await);
             }
-            // Nobody may wait for ever.
+            // The users end only once the log is there again, so a create that fails is repeated.
             loop {
                 match log.create(LogletSpec::default()).await {
                     Ok(Ok(_)) => return,

@@ -153,7 +153,7 @@ pub fn segments(logs: &Logs, log: &Known) -> Vec<(Segment, Vec<NodeId>, LogPos, 
         .collect()
 }
 
-/// What a node still holds of any log, in words, by the chains as they are known here; None if nothing.
+/// Describes what a node still holds of any log, judged by the chains that this node has cached. None if it holds nothing.
 pub fn held_by(logs: &Logs, node: NodeId) -> Option<String> {
     let mut held = Held::default();
     logs.known().iter().for_each(|log| held.count(logs, log, node));

@@ -23,7 +23,7 @@ struct Inbox<E, R> {
     close: Option<Completer<()>>,
     /// The feeder is gone.
     orphaned: bool,
-    /// The applying thread is gone: whoever waits is told, and nothing is taken any more.
+    /// The applying thread has ended: everybody who waits is woken with an error, and no more entries are accepted.
     ended: bool,
 }
 

@@ -10,9 +10,9 @@
 //! acknowledged behind it. D2 is the only step that counts, so a log is there or deleted, never half of both. Until D3 has reached a
 //! server, a reader with an old chain may still be given what was at a position; never anything else.
 //!
-//! A log that is created anew begins at the tail of the deleted one: no position is used twice (VL3), and whoever asks for an old one is
-//! told that it was trimmed. The versions of the chain go on, too. Its first Loglet is a successor of the deletion's mark, so that a
-//! collector that still sees the mark knows that it may come.
+//! A log that is created again begins at the tail of the deleted one. No position is used twice (VL3), and reads of an old position fail as
+//! reads of trimmed ones do. The versions of the chain continue, too. The id of its first Loglet comes after that of the deletion's mark,
+//! so that a collector that still sees the mark does not delete it.
 
 use std::sync::Arc;
 use std::time::Duration;

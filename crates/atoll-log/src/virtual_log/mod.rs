@@ -369,9 +369,9 @@ impl VirtualLog {
         self.0.env.launch("vlog.end", async move { me.end().await })
     }
 
-    /// Deletes the log, with all that is in it. Durable when it returns: no append is acknowledged after that, and who has used the
-    /// log is told that it was deleted. The data goes in the background, and where a server does not answer when it is back. False if the
-    /// log was deleted before. After an error that says unknown: to be repeated, or to be looked at with [`VirtualLog::refresh`].
+    /// Deletes the log and everything in it. Durable on return: no append is acknowledged afterwards, and later calls fail with an error
+    /// that says the log was deleted. Servers delete the data in the background, and those that are down do so when they come back. False
+    /// if the log was deleted before. After an error with an unknown outcome, repeat the call or look with [`VirtualLog::refresh`].
     pub fn delete(&self) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.delete_log", async move { me.delete_log().await })

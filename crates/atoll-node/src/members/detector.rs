@@ -228,7 +228,7 @@ impl Detector {
         let p = *p;
         let usable = p.broken.is_none() && !self.is_deaf(now, &p);
         if !usable && self.members.is_alive(from) {
-            // The others are told at once: until they know, they weigh a link that is not there.
+            // Send the next heartbeat at once: until the others hear it, they count a link that no longer works.
             self.next = now;
         }
         self.members.heard_of_table(beat.table_version);

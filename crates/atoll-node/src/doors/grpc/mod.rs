@@ -33,7 +33,7 @@ const MESSAGE_BYTES: (usize, usize) = (64 << 20, 32 << 20);
 const REQUESTS: (usize, usize) = (8_192, 2_048);
 /// Reads under way.
 const READS: (usize, usize) = (1_024, 512);
-/// Reads of tables that go on at one time: each has a thread, and in memory what it has read.
+/// Table reads that may run at once. Each takes a thread and holds in memory what it has read.
 const TABLE_READS: usize = 16;
 /// Bytes of records that were read and are not taken by their clients yet. They take twice as much memory: what was read, and what
 /// is sent.

@@ -80,8 +80,8 @@ fn unreadable(what: &str) -> Refusal {
     Refusal::unknown(Reason::Damaged, format!("the answer of the replica is unreadable: {what}"), "")
 }
 
-/// Runs what may read the disk on a thread for that (X20), in its turn: a thread for every request that waits for the disk would cost
-/// more than it gains.
+/// Runs work that may read the disk on a blocking thread (X20). The number of such threads is limited: one for every request that waits
+/// for the disk would use memory without making the disk faster.
 pub(super) async fn aside<T: Send + 'static>(
     limits: &Limits,
     f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
