@@ -16,3 +16,6 @@ pub mod local;
 pub mod native;
 pub mod store;
 mod tails;
+
+/// Bytes of entries that one step of a copy takes, if nothing else is said.
+const STEP_BYTES: u32 = 512 * 1024;

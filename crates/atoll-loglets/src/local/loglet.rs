@@ -35,6 +35,9 @@ pub struct LocalOptions {
     pub retry: Duration,
     /// How long the store may hold a request that waits for the tail.
     pub wait_patience: Duration,
+    /// Bytes of entries that one step of a copy takes. The store writes them as one record of its journal, so they must fit into a
+    /// segment of it.
+    pub step_bytes: u32,
 }
 
 impl Default for LocalOptions {
@@ -45,6 +48,7 @@ impl Default for LocalOptions {
             round_timeout: Duration::from_millis(1000),
             retry: Duration::from_millis(20),
             wait_patience: Duration::from_secs(2),
+            step_bytes: crate::STEP_BYTES,
         }
     }
 }

@@ -20,8 +20,6 @@ use crate::native::message::Delete;
 pub const KIND: &str = "local";
 /// How long a node may take to say who it is before it counts as down.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Bytes copied in one step of a rebuild.
-const COPY_BYTES: usize = 512 * 1024;
 
 /// The provider of "local".
 #[derive(Clone)]
@@ -129,7 +127,8 @@ impl LogletProvider for LocalProvider {
             loglet.seal().await?;
             let mut at = range.start;
             while at < range.end {
-                let got = source.read(at..range.end, COPY_BYTES, ReadFrom::Anywhere).await;
+                let got =
+                    source.read(at..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
                 for batch in batches(got.map_err(|_| unavailable.clone())?.entries) {
                     loglet.copy_in(Offset(at.since(range.start)), &batch).await?;
                     at = at.plus(batch.len() as u64);

@@ -9,7 +9,6 @@ use atoll_log::Offset;
 
 use super::loglet::Group;
 use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
-use super::repair::CHUNK_BYTES;
 
 /// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
 pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
@@ -64,7 +63,7 @@ enum Source {
 async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Source {
     let mut trim = Offset::ZERO;
     for node in peers {
-        let request = Read { loglet: group.id, from: at, to, max_bytes: CHUNK_BYTES };
+        let request = Read { loglet: group.id, from: at, to, max_bytes: group.options.step_bytes };
         let answer = group.env.within(group.options.round_timeout, group.env.call(*node, request)).await;
         let Ok(Ok(entries)) = answer else { continue };
         match entries.verdict {

@@ -38,6 +38,9 @@ pub struct NativeOptions {
     pub wait_patience: Duration,
     /// Servers of a new loglet, if nothing else is said.
     pub replicas: usize,
+    /// Bytes of entries that one step of a repair, a back-fill or a copy takes. A server writes them as one record of its journal, so
+    /// they must fit into a segment of it.
+    pub step_bytes: u32,
 }
 
 impl Default for NativeOptions {
@@ -50,6 +53,7 @@ impl Default for NativeOptions {
             settle_timeout: Duration::from_millis(1000),
             wait_patience: Duration::from_secs(2),
             replicas: 3,
+            step_bytes: crate::STEP_BYTES,
         }
     }
 }

@@ -21,8 +21,6 @@ use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 pub const KIND: &str = "native";
 /// How long a node may take to say who it is before it counts as down.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
-/// Bytes copied in one step of a rebuild.
-const COPY_BYTES: usize = 512 * 1024;
 
 /// The provider of "native".
 #[derive(Clone)]
@@ -166,10 +164,11 @@ impl NativeProvider {
         range: Range<Offset>,
     ) -> Result<(), LogletError> {
         let mut alive = self.seal_new(group).await?;
+        let step_bytes = self.options.step_bytes as usize;
         let mut at = range.start;
         while at < range.end {
             let got =
-                source.read(at..range.end, COPY_BYTES, ReadFrom::Anywhere).await.map_err(|e| match e {
+                source.read(at..range.end, step_bytes, ReadFrom::Anywhere).await.map_err(|e| match e {
                     ReadError::Gone | ReadError::Trimmed(_) => LogletError::Gone,
                     _ => LogletError::Unavailable(Why::NoQuorum),
                 })?;

@@ -7,9 +7,6 @@ use super::check_tail::Majority;
 use super::loglet::{Group, failure};
 use super::message::{Entries, Read, Repair, Verdict};
 
-/// Bytes of one step.
-pub(crate) const CHUNK_BYTES: u32 = 512 * 1024;
-
 impl Group {
     /// Brings every member of a sealed majority to `tail`, from `known` on, in order. Then a majority of all servers, each
     /// sealed, holds every offset of `[known, tail)`.
@@ -72,7 +69,7 @@ impl Group {
     ) -> Result<Entries, LogletError> {
         let mut error = LogletError::Unavailable(Why::NoQuorum);
         for node in sources {
-            let request = Read { loglet: self.id, from: at, to, max_bytes: CHUNK_BYTES };
+            let request = Read { loglet: self.id, from: at, to, max_bytes: self.options.step_bytes };
             match self.env.within(self.options.round_timeout, self.env.call(*node, request)).await {
                 Ok(Ok(entries)) if entries.verdict == (Verdict::Done {}) && entries.first == at => {
                     return Ok(entries);

@@ -8,7 +8,7 @@ use atoll_log::virtual_log::VirtualLog;
 use atoll_node::assembly::{self, NodeParts, Options};
 use atoll_node::members::table::{Member, MemberTable};
 
-use crate::scenario::parts::{describe, identity};
+use crate::scenario::parts::{STEP_BYTES, describe, identity};
 use crate::scenario::upgrade::Programs;
 use crate::world::Assembly;
 use crate::world::observer::Who;
@@ -73,6 +73,8 @@ impl Assembly for Nodes {
         identity.meta = who.host < self.founders;
         let rows: BTreeMap<NodeId, Member> =
             (0..self.members).map(|host| (NodeId(host as u32 + 1), self.row(host, StorageId(0)))).collect();
+        let mut options = self.options.clone();
+        (options.native.step_bytes, options.local.step_bytes) = (STEP_BYTES, STEP_BYTES);
         let parts = assembly::Parts {
             identity,
             levels: self.programs.of(who.host),
@@ -81,7 +83,7 @@ impl Assembly for Nodes {
             first_table: MemberTable { version: 0, nodes: rows, ..MemberTable::default() },
             row: self.row(who.host, who.storage),
             meta_founders: (1..=self.founders as u32).map(NodeId).collect(),
-            options: self.options.clone(),
+            options,
         };
         let assembly = assembly::assemble(parts);
         (assembly.core, NodeHandles(assembly.node))

@@ -73,6 +73,10 @@ pub struct Parts {
     pub native: NativeOptions,
 }
 
+/// Bytes of entries in one step of a repair, a back-fill or a copy: the journals here have small segments, and each takes a step as one
+/// record. It is small enough that many copies take several steps, too.
+pub const STEP_BYTES: u32 = 16 * 1024;
+
 /// Who a node is, with every role.
 pub fn identity(who: &Who) -> Identity {
     Identity {
@@ -160,7 +164,8 @@ impl Assembly for Parts {
         let group = known.get().unwrap_or_else(|| self.group.clone());
         let registers = RmwRegisters::new(env.clone(), group, self.rmw);
         let directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
-        let native = Arc::new(NativeProvider::new(env, directory, self.native.clone()));
+        let native = NativeOptions { step_bytes: STEP_BYTES, ..self.native.clone() };
+        let native = Arc::new(NativeProvider::new(env, directory, native));
         (core, Handles { registers, native })
     }
 

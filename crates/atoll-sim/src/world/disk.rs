@@ -23,6 +23,8 @@ pub(crate) enum WriteError {
     NoSpace,
     /// The journal is closed for good.
     Closed(String),
+    /// No segment takes a record that a role wrote. No fault brings this about.
+    TooLarge(String),
 }
 
 /// Why a node does not start.
@@ -136,6 +138,7 @@ impl HostDisk {
                 Ok(())
             }
             Err(JournalError::NoSpace { .. }) => Err(WriteError::NoSpace),
+            Err(e @ JournalError::TooLarge { .. }) => Err(WriteError::TooLarge(e.to_string())),
             Err(e) => Err(WriteError::Closed(e.to_string())),
         }
     }

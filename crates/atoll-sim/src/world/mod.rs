@@ -610,6 +610,10 @@ impl<A: Assembly> World<A> {
                 self.upkeep_soon(host);
             }
             Err(WriteError::Closed(e)) => self.journal_failed(host, e),
+            Err(WriteError::TooLarge(e)) => {
+                self.verdict.fail(format!("host {host} wrote a record that its journal cannot take: {e}"));
+                self.journal_failed(host, e);
+            }
         }
     }
 
