@@ -20,8 +20,8 @@ mod real_disk;
 pub use disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
 pub use identity::{Identity, IdentityError, MAX_CLUSTER_NAME_BYTES};
 pub use journal::{
-    Journal, JournalError, JournalOptions, JournalReader, PrepareJob, Prepared, RecoverError, Recovered,
-    Stats,
+    Aside, CheckpointJob, Journal, JournalError, JournalOptions, JournalReader, PrepareJob, Prepared,
+    RecoverError, Recovered, Stats,
 };
 pub use mem_disk::{Fault, MemDisk, SECTOR_BYTES};
 pub use real_disk::{RealDisk, Syncs};

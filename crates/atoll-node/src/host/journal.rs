@@ -7,13 +7,13 @@
 //! to do: two threads would be woken for it, one after the other, and that takes longer than such a disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_core::testing::hit;
 use atoll_core::{Checkpoint, JournalBatch, Loc, Space};
-use atoll_storage::{Journal, JournalError, PrepareJob, Prepared};
+use atoll_storage::{Aside, CheckpointJob, Journal, JournalError, PrepareJob, Prepared};
 
 use super::incoming::Incoming;
 use super::port::{self, Left, Port, Worker};
@@ -43,6 +43,8 @@ pub(crate) struct Work {
     batch: Option<JournalBatch>,
     freed: Vec<Loc>,
     checkpoint: Option<Checkpoint>,
+    /// The last checkpoint, written aside.
+    aside: Option<Aside>,
     /// And how long it took.
     prepared: Option<(Prepared, Duration)>,
     /// The node's thread has written something: a mark is due in a while.
@@ -54,6 +56,7 @@ impl Left for Work {
         self.batch.is_none()
             && self.freed.is_empty()
             && self.checkpoint.is_none()
+            && self.aside.is_none()
             && self.prepared.is_none()
             && !self.unmarked
     }
@@ -85,6 +88,10 @@ impl Port<Work> {
 
     pub(crate) fn prepared(&self, prepared: Prepared, took: Duration) {
         self.leave(|work| work.prepared = Some((prepared, took)));
+    }
+
+    pub(crate) fn written_aside(&self, aside: Aside) {
+        self.leave(|work| work.aside = Some(aside));
     }
 }
 
@@ -154,6 +161,7 @@ pub(crate) struct Writer {
     journal: Journal,
     shared: Arc<Shared>,
     jobs: SyncSender<PrepareJob>,
+    checkpoints: SyncSender<CheckpointJob>,
     /// A batch that found the disk full, to be written when space came back.
     stalled: Option<JournalBatch>,
     /// What the core was told.
@@ -184,6 +192,7 @@ impl Writer {
         journal: Journal,
         shared: Arc<Shared>,
         jobs: SyncSender<PrepareJob>,
+        checkpoints: SyncSender<CheckpointJob>,
         options: &HostOptions,
     ) -> Self {
         Writer {
@@ -192,6 +201,7 @@ impl Writer {
             journal,
             shared,
             jobs,
+            checkpoints,
             stalled: None,
             space: Space::Plenty,
             checkpoint_due: None,
@@ -229,7 +239,7 @@ impl Writer {
     }
 
     fn work(&mut self, work: Work) -> Result<(), JournalError> {
-        let Work { batch, freed, checkpoint, prepared, unmarked: _ } = work;
+        let Work { batch, freed, checkpoint, aside, prepared, unmarked: _ } = work;
         if self.space == Space::Closed {
             return Ok(());
         }
@@ -245,21 +255,35 @@ impl Writer {
             self.journal.free(&freed)?;
         }
         if let Some(checkpoint) = checkpoint {
-            self.asked = false;
-            match self.journal.write_checkpoint(&checkpoint) {
-                Ok(()) => add(&self.shared.stats.checkpoints, 1),
-                // The old one is in force. The next is asked for after a rest: space has to come back.
-                Err(error @ JournalError::NoSpace { .. }) => {
-                    self.checkpoint_rest = Some(Instant::now() + RETRY);
-                    tracing::warn!(%error, "checkpoint not written");
+            // One at a time: there is room, unless the thread is gone, and then the writer does it.
+            match self.checkpoints.try_send(self.journal.checkpoint_job(checkpoint)) {
+                Ok(()) => {}
+                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
+                    self.checkpointed(job.run())?;
                 }
-                Err(error) => return Err(error),
             }
+        }
+        if let Some(aside) = aside {
+            self.checkpointed(aside)?;
         }
         match self.stalled.take() {
             Some(batch) => self.write(batch),
             None => Ok(()),
         }
+    }
+
+    fn checkpointed(&mut self, aside: Aside) -> Result<(), JournalError> {
+        self.asked = false;
+        match self.journal.checkpointed(aside) {
+            Ok(()) => add(&self.shared.stats.checkpoints, 1),
+            // The old one is in force. The next is asked for after a rest: space has to come back.
+            Err(error @ JournalError::NoSpace { .. }) => {
+                self.checkpoint_rest = Some(Instant::now() + RETRY);
+                tracing::warn!(%error, "checkpoint not written");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn write(&mut self, batch: JournalBatch) -> Result<(), JournalError> {

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | `driver.rs` | node thread | many events, one turn, outputs; waits for no disk but a quick one (`journal.rs`) |
 //! | `journal.rs` | journal thread, node thread | write and sync, one batch at a time; checkpoints, frees, space |
-//! | `readers.rs` | reader threads, preparing thread | records read back; segments made ahead of time |
+//! | `readers.rs` | reader threads, preparing thread, checkpoint thread | records read back; segments made ahead of time; checkpoints written aside |
 //! | `incoming.rs`, `wake.rs` | | what the other threads have for the node thread; how they wake it, and when they need not |
 //! | `port.rs`, `queue.rs` | | how the node thread hands work to the others |
 //! | `stats.rs` | | counters and histograms |
@@ -51,14 +51,14 @@ pub struct HostOptions {
     pub reader_threads: usize,
     /// Reads that wait for a reader; one more is refused.
     pub queued_reads: usize,
-    /// Pause after each 256 KiB of zeros in a segment that is made ahead of time. Too small: syncs of the journal wait behind the
-    /// zeros; too large: the writer catches up, and makes segments itself.
+    /// Pause after each 256 KiB of zeros in a segment that is made ahead of time, and of a checkpoint. Too small: syncs of the journal
+    /// wait behind them; too large: the writer catches up, and makes segments itself.
     pub prepare_pause: Duration,
     /// Least time between two MiB of files that are given back. Each may hold up the syncs of all journals on one device, so
     /// while the journal syncs this also takes 1/200 of the time at most: 5 ms, where the file system discards what it frees, make
     /// a second. Too small: syncs wait; too large: what a trim frees comes back late.
     pub remove_pause: Duration,
-    /// A checkpoint is written at most this long after it was found due, at a random moment: it holds up the writer, and what
+    /// A checkpoint is begun at most this long after it was found due, at a random moment: it slows the node and its disk down, and what
     /// makes one due (a trim) does so on all nodes at once, while a quorum of journals is to go on.
     pub checkpoint_spread: Duration,
     /// A disk is quick if writing and syncing a batch takes no longer than this, smoothed: the node's thread then does that itself with a
@@ -201,11 +201,17 @@ fn start_threads(
 ) -> std::io::Result<(Vec<thread::JoinHandle<()>>, SharedWriter)> {
     let named = |name: &str| thread::Builder::new().name(name.into());
     let (jobs, preparing) = readers::preparing(shared.clone(), options.prepare_pause);
+    let (checkpoints, checkpointing) = readers::checkpointing(shared.clone(), options.prepare_pause);
     let reader = journal.reader();
-    let writer = Arc::new(Mutex::new(journal::Writer::new(journal, shared.clone(), jobs, options)));
+    let writer = journal::Writer::new(journal, shared.clone(), jobs, checkpoints, options);
+    let writer = Arc::new(Mutex::new(writer));
     let (its, of_all) = (writer.clone(), shared.clone());
     let writing = move || journal::run(&its, &of_all);
-    let mut threads = vec![named("prepare").spawn(preparing)?, named("journal").spawn(writing)?];
+    let mut threads = vec![
+        named("prepare").spawn(preparing)?,
+        named("checkpoint").spawn(checkpointing)?,
+        named("journal").spawn(writing)?,
+    ];
     for _ in 0..options.reader_threads.max(1) {
         let (reader, shared) = (reader.clone(), shared.clone());
         threads.push(named("reader").spawn(move || readers::read(&reader, &shared))?);

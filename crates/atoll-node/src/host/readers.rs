@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use atoll_core::{Fetch, FetchError};
-use atoll_storage::{JournalReader, PrepareJob};
+use atoll_storage::{CheckpointJob, JournalReader, PrepareJob};
 
 use super::Shared;
 use super::incoming::Incoming;
@@ -37,6 +37,29 @@ pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
     }
 }
 
+/// The thread that writes checkpoints aside; it ends when the sender of jobs is dropped.
+pub(crate) fn checkpointing(
+    shared: Arc<Shared>,
+    pause: Duration,
+) -> (SyncSender<CheckpointJob>, impl FnOnce() + Send + 'static) {
+    let (jobs, queue): (_, Receiver<CheckpointJob>) = sync_channel(1);
+    let run = move || {
+        for job in queue {
+            shared.journal.written_aside(job.run_paced(&mut rest(&shared, pause)));
+        }
+    };
+    (jobs, run)
+}
+
+/// A rest between two pieces of what can wait. A stop does not wait for it.
+fn rest(shared: &Shared, pause: Duration) -> impl FnMut() {
+    move || {
+        if !shared.journal.is_stopping() {
+            thread::sleep(pause);
+        }
+    }
+}
+
 /// The thread that makes segments and gives files back; it ends when the sender of jobs is dropped.
 pub(crate) fn preparing(
     shared: Arc<Shared>,
@@ -46,12 +69,7 @@ pub(crate) fn preparing(
     let run = move || {
         for job in queue {
             let began = Instant::now();
-            let prepared = job.run_paced(&mut || {
-                // A stop does not wait for the zeros.
-                if !shared.journal.is_stopping() {
-                    thread::sleep(fill_pause);
-                }
-            });
+            let prepared = job.run_paced(&mut rest(&shared, fill_pause));
             shared.journal.prepared(prepared, began.elapsed());
         }
     };

@@ -1,4 +1,4 @@
-//! A disk at which the journal thread's syncs wait at a gate.
+//! A disk at which the journal thread's syncs wait at a gate, and those of checkpoints that are written aside at another.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Condvar, Mutex};
@@ -43,21 +43,28 @@ impl Gate {
 pub struct GatedDisk {
     disk: RealDisk,
     gate: Gate,
+    asides: Gate,
 }
 
 impl GatedDisk {
     pub fn new(disk: RealDisk) -> Self {
-        GatedDisk { disk, gate: Gate::default() }
+        GatedDisk { disk, gate: Gate::default(), asides: Gate::default() }
     }
 
     pub fn gate(&self) -> Gate {
         self.gate.clone()
     }
+
+    /// Where syncs of checkpoints wait, whoever writes them.
+    pub fn asides(&self) -> Gate {
+        self.asides.clone()
+    }
 }
 
 impl Disk for GatedDisk {
     fn open(&self, path: &DiskPath, how: Open) -> Result<Box<dyn File>, DiskError> {
-        Ok(Box::new(GatedFile { file: self.disk.open(path, how)?, gate: self.gate.clone() }))
+        let asides = (path.as_str() == "journal/checkpoint.new").then(|| self.asides.clone());
+        Ok(Box::new(GatedFile { file: self.disk.open(path, how)?, gate: self.gate.clone(), asides }))
     }
 
     fn list(&self, dir: &DiskPath) -> Result<Vec<String>, DiskError> {
@@ -88,6 +95,7 @@ impl Disk for GatedDisk {
 struct GatedFile {
     file: Box<dyn File>,
     gate: Gate,
+    asides: Option<Gate>,
 }
 
 impl File for GatedFile {
@@ -100,6 +108,9 @@ impl File for GatedFile {
     }
 
     fn sync_data(&mut self) -> Result<(), DiskError> {
+        if let Some(gate) = &self.asides {
+            gate.pass();
+        }
         // Not those of the thread that makes segments.
         if std::thread::current().name() == Some("journal") {
             self.gate.pass();

@@ -377,6 +377,37 @@ async fn freed_entries_and_covered_facts_give_space_back() {
 }
 
 #[tokio::test]
+async fn no_batch_waits_for_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = GatedDisk::new(RealDisk::open(folder.path(), Syncs::Real).unwrap());
+    let asides = disk.asides();
+    asides.close();
+    let (a, b) = pair(Arc::new(disk)).await;
+    let mut done = 0;
+    while asides.waiting() == 0 {
+        assert!(done < 20_000, "no checkpoint was begun");
+        put_many(&a, done..done + 100).await;
+        done += 100;
+        on(&a, |env| async move {
+            env.call(NodeId(2), Forget { below: done }).await.unwrap();
+        })
+        .await;
+    }
+    put_many(&a, done..done + 1_000).await;
+    assert_eq!((asides.waiting(), b.handle.stats().checkpoints), (1, 0), "it is being written");
+    asides.open();
+    in_time(async {
+        while b.handle.stats().checkpoints == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    check_many(&a, done..done + 1_000).await;
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_broken_invariant_ends_the_node_for_all_to_see() {
     let (a, b) = pair(Arc::new(MemDisk::new())).await;
     let end = on(&a, |env| async move { env.call(NodeId(2), Panic {}).await.map(|_| ()) }).await;

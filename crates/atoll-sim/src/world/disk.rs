@@ -6,7 +6,7 @@ use atoll_core::{
     Checkpoint, FetchError, JournalBatch, Loc, Lsn, NodeCore, NodeId, RecoverError, Space, StorageId, Stored,
 };
 use atoll_storage::{
-    Disk, DiskPath, Fault, Identity, IdentityError, Journal, JournalError, JournalOptions, MemDisk,
+    Aside, Disk, DiskPath, Fault, Identity, IdentityError, Journal, JournalError, JournalOptions, MemDisk,
     RecoverError as StorageRecoverError, Recovered,
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct HostDisk {
     written: Vec<(Lsn, Loc)>,
     space: Space,
     checkpointing: bool,
+    /// A checkpoint that was written aside.
+    aside: Option<Aside>,
     recovered: Found,
     /// The disk as it was when files were lost last.
     older: Option<MemDisk>,
@@ -65,6 +67,7 @@ impl HostDisk {
             written: Vec::new(),
             space: Space::Plenty,
             checkpointing: false,
+            aside: None,
             recovered: Found::default(),
             older: None,
         }
@@ -122,6 +125,7 @@ impl HostDisk {
         self.written.clear();
         self.space = Space::Plenty;
         self.checkpointing = false;
+        self.aside = None;
         Ok(())
     }
 
@@ -163,11 +167,9 @@ impl HostDisk {
         }
     }
 
-    pub(crate) fn checkpoint(&mut self, checkpoint: &Checkpoint) {
-        self.checkpointing = false;
-        if let Some(journal) = &mut self.journal {
-            let _ = journal.write_checkpoint(checkpoint);
-        }
+    /// Writes it aside; the next upkeep puts it in the old one's place.
+    pub(crate) fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        self.aside = self.journal.as_ref().map(|journal| journal.checkpoint_job(checkpoint).run());
     }
 
     /// What the journal's thread does beside writing: prepares segments, asks for checkpoints and compaction.
@@ -176,6 +178,10 @@ impl HostDisk {
         let Some(journal) = &mut self.journal else { return inputs };
         if let Some(job) = journal.next_job() {
             let _ = journal.prepared(job.run());
+        }
+        if let Some(aside) = self.aside.take() {
+            self.checkpointing = false;
+            let _ = journal.checkpointed(aside);
         }
         let space = journal.space();
         if space != self.space {

@@ -422,7 +422,8 @@ impl<A: Assembly> World<A> {
         }
         if let Some(checkpoint) = out.checkpoint {
             self.trace.event(now, host as u64, 4, checkpoint.covers.0);
-            self.hosts[host].disk.checkpoint(&checkpoint);
+            self.hosts[host].disk.checkpoint(checkpoint);
+            self.upkeep_soon(host);
         }
         let Some(process) = &self.hosts[host].process else { return };
         if out.more {

@@ -2,12 +2,16 @@
 //!
 //! `magic 8 | format u32 | crc u32 | storage u128 | covers u64 | states`; the checksum covers all that follows it.
 
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
 use atoll_core::{Checkpoint, Decode, Encode, Lsn, Reader, StorageId, testing::hit};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::prepare::{fill, forget_spares};
 use super::{Journal, JournalError, checkpoint_path, journal_dir, reserve_path, spare_path};
-use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, remove_if_there, replace};
+use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, remove_if_there};
 
 /// The version of checkpoints that this program writes, and the only one that it reads.
 pub const CHECKPOINT_FORMAT: u32 = 1;
@@ -16,6 +20,12 @@ const MAGIC: [u8; 8] = *b"ATOLCKP\n";
 const CRC_END: usize = 16;
 /// Longest checkpoint: far above what roles hold, far below memory.
 const MAX_CHECKPOINT_BYTES: u64 = 1 << 30;
+/// Bytes between syncs of one that is written.
+const PIECE_BYTES: usize = 256 * 1024;
+
+fn aside_path() -> DiskPath {
+    DiskPath::fixed("journal/checkpoint.new")
+}
 
 fn encode(checkpoint: &Checkpoint, storage: StorageId) -> Bytes {
     // Once, and with no room to grow: the states of a log with a million segments take hundreds of megabytes.
@@ -75,23 +85,154 @@ pub(crate) fn load(disk: &dyn Disk, storage: StorageId) -> Result<Option<Checkpo
     }
 }
 
+/// A checkpoint that is written aside: a log with a million segments has one of hundreds of megabytes, for which no batch is to wait. Runs on
+/// any thread; hand the outcome to [`Journal::checkpointed`].
+pub struct CheckpointJob {
+    disk: Arc<dyn Disk>,
+    checkpoint: Checkpoint,
+    storage: StorageId,
+    reserve: Reserve,
+}
+
+/// The outcome of a [`CheckpointJob`].
+pub struct Aside {
+    covers: Lsn,
+    /// To be written again if the disk was full.
+    bytes: Bytes,
+    written: Result<(), DiskError>,
+    reserve: Result<u64, DiskError>,
+}
+
+impl CheckpointJob {
+    /// Does it, as fast as the disk goes.
+    pub fn run(self) -> Aside {
+        self.run_paced(&mut || {})
+    }
+
+    /// Does it, calling `pause` after each piece.
+    pub fn run_paced(self, pause: &mut dyn FnMut()) -> Aside {
+        let CheckpointJob { disk, checkpoint, storage, reserve } = self;
+        let covers = checkpoint.covers;
+        let bytes = encode(&checkpoint, storage);
+        drop(checkpoint);
+        let written = write_aside(&*disk, &bytes, pause);
+        let reserve = match &written {
+            Ok(()) => reserve.keep(&*disk, reserve_for(&bytes), pause),
+            Err(_) => Ok(reserve.kept_bytes),
+        };
+        Aside { covers, bytes, written, reserve }
+    }
+}
+
+/// In pieces: what the device has queued in front of the writer's next sync stays small.
+fn write_aside(disk: &dyn Disk, bytes: &[u8], pause: &mut dyn FnMut()) -> Result<(), DiskError> {
+    let written = (|| {
+        let mut file = disk.open(&aside_path(), Open::Create)?;
+        let mut at = 0;
+        for piece in bytes.chunks(PIECE_BYTES) {
+            file.write_at(at, &[IoSlice::new(piece)])?;
+            file.sync_data()?;
+            at += piece.len() as u64;
+            pause();
+        }
+        Ok(())
+    })();
+    if matches!(written, Err(DiskError::NoSpace { .. })) {
+        remove_if_there(disk, &aside_path())?;
+    }
+    written
+}
+
+/// What a checkpoint of so many bytes may need when it is written again.
+fn reserve_for(bytes: &Bytes) -> u64 {
+    2 * bytes.len() as u64
+}
+
+/// A file of zeros that is given up when a checkpoint finds the disk full: without one, nothing could be freed any more (contracts X5).
+struct Reserve {
+    kept_bytes: u64,
+    least_bytes: u64,
+}
+
+impl Reserve {
+    /// Lengthens it, if it is shorter than wanted; how long it is afterwards. As before, if there is no space now.
+    fn keep(&self, disk: &dyn Disk, wanted_bytes: u64, pause: &mut dyn FnMut()) -> Result<u64, DiskError> {
+        let (kept, wanted) = (self.kept_bytes, wanted_bytes.max(self.least_bytes));
+        if kept >= wanted {
+            return Ok(kept);
+        }
+        match lengthen_reserve(disk, kept..wanted, pause) {
+            Ok(()) => Ok(wanted),
+            Err(DiskError::NoSpace { .. }) => {
+                hit("journal.checkpoint.no_reserve");
+                cut_reserve(disk, kept).map(|()| kept)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn lengthen_reserve(disk: &dyn Disk, bytes: Range<u64>, pause: &mut dyn FnMut()) -> Result<(), DiskError> {
+    let open = if bytes.start > 0 { Open::Write } else { Open::Create };
+    let mut file = disk.open(&reserve_path(), open)?;
+    fill(&mut *file, bytes, pause)?;
+    disk.sync_dir(&journal_dir())
+}
+
+/// Back to what it was: less would be less than the last checkpoint was found to need.
+fn cut_reserve(disk: &dyn Disk, kept: u64) -> Result<(), DiskError> {
+    if kept == 0 {
+        return remove_if_there(disk, &reserve_path());
+    }
+    disk.open(&reserve_path(), Open::Write)?.set_len(kept)
+}
+
 impl Journal {
-    /// Writes a checkpoint aside, syncs it, puts it in the old one's place, and recycles what it frees. Durable on return.
+    /// Writes a checkpoint aside, syncs it, puts it in the old one's place, and recycles what it frees. Durable on return. What
+    /// [`Journal::checkpoint_job`] and [`Journal::checkpointed`] do, in one go.
+    ///
+    /// # Errors
+    /// As those of [`Journal::checkpointed`].
+    pub fn write_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), JournalError> {
+        self.check_open()?;
+        let aside = self.checkpoint_job(checkpoint.clone()).run();
+        self.checkpointed(aside)
+    }
+
+    /// Writing a checkpoint aside, as a job for any thread. One at a time: the outcome goes to [`Journal::checkpointed`] before the next.
+    pub fn checkpoint_job(&self, checkpoint: Checkpoint) -> CheckpointJob {
+        CheckpointJob {
+            disk: self.disk.clone(),
+            checkpoint,
+            storage: self.options.storage,
+            reserve: self.reserve(),
+        }
+    }
+
+    fn reserve(&self) -> Reserve {
+        Reserve { kept_bytes: self.reserved_bytes, least_bytes: self.options.checkpoint_reserve_bytes }
+    }
+
+    /// Puts what a [`CheckpointJob`] wrote into the old checkpoint's place, and recycles what it frees. Durable on return.
     ///
     /// # Errors
     /// [`JournalError::NoSpace`]: not written, the old one is in force, the journal stays open; try again when space came
     /// back. Any other error closes the journal for good.
-    pub fn write_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), JournalError> {
+    pub fn checkpointed(&mut self, aside: Aside) -> Result<(), JournalError> {
         self.check_open()?;
+        let Aside { covers, bytes, written, reserve } = aside;
         atoll_core::invariant!(
-            checkpoint.covers <= self.synced && checkpoint.covers >= self.covers,
-            "a checkpoint covers {}, with {} synced and {} covered before",
-            checkpoint.covers,
+            covers <= self.synced && covers >= self.covers,
+            "a checkpoint covers {covers}, with {} synced and {} covered before",
             self.synced,
             self.covers
         );
-        let bytes = encode(checkpoint, self.options.storage);
-        match self.put_checkpoint(&bytes) {
+        self.reserved_bytes = reserve.map_err(|error| self.fail(&error))?;
+        let put = match written.and_then(|()| self.rename_aside()) {
+            Err(DiskError::NoSpace { .. }) => self.put_with_less(&bytes),
+            put => put,
+        };
+        match put {
             Ok(()) => {}
             Err(DiskError::NoSpace { .. }) => {
                 hit("journal.checkpoint.no_space");
@@ -100,20 +241,25 @@ impl Journal {
             Err(error) => return Err(self.fail(&error)),
         }
         // Before anything goes that only the checkpoint holds.
-        self.manifest.raise(self.synced, checkpoint.covers).map_err(|error| self.fail(&error))?;
-        self.covers = checkpoint.covers;
+        self.manifest.raise(self.synced, covers).map_err(|error| self.fail(&error))?;
+        self.covers = covers;
         self.fact_bytes = 0;
         self.stats.checkpoints += 1;
         self.stats.checkpoint_bytes = bytes.len() as u64;
         self.recycle()?;
-        self.keep_reserve(2 * bytes.len() as u64)
+        self.keep_reserve(reserve_for(&bytes))
+    }
+
+    fn rename_aside(&self) -> Result<(), DiskError> {
+        self.disk.rename(&aside_path(), &checkpoint_path())?;
+        self.disk.sync_dir(&journal_dir())
     }
 
     /// On a full disk the reserve is given up for it, and then spare files, one by one: without a checkpoint nothing is freed any more.
-    fn put_checkpoint(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
-        let aside = DiskPath::fixed("journal/checkpoint.new");
+    fn put_with_less(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         loop {
-            let put = replace(&*self.disk, &checkpoint_path(), &aside, bytes);
+            let written = write_aside(&*self.disk, bytes, &mut || {});
+            let put = written.and_then(|()| self.rename_aside());
             if !matches!(put, Err(DiskError::NoSpace { .. })) {
                 return put;
             }
@@ -132,37 +278,10 @@ impl Journal {
         }
     }
 
-    /// Keeps a file of zeros that is given up when a checkpoint finds the disk full: without one, nothing could be freed
-    /// any more (contracts X5). What there was, or none, if there is no space now.
+    /// Keeps a reserve of so many bytes, or of what there was if there is no space now.
     pub(crate) fn keep_reserve(&mut self, wanted_bytes: u64) -> Result<(), JournalError> {
-        let (kept, wanted) = (self.reserved_bytes, wanted_bytes.max(self.options.checkpoint_reserve_bytes));
-        if kept >= wanted {
-            return Ok(());
-        }
-        match self.lengthen_reserve(wanted) {
-            Ok(()) => self.reserved_bytes = wanted,
-            Err(DiskError::NoSpace { .. }) => {
-                hit("journal.checkpoint.no_reserve");
-                self.cut_reserve(kept).map_err(|error| self.fail(&error))?;
-            }
-            Err(error) => return Err(self.fail(&error)),
-        }
+        let kept = self.reserve().keep(&*self.disk, wanted_bytes, &mut || {});
+        self.reserved_bytes = kept.map_err(|error| self.fail(&error))?;
         Ok(())
-    }
-
-    fn lengthen_reserve(&self, wanted: u64) -> Result<(), DiskError> {
-        let kept = self.reserved_bytes;
-        let open = if kept > 0 { Open::Write } else { Open::Create };
-        let mut file = self.disk.open(&reserve_path(), open)?;
-        fill(&mut *file, kept..wanted, &mut || {})?;
-        self.disk.sync_dir(&journal_dir())
-    }
-
-    /// Back to what it was: less would be less than the last checkpoint was found to need.
-    fn cut_reserve(&self, kept: u64) -> Result<(), DiskError> {
-        if kept == 0 {
-            return remove_if_there(&*self.disk, &reserve_path());
-        }
-        self.disk.open(&reserve_path(), Open::Write)?.set_len(kept)
     }
 }

@@ -59,6 +59,7 @@ use segment::{Active, MIN_BLOCK_BYTES, Ready, Segment, Slacks};
 use spares::Spares;
 
 pub use checkpoint::CHECKPOINT_FORMAT;
+pub use checkpoint::{Aside, CheckpointJob};
 pub use format::SEGMENT_FORMAT;
 pub use manifest::MANIFEST_FORMAT;
 pub use prepare::{PrepareJob, Prepared};
