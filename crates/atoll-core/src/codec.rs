@@ -212,6 +212,40 @@ impl<T: Encode> Encode for Vec<T> {
     }
 }
 
+/// A list that is encoded item by item, as a [`Vec`] of them would be; their number is known at the end.
+#[derive(Debug)]
+pub struct OpenList {
+    at: usize,
+    count: usize,
+}
+
+impl OpenList {
+    /// Begins one at the end of `out`.
+    pub fn begin(out: &mut BytesMut) -> Self {
+        let at = out.len();
+        put_len(0, out);
+        OpenList { at, count: 0 }
+    }
+
+    /// One more item.
+    pub fn push(&mut self, item: &impl Encode, out: &mut BytesMut) {
+        item.encode(out);
+        self.count_one();
+    }
+
+    /// The same for an item whose bytes are in `out` already.
+    pub fn count_one(&mut self) {
+        self.count += 1;
+    }
+
+    /// Ends it.
+    pub fn end(self, out: &mut BytesMut) {
+        let mut count = BytesMut::with_capacity(4);
+        put_len(self.count, &mut count);
+        out[self.at..self.at + 4].copy_from_slice(&count);
+    }
+}
+
 impl<T: Decode> Decode for Vec<T> {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let n = u32::decode(from)? as usize;

@@ -69,6 +69,17 @@ pub struct Outputs {
     pub steps: usize,
 }
 
+/// A checkpoint that is being put together, a piece in each turn.
+struct Walk {
+    covers: Lsn,
+    /// Roles that are not in it yet, the next one last.
+    left: Vec<RoleKind>,
+    states: Vec<(RoleKind, Bytes)>,
+}
+
+/// Bytes of a checkpoint that one turn puts together: some hundred microseconds.
+const CHECKPOINT_STEP_BYTES: usize = 128 * 1024;
+
 struct Running {
     name: &'static str,
     future: BoxFuture<'static, ()>,
@@ -101,6 +112,8 @@ pub struct NodeCore {
     /// Empty between two inputs; kept for its room.
     todo: Vec<(Lsn, Effect)>,
     checkpoint_wanted: bool,
+    checkpoint_step_bytes: usize,
+    walk: Option<Walk>,
     steps: usize,
 }
 
@@ -131,6 +144,8 @@ impl NodeCore {
             freed: Vec::new(),
             todo: Vec::new(),
             checkpoint_wanted: false,
+            checkpoint_step_bytes: CHECKPOINT_STEP_BYTES,
+            walk: None,
             steps: 0,
         }
     }
@@ -330,9 +345,20 @@ impl NodeCore {
         }
     }
 
-    /// The journal wants its facts rewritten; the next turn's outputs carry a checkpoint.
+    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. A second request meanwhile is
+    /// none.
     pub fn request_checkpoint(&mut self) {
         self.checkpoint_wanted = true;
+    }
+
+    /// A checkpoint is being put together: each turn does a piece, so the next one should come soon.
+    pub fn is_checkpointing(&self) -> bool {
+        self.walk.is_some()
+    }
+
+    /// Bytes of a checkpoint that one turn puts together, at least 1. Few, and it takes many turns, each with other work.
+    pub fn set_checkpoint_step(&mut self, bytes: usize) {
+        self.checkpoint_step_bytes = bytes;
     }
 
     /// The journal wants this sparse segment emptied.
@@ -450,14 +476,38 @@ impl NodeCore {
             }
             out.journal = Some(JournalBatch { records });
         }
-        // Staged facts may be in it, too: those are replayed over it, which roles take (see `Role::checkpoint`).
-        if self.checkpoint_wanted && self.space != Space::Closed {
-            self.checkpoint_wanted = false;
-            let states = self.roles.iter().map(|(kind, role)| (kind, role.checkpoint())).collect();
-            out.checkpoint = Some(Checkpoint { covers: self.durable, states });
+        if std::mem::take(&mut self.checkpoint_wanted) && self.walk.is_none() {
+            let left = self.roles.kinds().into_iter().rev().collect();
+            self.walk = Some(Walk { covers: self.durable, left, states: Vec::new() });
+        }
+        if let Some(checkpoint) = self.walk_on() {
+            out.checkpoint = Some(checkpoint);
         }
         out.more |= more;
         out.steps += std::mem::take(&mut self.steps);
+    }
+
+    /// A piece of the checkpoint; all of it after the last one. What it covers was durable before the first piece. Later facts may be in
+    /// it, too, durable or only staged: those are replayed over it, which roles take (see `Role::checkpoint`).
+    fn walk_on(&mut self) -> Option<Checkpoint> {
+        let walk = self.walk.as_mut()?;
+        if self.space == Space::Closed {
+            self.walk = None;
+            return None;
+        }
+        let mut bytes = self.checkpoint_step_bytes;
+        while let Some(kind) = walk.left.last().copied() {
+            if bytes == 0 {
+                return None;
+            }
+            if let Some(role) = self.roles.get_mut(kind) {
+                let state = role.checkpoint(bytes)?;
+                bytes = bytes.saturating_sub(state.len());
+                walk.states.push((kind, state));
+            }
+            walk.left.pop();
+        }
+        self.walk.take().map(|walk| Checkpoint { covers: walk.covers, states: walk.states })
     }
 
     /// When the next turn is due without further input; None if never. "Now" if work is waiting.
@@ -467,7 +517,8 @@ impl NodeCore {
             || !state.local.is_empty()
             || !state.local_replies.is_empty()
             || !state.outgoing.is_empty()
-            || !self.env.0.ready.is_empty();
+            || !self.env.0.ready.is_empty()
+            || self.walk.is_some();
         if waiting {
             return Some(state.now);
         }

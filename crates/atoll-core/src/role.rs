@@ -130,11 +130,13 @@ pub trait Role: Send {
     /// The journal wants to recycle this sparse segment: journal its live entries again, then free the old places.
     fn on_compact(&mut self, _now: Tick, _segment: u64, _out: &mut Effects) {}
 
-    /// All state that facts carry, to replace every durable fact. Empty if there is none. It may show facts that are only
-    /// staged (recovery replays them over it, so replaying a fact must be idempotent), but nothing that rests on an
-    /// *entry* that is only staged: that entry may be lost.
-    fn checkpoint(&self) -> Bytes {
-        Bytes::new()
+    /// All state that facts carry, to replace every durable fact. Empty if there is none. A role with much of it puts about `max_bytes`
+    /// more together in each call and returns None until all of it is there: one call must not hold up the node for long. Each part
+    /// then is as it was in some call since the first one. It may show facts that are only staged, or newer than the first
+    /// call (recovery replays them over it, so replaying a fact must be idempotent), but nothing that rests on an *entry* that is
+    /// only staged: that entry may be lost.
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
+        Some(Bytes::new())
     }
 
     /// Before anything else at start: the last checkpoint.

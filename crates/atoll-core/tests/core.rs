@@ -40,8 +40,8 @@ impl Role for Toy {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 
-    fn checkpoint(&self) -> Bytes {
-        self.sum.to_bytes()
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
+        Some(self.sum.to_bytes())
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
@@ -135,6 +135,55 @@ fn recovery_gives_facts_back_and_numbers_go_on() {
     let stranger = Record { owner: roles::ACCEPTOR, ..batch.records[0].1.clone() };
     let stored = Stored { lsn: Lsn(9), loc, record: stranger };
     assert!(matches!(core.recover_record(stored), Err(RecoverError::NoRole { .. })));
+}
+
+/// Has ten bytes to put into a checkpoint.
+#[derive(Default)]
+struct Large {
+    at: u8,
+}
+
+impl Role for Large {
+    fn on_frame(&mut self, _now: Tick, _from: Caller, _frame: Frame, _out: &mut Effects) {}
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
+
+    fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
+        self.at += max_bytes.min(10) as u8;
+        (self.at >= 10).then(|| Bytes::from(vec![std::mem::take(&mut self.at)]))
+    }
+}
+
+#[test]
+fn a_checkpoint_is_put_together_in_many_turns_with_other_work_between() {
+    let mut core = node(1);
+    core.add_role(roles::LOG_SERVER, Box::new(Large::default()));
+    core.set_link(Tick(0), NodeId(2), Class::Control, Link::Up);
+    core.deliver(Tick(1), NodeId(2), Class::Control, request(1, 10));
+    let batch = turn(&mut core, 1).journal.unwrap();
+    core.durable(Tick(2), Ok(places(&batch)));
+    core.set_checkpoint_step(3);
+    core.request_checkpoint();
+    let mut answers = 0;
+    for now in 3..50 {
+        core.deliver(Tick(now), NodeId(2), Class::Control, request(now, 1));
+        // Asked for again meanwhile: it is under way.
+        core.request_checkpoint();
+        let out = turn(&mut core, now);
+        answers += out.frames.len();
+        if let Some(batch) = &out.journal {
+            core.durable(Tick(now), Ok(places(batch)));
+        }
+        if let Some(checkpoint) = out.checkpoint {
+            assert_eq!(checkpoint.covers, Lsn(1), "what was durable when it was begun");
+            assert_eq!(checkpoint.states.len(), 2);
+            assert!(answers >= 3, "{answers} answers meanwhile");
+            return;
+        }
+        assert!(core.is_checkpointing());
+        assert_eq!(core.next_deadline(), Some(Tick(now)), "the next piece does not wait for input");
+    }
+    panic!("it came to no end");
 }
 
 #[test]

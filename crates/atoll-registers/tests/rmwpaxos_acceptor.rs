@@ -2,7 +2,9 @@
 //!
 //! A line is `request => answer +facts @revealed`: `+facts` records staged by it, `@revealed` the record that must be durable
 //! before the answer leaves. Ballots are `round.proposer`, 0.0 is zero, 1.0 genesis. `restart N` recovers from the records up
-//! to N, `checkpoint` from a checkpoint of everything so far.
+//! to N, `checkpoint` from a checkpoint of everything so far. `piece` takes a first piece of that, and then one more at a time; a
+//! `checkpoint` after it takes the rest, and only what came after the first piece is replayed over it; or nothing, with `alone`, as if that
+//! had been lost.
 #![allow(clippy::unwrap_used)]
 
 use atoll_core::testing::{Mutant, set_mutant};
@@ -24,6 +26,8 @@ struct Trace {
     acceptor: Acceptor,
     effects: Effects,
     records: Vec<(Lsn, Record)>,
+    /// What the checkpoint covers whose pieces are being taken.
+    covers: Option<Lsn>,
 }
 
 fn ballot(text: &str) -> Ballot {
@@ -59,7 +63,12 @@ fn show_done(reply: &DoneReply) -> String {
 impl Trace {
     fn new() -> Self {
         set_mutant(Mutant::None);
-        Trace { acceptor: Self::fresh(), effects: Self::detached(Lsn::NONE), records: Vec::new() }
+        Trace {
+            acceptor: Self::fresh(),
+            effects: Self::detached(Lsn::NONE),
+            records: Vec::new(),
+            covers: None,
+        }
     }
 
     fn fresh() -> Acceptor {
@@ -84,13 +93,14 @@ impl Trace {
         self.effects = Self::detached(Lsn(upto));
     }
 
-    fn checkpoint(&mut self) {
-        let image = self.acceptor.checkpoint();
+    fn checkpoint(&mut self, alone: bool) {
+        let image = self.acceptor.checkpoint(usize::MAX).unwrap();
         self.acceptor = Self::fresh();
         self.acceptor.restore(image).unwrap();
-        // Facts that it covers come again.
+        // Facts that it covers come again, unless it was taken in pieces.
         let last = self.records.last().map_or(0, |(lsn, _)| lsn.0);
-        for (lsn, record) in &self.records {
+        let covers = self.covers.take().unwrap_or(Lsn::NONE);
+        for (lsn, record) in self.records.iter().filter(|(lsn, _)| *lsn > covers && !alone) {
             let loc = Loc { segment: 1, offset_bytes: 0, len_bytes: 1 };
             self.acceptor.recover(Stored { lsn: *lsn, loc, record: record.clone() }).unwrap();
         }
@@ -114,7 +124,12 @@ impl Trace {
                 return String::new();
             }
             "checkpoint" => {
-                self.checkpoint();
+                self.checkpoint(flag("alone"));
+                return String::new();
+            }
+            "piece" => {
+                self.covers.get_or_insert(self.records.last().map_or(Lsn::NONE, |(lsn, _)| *lsn));
+                assert!(self.acceptor.checkpoint(1).is_none(), "there is more");
                 return String::new();
             }
             "prep" => {
@@ -338,6 +353,39 @@ fn a_fence_shuts_out_what_was_never_voted_for() {
         prep z read                 => fenced 2 +0 @0
         checkpoint
         prep z read                 => fenced 2 +0 @0
+        ",
+    );
+}
+
+#[test]
+fn a_checkpoint_is_taken_in_pieces() {
+    holds(
+        "
+        write a 1.1 state a         => ack 2.1 +2 @2
+        write b 1.1 state b         => ack 2.1 +1 @3
+        write c 1.1 state c         => ack 2.1 +1 @4
+        piece
+        piece
+        # What the walk has passed, what it has not, and what is new in front of it and behind.
+        write a 2.1 state aa        => ack 3.1 +1 @5
+        write c 2.1 state cc        => ack 3.1 +1 @6
+        write aa 1.1 state n        => ack 2.1 +1 @7
+        write d 1.1 state d         => ack 2.1 +1 @8
+        checkpoint
+        prep a read                 => ack read voted 2.1 aa +0 @0
+        prep b read                 => ack read voted 1.1 b +0 @0
+        prep c read                 => ack read voted 2.1 cc +0 @0
+        prep aa read                => ack read voted 1.1 n +0 @0
+        prep d read                 => ack read voted 1.1 d +0 @0
+        # A group that changes meanwhile does not fit what was taken of it: from the start.
+        piece
+        piece
+        install x epoch 2 state a   => done +1 @9
+        piece
+        open x epoch 2              => done +1 @10
+        checkpoint alone
+        prep a read                 => moved 2 +0 @0
+        prep x read epoch 2         => ack read voted 1.0 a +0 @0
         ",
     );
 }

@@ -45,8 +45,8 @@ impl Role for Counter {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 
-    fn checkpoint(&self) -> Bytes {
-        self.count.to_bytes()
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
+        Some(self.count.to_bytes())
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), atoll_core::DecodeError> {

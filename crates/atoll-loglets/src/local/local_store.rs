@@ -453,8 +453,8 @@ impl Role for LocalStore {
         self.kept.start_moves(segment);
     }
 
-    fn checkpoint(&self) -> Bytes {
-        self.kept.checkpoint()
+    fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
+        self.kept.checkpoint(max_bytes)
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {

@@ -15,6 +15,7 @@ use super::cache::TailCache;
 use super::durable::Moves;
 use super::facts::{ENTRY_FORMAT, EntryHead, Fact};
 use super::reads::{PendingReads, finish_read, plan_read};
+use super::recovery::Walk;
 use super::runs::{Place, Run, Runs};
 
 /// What a protocol adds to a loglet that is kept for it; rebuilt from the configuration at a restart.
@@ -199,6 +200,8 @@ pub struct Keeper<P: Protocol> {
     pub(super) next_tag: u64,
     pub(super) moves: Moves,
     pub(super) options: KeeperOptions,
+    /// A checkpoint that is being put together.
+    pub(super) walk: Option<Walk>,
     /// Recovery only: places that nobody needs.
     pub(super) dead_places: Vec<Loc>,
 }
@@ -219,6 +222,7 @@ impl<P: Protocol> Keeper<P> {
             reads: PendingReads::new(options.max_disk_reads),
             next_tag: 0,
             moves: Moves::default(),
+            walk: None,
             options,
             dead_places: Vec::new(),
         }

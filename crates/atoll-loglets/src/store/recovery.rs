@@ -1,7 +1,11 @@
 //! Checkpoint and restart.
 
+use std::ops::Bound;
+
 use bytes::{Bytes, BytesMut};
 
+use atoll_core::codec::OpenList;
+use atoll_core::testing::hit;
 use atoll_core::{Decode, DecodeError, Encode, Loc, RecordKind, Stored};
 use atoll_log::{LogletId, Offset};
 
@@ -9,8 +13,8 @@ use super::facts::*;
 use super::keeper::{Keeper, Kept, Protocol, Sealing};
 use super::runs::{Place, Run};
 
-/// Length of a [`KeptState`] without its configuration.
-const KEPT_STATE_BYTES: usize = 46;
+/// Room for a [`KeptState`] of three servers; more is found when it is needed.
+const USUAL_STATE_BYTES: usize = 160;
 
 fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeError> {
     if got == known {
@@ -19,29 +23,82 @@ fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeErro
     Err(DecodeError::Invalid { what, value: got.into(), allowed: "1" })
 }
 
-impl<P: Protocol> Keeper<P> {
-    /// All facts; nothing in it rests on an entry that is only staged (see [`atoll_core::Role::checkpoint`]).
-    pub fn checkpoint(&self) -> Bytes {
-        // As [`CheckpointState`] would, one after the other: a list of a million would be in memory beside its bytes.
-        let bytes: usize = self.loglets.values().map(|k| KEPT_STATE_BYTES + k.config_bytes.len()).sum();
-        let mut out = BytesMut::with_capacity(bytes + 16 * self.tombstones.len() + 9);
+/// A [`CheckpointState`] that is put together in steps: the bytes of a million loglets take a while, and their list must not be in memory
+/// beside them.
+#[derive(Debug)]
+pub(super) struct Walk {
+    out: BytesMut,
+    list: OpenList,
+    /// The last one in the list.
+    after: Option<LogletId>,
+    in_tombstones: bool,
+}
+
+impl Walk {
+    fn begin(loglets: usize, tombstones: usize) -> Self {
+        let mut out = BytesMut::with_capacity(USUAL_STATE_BYTES * loglets + 16 * tombstones + 9);
         CHECKPOINT_FORMAT.encode(&mut out);
-        (self.loglets.len() as u32).encode(&mut out);
-        for (loglet, k) in &self.loglets {
-            let state = KeptState {
-                loglet: *loglet,
-                config: k.config_bytes.clone(),
-                sealed: k.seal != Sealing::Open,
-                local_tail: k.local_tail,
-                known_tail: k.known_tail,
-                trim: k.trim,
-                settled: k.settled,
-            };
-            state.encode(&mut out);
+        let list = OpenList::begin(&mut out);
+        Walk { out, list, after: None, in_tombstones: false }
+    }
+
+    /// What is not in the list yet.
+    fn rest(&self) -> (Bound<LogletId>, Bound<LogletId>) {
+        (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+    }
+
+    fn push(&mut self, loglet: LogletId, item: &impl Encode) {
+        self.list.push(item, &mut self.out);
+        self.after = Some(loglet);
+    }
+
+    fn begin_tombstones(&mut self) {
+        let list = OpenList::begin(&mut self.out);
+        std::mem::replace(&mut self.list, list).end(&mut self.out);
+        (self.after, self.in_tombstones) = (None, true);
+    }
+
+    fn end(mut self) -> Bytes {
+        self.list.end(&mut self.out);
+        self.out.freeze()
+    }
+}
+
+impl<P: Protocol> Keeper<P> {
+    /// All facts, about `max_bytes` more of them in each call, and None until all are there; nothing in it rests on an entry that is only
+    /// staged (see [`atoll_core::Role::checkpoint`]).
+    pub fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
+        let begun = self.walk.take();
+        let mut walk = begun.unwrap_or_else(|| Walk::begin(self.loglets.len(), self.tombstones.len()));
+        let end = walk.out.len().saturating_add(max_bytes.max(1));
+        if !walk.in_tombstones {
+            for (loglet, k) in self.loglets.range(walk.rest()) {
+                if walk.out.len() >= end {
+                    hit("store.checkpoint.step");
+                    self.walk = Some(walk);
+                    return None;
+                }
+                let state = KeptState {
+                    loglet: *loglet,
+                    config: k.config_bytes.clone(),
+                    sealed: k.seal != Sealing::Open,
+                    local_tail: k.local_tail,
+                    known_tail: k.known_tail,
+                    trim: k.trim,
+                    settled: k.settled,
+                };
+                walk.push(*loglet, &state);
+            }
+            walk.begin_tombstones();
         }
-        (self.tombstones.len() as u32).encode(&mut out);
-        self.tombstones.iter().for_each(|loglet| loglet.encode(&mut out));
-        out.freeze()
+        for loglet in self.tombstones.range(walk.rest()) {
+            if walk.out.len() >= end {
+                self.walk = Some(walk);
+                return None;
+            }
+            walk.push(*loglet, loglet);
+        }
+        Some(walk.end())
     }
 
     /// Takes a checkpoint back.
@@ -50,6 +107,10 @@ impl<P: Protocol> Keeper<P> {
         check_format("version of a checkpoint of loglets", state.format, CHECKPOINT_FORMAT)?;
         self.tombstones = state.tombstones.into_iter().collect();
         for saved in state.kept {
+            // Deleted between two steps of the checkpoint.
+            if self.tombstones.contains(&saved.loglet) {
+                continue;
+            }
             let kept = self.revive(saved.loglet, saved.config)?;
             kept.seal = if saved.sealed { Sealing::Sealed } else { Sealing::Open };
             kept.restore_tail(saved.local_tail);
@@ -193,19 +254,46 @@ mod tests {
         }
         keeper.stage_seal(LogletId(2), &mut out);
         keeper.stage_delete(LogletId(4), &mut out);
-        let bytes = keeper.checkpoint();
+        let bytes = keeper.checkpoint(usize::MAX).unwrap();
         let state = CheckpointState::from_bytes(bytes.clone()).unwrap();
         assert_eq!(state.kept.len(), 4);
         assert!(state.kept[1].sealed && state.tombstones == [LogletId(4)]);
         assert_eq!(state.to_bytes(), bytes);
-        let config_bytes: usize = state.kept.iter().map(|k| k.config.len()).sum();
-        assert_eq!(
-            bytes.len(),
-            9 + 4 * KEPT_STATE_BYTES + config_bytes + 16,
-            "the room that is taken for it"
-        );
         let mut again = Keeper::<Plain>::new(KeeperOptions::default());
         again.restore(bytes.clone()).unwrap();
-        assert_eq!(again.checkpoint(), bytes);
+        assert_eq!(again.checkpoint(usize::MAX).unwrap(), bytes);
     }
+
+    /// What is deleted between two steps is gone, whether the walk had passed it or not; what comes is there, or in the journal.
+    #[test]
+    fn a_checkpoint_in_steps_shows_no_deleted_loglet() {
+        for deleted in 1..=20u128 {
+            let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+            let mut out = Effects::detached(NodeId(1), roles::LOG_SERVER, Lsn::NONE);
+            let config = Bytes::from_static(b"config");
+            for id in 1..=20u128 {
+                let config = keeper.config(&config).unwrap();
+                keeper.create(LogletId(id), config, &mut out);
+            }
+            keeper.stage_seal(LogletId(7), &mut out);
+            let whole = keeper.checkpoint(usize::MAX).unwrap();
+            let mut steps = 0;
+            while keeper.walk.as_ref().is_none_or(|walk| walk.after < Some(LogletId(10))) {
+                assert!(keeper.checkpoint(KEPT).is_none());
+                steps += 1;
+            }
+            assert!(steps > 3, "{steps}");
+            keeper.stage_delete(LogletId(deleted), &mut out);
+            let stepped = std::iter::from_fn(|| Some(keeper.checkpoint(KEPT))).flatten().next().unwrap();
+            let mut again = Keeper::<Plain>::new(KeeperOptions::default());
+            again.restore(stepped).unwrap();
+            let mut same = Keeper::<Plain>::new(KeeperOptions::default());
+            same.restore(whole).unwrap();
+            same.stage_delete(LogletId(deleted), &mut out);
+            assert_eq!(again.checkpoint(usize::MAX), same.checkpoint(usize::MAX), "{deleted}");
+        }
+    }
+
+    /// A step of one loglet or two.
+    const KEPT: usize = 60;
 }

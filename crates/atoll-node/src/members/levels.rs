@@ -166,11 +166,11 @@ impl Role for LevelRole {
 
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 
-    fn checkpoint(&self) -> Bytes {
-        match self.kept >= since::KEPT_LEVEL {
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
+        Some(match self.kept >= since::KEPT_LEVEL {
             true => KeepLevel { active: self.kept }.to_bytes(),
             false => Bytes::new(),
-        }
+        })
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {

@@ -100,10 +100,10 @@ impl Role for MemberRole {
         }
     }
 
-    fn checkpoint(&self) -> Bytes {
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
         let mut out = BytesMut::new();
         KeepTable { version: self.kept.version, value: self.kept.encode() }.encode(&mut out);
-        out.freeze()
+        Some(out.freeze())
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {

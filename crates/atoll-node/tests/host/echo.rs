@@ -167,8 +167,8 @@ impl Role for Echo {
 
     fn on_compact(&mut self, _now: Tick, _segment: u64, _out: &mut Effects) {}
 
-    fn checkpoint(&self) -> Bytes {
-        self.forgotten.to_bytes()
+    fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
+        Some(self.forgotten.to_bytes())
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {

@@ -15,6 +15,7 @@ use atoll_core::{
 use bytes::Bytes;
 
 use super::ballot::{Ballot, MAX_ROUND, ProposerId};
+use super::checkpoint::Walk;
 use super::group::{GroupConfig, KnownGroup};
 use super::invariants;
 use super::message::{
@@ -92,6 +93,8 @@ pub struct Acceptor {
     pub(super) known: KnownGroup,
     pub(super) bytes: usize,
     capacity_bytes: usize,
+    /// A checkpoint that is being put together.
+    pub(super) walk: Option<Walk>,
     space: Space,
 }
 
@@ -110,6 +113,7 @@ impl Acceptor {
             known: KnownGroup::default(),
             bytes: 0,
             capacity_bytes: DEFAULT_CAPACITY_BYTES,
+            walk: None,
             space: Space::Plenty,
         }
     }
@@ -399,8 +403,8 @@ impl Role for Acceptor {
         self.space = space;
     }
 
-    fn checkpoint(&self) -> Bytes {
-        self.image()
+    fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
+        self.image(max_bytes)
     }
 
     fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {

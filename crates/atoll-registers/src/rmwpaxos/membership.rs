@@ -3,21 +3,16 @@
 use std::ops::Bound;
 
 use atoll_core::testing::hit;
-use atoll_core::{Decode, DecodeError, Effects, Encode, Lsn, Stored};
+use atoll_core::{Decode, DecodeError, Effects, Lsn, Stored};
 use bytes::Bytes;
 
 use super::acceptor::{Acceptor, Group, MAX_NAME_BYTES};
 use super::ballot::Ballot;
 use super::group::GroupConfig;
-use super::message::{
-    AcceptorImage, DoneReply, Fact, Fence, GroupImage, Install, List, ListAnswer, ListReply, Open, Reject,
-    SlotImage,
-};
+use super::message::{DoneReply, Fact, Fence, Install, List, ListAnswer, ListReply, Open, Reject};
 
 /// Most names in one page of a list: 256 KiB of them at most, well within a frame's head.
 pub const NAMES_PER_PAGE: usize = 1000;
-/// The format of [`AcceptorImage`].
-const IMAGE_FORMAT: u16 = 1;
 
 impl Acceptor {
     /// H2: shuts registers out that this acceptor never voted for. Durable before it is answered; idempotent.
@@ -214,61 +209,6 @@ impl Acceptor {
             }
             Fact::Opened { group } if !over(self, group.epoch) => self.opened(group, Lsn::NONE),
             _ => {}
-        }
-        Ok(())
-    }
-
-    /// All of it, for a checkpoint.
-    pub(super) fn image(&self) -> Bytes {
-        if self.groups.is_empty() && self.serving.is_none() {
-            return Bytes::new();
-        }
-        let slots = |group: &Group| -> Vec<SlotImage> {
-            let image = |(name, slot): (&String, &super::acceptor::Slot)| SlotImage {
-                name: name.clone(),
-                promised: slot.promised,
-                voted: slot.voted,
-                last: slot.last,
-                state: slot.state.clone(),
-            };
-            group.slots.iter().map(image).collect()
-        };
-        let groups = self.groups.values().map(|g| GroupImage {
-            group: g.config.clone(),
-            open: g.open,
-            fenced: g.fenced.clone(),
-            slots: slots(g),
-        });
-        AcceptorImage { format: IMAGE_FORMAT, serving: self.serving.clone(), groups: groups.collect() }
-            .to_bytes()
-    }
-
-    /// Back from a checkpoint.
-    pub(super) fn restore_image(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
-        let image = AcceptorImage::from_bytes(checkpoint)?;
-        if image.format != IMAGE_FORMAT {
-            let value = u64::from(image.format);
-            return Err(DecodeError::Invalid {
-                what: "format of an acceptor's checkpoint",
-                value,
-                allowed: "1",
-            });
-        }
-        if let Some(serving) = image.serving {
-            self.known.set(&serving);
-            self.serving = Some(serving);
-        }
-        for g in image.groups {
-            let epoch = g.group.epoch;
-            let mut group = Group::new(g.group, g.open);
-            group.fenced = g.fenced;
-            group.journaled = true;
-            self.groups.insert(epoch, group);
-            for s in g.slots {
-                let state = Bytes::copy_from_slice(&s.state);
-                self.promised(epoch, &s.name, s.promised, Lsn::NONE);
-                self.voted(epoch, &s.name, (s.voted, s.promised), s.last, state, Lsn::NONE);
-            }
         }
         Ok(())
     }

@@ -22,7 +22,7 @@
 //! | §3 | acceptor | `acceptor.rs` |
 //! | §4 R1–R4 | read | `read.rs` |
 //! | §4 P1–W9 | write | `write.rs`; queue and token in `proposer.rs`, one round of messages in `round.rs` |
-//! | §8 | durability, recovery | `acceptor.rs` (facts before answers), `membership.rs` (recovery, checkpoint) |
+//! | §8 | durability, recovery | `acceptor.rs` (facts before answers), `membership.rs` (recovery), `checkpoint.rs` |
 //! | §9a | hand-over | `hand_over.rs` (mover), `membership.rs` (acceptor) |
 //! | §10 | listing | `list.rs` |
 //! | §11 | invariants | `invariants.rs`; the rest in the oracles of the tests |
@@ -89,6 +89,7 @@
 
 mod acceptor;
 mod ballot;
+mod checkpoint;
 mod group;
 mod hand_over;
 mod invariants;

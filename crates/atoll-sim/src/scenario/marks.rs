@@ -76,6 +76,8 @@ const MOVES: Marks = &[
     "rmw.acceptor.moved",
     "rmw.acceptor.shut_out",
     "rmw.acceptor.wrong_identity",
+    "rmw.checkpoint.anew",
+    "rmw.checkpoint.step",
     "rmw.move.chosen",
     "rmw.move.fenced",
     "rmw.move.final",
@@ -116,6 +118,7 @@ const FAULTS: Marks = &[
     "native.server.disk_full",
     "native.server.out_of_order",
     "native.trim.background",
+    "store.checkpoint.step",
 ];
 
 /// `native`.

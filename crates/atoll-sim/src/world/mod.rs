@@ -60,6 +60,11 @@ pub trait Assembly: Send {
     }
 }
 
+/// So few that most checkpoints take many turns, and what they show changes meanwhile.
+const CHECKPOINT_STEP_BYTES: usize = 512;
+/// Mean time between two of them, if nothing else comes.
+const CHECKPOINT_STEP_NS: u64 = 200_000;
+
 /// What the world is like, apart from the faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
@@ -428,6 +433,9 @@ impl<A: Assembly> World<A> {
         let Some(process) = &self.hosts[host].process else { return };
         if out.more {
             self.plan_turn(host, now + 1);
+        } else if process.core.is_checkpointing() {
+            let at = now + self.rng.tail(CHECKPOINT_STEP_NS);
+            self.plan_turn(host, at);
         } else if let Some(tick) = process.core.next_deadline() {
             let at = process.clock.when(tick).max(now + 1);
             self.plan_turn(host, at);
@@ -693,6 +701,7 @@ impl<A: Assembly> World<A> {
         };
         let who = Who { host, node: h.node, life: h.life, incarnation, storage };
         let (mut core, handles) = self.assembly.assemble(&who, seed);
+        core.set_checkpoint_step(CHECKPOINT_STEP_BYTES);
         if let Err(why) = h.disk.recover(storage, &mut core) {
             core.kill();
             return self.refuse(host, why);
