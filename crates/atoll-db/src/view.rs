@@ -34,7 +34,8 @@ pub struct View {
     published: Arc<Published>,
     app: AppId,
     /// The replica was found to be wrong.
-    withheld: bool,
+    /// Why it is not to be shown.
+    withheld: Option<&'static str>,
 }
 
 /// A key of an application as the store has it.
@@ -63,17 +64,16 @@ pub(crate) fn with_full_key<T>(app: AppId, key: &[u8], f: impl FnOnce(&[u8]) -> 
 
 impl View {
     pub(crate) fn new(published: Arc<Published>, app: AppId) -> Self {
-        View { published, app, withheld: false }
+        View { published, app, withheld: None }
     }
 
-    /// A state that is not to be shown.
-    pub(crate) fn withheld(published: Arc<Published>, app: AppId) -> Self {
-        View { published, app, withheld: true }
+    /// A state that is not to be shown, and why.
+    pub(crate) fn withheld(published: Arc<Published>, app: AppId, why: &'static str) -> Self {
+        View { published, app, withheld: Some(why) }
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        let reason = "this replica was found to be wrong and fetches the state from a peer";
-        if self.withheld { Err(StoreError::passing("read", reason)) } else { Ok(()) }
+        self.withheld.map_or(Ok(()), |why| Err(StoreError::passing("read", why)))
     }
 
     /// All log entries below this position are in it, and none from there on.

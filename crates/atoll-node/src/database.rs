@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
-    Application, Applications, Bound, Cluster, Database, Engine, FjallStore, Ground, HearClocks, MemoryStore,
-    OpenError, Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
+    Application, Applications, Bound, Checked, Cluster, Database, Engine, FjallStore, Ground, Health,
+    HearClocks, MemoryStore, OpenError, Owner, OwnerError, Shelf, Slot, Store, StoreError, Threads,
 };
 use tokio::sync::watch;
 
@@ -232,15 +232,14 @@ pub(crate) fn open(
         options: options(config),
     };
     let database = Database::open(apps, ground)?;
-    // Files that were lost or put back while the node was down are found soon, and not when the next scrub is due.
-    database.scrub();
     parts.database.set(database.clone());
     Ok(database)
 }
 
 /// Says in the node's log what an operator should know of the database, for ever.
 pub(crate) async fn watch(database: Database) {
-    let mut told = database.health();
+    // What came of the comparison after the start is told, too, if it is over already.
+    let mut told = Health { checked: None, ..database.health() };
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         let now = database.health();
@@ -264,6 +263,13 @@ pub(crate) async fn watch(database: Database) {
         let new = usize::try_from(now.found_total - told.found_total).unwrap_or(usize::MAX);
         for finding in now.found.iter().skip(now.found.len().saturating_sub(new)) {
             tracing::error!(%finding, "the database of this node, or of another one, is not what it must be");
+        }
+        match (&told.checked, &now.checked) {
+            (None, Some(Checked::Unanswered)) => tracing::warn!(
+                "the replica serves a state that was not compared: no peer could tell its hash in time"
+            ),
+            (None, Some(checked)) => tracing::info!(%checked, "the state was compared after the start"),
+            _ => {}
         }
         if now.withheld.is_some() && told.withheld.is_none() {
             tracing::error!("this replica is wrong: it serves nobody until it has the state of a peer");

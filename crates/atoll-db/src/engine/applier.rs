@@ -158,10 +158,15 @@ impl Applier {
         let mut answers = Vec::new();
         let (mut commands, mut rejected) = (0, 0);
         let mut halted = None;
+        let checking = self.core.check.is_under_way();
+        let mut trail = Vec::new();
         for entry in entries {
             let position = self.replica.next();
             match self.replica.apply(entry, reads) {
                 Ok(outcome) => {
+                    if checking {
+                        trail.push(self.replica.hash_now());
+                    }
                     if let Outcome::Applied(replies) = &outcome {
                         commands += replies.len() as u64;
                         rejected += replies.iter().filter(|r| r.is_err()).count() as u64;
@@ -188,6 +193,7 @@ impl Applier {
         }
         let applied = self.replica.next().since(before) as usize;
         if applied > 0 {
+            self.core.check.passed(trail, self.replica.hash_now());
             self.show(answers);
         }
         self.core.figures(|f| {
@@ -325,6 +331,7 @@ impl Applier {
             (f.divergence, f.scrubbed) = (None, None);
         });
         self.core.store_works();
+        self.core.check.passed(Vec::new(), self.replica.hash_now());
         self.core.forget_wrong();
         self.core.skip(below, |op| self.replica.is_behind(op));
         Ok(below)

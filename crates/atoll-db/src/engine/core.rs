@@ -12,6 +12,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
 
+use super::check::{Check, Checked};
 use super::crowd::{self, Crowd, Shown, Waits};
 use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
@@ -75,6 +76,8 @@ pub struct Health {
     pub scrubbed: Option<Scrubbed>,
     /// Why nothing is read or proposed at this replica until it has the state of a peer; None: all is well.
     pub withheld: Option<Finding>,
+    /// What came of the comparison with peers after the start; None: it is under way.
+    pub checked: Option<Checked>,
     /// What was found wrong in this life, the last ones; they stay when all is well again.
     pub found: Vec<Finding>,
     /// How many in all.
@@ -103,6 +106,8 @@ pub enum OutOfService {
     },
     /// It was found to be wrong, and is not refilled yet.
     Withheld,
+    /// It was just started, and its state is being compared with that of a peer. It applies what others propose, and is waited for.
+    Checking,
     /// Its node's clock is refused. It applies what others propose, and is waited for.
     ClockAhead(ClockAhead),
 }
@@ -118,6 +123,9 @@ impl fmt::Display for OutOfService {
                 write!(f, "no progress in front of log position {at}: {error}")
             }
             OutOfService::ClockAhead(ahead) => write!(f, "{ahead}"),
+            OutOfService::Checking => {
+                write!(f, "it was just started and compares its state with that of a peer")
+            }
             OutOfService::Withheld => write!(f, "it was found to be wrong and fetches the state from a peer"),
         }
     }
@@ -270,6 +278,8 @@ pub(crate) struct Core {
     /// This replica was found to be wrong, and is not refilled yet.
     withheld: AtomicBool,
     state: Mutex<State>,
+    /// Whether it may show what it had when it was started.
+    pub(crate) check: Check,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -284,7 +294,8 @@ impl Core {
         published: Arc<Published>,
     ) -> Arc<Core> {
         let (crowd, withheld) = (Crowd::new(published), AtomicBool::new(false));
-        Arc::new(Core { proposer, levels, path, crowd, withheld, state: Mutex::default() })
+        let (state, check) = (Mutex::default(), Check::default());
+        Arc::new(Core { proposer, levels, path, crowd, withheld, state, check })
     }
 
     pub(crate) fn propose(self: &Arc<Self>, proposal: Proposal) -> Result<Proposed, Busy> {
@@ -322,7 +333,12 @@ impl Core {
     /// Why this replica serves nobody, if so.
     pub(crate) fn out_of_service(&self) -> Option<OutOfService> {
         let halted = self.halted();
-        lock(&self.state).out_of_service(halted)
+        self.out_of_service_of(&lock(&self.state), halted)
+    }
+
+    fn out_of_service_of(&self, state: &State, halted: Option<Halt>) -> Option<OutOfService> {
+        let why = state.out_of_service(halted);
+        why.or_else(|| self.check.is_under_way().then_some(OutOfService::Checking))
     }
 
     /// The store could not do something, which is repeated.
@@ -388,11 +404,12 @@ impl Core {
             divergence: figures.divergence,
             scrubbed: figures.scrubbed,
             withheld: figures.withheld,
+            checked: self.check.outcome(),
             found: figures.found.into(),
             found_total: figures.found_total,
             trouble: figures.trouble,
             store_trouble: state.store_trouble.clone(),
-            out_of_service: state.out_of_service(halted.clone()),
+            out_of_service: self.out_of_service_of(&state, halted.clone()),
             halted,
         }
     }
@@ -509,6 +526,8 @@ impl Core {
         state.wrong = false;
         state.figures.withheld = None;
         self.withheld.store(false, Ordering::Release);
+        drop(state);
+        self.check.end(Checked::Refilled);
     }
 
     /// Entries of this node that `is_behind` were applied by others, and their answers are lost.

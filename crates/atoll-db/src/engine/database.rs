@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
 use atoll_log::{LogPos, VirtualLog};
 
@@ -13,12 +14,12 @@ use super::commit::{Aside, Committer, Here};
 use super::core::Core;
 use super::feed::{Direct, Feed, Inlet, Queued};
 use super::propose::{LogPath, ToLog};
-use super::{Engine, Health, Options, OutOfService};
+use super::{Checked, Engine, Health, Options, OutOfService};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
 use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
-use crate::transfer::{Patrol, Shelf, Source};
+use crate::transfer::{Inquiry, Patrol, Shelf, Source};
 
 /// The wall clock, milliseconds since the Unix epoch. It may jump; what is applied never goes back, nor far ahead of the others' clocks.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -109,15 +110,15 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens what the store has, and starts: it proposes, follows the log and applies from here on. Views show what the store had
-    /// until the log was caught up with: a barrier tells.
+    /// Opens what the store has, and starts: it proposes, follows the log and applies from here on. An older state is shown only
+    /// once it was compared with that of a peer ([`Engine::checked`]), and may be behind the log: a barrier tells.
     ///
     /// # Errors
     /// The store cannot be read, or there are no threads.
     pub fn open(apps: Applications, ground: Ground) -> Result<Database, OpenError> {
         let Ground { env, log, store, clock, cluster, threads, options } = ground;
         let (replica, published) = Replica::open(apps, env.levels().reads(), store.snapshot())?;
-        let from = replica.next();
+        let (from, now) = (replica.next(), replica.hash_now());
         let proposer = Proposer { node: env.node(), incarnation: env.incarnation() };
         let levels = env.levels().clone();
         let clocks = cluster.as_ref().map(|cluster| cluster.clocks.clone());
@@ -140,6 +141,14 @@ impl Database {
         };
         let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
         let env = &db.to.env;
+        db.core.check.passed(Vec::new(), now);
+        match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(Mutant::DbServesUnchecked)) {
+            Some(cluster) => {
+                db.core.check.begin(now);
+                env.spawn("db.check", Box::pin(db.inquiry(cluster, threads == Threads::Own).run()));
+            }
+            None => db.core.check.end(Checked::Nothing),
+        }
         if let Some(cluster) = &db.cluster {
             let (source, patrol) = (db.source(threads), db.patrol(cluster, threads == Threads::Own));
             cluster.shelf.fill(source);
@@ -217,6 +226,17 @@ impl Database {
             threads,
             options: self.options.clone(),
             silent: BTreeMap::new(),
+        }
+    }
+
+    fn inquiry(&self, cluster: &Cluster, threads: bool) -> Inquiry {
+        Inquiry {
+            env: self.to.env.clone(),
+            core: self.core.clone(),
+            cluster: cluster.clone(),
+            threads,
+            answers_within: self.options.answers_within,
+            read_within: self.options.read_within,
         }
     }
 

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `mod.rs` | [`Engine`], the face that doors see |
 //! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
+//! | `check.rs` | whether it may show what it had when it was started |
 //! | `crowd.rs` | who waits for the replica, and what is published to them |
 //! | `database.rs` | a replica put together over a log |
 //! | `propose.rs` | the way into the log, and barriers |
@@ -15,6 +16,7 @@
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
+mod check;
 mod clock;
 mod commit;
 mod core;
@@ -44,6 +46,8 @@ use crate::view::View;
 
 pub(crate) use self::core::Proposal;
 pub use self::core::{Divergence, Finding, Health, OutOfService, Refilling};
+pub use check::Checked;
+pub(crate) use check::Mine;
 pub use clock::{ClockAhead, HearClocks, PeerClocks};
 pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
@@ -51,6 +55,10 @@ pub use options::Options;
 pub use solo::{Solo, SoloClock};
 
 pub(crate) use self::core::Core;
+
+/// Why nothing is read.
+const WRONG: &str = "this replica was found to be wrong and fetches the state from a peer";
+const CHECKING: &str = "this replica was just started and compares its state with that of a peer";
 
 /// A command that was applied, on this node too: its place in the order of all commands, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,14 +138,27 @@ impl<A: Application> Engine<A> {
     }
 
     /// The newest published state of this node. Never goes back, but may lag behind other nodes. While this replica is known to be
-    /// wrong ([`Health::withheld`]) every read of it is an error.
+    /// wrong ([`Health::withheld`]), or was just started and is being compared ([`Engine::checked`]), every read of it is an error.
     pub fn view(&self) -> View {
         // First the state: of one that was found wrong meanwhile nothing is shown.
         let published = self.core.published();
-        match self.core.is_withheld() {
-            true => View::withheld(published, A::ID),
-            false => View::new(published, A::ID),
+        match () {
+            () if self.core.is_withheld() => View::withheld(published, A::ID, WRONG),
+            () if self.core.check.is_under_way() => View::withheld(published, A::ID, CHECKING),
+            () => View::new(published, A::ID),
         }
+    }
+
+    /// The same, even while the state is compared after the start. For what a door keeps in memory of it and takes anew when it hears
+    /// that the state was replaced; not for clients.
+    pub fn view_for_door(&self) -> View {
+        View::new(self.core.published(), A::ID)
+    }
+
+    /// Completed when [`Engine::view`] shows something after the start, within seconds: the state that the store had is compared with
+    /// that of a peer first. Barriers and proposals wait for that by themselves.
+    pub fn checked(&self) -> Ticket<()> {
+        self.core.check.wait()
     }
 
     /// How many states of this node are kept for views that somebody holds, the newest one among them.

@@ -41,6 +41,12 @@ pub struct Options {
     /// A replica whose store takes nothing for so long is not waited for when the log is trimmed; it may have to fetch the state from a
     /// peer. Too small: it often has to. Too large: the log grows on the disks of the others.
     pub waited_for: Duration,
+    /// A replica that is started with an older state serves nobody until a peer has told the hash of its own state, for so long at most.
+    /// Too small: it serves without having been compared. Too large: a node whose peers are all away serves nobody for so long.
+    pub answers_within: Duration,
+    /// For so long at most its store is read before it serves; what is left is read by a scrub afterwards. Too small: what was altered in
+    /// the store is found late. Too large: a node with a large state serves nobody for so long after its start.
+    pub read_within: Duration,
     /// How often replicas commit durably, compare their hashes, and trim the log. Too small: syncs and messages. Too large: a
     /// difference is
     /// found late, and the log is longer.
@@ -72,6 +78,8 @@ impl Default for Options {
             idle_after: Duration::from_secs(1),
             stalled_after: Duration::from_secs(3),
             waited_for: Duration::from_secs(10),
+            answers_within: Duration::from_secs(2),
+            read_within: Duration::from_secs(1),
             patrol_every: Duration::from_secs(10),
             scrub_every: Duration::from_secs(3600),
             range_keys: 4096,

@@ -8,6 +8,7 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 use atoll_log::LogPos;
 
+use super::OutOfService;
 use super::clock::Reading;
 use super::database::Database;
 
@@ -82,7 +83,8 @@ impl Database {
                 Reading::Ahead(ahead) => Some(ahead),
                 Reading::At(_) | Reading::Listening => None,
             });
-            let out = self.core.out_of_service().is_some();
+            // A start takes a moment; nobody has to take over for that.
+            let out = self.core.out_of_service().is_some_and(|why| why != OutOfService::Checking);
             if let Some(cluster) = self.cluster.as_ref().filter(|_| told != Some(out)) {
                 (cluster.out_of_service)(out);
                 told = Some(out);

@@ -67,6 +67,8 @@ impl ToLog {
     pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
         self.settled().await;
         self.make_log().await;
+        // Nobody is answered from a state that was not compared. The other end stays: the core outlives this.
+        let _ = core.check.wait().await;
         let mut sender = Sender::new(self, core);
         poll_fn(move |cx| sender.poll(cx)).await
     }
@@ -98,6 +100,8 @@ impl ToLog {
 
     /// One check of the tail after the other, as long as somebody waits for one that has not begun (V14).
     async fn check(self: Arc<Self>, core: Arc<Core>) {
+        // The other end stays: the core outlives this.
+        let _ = core.check.wait().await;
         loop {
             let joined = {
                 let mut barriers = lock(&self.barriers);
@@ -314,7 +318,7 @@ impl Sender {
         }
     }
 
-    /// This node's clock is not to be believed, or its replica has halted: all that waits did not happen.
+    /// This node's clock is not to be believed, or its replica has halted or is wrong: all that waits did not happen.
     fn refuse(&self, cx: &mut Context<'_>, why: &ProposeError) {
         let refused = {
             let mut queue = lock(&self.to.queue);
@@ -330,6 +334,10 @@ impl Sender {
     /// All that waits, up to an entry's limits.
     fn next_entry(&mut self, cx: &mut Context<'_>) -> Option<(OpId, Bytes)> {
         if !self.is_asked(cx) {
+            return None;
+        }
+        if self.core.is_withheld() {
+            self.refuse(cx, &ProposeError::Withheld);
             return None;
         }
         let time_ms = self.time_ms(cx)?;

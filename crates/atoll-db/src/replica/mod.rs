@@ -238,6 +238,11 @@ impl Replica {
         &self.samples
     }
 
+    /// The hash of the state that it has; what the engine keeps besides is not in it.
+    pub(crate) fn hash_now(&self) -> HashAt {
+        HashAt { below: self.next, hash: self.working.hash.0 }
+    }
+
     /// The next entry that it takes.
     pub(crate) fn next(&self) -> LogPos {
         self.next

@@ -100,6 +100,25 @@ message! {
     }
 }
 
+message! {
+    /// Asks a replica for the hash of the state that it has now. Earlier programs refuse it: nobody who starts is compared with their
+    /// replicas.
+    pub struct AskHash = 509 {}
+}
+
+message! {
+    /// The hash of the state that a replica has now.
+    pub struct HashNow = 510 {
+        /// Entries below are in it.
+        pub below: LogPos,
+        /// Of every key and value of the applications.
+        pub hash: u128,
+        /// It was itself compared with a peer after its start, or began with nothing.
+        pub vouched: bool,
+    }
+}
+
+rpc!(AskHash => HashNow, REPLICA, Control);
 rpc!(AskService => ServiceTold, REPLICA, Control);
 rpc!(AskReplica => ReplicaTold, REPLICA, Control);
 rpc!(FetchChunk => ChunkTold, REPLICA, Data);

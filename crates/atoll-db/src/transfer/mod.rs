@@ -8,6 +8,7 @@
 //! | `message.rs` | what replicas ask each other |
 //! | `server.rs` | the role that answers |
 //! | `fetch.rs` | a snapshot fetched from a peer |
+//! | `inquiry.rs` | the state of a replica that was just started, compared before it serves |
 //! | `patrol.rs` | hashes compared, the log trimmed |
 //! | `scrub.rs` | the store read again |
 //!
@@ -16,6 +17,7 @@
 
 mod chunk;
 mod fetch;
+mod inquiry;
 mod message;
 mod patrol;
 mod scrub;
@@ -23,7 +25,10 @@ mod server;
 
 pub use chunk::{Chunk, ChunkError};
 pub(crate) use fetch::fetch;
-pub use message::{AskReplica, AskService, ChunkTold, FetchChunk, HashTold, ReplicaTold, ServiceTold};
+pub(crate) use inquiry::Inquiry;
+pub use message::{
+    AskHash, AskReplica, AskService, ChunkTold, FetchChunk, HashNow, HashTold, ReplicaTold, ServiceTold,
+};
 pub(crate) use patrol::Patrol;
 pub use scrub::{Fault, Rot, Scrubbed};
 pub(crate) use server::Source;

@@ -15,7 +15,7 @@ use atoll_core::{Env, NodeId, Tick};
 use atoll_log::{LogPos, VirtualLog};
 
 use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
-use super::scrub::scrub;
+use super::scrub::{Pace, scrub};
 use crate::engine::{Cluster, Core, Divergence, Options};
 use crate::replica::HashAt;
 
@@ -92,7 +92,7 @@ impl Patrol {
     }
 
     fn compare(&self, told: &BTreeMap<NodeId, Option<Told>>) {
-        if self.core.is_withheld() {
+        if self.core.is_withheld() || self.core.check.is_under_way() {
             return;
         }
         let mut compared = false;
@@ -127,7 +127,7 @@ impl Patrol {
             return;
         }
         let base = self.core.published().layers.base.clone();
-        let Some(found) = scrub(&self.env, base, self.threads).await else {
+        let Some(found) = scrub(&self.env, base, self.threads, Pace::Slowly).await else {
             self.core.ask_for_scrub();
             return;
         };

@@ -16,10 +16,10 @@ use atoll_core::{
 use atoll_log::LogPos;
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
-use super::message::{AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk};
+use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk, HashNow};
 use crate::engine::Core;
 use crate::key_range::{Direction, KeyRange};
-use crate::replica::StateRecord;
+use crate::replica::{HashAt, StateRecord};
 use crate::store::{StoreError, StoreSnapshot};
 
 /// Snapshots that are handed out at once, at most.
@@ -125,6 +125,9 @@ impl ReplicaRole {
         if source.core.is_withheld() {
             return Err("this replica was found to be wrong".to_owned());
         }
+        if source.core.check.is_under_way() {
+            return Err("this replica was just started and is being compared: try again".to_owned());
+        }
         if self.open.len() >= MOST_SNAPSHOTS {
             return Err(format!("{MOST_SNAPSHOTS} snapshots are handed out, which is the most: try again"));
         }
@@ -138,6 +141,20 @@ impl ReplicaRole {
         let id = self.env.random().max(1);
         self.open.insert(id, Open { base, below, used: now });
         Ok(id)
+    }
+
+    fn on_ask_hash(&self, from: Caller, out: &mut Effects) {
+        let Some(source) = self.shelf.0.get() else {
+            return refuse(from, "no database is open on this node", out);
+        };
+        // One that is known to be wrong has no say.
+        match source.core.check.now().filter(|_| !source.core.is_withheld()) {
+            Some(HashAt { below, hash }) => {
+                let vouched = source.core.check.vouches();
+                out.reply(from, HashNow { below, hash, vouched }, Lsn::NONE);
+            }
+            None => refuse(from, "this replica has no state that it stands for", out),
+        }
     }
 
     fn on_ready(&mut self, m: ChunkReady, out: &mut Effects) {
@@ -169,6 +186,7 @@ impl Role for ReplicaRole {
                     None => refuse(from, "no database is open on this node", out),
                 };
             }
+            AskHash::KIND => return self.on_ask_hash(from, out),
             FetchChunk::KIND => FetchChunk::from_frame(frame).map(|m| self.on_fetch(now, from, &m, out)),
             ChunkReady::KIND if from.node == out.node() => {
                 ChunkReady::from_frame(frame).map(|m| self.on_ready(m, out))

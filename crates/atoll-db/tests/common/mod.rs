@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod world;
+
 use atoll_db::{AppId, Application, ApplyAt, Direction, Engine, KeyRange, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 

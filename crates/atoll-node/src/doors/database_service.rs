@@ -57,6 +57,7 @@ impl DatabaseService for Door {
             found_total: health.found_total,
             halted: health.halted.map(|h| h.to_string()).unwrap_or_default(),
             store_trouble: health.store_trouble.map(|e| e.to_string()).unwrap_or_default(),
+            checked: health.checked.map(|c| c.to_string()).unwrap_or_default(),
             out_of_service: health.out_of_service.map(|o| o.to_string()).unwrap_or_default(),
         }))
     }

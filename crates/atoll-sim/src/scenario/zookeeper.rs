@@ -114,7 +114,7 @@ fn compare(stage: &Stage<NodeHandles>, doors: &Doors, oracle: &ZooKeeperOracle) 
     for host in 0..stage.cluster.hosts() {
         let node = NodeId(host as u32 + 1);
         if let Some(engine) = doors.engine(node) {
-            oracle.audit(&format!("node {node}"), &engine.view());
+            oracle.audit(&format!("node {node}"), &engine.view_for_door());
         }
     }
     oracle.take_failures().into_iter().for_each(|f| stage.cluster.fail(f));

@@ -144,6 +144,8 @@ pub(crate) fn rank(shared: &Shared) -> usize {
 
 /// Sessions of an earlier life of this node, and of nodes that are gone. If two nodes take them, the second one finds nothing.
 async fn take_over(shared: &Arc<Shared>) {
+    // Nothing can be read before. The other end stays: the engine outlives this.
+    let _ = shared.engine.checked().await;
     let mut ticks = every(LOOKED_EVERY);
     let mut missing: BTreeMap<Proposer, usize> = BTreeMap::new();
     loop {

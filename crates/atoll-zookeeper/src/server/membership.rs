@@ -29,6 +29,8 @@ pub struct Addresses {
 
 /// Runs as long as the door.
 pub(crate) async fn run(shared: &Arc<Shared>) {
+    // Nothing can be read before. The other end stays: the engine outlives this.
+    let _ = shared.engine.checked().await;
     let mut ticks = every(LOOKED_EVERY);
     let mut looks = 0;
     loop {

@@ -231,7 +231,8 @@ impl Door {
         });
         // First the observer, then the view: what is applied in between is in both.
         shared.engine.observe(Arc::new(Follower(shared.clone())));
-        let counters = read::counters(&shared.engine.view())?;
+        // While the state is compared after a start nobody is shown it; a state that replaces it is heard of.
+        let counters = read::counters(&shared.engine.view_for_door())?;
         shared.zxid.fetch_max(counters.zxid, Ordering::AcqRel);
         Ok(Door(shared))
     }

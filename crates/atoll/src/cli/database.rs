@@ -55,7 +55,7 @@ fn to_json(s: &DatabaseStatusReply) -> Value {
         "refills": s.refills, "refilling_from": s.refilling_from, "refilled_keys": s.refilled_keys,
         "refilled_bytes": s.refilled_bytes, "scrubbed_below": s.scrubbed_below, "scrubbed_keys": s.scrubbed_keys,
         "withheld": s.withheld, "found": s.found, "found_total": s.found_total, "halted": s.halted,
-        "store_trouble": s.store_trouble, "out_of_service": s.out_of_service,
+        "store_trouble": s.store_trouble, "out_of_service": s.out_of_service, "checked": s.checked,
     })
 }
 
@@ -71,6 +71,9 @@ fn to_text(s: &DatabaseStatusReply) -> String {
     ];
     if let Some(last) = s.hashes.last() {
         lines.push(format!("hash below {}: {}", grouped(last.below), last.hash));
+    }
+    if !s.checked.is_empty() {
+        lines.push(format!("compared after the start: {}", s.checked));
     }
     lines.push(match s.scrubbed_below {
         Some(below) => {

@@ -237,7 +237,7 @@ impl Host {
             let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
             self.spawn(async move { door.serve_stream(end, peer).await });
         }
-        let zxid = read::counters(&self.engine.view()).map_or(0, |c| c.zxid);
+        let zxid = read::counters(&self.engine.view_for_door()).map_or(0, |c| c.zxid);
         self.at.store(zxid, Ordering::Relaxed);
         self.clock.follow();
         let bell = self.bell.clone();

@@ -1,0 +1,155 @@
+//! The state that a store had when its replica was started, compared with that of peers before anybody is shown it.
+//!
+//! Peers tell the hash of where they are. This replica compares it with its own once it has got there, which a reader who wants the newest
+//! state waits for anyhow. A peer that is being compared itself tells as well: after a start of the whole cluster nobody waits for anybody
+//! who waits. Meanwhile the store is read, as far as that goes in a short time; the rest is left to a scrub.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::testing::hit;
+use atoll_core::{Env, NodeId};
+
+use super::message::{AskHash, HashNow};
+use super::scrub::{Pace, scrub};
+use crate::engine::{Checked, Cluster, Core, Divergence, Mine};
+
+/// Longest wait for the answers to one round of questions: one that hangs must not hold up what the others say.
+const ROUND_WITHIN: Duration = Duration::from_millis(100);
+/// Wait before who has not answered is asked again, and before it is looked how far this replica is.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Longest wait until this replica is where a peer was that has answered.
+const THERE_WITHIN: Duration = Duration::from_secs(15);
+
+/// See the module's words.
+pub(crate) struct Inquiry {
+    pub(crate) env: Env,
+    pub(crate) core: Arc<Core>,
+    pub(crate) cluster: Cluster,
+    pub(crate) threads: bool,
+    /// See [`crate::Options::answers_within`].
+    pub(crate) answers_within: Duration,
+    /// See [`crate::Options::read_within`].
+    pub(crate) read_within: Duration,
+}
+
+/// What the answers so far say.
+#[derive(Debug, Default)]
+struct Votes {
+    same: Vec<HashNow>,
+    /// The first peer with the same state.
+    with: Option<NodeId>,
+    differ: Vec<(NodeId, HashNow, u128)>,
+    /// Positions of peers that this replica has not reached.
+    ahead: usize,
+}
+
+impl Votes {
+    fn agreed(&self) -> Option<Checked> {
+        let (peer, told) = (self.with?, self.same.first()?);
+        (1 + self.same.len() > self.differ.len()).then_some(Checked::Agrees { peer, below: told.below })
+    }
+
+    /// More peers say that this replica is wrong than say that it is right, itself among these.
+    fn is_outvoted(&self) -> bool {
+        self.differ.len() > 1 + self.same.len()
+    }
+
+    /// Nobody bears this replica out, and a peer that was compared itself has another state.
+    fn is_doubted(&self) -> bool {
+        self.same.is_empty() && self.differ.iter().any(|(_, told, _)| told.vouched)
+    }
+
+    fn divergence(&self) -> Option<Divergence> {
+        let (peer, told, mine) = self.differ.first()?;
+        Some(Divergence { below: told.below, mine: *mine, peer: *peer, theirs: told.hash })
+    }
+}
+
+impl Inquiry {
+    /// Until it is known whether the replica may show what it has.
+    pub(crate) async fn run(self) {
+        let (env, base) = (self.env.clone(), self.core.published().layers.base.clone());
+        let (pace, threads) = (Pace::Until(env.now().after(self.read_within)), self.threads);
+        let read = async move { scrub(&env, base, threads, pace).await };
+        let read = self.env.launch("db.check.read", read);
+        let checked = self.compare().await;
+        if checked != Checked::Refilled {
+            match read.await {
+                Ok(Some(found)) => self.core.scrubbed(found, !self.is_alone()),
+                _ => {
+                    hit("db.check.read_later");
+                    self.core.ask_for_scrub();
+                }
+            }
+        }
+        self.core.check.end(if self.core.is_withheld() { Checked::Refilled } else { checked });
+    }
+
+    /// There is no other replica. Before the members are known there may be.
+    fn is_alone(&self) -> bool {
+        self.env.levels().is_settled() && self.cluster.peers(self.env.node()).is_empty()
+    }
+
+    async fn compare(&self) -> Checked {
+        let began = self.env.now();
+        let mut told = BTreeMap::new();
+        loop {
+            if !self.core.check.is_under_way() {
+                hit("db.check.refilled");
+                return Checked::Refilled;
+            }
+            if self.is_alone() {
+                return Checked::Nothing;
+            }
+            self.ask(&mut told).await;
+            let votes = self.count(&mut told);
+            if let Some(agreed) = votes.agreed() {
+                hit("db.check.agrees");
+                return agreed;
+            }
+            let most =
+                if votes.ahead > 0 { THERE_WITHIN.max(self.answers_within) } else { self.answers_within };
+            let late = self.env.now().since(began) >= most;
+            if let Some(found) = votes.divergence().filter(|_| late || votes.is_outvoted()) {
+                hit("db.check.differs");
+                let wrong = votes.is_outvoted() || votes.is_doubted();
+                self.core.diverged(found, wrong);
+                return if wrong { Checked::Refilled } else { Checked::Undecided };
+            }
+            if late {
+                hit("db.check.unanswered");
+                return Checked::Unanswered;
+            }
+            self.env.sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks whoever has not answered. Nobody is left out because it is believed to be down: after a start all are.
+    async fn ask(&self, told: &mut BTreeMap<NodeId, HashNow>) {
+        let peers = self.cluster.peers(self.env.node()).into_iter().map(|c| c.node);
+        let peers: Vec<NodeId> = peers.filter(|peer| !told.contains_key(peer)).collect();
+        let until = self.env.now().after(ROUND_WITHIN);
+        let answers = self.env.gather(&peers, AskHash {}, until, |so_far| so_far.ok().next().is_some()).await;
+        told.extend(answers.into_ok());
+    }
+
+    /// Who has told of a state that this replica cannot have any more is forgotten, and so asked again.
+    fn count(&self, told: &mut BTreeMap<NodeId, HashNow>) -> Votes {
+        let mut votes = Votes::default();
+        told.retain(|peer, told| {
+            match self.core.check.at(told.below) {
+                Mine::Hash(mine) if mine == told.hash => {
+                    votes.with.get_or_insert(*peer);
+                    votes.same.push(told.clone());
+                }
+                Mine::Hash(mine) => votes.differ.push((*peer, told.clone(), mine)),
+                Mine::NotYet => votes.ahead += 1,
+                Mine::Past => return false,
+            }
+            true
+        });
+        votes
+    }
+}
