@@ -19,7 +19,7 @@ use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest,
 use atoll_zookeeper::jute::{Jute, Reader};
 use atoll_zookeeper::path::MAX_LEVELS;
 use client::{Client, create};
-use served::{door, door_and_engine};
+use served::{ask, door, door_and_engine, figure};
 
 fn watched(path: &str) -> WatchedRequest<'_> {
     WatchedRequest { path, watch: false }
@@ -211,4 +211,80 @@ fn as_many_watches_as_a_frame_holds_are_left_and_told() {
         c.told().into_iter().map(|(_, path)| path).collect::<Vec<_>>(),
         ["/w0", "/w29999", "/w30000", "/w58999"]
     );
+}
+
+/// A path of 10,000 bytes.
+fn long(n: usize) -> String {
+    format!("/{n:05}{}", "x".repeat(9_994))
+}
+
+fn watch(path: &str) -> Request<'_> {
+    Request::Exists(WatchedRequest { path, watch: true })
+}
+
+#[test]
+fn watches_have_a_bound_and_one_that_is_refused_is_an_error() {
+    let limits =
+        Options { max_watch_bytes_of_connection: 105_000, max_watch_bytes: 150_000, ..Options::default() };
+    let at = door(limits);
+    let (mut c, no_node) = (Client::connect(at), ErrorCode::NoNode.number());
+    let full = ErrorCode::SystemError.number();
+    let paths: Vec<String> = (0..12).map(long).collect();
+    let asked: Vec<i32> = paths.iter().map(|path| c.call(&watch(path)).0).collect();
+    assert_eq!(asked, [vec![no_node; 10], vec![full; 2]].concat());
+    // One that is there takes nothing more, and a read without a watch nothing at all.
+    assert_eq!(c.call(&watch(&paths[0])).0, no_node);
+    assert_eq!(c.call(&Request::Exists(watched(&paths[11]))).0, no_node);
+    assert_eq!(figure(at, "zk_watches_refused"), 2.0);
+    // Another one has what is left of all; what brings more along ends, since clients overlook an error in that answer.
+    let mut other = Client::connect(at);
+    let asked: Vec<i32> = paths.iter().take(5).map(|path| other.call(&watch(path)).0).collect();
+    assert_eq!(asked, [no_node, no_node, no_node, no_node, full]);
+    let brings = |paths: Vec<&'static str>| {
+        let none = Vec::new();
+        let one_time =
+            SetWatchesRequest { relative_zxid: 0, data: none.clone(), exist: paths, child: none.clone() };
+        Request::SetWatches2(SetWatches2Request { one_time, persistent: none.clone(), recursive: none })
+    };
+    let many: Vec<&'static str> = (20..30).map(|n| &*long(n).leak()).collect();
+    let mut third = Client::connect(at);
+    third.send_as(xid::SET_WATCHES, &brings(many));
+    assert!(third.is_ended());
+    // What is gone makes room.
+    drop(c);
+    let made = std::iter::repeat_with(|| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        other.call(&watch(&paths[4])).0
+    });
+    assert_eq!(made.take(500).find(|err| *err != full), Some(no_node));
+}
+
+#[test]
+fn texts_of_what_clients_have_left_end_and_say_what_is_left_out() {
+    let at = door(Options { words: vec!["*".to_owned()], ..Options::default() });
+    let mut c = Client::connect(at);
+    assert_eq!(c.create("/p", b""), 0);
+    let paths: Vec<String> = (0..110).map(long).collect();
+    for path in &paths {
+        assert_eq!(c.call(&watch(path)).0, ErrorCode::NoNode.number());
+    }
+    let texts = ["wchc", "wchp"].map(|word| ask(at, word));
+    for (text, left) in texts.iter().zip(["1 of 1 connections", "6 of 110 paths"]) {
+        assert!(text.len() < 1_050_000, "{}", text.len());
+        let last = text.lines().next_back().unwrap();
+        assert!(last.starts_with("LEFT OUT: ") && last.contains(left), "{last}");
+    }
+    let below: Vec<String> = paths.iter().map(|path| format!("/p{path}")).collect();
+    for path in &below {
+        assert_eq!(c.call(&create_ephemeral(path)).0, 0);
+    }
+    let text = ask(at, "dump");
+    let last = text.lines().next_back().unwrap();
+    assert!(text.len() < 1_050_000 && last.contains("1 of 1 sessions with their ephemerals"), "{last}");
+    assert!(!ask(at, "srvr").contains("LEFT OUT"));
+}
+
+fn create_ephemeral(path: &str) -> Request<'_> {
+    let flags = CreateMode::Ephemeral.number();
+    Request::Create(CreateRequest { path, data: None, acl: open(), flags })
 }

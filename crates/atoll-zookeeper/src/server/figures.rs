@@ -60,11 +60,13 @@ pub enum Refusal {
     Disk,
     /// A read whose reply would be too long.
     Reply,
+    /// A watch for which there is no room.
+    Watch,
 }
 
 impl Refusal {
     /// All of them.
-    pub const ALL: [Refusal; 14] = [
+    pub const ALL: [Refusal; 15] = [
         Refusal::ConnectionsOfAddress,
         Refusal::Connections,
         Refusal::ConnectionRate,
@@ -79,6 +81,7 @@ impl Refusal {
         Refusal::Tls,
         Refusal::Disk,
         Refusal::Reply,
+        Refusal::Watch,
     ];
 
     /// As metrics and the node's log have it.
@@ -98,6 +101,7 @@ impl Refusal {
             Refusal::Tls => "TLS",
             Refusal::Disk => "disk",
             Refusal::Reply => "reply",
+            Refusal::Watch => "watch",
         }
     }
 }

@@ -60,6 +60,9 @@ pub(crate) enum Ended {
     /// This side ended it.
     #[error("closed: {0:?}")]
     Here(End),
+    /// There is no room for the watches that it brought along.
+    #[error("closed: it brought more watches than a connection, or all of them, may have here")]
+    Watches,
     /// The store cannot be read.
     #[error("closed: {0}")]
     Read(#[from] read::ReadError),

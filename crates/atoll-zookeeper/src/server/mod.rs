@@ -76,6 +76,7 @@ use crate::session::keeper::Sessions;
 use crate::tree::ZooKeeper;
 use crate::tree::read::{self, ReadError};
 use crate::watch::outbox::End;
+use crate::watch::table::Limits;
 use crate::watch::{ConnectionId, Watches};
 use figures::{ConnectionFigures, Figures};
 use membership::Addresses;
@@ -216,7 +217,10 @@ impl Door {
         options: Options,
     ) -> Result<Door, ReadError> {
         let shared = Arc::new(Shared {
-            watches: Watches::default(),
+            watches: Watches::new(Limits {
+                of_connection: options.max_watch_bytes_of_connection,
+                of_all: options.max_watch_bytes,
+            }),
             sessions: Sessions::new(engine.proposer()),
             figures: Figures::default(),
             walks: walk::Walks::default(),

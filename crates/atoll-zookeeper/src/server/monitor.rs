@@ -126,6 +126,7 @@ fn counts(shared: &Shared, out: &mut Vec<Metric>) {
     add("commands_refused", f.refused(Refusal::Word));
     add("slow_clients_cut_off", f.refused(Refusal::Slow));
     add("writes_above_quota", f.over_quota.get());
+    add("watches_refused", f.refused(Refusal::Watch));
     add("writes_refused_by_quota", f.refused(Refusal::Quota));
     add("writes_refused_by_disk", f.refused(Refusal::Disk));
     add("replies_too_long", f.refused(Refusal::Reply));

@@ -18,6 +18,11 @@ pub struct Options {
     pub max_buffer_bytes: usize,
     /// Longest reply, bytes: a read that has more to tell is refused. ZooKeeper leaves that to the `jute.maxbuffer` of its clients.
     pub max_reply_bytes: usize,
+    /// What the watches of one connection may take, bytes; each counts with its whole path and 128 bytes. Beyond it a request that would
+    /// leave one is refused. ZooKeeper has no such limit.
+    pub max_watch_bytes_of_connection: usize,
+    /// The same of all connections.
+    pub max_watch_bytes: usize,
     /// `maxClientCnxns`: connections of one address; 0 for no limit.
     pub max_connections_of_address: usize,
     /// `maxCnxns`: connections of everybody; 0 for no limit.
@@ -76,6 +81,8 @@ impl Default for Options {
             max_session_timeout_ms: 40_000,
             max_buffer_bytes: 0xf_ffff,
             max_reply_bytes: 32 << 20,
+            max_watch_bytes_of_connection: 64 << 20,
+            max_watch_bytes: 512 << 20,
             max_connections_of_address: 60,
             max_connections: 0,
             max_outstanding: 1_000,

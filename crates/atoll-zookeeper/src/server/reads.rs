@@ -17,6 +17,7 @@ use crate::jute::reply::{GetAclReply, StatReply, WhoAmIReply};
 use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
 use crate::tree::read::{self, ReadError};
+use crate::watch::NotLeft;
 use crate::watch::table::Kind;
 
 /// Appends a whole reply: what `body` makes, or the error that it ends with.
@@ -218,19 +219,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
     }
 
-    /// Leaves a watch and takes the view that goes with it, and whether the watch is new; None if the request was put off.
-    pub(crate) fn leave(&mut self, watch: (Kind, &str), bytes: &[u8]) -> Option<(View, bool)> {
+    /// Leaves a watch and takes the view that goes with it, and whether the watch is new.
+    pub(crate) fn leave(&mut self, watch: (Kind, &str)) -> Result<(View, bool), NotLeft> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();
-        match self.shared.watches.leave(self.id, [watch], &mut self.out, || engine.view()) {
-            Ok(left) => {
-                self.show(left.view.clone(), left.events, newest);
-                Some((left.view, left.new == [true]))
-            }
-            Err(not_yet) => {
-                self.put_off(bytes, not_yet);
-                None
-            }
-        }
+        let left = self.shared.watches.leave(self.id, [watch], &mut self.out, || engine.view())?;
+        self.show(left.view.clone(), left.events, newest);
+        Ok((left.view, left.new == [true]))
     }
 }

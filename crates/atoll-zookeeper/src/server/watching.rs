@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
+use super::figures::Refusal;
 use super::handshake::Ended;
 use super::pending::Pending;
 use crate::jute::Jute;
@@ -13,6 +14,7 @@ use crate::jute::codes::{ErrorCode, OpCode, perms, watch_mode, watcher_type};
 use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
 use crate::tree::read::{self, ReadError};
+use crate::watch::NotLeft;
 use crate::watch::again::{AgainError, Brought};
 use crate::watch::table::Kind;
 
@@ -99,7 +101,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::GetChildren(r) | Request::GetChildren2(r) => (r.path, Kind::Child),
             _ => return self.answer_error(xid, ErrorCode::Unimplemented),
         };
-        let Some((view, new)) = self.leave((kind, path), bytes) else { return Ok(()) };
+        let (view, new) = match self.leave((kind, path)) {
+            Ok(left) => left,
+            Err(not_left) => return self.not_left(xid, bytes, not_left),
+        };
         let stays = match read::readable(&view, path, &self.client(), perms::READ) {
             Ok(_) => true,
             Err(ReadError::Refused(ErrorCode::NoNode)) => matches!(request, Request::Exists(_)),
@@ -124,6 +129,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// A request whose watch was not left is put off, or refused as a whole: a client that has its answer relies on the watch.
+    fn not_left(&mut self, xid: i32, bytes: &[u8], why: NotLeft) -> Result<(), Ended> {
+        match why {
+            NotLeft::NotYet(not_yet) => {
+                self.put_off(bytes, not_yet);
+                Ok(())
+            }
+            NotLeft::Full => {
+                self.shared.figures.refuse(Refusal::Watch);
+                self.answer_error(xid, ErrorCode::SystemError)
+            }
+        }
+    }
+
     /// Requests about nothing but watches.
     pub(crate) fn serve_watches(
         &mut self,
@@ -138,8 +157,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     watch_mode::PERSISTENT_RECURSIVE => Kind::Recursive,
                     _ => return self.answer_error(xid, ErrorCode::MarshallingError),
                 };
-                if self.leave((kind, r.path), bytes).is_none() {
-                    return Ok(());
+                if let Err(not_left) = self.leave((kind, r.path)) {
+                    return self.not_left(xid, bytes, not_left);
                 }
                 // The body is an error code, as ZooKeeper has it.
                 self.answer(xid, |_, out| {
@@ -204,7 +223,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.pending.push_first(Pending::Watches { again, applied: None });
                 Ok(())
             }
-            Err(AgainError::NotYet(not_yet)) => {
+            Err(AgainError::NotLeft(NotLeft::Full)) => {
+                // Clients take no note of an error in this answer: they would rely on watches that are not there.
+                self.shared.figures.refuse(Refusal::Watch);
+                Err(Ended::Watches)
+            }
+            Err(AgainError::NotLeft(NotLeft::NotYet(not_yet))) => {
                 let applied = Some(self.shared.engine.wait_applied(not_yet.0));
                 self.pending.push_first(Pending::Watches { again, applied });
                 Ok(())

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::figures::Refusal;
 use super::latency::ms;
@@ -13,6 +14,8 @@ use crate::watch::table::Kind;
 /// What this door claims to be, for clients and monitors that look at the version.
 pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
 
+/// Longest text of a word that goes through what clients have left.
+const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Watches that are looked at at once.
 const PAGE: usize = 1_000;
 
@@ -172,26 +175,64 @@ fn monitor(shared: &Shared) -> String {
     out
 }
 
+/// A text that goes up to a length, and says at its end what it lacks.
+#[derive(Default)]
+struct Capped {
+    out: String,
+    is_full: bool,
+}
+
+impl Capped {
+    /// Adds a line, if there is room for it and was for all before; whether that was so.
+    fn line(&mut self, line: &str) -> bool {
+        self.is_full |= self.out.len() + line.len() >= MAX_TEXT_BYTES;
+        if !self.is_full {
+            self.out.push_str(line);
+            self.out.push('\n');
+        }
+        !self.is_full
+    }
+
+    /// The text, in which so many of all these things are as a whole.
+    fn end(mut self, whole: usize, all: usize, things: &str) -> String {
+        if self.is_full {
+            let left = all.saturating_sub(whole);
+            let last = format!("LEFT OUT: {left} of {all} {things}, the first perhaps in part\n");
+            self.out.push_str(&last);
+        }
+        self.out
+    }
+}
+
 fn sessions(shared: &Shared) -> String {
     let held = shared.sessions.ids();
     let view = shared.engine.view();
-    let mut out = String::new();
-    lines!(out, "Sessions held by this node ({}):", held.len(););
-    for (session, timeout) in &held {
-        lines!(out, "{session:#x}\t{}ms", timeout.as_millis(););
+    let mut text = Capped::default();
+    text.line(&format!("Sessions held by this node ({}):", held.len()));
+    let told = |text: &mut Capped, (session, timeout): &(i64, Duration)| {
+        text.line(&format!("{session:#x}\t{}ms", timeout.as_millis()))
+    };
+    let listed = held.iter().take_while(|one| told(&mut text, one)).count();
+    if text.is_full {
+        return text.end(listed, held.len(), "sessions, and all ephemerals");
     }
-    lines!(out, "Ephemerals of these sessions:";);
+    text.line("Ephemerals of these sessions:");
+    let mut whole = 0;
     for (session, _) in &held {
-        let mut paths = String::new();
-        let listed = read::ephemerals(&view, *session, "/", |path| {
-            let _ = writeln!(paths, "\t{path}");
+        let mut is_first = true;
+        // What cannot be read is not told: the sessions are.
+        let _ = read::ephemerals(&view, *session, "/", |path| {
+            if std::mem::take(&mut is_first) {
+                text.line(&format!("{session:#x}:"));
+            }
+            text.line(&format!("\t{path}"));
         });
-        if listed.is_ok() && !paths.is_empty() {
-            lines!(out, "{session:#x}:";);
-            out.push_str(&paths);
+        if text.is_full {
+            break;
         }
+        whole += 1;
     }
-    out
+    text.end(whole, held.len(), "sessions with their ephemerals")
 }
 
 fn directories(shared: &Shared) -> String {
@@ -266,23 +307,44 @@ pub(crate) fn watches_of_paths(shared: &Shared) -> Vec<(String, Vec<i64>)> {
 }
 
 fn watches_by_connection(shared: &Shared) -> String {
-    let mut out = String::new();
-    for (session, paths) in watches_of_connections(shared) {
-        lines!(out, "{session:#x}";);
-        paths.iter().for_each(|path| {
-            lines!(out, "\t{path}";);
-        });
+    let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
+    let mut text = Capped::default();
+    let mut whole = 0;
+    for id in &watching {
+        text.line(&format!("{:#x}", session_of(shared, *id)));
+        let mut last = None;
+        while let Some(paths) =
+            shared.watches.look(|table| table.paths_of(*id, last.as_ref(), PAGE)).filter(|_| !text.is_full)
+        {
+            for path in &paths {
+                text.line(&format!("\t{path}"));
+            }
+            last = paths.into_iter().next_back();
+        }
+        if text.is_full {
+            break;
+        }
+        whole += 1;
     }
-    out
+    text.end(whole, watching.len(), "connections")
 }
 
 fn watches_by_path(shared: &Shared) -> String {
-    let mut out = String::new();
-    for (path, sessions) in watches_of_paths(shared) {
-        lines!(out, "{path}";);
-        sessions.into_iter().for_each(|session| {
-            lines!(out, "\t{session:#x}";);
-        });
+    let mut text = Capped::default();
+    let (mut last, mut whole) = (None, 0);
+    loop {
+        let some = shared.watches.look(|table| table.paths_after(last.as_ref(), PAGE));
+        for (path, ids) in &some {
+            text.line(path);
+            for id in ids {
+                text.line(&format!("\t{:#x}", session_of(shared, *id)));
+            }
+            whole += usize::from(!text.is_full);
+        }
+        last = some.into_iter().next_back().map(|(path, _)| path);
+        if last.is_none() || text.is_full {
+            let all = shared.watches.look(|table| table.watched());
+            return text.end(whole, all, "paths");
+        }
     }
-    out
 }

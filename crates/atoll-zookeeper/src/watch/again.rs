@@ -6,15 +6,15 @@ use atoll_db::View;
 
 use super::outbox::Outbox;
 use super::table::Kind;
-use super::{ConnectionId, Left, NotYet, Watches};
+use super::{ConnectionId, Left, NotLeft, Watches};
 use crate::jute::codes::EventType;
 use crate::tree::read::{self, ReadError};
 
 /// Why a client's watches were not left.
 #[derive(Debug)]
 pub enum AgainError {
-    /// The view is not there yet; nothing was left.
-    NotYet(NotYet),
+    /// Nothing was left.
+    NotLeft(NotLeft),
     /// The store cannot be read.
     Read(ReadError),
 }
@@ -61,7 +61,7 @@ impl Watches {
     ) -> Result<Left, AgainError> {
         let all = watches.iter().map(|(brought, path)| (brought.kind(), *path));
         // All are left before the view is read: an event behind it finds them. Those that are told of something older go again.
-        let mut left = self.leave(id, all, out, view).map_err(AgainError::NotYet)?;
+        let mut left = self.leave(id, all, out, view).map_err(AgainError::NotLeft)?;
         let view = &left.view;
         // What a restore has brought back may be older than what the client saw: it is told of everything.
         let is_new = read::restored(view).map_err(AgainError::Read)? > relative_zxid;

@@ -26,7 +26,7 @@ use atoll_db::{LogPos, View};
 
 use crate::event::Event;
 use outbox::{End, Outbox};
-use table::{Kind, Table};
+use table::{Kind, Limits, Table};
 
 /// Watches of a connection that is gone that are forgotten at once.
 const PARTED_AT_ONCE: usize = 1_000;
@@ -42,12 +42,21 @@ struct Inner {
 }
 
 /// All watches of a node.
-#[derive(Debug, Default)]
-pub struct Watches(Mutex<Inner>);
+#[derive(Debug)]
+pub struct Watches(Mutex<Inner>, Limits);
 
 /// The view does not show yet what was handed out: it will once entries below are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotYet(pub LogPos);
+
+/// Why watches were not left. None of them was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotLeft {
+    /// The view is not there yet.
+    NotYet(NotYet),
+    /// The connection, or the node, has as many as it may have.
+    Full,
+}
 
 /// Watches that were left.
 #[derive(Debug)]
@@ -61,6 +70,11 @@ pub struct Left {
 }
 
 impl Watches {
+    /// None yet; what they may take.
+    pub fn new(limits: Limits) -> Self {
+        Watches(Mutex::default(), limits)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,18 +93,21 @@ impl Watches {
     /// was told before them behind `out`; its next event belongs behind the reply.
     ///
     /// # Errors
-    /// The view is not there yet; nothing was left.
+    /// The view is not there yet, or there is no room; nothing was left.
     pub fn leave<'p>(
         &self,
         id: ConnectionId,
-        watches: impl IntoIterator<Item = (Kind, &'p str)>,
+        watches: impl IntoIterator<Item = (Kind, &'p str)> + Clone,
         out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<Left, NotYet> {
+    ) -> Result<Left, NotLeft> {
         let mut inner = self.lock();
         let view = view();
         if view.below() < inner.told_below {
-            return Err(NotYet(inner.told_below));
+            return Err(NotLeft::NotYet(NotYet(inner.told_below)));
+        }
+        if !inner.table.has_room(id, watches.clone(), self.1) {
+            return Err(NotLeft::Full);
         }
         let new = watches.into_iter().map(|(kind, path)| inner.table.add(id, kind, path)).collect();
         let events = inner.table.drain(id, out);

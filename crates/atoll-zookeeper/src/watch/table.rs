@@ -49,10 +49,28 @@ impl Watchers {
     }
 }
 
+/// What a watch takes besides its path, bytes, about.
+const BYTES_BESIDE_PATH: usize = 128;
+
+/// What watches may take, bytes; each counts with its whole path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Those of one connection.
+    pub of_connection: usize,
+    /// Those of all connections of the node.
+    pub of_all: usize,
+}
+
 #[derive(Debug)]
 struct Connection {
     outbox: Arc<Outbox>,
     watches: BTreeSet<(Kind, Arc<str>)>,
+    /// What they take.
+    bytes: usize,
+}
+
+fn bytes_of(path: &str) -> usize {
+    path.len() + BYTES_BESIDE_PATH
 }
 
 /// All watches of a node. A watch is here twice: by its path and by its connection.
@@ -62,6 +80,8 @@ pub struct Table {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Of each kind.
     counts: [usize; 4],
+    /// What all take.
+    bytes: usize,
     /// Notifications handed out.
     told: u64,
 }
@@ -69,14 +89,15 @@ pub struct Table {
 impl Table {
     /// A new connection.
     pub fn join(&mut self, id: ConnectionId, outbox: Arc<Outbox>) {
-        self.connections.insert(id, Connection { outbox, watches: BTreeSet::new() });
+        self.connections.insert(id, Connection { outbox, watches: BTreeSet::new(), bytes: 0 });
     }
 
     /// A connection is gone: forgets it and at most so many of its watches; whether that was all. The rest fires for nobody.
     pub fn part(&mut self, id: ConnectionId, most: usize) -> bool {
         for _ in 0..most {
-            let next = self.connections.get_mut(&id).and_then(|c| c.watches.pop_first());
+            let next = self.connections.get(&id).and_then(|c| c.watches.first().cloned());
             let Some((kind, path)) = next else { break };
+            self.take_from(id, kind, &path);
             self.forget(id, kind, &path);
         }
         let is_all = self.connections.get(&id).is_none_or(|c| c.watches.is_empty());
@@ -84,6 +105,19 @@ impl Table {
             self.connections.remove(&id);
         }
         is_all
+    }
+
+    /// Whether a connection may have these watches besides its own. None of those that it has counts again.
+    pub fn has_room<'p>(
+        &self,
+        id: ConnectionId,
+        watches: impl IntoIterator<Item = (Kind, &'p str)>,
+        limits: Limits,
+    ) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return true };
+        let new = watches.into_iter().filter(|(kind, path)| !self.has(id, *kind, path));
+        let more: usize = new.map(|(_, path)| bytes_of(path)).sum();
+        more == 0 || (connection.bytes + more <= limits.of_connection && self.bytes + more <= limits.of_all)
     }
 
     /// Adds a watch; whether it is new. Nothing for a connection that is gone.
@@ -95,6 +129,8 @@ impl Table {
         };
         let new = connection.watches.insert((kind, path.clone()));
         if new {
+            connection.bytes += bytes_of(&path);
+            self.bytes += bytes_of(&path);
             self.by_path.entry(path).or_default().of_mut(kind).insert(id);
             self.counts[kind as usize] += 1;
         }
@@ -110,9 +146,20 @@ impl Table {
     pub fn remove(&mut self, id: ConnectionId, kind: Kind, path: &str) -> bool {
         let Some((path, _)) = self.by_path.get_key_value(path) else { return false };
         let path = path.clone();
-        let known = self.connections.get_mut(&id).is_some_and(|c| c.watches.remove(&(kind, path.clone())));
+        let known = self.take_from(id, kind, &path);
         if known {
             self.forget(id, kind, &path);
+        }
+        known
+    }
+
+    /// Takes a watch away from its connection; whether it had it.
+    fn take_from(&mut self, id: ConnectionId, kind: Kind, path: &Arc<str>) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let known = connection.watches.remove(&(kind, path.clone()));
+        if known {
+            connection.bytes -= bytes_of(path);
+            self.bytes -= bytes_of(path);
         }
         known
     }
@@ -168,9 +215,7 @@ impl Table {
             }
             for id in std::mem::take(watchers.of_mut(*kind)) {
                 self.counts[*kind as usize] -= 1;
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.watches.remove(&(*kind, path.clone()));
-                }
+                self.take_from(id, *kind, &path);
                 out.insert(id);
             }
         }
@@ -211,6 +256,11 @@ impl Table {
     /// Watches of one kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.counts[kind as usize]
+    }
+
+    /// What all watches take, bytes, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Notifications handed out so far.

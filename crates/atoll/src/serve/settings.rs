@@ -228,6 +228,20 @@ pub const SETTINGS: &[Setting] = &[
     ),
     with_default(
         "zookeeper",
+        "max_watch_bytes_of_connection",
+        "67108864",
+        "an integer, 65536 to 4294967296",
+        "What the watches of one connection may take, each with its path and 128 bytes; beyond it a read with a watch ends with SystemError.\nToo small: clients that watch very much are refused. Too large: one client takes so much memory of a node.",
+    ),
+    with_default(
+        "zookeeper",
+        "max_watch_bytes",
+        "536870912",
+        "an integer, 1048576 to 68719476736",
+        "The same of all connections of a node.\nToo small: clients are refused watches since others have many. Too large: memory.",
+    ),
+    with_default(
+        "zookeeper",
         "max_connections_of_address",
         "60",
         "0 for no limit, or an integer to 1000000",

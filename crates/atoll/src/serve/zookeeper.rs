@@ -23,6 +23,8 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     let connections = count("max_connections", 0, 1_000_000);
     let frame = count("max_frame_bytes", 1_024, 16 << 20);
     let reply = count("max_reply_bytes", 1 << 20, 1 << 30);
+    let watches_of_connection = count("max_watch_bytes_of_connection", 64 << 10, 1 << 32);
+    let watches = count("max_watch_bytes", 1 << 20, 1 << 36);
     let of_connection = count("max_outstanding_of_connection", 1, 100_000);
     let outstanding = count("max_outstanding", 0, 10_000_000);
     let tokens = count("connection_tokens", 0, 1_000_000);
@@ -52,6 +54,8 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
         max_session_timeout_ms,
         max_buffer_bytes: count(frame?)?,
         max_reply_bytes: count(reply?)?,
+        max_watch_bytes_of_connection: count(watches_of_connection?)?,
+        max_watch_bytes: count(watches?)?,
         max_connections_of_address: count(of_address?)?,
         max_connections: count(connections?)?,
         max_outstanding: count(of_connection?)?,
