@@ -31,6 +31,8 @@ pub enum Mutant {
     NativeT12,
     NativeT18,
     NativeT19,
+    /// A server takes an entry behind a gap that nobody called committed.
+    NativeN7,
     RmwT1,
     RmwT2,
     RmwT3,
@@ -48,6 +50,8 @@ pub enum Mutant {
     VlogV22,
     VlogInstallWithoutSeal,
     VlogRevivedLoglet,
+    /// Nobody completes what a reconfigurer began that has died.
+    VlogNoRollForward,
     /// A chain may name a page that is not durable yet.
     VlogPageTooLate,
     /// A deleted log that is created anew begins at 0 again.
@@ -89,7 +93,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 64] = [
+    pub const ALL: [Mutant; 66] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -107,6 +111,7 @@ impl Mutant {
         Mutant::NativeT12,
         Mutant::NativeT18,
         Mutant::NativeT19,
+        Mutant::NativeN7,
         Mutant::RmwT1,
         Mutant::RmwT2,
         Mutant::RmwT3,
@@ -124,6 +129,7 @@ impl Mutant {
         Mutant::VlogV22,
         Mutant::VlogInstallWithoutSeal,
         Mutant::VlogRevivedLoglet,
+        Mutant::VlogNoRollForward,
         Mutant::VlogPageTooLate,
         Mutant::VlogAnewFromZero,
         Mutant::LevelsWriteWhatTheyRead,

@@ -235,7 +235,8 @@ impl Shared {
                 }
             }
             // While this node itself is at it, a second attempt would only race the first.
-            if self.env.now() >= roll_at && lock(&self.state).reconfiguring == 0 {
+            let is_time = self.env.now() >= roll_at && !mutant(Mutant::VlogNoRollForward);
+            if is_time && lock(&self.state).reconfiguring == 0 {
                 hit("vlog.roll_forward");
                 if self.roll_forward(of).await.is_ok() {
                     return;

@@ -8,7 +8,7 @@
 //! | N4 | open tails not above sealed ones | outside |
 //! | N5 | a sealed tail's entries on a majority | outside |
 //! | N6 | no Stored by a sealed server | here |
-//! | N7 | what is missing below the local tail is below a known tail | here, when an entry is taken |
+//! | N7 | what is missing below the local tail is below a known tail | here, when an entry is taken; outside by the simulator (`gaps.rs`) |
 //! | N8 | a check covers earlier acks | outside |
 //! | N9 | known tails not above the global tail | here, at the sequencer: no server knows more than it |
 

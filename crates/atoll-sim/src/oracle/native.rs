@@ -8,6 +8,7 @@
 //! | N3, VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
 //! | N4 | no open tail above a sealed one; all below it is on a majority |
 //! | N5 | all below a sealed tail or stop is on a majority |
+//! | N7 | in `gaps.rs` |
 //! | N9 | no message carries a known tail above what is on a majority |
 //! | T8 | copies are kept only in data directories that the configuration names |
 //! | VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
@@ -23,6 +24,7 @@ use atoll_loglets::native::config::NativeConfig;
 use atoll_loglets::native::message as msg;
 use bytes::Bytes;
 
+use crate::oracle::gaps::{Gaps, Head};
 use crate::oracle::log::digest;
 use crate::world::observer::{OnWire, Verdict, Who};
 
@@ -75,10 +77,11 @@ pub struct NativeOracle {
     loglets: BTreeMap<LogletId, Ghost>,
     asked: BTreeMap<Request, Asked>,
     storages: BTreeMap<NodeId, StorageId>,
+    gaps: Gaps,
 }
 
 /// Offsets beyond this are not followed: a run has far fewer.
-const MAX_OFFSETS: u64 = 1 << 22;
+pub(super) const MAX_OFFSETS: u64 = 1 << 22;
 
 impl Ghost {
     fn disk(&mut self, storage: StorageId) -> u32 {
@@ -107,12 +110,13 @@ impl Ghost {
 
     /// How many configured servers have the seal bit on disk.
     fn sealed_servers(&self) -> usize {
-        let Some(config) = &self.config else { return 0 };
-        config
-            .servers
-            .iter()
-            .filter(|(_, s)| self.servers.get(s).is_some_and(|server| server.sealed_fact))
-            .count()
+        self.sealed_on().count()
+    }
+
+    fn sealed_on(&self) -> impl Iterator<Item = NodeId> {
+        let sealed = |s: &StorageId| self.servers.get(s).is_some_and(|server| server.sealed_fact);
+        let servers = self.config.iter().flat_map(|c| &c.servers);
+        servers.filter(move |(_, s)| sealed(s)).map(|(node, _)| *node)
     }
 
     fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Verdict) {
@@ -154,6 +158,11 @@ impl NativeOracle {
         let sealed =
             |g: &&Ghost| !g.chained && g.config.as_ref().is_some_and(|c| g.sealed_servers() >= c.quorum());
         self.loglets.values().filter(sealed).count() as u64
+    }
+
+    /// The configured servers that have the seal bit on disk.
+    pub fn sealed_on(&self, loglet: LogletId) -> Vec<NodeId> {
+        self.loglets.get(&loglet).map_or(Vec::new(), |ghost| ghost.sealed_on().collect())
     }
 
     /// A chain has this Loglet.
@@ -301,10 +310,9 @@ impl NativeOracle {
     }
 
     fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
-        let mut from = Reader::new(record.head.clone());
-        u8::decode(&mut from).ok()?;
-        let loglet = LogletId::decode(&mut from).ok()?;
-        let first = Offset::decode(&mut from).ok()?;
+        let head = Head::read(record).ok()?;
+        let (loglet, first) = (head.loglet, head.first);
+        self.gaps.on_disk(who, &head, verdict);
         let ghost = self.loglets.entry(loglet).or_default();
         if let Some(config) = &ghost.config
             && config.storage_of(who.node) != Some(who.storage)
@@ -368,7 +376,7 @@ impl NativeOracle {
                     self.reply(wire.from, asked, wire.frame(), verdict);
                 }
             }
-            Exchange::Post => self.post(wire.from, wire.frame(), verdict),
+            Exchange::Post => self.post(wire.from, wire.to, wire.frame(), verdict),
         }
     }
 
@@ -406,12 +414,21 @@ impl NativeOracle {
                 return;
             }
             msg::Wait::KIND => parse!(msg::Wait).loglet,
-            msg::Trim::KIND => parse!(msg::Trim).loglet,
+            msg::Trim::KIND => {
+                let m = parse!(msg::Trim);
+                self.gaps.told(m.loglet, key.2, m.to);
+                m.loglet
+            }
+            msg::BackFill::KIND => {
+                let m = parse!(msg::BackFill);
+                self.told(m.loglet, key.2, m.upto, "BackFill", verdict);
+                m.loglet
+            }
             msg::Read::KIND => parse!(msg::Read).loglet,
             msg::Repair::KIND => {
                 let m = parse!(msg::Repair);
                 self.learn(m.loglet, &m.config);
-                self.known_tail(m.loglet, m.known_tail, "Repair", verdict);
+                self.told(m.loglet, key.2, m.known_tail, "Repair", verdict);
                 m.loglet
             }
             _ => return,
@@ -453,16 +470,28 @@ impl NativeOracle {
         }
     }
 
-    fn post(&mut self, who: &Who, frame: &Frame, verdict: &mut Verdict) {
+    fn post(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Verdict) {
         match frame.kind {
             msg::Store::KIND => {
                 let Ok(m) = msg::Store::from_frame(frame.clone()) else { return };
                 self.learn(m.loglet, &m.config);
-                self.known_tail(m.loglet, m.known_tail, "Store", verdict);
+                self.told(m.loglet, to, m.known_tail, "Store", verdict);
             }
             msg::Advance::KIND => {
                 let Ok(m) = msg::Advance::from_frame(frame.clone()) else { return };
-                self.known_tail(m.loglet, m.known_tail, "Advance", verdict);
+                self.told(m.loglet, to, m.known_tail, "Advance", verdict);
+            }
+            msg::Repair::KIND => {
+                let Ok(m) = msg::Repair::from_frame(frame.clone()) else { return };
+                self.told(m.loglet, to, m.known_tail, "Repair", verdict);
+            }
+            msg::BackFill::KIND => {
+                let Ok(m) = msg::BackFill::from_frame(frame.clone()) else { return };
+                self.told(m.loglet, to, m.upto, "BackFill", verdict);
+            }
+            msg::Trim::KIND => {
+                let Ok(m) = msg::Trim::from_frame(frame.clone()) else { return };
+                self.gaps.told(m.loglet, to, m.to);
             }
             msg::StoredUpTo::KIND => {
                 let Ok(m) = msg::StoredUpTo::from_frame(frame.clone()) else { return };
@@ -470,6 +499,7 @@ impl NativeOracle {
                 if stands_for_nothing(&m.verdict) {
                     return;
                 }
+                self.gaps.says(who, m.loglet, m.state.local_tail, verdict);
                 let ghost = self.loglets.entry(m.loglet).or_default();
                 let server = ghost.servers.entry(who.storage).or_default();
                 server.local_tail = server.local_tail.max(m.state.local_tail.0);
@@ -477,6 +507,12 @@ impl NativeOracle {
             }
             _ => {}
         }
+    }
+
+    /// A server is told what is committed.
+    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Verdict) {
+        self.known_tail(loglet, at, what, verdict);
+        self.gaps.told(loglet, server, at);
     }
 
     /// N9: what a component believes to be committed, is.
@@ -522,6 +558,10 @@ impl NativeOracle {
         let deleting = ghost.servers.get(&who.storage).is_some_and(|s| s.deleting);
         if who.storage != asked.storage || stands_for_nothing(what) || deleting {
             return;
+        }
+        // LocalLoglets answer with the same message, and have no copies elsewhere.
+        if self.knows(asked.loglet) {
+            self.gaps.says(who, asked.loglet, state.local_tail, verdict);
         }
         if state.local_tail.0 < asked.said.local_tail {
             verdict.fail(format!(

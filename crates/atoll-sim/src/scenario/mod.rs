@@ -5,6 +5,7 @@ pub mod database;
 mod directed;
 mod lasting;
 mod marks;
+mod movers;
 mod native;
 pub mod nemesis;
 pub mod node;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Scenario> {
         directed::RULE_K,
         directed::DELETED,
         lasting::LASTING,
+        movers::MOVERS,
         database::SCENARIO,
         stores::DATABASE,
         clocks::SCENARIO,

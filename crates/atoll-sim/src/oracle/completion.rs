@@ -1,0 +1,100 @@
+//! VL8 from outside: what a reconfigurer began before it died, somebody else completes.
+//!
+//! The oracle sees who is up, seal bits on disks, and chains as their registers choose them. A Loglet that is active by the newest chain
+//! and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers and of the acceptors
+//! is up, it must not stay so for long. The oracle does not see the network, so a scenario that has it watch must not cut links.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_core::testing::hit;
+use atoll_core::{Lsn, NodeId, Record};
+use atoll_log::LogletId;
+
+use crate::oracle::wire::WireOracle;
+use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};
+
+/// How long it may stay half done, from the last start or death of a node on. Detection and one round of roll forward take about a
+/// second with the timings of the scenarios; the rest is for proposers that outbid each other.
+const WITHIN_NS: u64 = 10_000_000_000;
+/// How often it looks, virtual time.
+const LOOK_EVERY_NS: u64 = 50_000_000;
+
+/// See the module's words.
+#[derive(Debug)]
+pub struct CompletionOracle {
+    wire: WireOracle,
+    up: BTreeSet<NodeId>,
+    /// When the last node started or died.
+    quiet_since: u64,
+    /// Half done, by log: which Loglet, and since when.
+    begun: BTreeMap<String, (LogletId, u64)>,
+    next_look: u64,
+}
+
+impl CompletionOracle {
+    /// Judges what `wire` sees.
+    pub fn new(wire: WireOracle) -> Self {
+        CompletionOracle { wire, up: BTreeSet::new(), quiet_since: 0, begun: BTreeMap::new(), next_look: 0 }
+    }
+
+    fn is_majority_up(&self, nodes: &[NodeId]) -> bool {
+        nodes.iter().filter(|n| self.up.contains(n)).count() * 2 > nodes.len()
+    }
+
+    fn look(&mut self, at: u64, verdict: &mut Verdict) {
+        if at < self.next_look {
+            return;
+        }
+        self.next_look = at + LOOK_EVERY_NS;
+        let wire = self.wire.clone();
+        let inner = wire.lock();
+        let acceptors: Vec<NodeId> =
+            inner.rmw.newest_group().iter().flat_map(|g| g.members.iter().map(|m| m.node)).collect();
+        for (name, chain) in inner.chain.newest_of_all() {
+            let Some(active) = chain.segments().last().map(|s| s.loglet) else { continue };
+            let sealed = inner.native.sealed_on(active);
+            if !sealed.iter().any(|node| self.up.contains(node)) {
+                if self.begun.remove(name).is_some_and(|(begun, _)| begun != active) {
+                    hit("sim.vl8.completed");
+                }
+                continue;
+            }
+            let since = match self.begun.get(name) {
+                Some((loglet, since)) if *loglet == active => *since,
+                _ => at,
+            };
+            self.begun.insert(name.to_owned(), (active, since));
+            let servers = inner.chain.serving(name).map_or(Vec::new(), |(servers, _)| servers);
+            let could = self.is_majority_up(&servers) && self.is_majority_up(&acceptors);
+            let waited = at - since.max(self.quiet_since);
+            if could && waited > WITHIN_NS {
+                verdict.fail(format!(
+                    "VL8 not completed: {name}: loglet {active} is active and sealed on {sealed:?}; for {} ms nobody has died, and \
+                     majorities of {servers:?} and {acceptors:?} are up: {:?}",
+                    waited / 1_000_000,
+                    self.up
+                ));
+            }
+        }
+    }
+}
+
+impl Observer for CompletionOracle {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+        self.look(wire.at, verdict);
+    }
+
+    fn synced(&mut self, at: u64, _who: &Who, _records: &[(Lsn, Record)], verdict: &mut Verdict) {
+        self.look(at, verdict);
+    }
+
+    fn booted(&mut self, at: u64, who: &Who, _found: &Found, _verdict: &mut Verdict) {
+        self.up.insert(who.node);
+        self.quiet_since = at;
+    }
+
+    fn died(&mut self, at: u64, who: &Who, _verdict: &mut Verdict) {
+        self.up.remove(&who.node);
+        self.quiet_since = at;
+    }
+}
