@@ -33,6 +33,8 @@ pub enum Mutant {
     NativeT19,
     /// A server takes an entry behind a gap that nobody called committed.
     NativeN7,
+    /// An entry that cannot be read now passes for one that was trimmed.
+    NativeUnreadIsTrimmed,
     RmwT1,
     RmwT2,
     RmwT3,
@@ -93,7 +95,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 66] = [
+    pub const ALL: [Mutant; 67] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -112,6 +114,7 @@ impl Mutant {
         Mutant::NativeT18,
         Mutant::NativeT19,
         Mutant::NativeN7,
+        Mutant::NativeUnreadIsTrimmed,
         Mutant::RmwT1,
         Mutant::RmwT2,
         Mutant::RmwT3,

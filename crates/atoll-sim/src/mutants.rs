@@ -53,6 +53,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
         M::PolicyLowestId | M::PolicyNoCalm | M::PolicyHidesHealth => vec!["lasting"],
         M::NativeN7 => vec!["native", "disks"],
+        M::NativeUnreadIsTrimmed => vec!["disks"],
         M::VlogNoRollForward => vec!["vlog-movers"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]

@@ -223,7 +223,11 @@ pub const DISKS: &[Marks] = &[
     &[
         "journal.recover.rot",
         "native.sequencer.no_way_back",
+        "native.server.damaged",
         "rmw.proposer.new_group",
+        "sim.fault.failed_reads",
+        "sim.fault.rot_live",
+        "sim.read.failed",
         "vlog.install.unknown",
         "vlog.lane.disk_full",
     ],

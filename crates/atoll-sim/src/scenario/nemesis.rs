@@ -44,6 +44,10 @@ pub struct Menu {
     pub wipe: u64,
     /// Files of a node that is down are deleted, cut, or put back from an older copy.
     pub lost_files: u64,
+    /// Reads fail for a while.
+    pub failing_reads: u64,
+    /// A bit flips in the journal of a node that runs.
+    pub live_rot: u64,
 }
 
 impl Menu {
@@ -63,6 +67,8 @@ impl Menu {
         rot: 0,
         wipe: 0,
         lost_files: 0,
+        failing_reads: 0,
+        live_rot: 0,
     };
 
     /// All that does not cost a disk.
@@ -80,7 +86,7 @@ impl Menu {
         failing_disk: 1,
         rot: 0,
         wipe: 0,
-        lost_files: 0,
+        ..Menu::NONE
     };
 
     /// A part of the menu, as the seed has it: runs in which some kinds of faults are missing reach states that others do
@@ -113,7 +119,7 @@ impl Menu {
         self
     }
 
-    fn weights(&self) -> [u64; 14] {
+    fn weights(&self) -> [u64; 16] {
         [
             self.crash,
             self.crash_all,
@@ -129,6 +135,8 @@ impl Menu {
             self.rot,
             self.wipe,
             self.lost_files,
+            self.failing_reads,
+            self.live_rot,
         ]
     }
 }
@@ -213,10 +221,15 @@ pub async fn run<H: Clone>(
             }
             Some(10) if rng.below(2) == 0 => cluster.inject(Fault::FailWrite { host }),
             Some(10) => cluster.inject(Fault::FailSync { host }),
-            Some(11..=13) if !may_lose(host) => {}
+            Some(11..=13 | 15) if !may_lose(host) => {}
             Some(11) => cluster.inject(Fault::Rot { host, back_after: back }),
             Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
             Some(13) => cluster.inject(Fault::LoseFiles { host, back_after: back }),
+            Some(14) => cluster.inject(Fault::FailReads { host, failing: true }),
+            Some(15) => {
+                let frames = 100 + rng.below(3_000);
+                cluster.inject(Fault::RotLive { host, frames, back_after: back });
+            }
             _ => {}
         }
         // Partitions, moods, closed journals and full disks would stay for ever: they end every now and then.
@@ -228,6 +241,10 @@ pub async fn run<H: Clone>(
             // take longer than anybody waits.
             if is_rare {
                 (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
+            }
+            if menu.failing_reads > 0 {
+                (0..hosts as usize)
+                    .for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
             }
             if menu.full_disk > 0 {
                 cluster.inject(Fault::FullDisk { host: rng.below(hosts) as usize, full: false });

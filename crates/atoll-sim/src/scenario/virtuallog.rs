@@ -44,9 +44,12 @@ pub const CRASHES: Scenario = Scenario {
 /// Disks fill up, fail, rot, and are replaced.
 pub const DISKS: Scenario = Scenario {
     name: "disks",
-    about: "full, slow, failing, rotten and replaced disks; lost ones are built around",
+    about: "full, slow, failing, rotten and replaced disks, reads that fail; lost ones are built around",
     run: |seed, out| {
-        run(seed, out, &Shape { salt: 0x0064_69736b73, menu: DISK_TROUBLE, least: 3, ..Shape::LOGS })
+        // Reads fail, and bits flip under running nodes, in half of the seeds: the others go on as they did before that could be.
+        let (failing_reads, live_rot) = if seed % 2 == 1 { (5, 3) } else { (0, 0) };
+        let menu = Menu { failing_reads, live_rot, ..DISK_TROUBLE };
+        run(seed, out, &Shape { salt: 0x0064_69736b73, menu, least: 3, ..Shape::LOGS })
     },
     marks: marks::DISKS,
     full: true,
@@ -111,7 +114,7 @@ const DISK_TROUBLE: Menu = Menu {
     failing_disk: 4,
     rot: 5,
     wipe: 5,
-    lost_files: 0,
+    ..Menu::NONE
 };
 
 const LOSING: Menu =
@@ -194,7 +197,7 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
     Box::new(move |host| {
         let well = |h: usize| {
             let health = stage.cluster.health(h);
-            health.up && !health.closed && health.refused.is_none()
+            health.up && !health.closed && !health.rotten && health.refused.is_none()
         };
         let members = load::members(&stage);
         members.contains(&host)

@@ -57,6 +57,8 @@ pub struct Health {
     pub closed: bool,
     /// How often its disk was replaced.
     pub wipes: u64,
+    /// A bit of its journal has flipped since it started: a disk that is about to be lost.
+    pub rotten: bool,
     /// Its data directory, while it is up.
     pub storage: Option<StorageId>,
 }

@@ -257,6 +257,10 @@ impl HostDisk {
         self.medium.flip_bit(&path, offset, (rng.bits() % 8) as u8)
     }
 
+    pub(crate) fn fail_reads(&mut self, failing: bool) {
+        self.medium.fail_next(Fault::Read, if failing { u32::MAX } else { 0 });
+    }
+
     fn files(&self) -> Vec<DiskPath> {
         let inside = |dir: DiskPath| {
             let names = self.medium.list(&dir).unwrap_or_default();

@@ -116,7 +116,14 @@ pub enum Fault {
         /// Where.
         host: usize,
     },
-    /// Writes and syncs work again.
+    /// Reads of the journal fail (or work again).
+    FailReads {
+        /// Where.
+        host: usize,
+        /// Whether they do.
+        failing: bool,
+    },
+    /// Writes, syncs and reads work again.
     HealDisk {
         /// Where.
         host: usize,
@@ -126,6 +133,15 @@ pub enum Fault {
         /// Where.
         host: usize,
         /// When the node starts again.
+        back_after: u64,
+    },
+    /// A bit of what was synced flips while the node runs. It ends, and starts again, once it has sent some more frames.
+    RotLive {
+        /// Where.
+        host: usize,
+        /// How many it still sends.
+        frames: u64,
+        /// When it starts again.
         back_after: u64,
     },
     /// Power cut; while the node is down, files of its data directory are deleted, cut, or put back from an older copy.

@@ -27,6 +27,8 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::FailSync { .. } => "sim.fault.failed_sync",
         Fault::Rot { .. } => "sim.fault.rot",
         Fault::LoseFiles { .. } => "sim.fault.lost_files",
+        Fault::FailReads { .. } => "sim.fault.failed_reads",
+        Fault::RotLive { .. } => "sim.fault.rot_live",
         Fault::Wipe { .. } => "sim.fault.wipe",
         Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
     }
@@ -40,6 +42,7 @@ impl<A: Assembly> World<A> {
             Fault::HealNetwork
                 | Fault::HealDisk { .. }
                 | Fault::Boot { .. }
+                | Fault::FailReads { failing: false, .. }
                 | Fault::SlowDisk { factor: 1, .. }
                 | Fault::FullDisk { full: false, .. }
                 | Fault::HangDisk { hung: false, .. }
@@ -101,6 +104,7 @@ impl<A: Assembly> World<A> {
             }
             Fault::FailWrite { host } => self.hosts[host].disk.fail_write(),
             Fault::FailSync { host } => self.hosts[host].disk.fail_sync(),
+            Fault::FailReads { host, failing } => self.hosts[host].disk.fail_reads(failing),
             Fault::HealDisk { host } => self.hosts[host].disk.heal(),
             Fault::Rot { host, back_after } => {
                 if let Some(seed) = self.crash_marked(host) {
@@ -108,6 +112,7 @@ impl<A: Assembly> World<A> {
                 }
                 self.boot_later(host, back_after);
             }
+            Fault::RotLive { host, frames, back_after } => self.rot_live(host, frames, back_after),
             Fault::LoseFiles { host, back_after } => {
                 if let Some(seed) = self.crash_marked(host)
                     && let Some(loss) = self.hosts[host].disk.lose_files(seed)
@@ -120,6 +125,7 @@ impl<A: Assembly> World<A> {
                 self.crash(host, Death::PowerCut, None);
                 self.cluster.state().lost_at = Some(Tick(now));
                 self.hosts[host].disk.wipe();
+                self.hosts[host].rotten = false;
                 self.hosts[host].wipes += 1;
                 self.hosts[host].refused = None;
                 self.publish(host);
@@ -138,6 +144,19 @@ impl<A: Assembly> World<A> {
         self.crash(host, Death::PowerCut, None);
         let seed = self.rng.bits();
         quiet.then_some(seed)
+    }
+
+    /// A bit flips under a node that runs, in what is known to be synced; its next start finds it, as reads may before.
+    fn rot_live(&mut self, host: usize, frames: u64, back_after: u64) {
+        let seed = self.rng.bits();
+        let h = &mut self.hosts[host];
+        let Some(process) = &mut h.process else { return };
+        if h.writing.is_none() && h.disk.mark() && h.disk.rot(seed) {
+            process.fuse = Some((frames, back_after));
+            h.rotten = true;
+            self.cluster.state().lost_at = Some(Tick(self.now));
+            self.publish(host);
+        }
     }
 
     /// Syncs that are under way do not end, nor do later ones, until the disk works again.

@@ -167,6 +167,7 @@ impl<A: Assembly> World<A> {
                 sync_waits: false,
                 wipes: 0,
                 first_storage: None,
+                rotten: false,
             })
             .collect();
         World {
@@ -417,6 +418,9 @@ impl<A: Assembly> World<A> {
         }
         for Fetch { role, tag, locs } in out.fetches {
             let got = self.hosts[host].disk.read(&locs);
+            if got.is_err() {
+                atoll_core::testing::hit("sim.read.failed");
+            }
             self.trace.event(now, host as u64, 3, locs.len() as u64);
             let took = self.rng.tail(self.weather.write_ns * 3) * self.hosts[host].disk_slower;
             let answer = Box::new(Answer { role, tag, got });
@@ -677,6 +681,7 @@ impl<A: Assembly> World<A> {
             refused: h.refused.clone(),
             closed: h.closed,
             wipes: h.wipes,
+            rotten: h.rotten,
             storage: h.process.as_ref().map(|p| p.storage),
         };
     }
@@ -707,6 +712,7 @@ impl<A: Assembly> World<A> {
             return self.refuse(host, why);
         }
         h.refused = None;
+        h.rotten = false;
         let life = h.life;
         let mut process = Process::new(core, incarnation, who.storage, clock);
         process.apply(now, Input::Nudge);

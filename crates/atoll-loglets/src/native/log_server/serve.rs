@@ -90,6 +90,11 @@ impl LogServer {
                 Verdict::NotHere {}
             }
             ReadOutcome::Busy => Verdict::Busy {},
+            ReadOutcome::Damaged(_) if mutant(Mutant::NativeUnreadIsTrimmed) => {
+                let state = ServerState { trim: first.plus(1), ..self.state_of(loglet) };
+                let (verdict, counts, batches) = (Verdict::Trimmed {}, Vec::new(), Vec::new());
+                return out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
+            }
             ReadOutcome::Damaged(reason) => {
                 hit("native.server.damaged");
                 Verdict::Damaged { reason }
