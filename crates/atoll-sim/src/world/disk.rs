@@ -48,7 +48,7 @@ pub(crate) struct HostDisk {
     /// A checkpoint that was written aside.
     aside: Option<Aside>,
     recovered: Found,
-    /// The disk as it was when files were lost last.
+    /// The disk as it was when files were lost last, or else at the first death of its node.
     older: Option<MemDisk>,
 }
 
@@ -211,11 +211,13 @@ impl HostDisk {
     pub(crate) fn kill_process(&mut self) {
         self.journal = None;
         self.medium.kill_process();
+        self.older.get_or_insert_with(|| self.medium.fork());
     }
 
     pub(crate) fn power_cut(&mut self, seed: u64) {
         self.journal = None;
         self.medium.crash_seeded(seed);
+        self.older.get_or_insert_with(|| self.medium.fork());
     }
 
     pub(crate) fn wipe(&mut self) {
