@@ -9,6 +9,7 @@
 //! | `fault.rs`, `faults.rs` | what can go wrong, and doing it |
 //! | `observer.rs` | what the oracles see |
 //! | `trace.rs` | the run as one number, or in words |
+//! | `weather.rs` | delays, clocks and sizes, apart from the faults |
 
 pub mod clients;
 pub mod clock;
@@ -21,6 +22,7 @@ pub mod network;
 pub mod observer;
 pub mod queue;
 pub mod trace;
+mod weather;
 
 use std::io::Write;
 
@@ -38,10 +40,16 @@ use observer::{Observer, OnWire, Verdict, Who};
 use queue::{Answer, Event, Queue};
 use trace::Trace;
 
+pub use weather::Weather;
+
 /// Events at one moment of virtual time before the run counts as spinning.
 const EVENTS_PER_INSTANT: u64 = 200_000;
 /// Turns in a row that use their whole step budget before a node counts as spinning.
 const CUT_TURNS: u32 = 20;
+/// So few that most checkpoints take many turns, and what they show changes meanwhile.
+const CHECKPOINT_STEP_BYTES: usize = 512;
+/// Mean time between two of them, if nothing else comes.
+const CHECKPOINT_STEP_NS: u64 = 200_000;
 
 /// How a node is put together: the roles, and what clients use.
 pub trait Assembly: Send {
@@ -57,41 +65,6 @@ pub trait Assembly: Send {
     /// A message in words, for written traces.
     fn describe(&self, frame: &Frame) -> String {
         format!("kind {} for {}, {} bytes", frame.kind, frame.target, frame.size_bytes())
-    }
-}
-
-/// So few that most checkpoints take many turns, and what they show changes meanwhile.
-const CHECKPOINT_STEP_BYTES: usize = 512;
-/// Mean time between two of them, if nothing else comes.
-const CHECKPOINT_STEP_NS: u64 = 200_000;
-
-/// What the world is like, apart from the faults.
-#[derive(Clone, Copy, Debug)]
-pub struct Weather {
-    /// Mean one-way latency.
-    pub latency_ns: u64,
-    /// Mean time of a write to the page cache.
-    pub write_ns: u64,
-    /// Mean time of a sync.
-    pub sync_ns: u64,
-    /// Largest deviation of a node's clock, in thousandths.
-    pub skew_permille: u64,
-    /// Bytes in one direction of a connection before it counts as full.
-    pub queue_bytes: usize,
-    /// Size of the journal's segments.
-    pub segment_bytes: u64,
-}
-
-impl Default for Weather {
-    fn default() -> Self {
-        Weather {
-            latency_ns: 100_000,
-            write_ns: 20_000,
-            sync_ns: 150_000,
-            skew_permille: 10,
-            queue_bytes: 4 * 1024 * 1024,
-            segment_bytes: 64 * 1024,
-        }
     }
 }
 

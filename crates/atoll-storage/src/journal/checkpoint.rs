@@ -85,8 +85,8 @@ pub(crate) fn load(disk: &dyn Disk, storage: StorageId) -> Result<Option<Checkpo
     }
 }
 
-/// A checkpoint that is written aside: a log with a million segments has one of hundreds of megabytes, for which no batch is to wait. Runs on
-/// any thread; hand the outcome to [`Journal::checkpointed`].
+/// A checkpoint that is written aside: a log with a million segments has one of hundreds of megabytes, for which no batch is to wait.
+/// Runs on any thread; hand the outcome to [`Journal::checkpointed`].
 pub struct CheckpointJob {
     disk: Arc<dyn Disk>,
     checkpoint: Checkpoint,
