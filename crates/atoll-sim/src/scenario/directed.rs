@@ -166,7 +166,8 @@ fn on_nodes(
     limits: Limits,
     people: impl Fn(&Stage<crate::scenario::node::NodeHandles>, String) + Send + 'static,
 ) -> Outcome {
-    let weather = weather(&mut rng);
+    // A lane fills its window with one batch, which is one record.
+    let weather = Weather { segment_bytes: 256 * 1024, ..weather(&mut rng) };
     let mut options = Options::default();
     limits.set(&mut options);
     options.timings.heartbeat_every = Duration::from_millis(150);

@@ -39,7 +39,9 @@ fn run_lives(seed: u64, out: TraceOut) -> Outcome {
     let named = |n: usize| Member { node: NodeId(n as u32 + 1), storage: StorageId(storages[n]) };
     let Ok(group) = GroupConfig::new(1, (0..3).map(named).collect()) else { return Outcome::default() };
     let assembly = Parts { group, hosts: 3, rmw: Options::default(), native: NativeOptions::default() };
-    let weather = Weather { latency_ns: [100_000, 1_000_000][rng.below(2) as usize], ..Weather::default() };
+    // What a life has sent is often under way when the next one begins.
+    let latency_ns = [100_000, 1_000_000, 4_000_000, 4_000_000][rng.below(4) as usize];
+    let weather = Weather { latency_ns, ..Weather::default() };
     let mut world = World::new(rng.bits(), 3, weather, assembly, out);
     world.name_disks(&storages);
     let stage = stage(&mut world);
@@ -65,7 +67,7 @@ async fn deaths(stage: Stage<Handles>) {
         let host = stage.below(3) as usize;
         for _ in 0..1 + stage.below(12) {
             stage.pause(Duration::from_millis(10 + stage.below(60))).await;
-            let back_after = Some(stage.below(3_000_000));
+            let back_after = Some(stage.below(1_000_000));
             stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
         }
     }
