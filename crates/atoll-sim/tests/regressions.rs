@@ -64,6 +64,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
          segment from the next one, and its clients waited more than a second",
     ),
     (
+        "vlog-retries",
+        20931,
+        "records that were looked for were found in the segment's end, and their lane waited for them without letting go of the node's thread",
+    ),
+    (
         "lost-files",
         1094,
         "a step of a copy had more bytes than a segment of the simulated journals: each server closed its journal, again after each restart",

@@ -308,6 +308,13 @@ impl Run {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let (mut items, mut size) = (Vec::new(), BatchSize::default());
+        // Or nothing would ever be cut again, and the lane would not let go of the node's thread.
+        atoll_core::invariant!(
+            self.scanned <= self.redo.len(),
+            "{} records were looked for, {} are left",
+            self.scanned,
+            self.redo.len()
+        );
         if self.scanned > 0 {
             while self.scanned > 0
                 && let Some(item) = self.redo.pop_front_if(|i| size.takes(i, limit))
@@ -495,6 +502,8 @@ impl Run {
             self.me.settle_found(&mut items, end).await;
         }
         self.redo = items.into();
+        // What an open segment before this one did not have is as well known of all of these now.
+        self.scanned = 0;
     }
 
     /// The Loglet is open and does not remember whether it has some of these. What it does not remember is not in flight, so
