@@ -229,7 +229,7 @@ impl Journal {
         );
         self.reserved_bytes = reserve.map_err(|error| self.fail(&error))?;
         let put = match written.and_then(|()| self.rename_aside()) {
-            Err(DiskError::NoSpace { .. }) => self.put_with_less(&bytes),
+            Err(full @ DiskError::NoSpace { .. }) => self.put_with_less(&bytes, full),
             put => put,
         };
         match put {
@@ -247,7 +247,8 @@ impl Journal {
         self.stats.checkpoints += 1;
         self.stats.checkpoint_bytes = bytes.len() as u64;
         self.recycle()?;
-        self.keep_reserve(reserve_for(&bytes))
+        // The job has lengthened it, or found no space for that. Only what was given up here is made again here.
+        if self.reserved_bytes == 0 { self.keep_reserve(reserve_for(&bytes)) } else { Ok(()) }
     }
 
     fn rename_aside(&self) -> Result<(), DiskError> {
@@ -255,14 +256,10 @@ impl Journal {
         self.disk.sync_dir(&journal_dir())
     }
 
-    /// On a full disk the reserve is given up for it, and then spare files, one by one: without a checkpoint nothing is freed any more.
-    fn put_with_less(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
+    /// The disk was too full for the checkpoint: the reserve is given up for it, and then spare files, one by one. Without a checkpoint
+    /// nothing would be freed any more.
+    fn put_with_less(&mut self, bytes: &[u8], mut full: DiskError) -> Result<(), DiskError> {
         loop {
-            let written = write_aside(&*self.disk, bytes, &mut || {});
-            let put = written.and_then(|()| self.rename_aside());
-            if !matches!(put, Err(DiskError::NoSpace { .. })) {
-                return put;
-            }
             if self.reserved_bytes > 0 {
                 hit("journal.checkpoint.from_reserve");
                 self.disk.remove(&reserve_path())?;
@@ -272,9 +269,13 @@ impl Journal {
                 forget_spares(&*self.disk, &self.manifest, &[generation])?;
                 self.disk.remove(&spare_path(generation))?;
             } else {
-                return put;
+                return Err(full);
             }
             self.disk.sync_dir(&journal_dir())?;
+            match write_aside(&*self.disk, bytes, &mut || {}).and_then(|()| self.rename_aside()) {
+                Err(error @ DiskError::NoSpace { .. }) => full = error,
+                put => return put,
+            }
         }
     }
 
