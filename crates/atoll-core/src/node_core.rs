@@ -345,8 +345,8 @@ impl NodeCore {
         }
     }
 
-    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. A second request meanwhile is
-    /// none.
+    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. Ignored while one is
+    /// being put together.
     pub fn request_checkpoint(&mut self) {
         self.checkpoint_wanted = true;
     }
@@ -356,7 +356,7 @@ impl NodeCore {
         self.walk.is_some()
     }
 
-    /// Bytes of a checkpoint that one turn puts together, at least 1. Few, and it takes many turns, each with other work.
+    /// Bytes of a checkpoint that one turn puts together, at least 1. A small value spreads a checkpoint over many turns.
     pub fn set_checkpoint_step(&mut self, bytes: usize) {
         self.checkpoint_step_bytes = bytes;
     }

@@ -238,7 +238,7 @@ pub(crate) fn open(
 
 /// Says in the node's log what an operator should know of the database, for ever.
 pub(crate) async fn watch(database: Database) {
-    // What came of the comparison after the start is told, too, if it is over already.
+    // Without the result of the comparison, so that it is logged even if the comparison has ended by now.
     let mut told = Health { checked: None, ..database.health() };
     loop {
         tokio::time::sleep(WATCH_EVERY).await;

@@ -119,7 +119,7 @@ impl Check {
         }
     }
 
-    /// It is over: whoever waits goes on. Does nothing if it was over.
+    /// Ends the check and wakes everybody who waits for it. A second call does nothing.
     pub(crate) fn end(&self, outcome: Checked) {
         let waiting = {
             let mut inner = self.lock();
@@ -134,7 +134,7 @@ impl Check {
         waiting.into_iter().for_each(|done| done.complete(()));
     }
 
-    /// Completed when it is over.
+    /// Completes when the check has ended.
     pub(crate) fn wait(&self) -> Ticket<()> {
         let mut inner = self.lock();
         if !self.is_under_way() {
@@ -151,7 +151,7 @@ impl Check {
         self.lock().outcome.clone()
     }
 
-    /// Whether the word of this replica counts for more than that of one that was just started: it was compared itself.
+    /// True if this replica was compared itself, was refilled, or began empty: its hash then outweighs that of one that was just started.
     pub(crate) fn vouches(&self) -> bool {
         matches!(self.lock().outcome, Some(Checked::Nothing | Checked::Agrees { .. } | Checked::Refilled))
     }

@@ -135,7 +135,7 @@ impl Inquiry {
         told.extend(answers.into_ok());
     }
 
-    /// Who has told of a state that this replica cannot have any more is forgotten, and so asked again.
+    /// Drops the answers for positions that this replica has already left behind: those peers are asked again.
     fn count(&self, told: &mut BTreeMap<NodeId, HashNow>) -> Votes {
         let mut votes = Votes::default();
         told.retain(|peer, told| {

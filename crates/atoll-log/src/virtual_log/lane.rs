@@ -308,7 +308,7 @@ impl Run {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let (mut items, mut size) = (Vec::new(), BatchSize::default());
-        // Or nothing would ever be cut again, and the lane would not let go of the node's thread.
+        // With a larger count this returns no records for ever, and `run` spins on the node's thread.
         atoll_core::invariant!(
             self.scanned <= self.redo.len(),
             "{} records were looked for, {} are left",
@@ -502,7 +502,7 @@ impl Run {
             self.me.settle_found(&mut items, end).await;
         }
         self.redo = items.into();
-        // What an open segment before this one did not have is as well known of all of these now.
+        // This look covered everything below the new segment for every record, so the result of an older look no longer matters.
         self.scanned = 0;
     }
 

@@ -509,7 +509,7 @@ impl NativeOracle {
         }
     }
 
-    /// A server is told what is committed.
+    /// Notes the known tail that a message to a server carries.
     fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Verdict) {
         self.known_tail(loglet, at, what, verdict);
         self.gaps.told(loglet, server, at);

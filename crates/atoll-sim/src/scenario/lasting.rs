@@ -290,7 +290,7 @@ impl Plan {
         for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
             hit("sim.lasting.places");
             let node = node_of(host);
-            // A disk that fails or hangs is told by what is written: nothing is on a node that is a sequencer and no server.
+            // Only writes reveal a disk that fails or hangs, and a node that is a sequencer but not a server writes nothing.
             let notices = health != Health::Full && servers.contains(&node);
             let sequences = notices && sequencer == node;
             if (has_spare && now.contains(&node)) || sequences {

@@ -1,5 +1,5 @@
-//! Directed: whoever reconfigures a log dies in the middle of it, after any number of frames, and stays dead; sometimes the one who takes
-//! over, too. The others complete what was begun (VL8), and appends go on. Links are never cut here: the oracle does not see them.
+//! Directed: the node that reconfigures a log dies in the middle, after a random number of frames, and stays dead; sometimes its successor
+//! does, too. The other nodes must complete the reconfiguration (VL8) and accept appends. No links are cut: the oracle cannot see them.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ async fn round(stage: &Stage<NodeHandles>, hosts: usize) {
     stage.env.sleep(ENDS_WITHIN).await;
     if stage.oracles.log.acknowledged(LOG) == before {
         stage.cluster.fail(format!(
-            "VL8 nobody goes on: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
+            "VL8 not completed: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
         ));
     }
 }

@@ -46,7 +46,7 @@ pub const DISKS: Scenario = Scenario {
     name: "disks",
     about: "full, slow, failing, rotten and replaced disks, reads that fail; lost ones are built around",
     run: |seed, out| {
-        // Reads fail, and bits flip under running nodes, in half of the seeds: the others go on as they did before that could be.
+        // Only odd seeds have failing reads and bits that flip under running nodes: the even ones keep the traces they had before.
         let (failing_reads, live_rot) = if seed % 2 == 1 { (5, 3) } else { (0, 0) };
         let menu = Menu { failing_reads, live_rot, ..DISK_TROUBLE };
         run(seed, out, &Shape { salt: 0x0064_69736b73, menu, least: 3, ..Shape::LOGS })

@@ -1,4 +1,4 @@
-//! What a world is like before anything goes wrong.
+//! Delays, clock skew and sizes of a simulated cluster, before any fault.
 
 /// What the world is like, apart from the faults.
 #[derive(Clone, Copy, Debug)]

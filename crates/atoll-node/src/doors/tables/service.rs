@@ -80,8 +80,8 @@ fn unreadable(what: &str) -> Refusal {
     Refusal::unknown(Reason::Damaged, format!("the answer of the replica is unreadable: {what}"), "")
 }
 
-/// Runs work that may read the disk on a blocking thread (X20). The number of such threads is limited: one for every request that waits
-/// for the disk would use memory without making the disk faster.
+/// Runs work that may read the disk on a blocking thread (X20). The number of such threads is limited: more of them would take memory
+/// without making the disk faster.
 pub(super) async fn aside<T: Send + 'static>(
     limits: &Limits,
     f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
