@@ -110,6 +110,16 @@ fn slow_one_disk(stage: &Stage<NodeHandles>) {
     }
 }
 
+/// The journal of one node cannot be read until the next call, or none: what is asked of it is with others, too.
+fn fail_reads_of_one(stage: &Stage<NodeHandles>) {
+    let hosts = stage.cluster.hosts();
+    (0..hosts).for_each(|host| stage.cluster.inject(Fault::FailReads { host, failing: false }));
+    if stage.below(2) == 0 {
+        let host = stage.below(hosts as u64) as usize;
+        stage.cluster.inject(Fault::FailReads { host, failing: true });
+    }
+}
+
 /// One store after the other fails.
 struct Trouble {
     stage: Stage<NodeHandles>,
@@ -124,6 +134,7 @@ impl Trouble {
         while !self.stage.over.is_up() {
             let host = self.stage.below(self.stage.cluster.hosts() as u64) as usize;
             slow_one_disk(&self.stage);
+            fail_reads_of_one(&self.stage);
             match self.stage.below(3) {
                 0 => self.fails(host, Persistence::Lasting).await,
                 _ => self.fails(host, Persistence::Passing).await,
@@ -177,6 +188,8 @@ impl Trouble {
         match how {
             Persistence::Passing => self.resumes(host, &engine).await,
             Persistence::Lasting => {
+                // A node that cannot read its journal does not start, and is a second failure beside the next store.
+                self.stage.cluster.inject(Fault::FailReads { host, failing: false });
                 let back_after = Some(self.stage.below(500_000_000));
                 self.stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
             }
