@@ -20,7 +20,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::VlogPageTooLate => vec!["vlog-long"],
         M::VlogAnewFromZero => vec!["vlog-deleted"],
         M::X16Floor | M::VlogV22 => vec!["vlog-retries"],
-        M::X1 => vec!["crashes", "registers", "native"],
+        M::X1 => vec!["crashes", "registers", "native", "local"],
         M::VlogV1
         | M::VlogV2
         | M::VlogV3

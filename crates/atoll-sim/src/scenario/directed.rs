@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
-use crate::scenario::node::Nodes;
+use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::parts::{Handles, Parts};
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
@@ -54,6 +54,15 @@ pub const DELETED: Scenario = Scenario {
     about: "directed: a log is extended, deleted and created anew while it is used; nodes die in the middle of it",
     run: run_deleted,
     marks: &[&["sim.deleted", "vlog.create.anew"]],
+    full: false,
+};
+
+/// One node, and logs that are on it alone.
+pub const LOCAL: Scenario = Scenario {
+    name: "local",
+    about: "directed: a single node with a LocalLoglet: killed and cut off power in the middle of anything, and extended",
+    run: run_local,
+    marks: &[&["sim.fault.kill", "sim.fault.power_cut", "sim.fault.crash_mid_turn", "sim.local.extended"]],
     full: false,
 };
 
@@ -102,6 +111,49 @@ fn run_deleted(seed: u64, out: TraceOut) -> Outcome {
         stage.spawn("extender", log::extender(stage.clone(), name.clone(), Duration::from_millis(150)));
         stage.spawn("deleter", delete::deleter(stage.clone(), name, Duration::from_millis(1_500)));
     })
+}
+
+fn run_local(seed: u64, out: TraceOut) -> Outcome {
+    let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006c_6f63_616c);
+    let weather = weather(&mut rng);
+    let mut options = Options::default();
+    Limits { window_bytes: [10_000, 1 << 20][rng.below(2) as usize], ..Limits::USUAL }.set(&mut options);
+    let assembly = Nodes { members: 1, founders: 1, options, programs: Default::default(), starts: 0 };
+    let mut world = World::new(rng.bits(), 1, weather, assembly, out);
+    let stage = stage(&mut world);
+    {
+        let stage = stage.clone();
+        stage.clone().spawn("people", async move {
+            let name = "log0".to_owned();
+            log::create_kind(&stage, &name, "local").await;
+            let think = Duration::from_millis(20);
+            for _ in 0..2 {
+                stage.spawn("appender", log::appender(stage.clone(), name.clone(), think));
+            }
+            stage.spawn("reader", log::reader(stage.clone(), name.clone(), think));
+            stage.spawn("checker", log::checker(stage.clone(), name.clone(), think));
+            stage.spawn("extender", extend_local(stage.clone(), name));
+        });
+    }
+    let menu = Menu { crash: 6, crash_mid_turn: 4, pause: 1, slow_disk: 1, failing_disk: 1, ..Menu::NONE };
+    let faults =
+        Faults { during: Duration::from_secs(20), ..Faults::usual(menu, Duration::from_millis(800)) };
+    let demand = log::demand(stage.clone(), vec!["log0".to_owned()]);
+    play(&mut world, &stage, &mut rng, faults, demand)
+}
+
+/// The next segment is a LocalLoglet, too.
+async fn extend_local(stage: Stage<NodeHandles>, name: String) {
+    while !stage.over.is_up() {
+        stage.pause(Duration::from_millis(700)).await;
+        let Some(life) = stage.cluster.host(0) else { continue };
+        let Some(log) = life.handles.log(&name) else { continue };
+        let spec = LogletSpec { kind: Some("local".to_owned()), ..LogletSpec::default() };
+        if matches!(stage.cluster.ask(&life, log.extend(spec)).await, Some(Ok(Ok(_)))) {
+            hit("sim.local.extended");
+        }
+        stage.report();
+    }
 }
 
 fn run_retries(seed: u64, out: TraceOut) -> Outcome {
@@ -164,7 +216,7 @@ fn on_nodes(
     out: TraceOut,
     hosts: usize,
     limits: Limits,
-    people: impl Fn(&Stage<crate::scenario::node::NodeHandles>, String) + Send + 'static,
+    people: impl Fn(&Stage<NodeHandles>, String) + Send + 'static,
 ) -> Outcome {
     // A lane fills its window with one batch, which is one record.
     let weather = Weather { segment_bytes: 256 * 1024, ..weather(&mut rng) };

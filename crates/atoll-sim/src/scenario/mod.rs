@@ -80,6 +80,7 @@ pub fn all() -> Vec<Scenario> {
         directed::RETRIES,
         directed::SLEEPERS,
         directed::RULE_K,
+        directed::LOCAL,
         directed::DELETED,
         lasting::LASTING,
         movers::MOVERS,
