@@ -35,6 +35,8 @@ pub enum Mutant {
     NativeN7,
     /// An entry that cannot be read now passes for one that was trimmed.
     NativeUnreadIsTrimmed,
+    /// Nodes take in a data directory that was put back from an older copy.
+    WitnessForgets,
     RmwT1,
     RmwT2,
     RmwT3,
@@ -95,7 +97,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 67] = [
+    pub const ALL: [Mutant; 68] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -115,6 +117,7 @@ impl Mutant {
         Mutant::NativeT19,
         Mutant::NativeN7,
         Mutant::NativeUnreadIsTrimmed,
+        Mutant::WitnessForgets,
         Mutant::RmwT1,
         Mutant::RmwT2,
         Mutant::RmwT3,

@@ -237,6 +237,14 @@ pub const DISKS: &[Marks] = &[
 pub const LOST_FILES: &[Marks] =
     &[&["sim.fault.lost_files", "journal.recover.missing", "journal.recover.older"]];
 
+/// `put-back`.
+pub const PUT_BACK: &[Marks] = &[&[
+    "journal.recover.older",
+    "sim.fault.put_back_all",
+    "sim.fault.put_back_files",
+    "sim.put_back.refused",
+]];
+
 /// `membership`.
 pub const MEMBERSHIP: &[Marks] = &[EVERY_LOG, REGISTER, VIRTUAL, MOVES, CHANGES];
 

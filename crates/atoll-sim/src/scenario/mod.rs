@@ -71,6 +71,7 @@ pub fn all() -> Vec<Scenario> {
         virtuallog::CRASHES,
         virtuallog::DISKS,
         virtuallog::LOST_FILES,
+        virtuallog::PUT_BACK,
         virtuallog::MEMBERSHIP,
         virtuallog::ALL,
         registers::LIVES,

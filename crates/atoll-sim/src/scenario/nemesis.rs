@@ -48,6 +48,8 @@ pub struct Menu {
     pub failing_reads: u64,
     /// A bit flips in the journal of a node that runs.
     pub live_rot: u64,
+    /// Files, or the whole data directory, of a node that is down are put back from a copy.
+    pub put_back: u64,
 }
 
 impl Menu {
@@ -69,6 +71,7 @@ impl Menu {
         lost_files: 0,
         failing_reads: 0,
         live_rot: 0,
+        put_back: 0,
     };
 
     /// All that does not cost a disk.
@@ -119,7 +122,7 @@ impl Menu {
         self
     }
 
-    fn weights(&self) -> [u64; 16] {
+    fn weights(&self) -> [u64; 17] {
         [
             self.crash,
             self.crash_all,
@@ -137,6 +140,7 @@ impl Menu {
             self.lost_files,
             self.failing_reads,
             self.live_rot,
+            self.put_back,
         ]
     }
 }
@@ -221,7 +225,7 @@ pub async fn run<H: Clone>(
             }
             Some(10) if rng.below(2) == 0 => cluster.inject(Fault::FailWrite { host }),
             Some(10) => cluster.inject(Fault::FailSync { host }),
-            Some(11..=13 | 15) if !may_lose(host) => {}
+            Some(11..=13 | 15 | 16) if !may_lose(host) => {}
             Some(11) => cluster.inject(Fault::Rot { host, back_after: back }),
             Some(12) => cluster.inject(Fault::Wipe { host, back_after: back }),
             Some(13) => cluster.inject(Fault::LoseFiles { host, back_after: back }),
@@ -229,6 +233,10 @@ pub async fn run<H: Clone>(
             Some(15) => {
                 let frames = 100 + rng.below(3_000);
                 cluster.inject(Fault::RotLive { host, frames, back_after: back });
+            }
+            Some(16) => {
+                let whole = rng.below(3) == 0;
+                cluster.inject(Fault::PutBack { host, whole, back_after: back });
             }
             _ => {}
         }
@@ -245,6 +253,9 @@ pub async fn run<H: Clone>(
             if menu.failing_reads > 0 {
                 (0..hosts as usize)
                     .for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
+            }
+            if menu.put_back > 0 {
+                cluster.inject(Fault::CopyDisk { host: rng.below(hosts) as usize });
             }
             if menu.full_disk > 0 {
                 cluster.inject(Fault::FullDisk { host: rng.below(hosts) as usize, full: false });

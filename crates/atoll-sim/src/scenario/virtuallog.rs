@@ -64,6 +64,17 @@ pub const LOST_FILES: Scenario = Scenario {
     full: true,
 };
 
+/// Data directories are older than they were.
+pub const PUT_BACK: Scenario = Scenario {
+    name: "put-back",
+    about: "files, or the whole, of a data directory are put back from a copy that was made of the running node",
+    run: |seed, out| {
+        run(seed, out, &Shape { salt: 0x7075_7462, menu: PUTTING_BACK, least: 3, ..Shape::LOGS })
+    },
+    marks: marks::PUT_BACK,
+    full: true,
+};
+
 /// Nodes come and go.
 pub const MEMBERSHIP: Scenario = Scenario {
     name: "membership",
@@ -119,6 +130,9 @@ const DISK_TROUBLE: Menu = Menu {
 
 const LOSING: Menu =
     Menu { crash: 6, crash_all: 2, crash_mid_turn: 2, split: 2, pause: 1, lost_files: 8, ..Menu::NONE };
+
+const PUTTING_BACK: Menu =
+    Menu { crash: 4, crash_all: 1, crash_mid_turn: 2, split: 2, pause: 2, put_back: 10, ..Menu::NONE };
 
 const EVERYTHING: Menu = Menu { full_disk: 2, rot: 2, wipe: 2, ..Menu::USUAL };
 
@@ -197,7 +211,7 @@ fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
     Box::new(move |host| {
         let well = |h: usize| {
             let health = stage.cluster.health(h);
-            health.up && !health.closed && !health.rotten && health.refused.is_none()
+            health.up && !health.closed && !health.rotten && !health.put_back && health.refused.is_none()
         };
         let members = load::members(&stage);
         members.contains(&host)

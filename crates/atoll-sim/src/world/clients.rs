@@ -59,6 +59,8 @@ pub struct Health {
     pub wipes: u64,
     /// A bit of its journal has flipped since it started: a disk that is about to be lost.
     pub rotten: bool,
+    /// Its data directory is an older copy, whether or not anybody has told it so.
+    pub put_back: bool,
     /// Its data directory, while it is up.
     pub storage: Option<StorageId>,
 }

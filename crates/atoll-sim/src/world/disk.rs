@@ -48,13 +48,35 @@ pub(crate) struct HostDisk {
     /// A checkpoint that was written aside.
     aside: Option<Aside>,
     recovered: Found,
-    /// The disk as it was when files were lost last, or else at the first death of its node.
+    /// The disk as it was when it was copied, or files were lost, last.
     older: Option<MemDisk>,
 }
 
 /// A file that is there, of a node that is down.
 fn is_segment(file: &DiskPath) -> bool {
     file.as_str().ends_with(".seg") && !file.as_str().contains("spare")
+}
+
+/// All files of a data directory.
+fn files(medium: &MemDisk) -> Vec<DiskPath> {
+    let inside = |dir: DiskPath| {
+        let names = medium.list(&dir).unwrap_or_default();
+        let prefix = if dir == DiskPath::root() { String::new() } else { format!("{dir}/") };
+        names.into_iter().filter_map(move |name| DiskPath::new(&format!("{prefix}{name}")))
+    };
+    DiskPath::new("journal").into_iter().chain([DiskPath::root()]).flat_map(inside).collect()
+}
+
+/// One file, all segments, or the folder of the journal.
+fn some_files(rng: &mut Rng, files: &[DiskPath]) -> Vec<DiskPath> {
+    let segments = || files.iter().filter(|f| is_segment(f)).cloned().collect::<Vec<_>>();
+    match rng.below(6) {
+        0 => segments(),
+        1 => files.iter().filter(|f| f.as_str().starts_with("journal/")).cloned().collect(),
+        // Mostly what matters.
+        2 | 3 => rng.pick(&segments()).cloned().into_iter().collect(),
+        _ => rng.pick(files).cloned().into_iter().collect(),
+    }
 }
 
 impl HostDisk {
@@ -263,32 +285,45 @@ impl HostDisk {
         self.medium.fail_next(Fault::Read, if failing { u32::MAX } else { 0 });
     }
 
-    fn files(&self) -> Vec<DiskPath> {
-        let inside = |dir: DiskPath| {
-            let names = self.medium.list(&dir).unwrap_or_default();
-            let prefix = if dir == DiskPath::root() { String::new() } else { format!("{dir}/") };
-            names.into_iter().filter_map(move |name| DiskPath::new(&format!("{prefix}{name}")))
+    /// Copies the data directory as it is.
+    pub(crate) fn keep_copy(&mut self) {
+        self.older = Some(self.medium.fork());
+    }
+
+    /// Puts the whole data directory back from the copy; false if there is none.
+    pub(crate) fn put_back_all(&mut self) -> bool {
+        let Some(older) = self.older.clone() else { return false };
+        for file in files(&self.medium).iter().chain(&files(&older)) {
+            self.medium.put_back(file, &older);
+        }
+        true
+    }
+
+    /// Puts some files back from the copy, those that have gone since included; which.
+    pub(crate) fn put_back_some(&mut self, seed: u64) -> Option<String> {
+        let older = self.older.clone()?;
+        let mut rng = Rng::new(seed);
+        let mut all = files(&self.medium);
+        all.extend(files(&older));
+        all.sort();
+        all.dedup();
+        // The files that stand alone are few and tell most.
+        let alone: Vec<DiskPath> = all.iter().filter(|f| !is_segment(f)).cloned().collect();
+        let group = match rng.below(2) {
+            0 => rng.pick(&alone).cloned().into_iter().collect(),
+            _ => some_files(&mut rng, &all),
         };
-        DiskPath::new("journal").into_iter().chain([DiskPath::root()]).flat_map(inside).collect()
+        for file in &group {
+            self.medium.put_back(file, &older);
+        }
+        Some(group.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     }
 
     /// Deletes, cuts, or puts back from an older copy one file, all segments, or the folder of the journal; what it did. The caller must
     /// have called [`HostDisk::mark`]: nobody can tell a batch that nothing says was synced from a torn one.
     pub(crate) fn lose_files(&mut self, seed: u64) -> Option<String> {
         let mut rng = Rng::new(seed);
-        let files = self.files();
-        let in_folder = |f: &DiskPath| f.as_str().starts_with("journal/");
-        let group: Vec<DiskPath> = match rng.below(6) {
-            0 => files.iter().filter(|f| is_segment(f)).cloned().collect(),
-            1 => files.iter().filter(|f| in_folder(f)).cloned().collect(),
-            // Mostly what matters.
-            2 | 3 => rng
-                .pick(&files.iter().filter(|f| is_segment(f)).cloned().collect::<Vec<_>>())
-                .cloned()
-                .into_iter()
-                .collect(),
-            _ => rng.pick(&files).cloned().into_iter().collect(),
-        };
+        let group = some_files(&mut rng, &files(&self.medium));
         let older = self.older.replace(self.medium.fork());
         let done = match (rng.below(3), older) {
             (0, Some(older)) => {

@@ -144,6 +144,20 @@ pub enum Fault {
         /// When it starts again.
         back_after: u64,
     },
+    /// Somebody copies the data directory of a running node.
+    CopyDisk {
+        /// Where.
+        host: usize,
+    },
+    /// Power cut; while the node is down, files of its data directory, or all of it, are put back from the last copy.
+    PutBack {
+        /// Where.
+        host: usize,
+        /// All of it.
+        whole: bool,
+        /// When the node starts again.
+        back_after: u64,
+    },
     /// Power cut; while the node is down, files of its data directory are deleted, cut, or put back from an older copy.
     LoseFiles {
         /// Where.

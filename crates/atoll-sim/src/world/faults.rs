@@ -29,6 +29,9 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::LoseFiles { .. } => "sim.fault.lost_files",
         Fault::FailReads { .. } => "sim.fault.failed_reads",
         Fault::RotLive { .. } => "sim.fault.rot_live",
+        Fault::CopyDisk { .. } => "sim.copied_disk",
+        Fault::PutBack { whole: false, .. } => "sim.fault.put_back_files",
+        Fault::PutBack { whole: true, .. } => "sim.fault.put_back_all",
         Fault::Wipe { .. } => "sim.fault.wipe",
         Fault::Boot { .. } | Fault::HealNetwork | Fault::HealDisk { .. } => "sim.heal",
     }
@@ -42,6 +45,7 @@ impl<A: Assembly> World<A> {
             Fault::HealNetwork
                 | Fault::HealDisk { .. }
                 | Fault::Boot { .. }
+                | Fault::CopyDisk { .. }
                 | Fault::FailReads { failing: false, .. }
                 | Fault::SlowDisk { factor: 1, .. }
                 | Fault::FullDisk { full: false, .. }
@@ -113,6 +117,11 @@ impl<A: Assembly> World<A> {
                 self.boot_later(host, back_after);
             }
             Fault::RotLive { host, frames, back_after } => self.rot_live(host, frames, back_after),
+            Fault::CopyDisk { host } => {
+                self.memory.keep();
+                self.hosts[host].disk.keep_copy();
+            }
+            Fault::PutBack { host, whole, back_after } => self.put_back(host, whole, back_after),
             Fault::LoseFiles { host, back_after } => {
                 if let Some(seed) = self.crash_marked(host)
                     && let Some(loss) = self.hosts[host].disk.lose_files(seed)
@@ -125,6 +134,7 @@ impl<A: Assembly> World<A> {
                 self.crash(host, Death::PowerCut, None);
                 self.cluster.state().lost_at = Some(Tick(now));
                 self.hosts[host].disk.wipe();
+                self.hosts[host].put_back = false;
                 self.hosts[host].rotten = false;
                 self.hosts[host].wipes += 1;
                 self.hosts[host].refused = None;
@@ -159,6 +169,24 @@ impl<A: Assembly> World<A> {
         }
     }
 
+    fn put_back(&mut self, host: usize, whole: bool, back_after: u64) {
+        let seed = self.crash_marked(host);
+        let h = &mut self.hosts[host];
+        let done = match (whole, seed) {
+            (true, _) => {
+                h.put_back |= h.disk.put_back_all();
+                None
+            }
+            (false, Some(seed)) => h.disk.put_back_some(seed),
+            (false, None) => None,
+        };
+        if let Some(files) = done {
+            self.trace.line(self.now, format_args!("host {host}: {files} put back from an older copy"));
+        }
+        self.publish(host);
+        self.boot_later(host, back_after);
+    }
+
     /// Syncs that are under way do not end, nor do later ones, until the disk works again.
     fn hang(&mut self, host: usize, hung: bool) {
         let h = &mut self.hosts[host];
@@ -174,7 +202,7 @@ impl<A: Assembly> World<A> {
     }
 
     /// Marks the process dead first, so that nothing that is dropped with it can still act (contracts §4).
-    fn crash(&mut self, host: usize, death: Death, back_after: Option<u64>) {
+    pub(super) fn crash(&mut self, host: usize, death: Death, back_after: Option<u64>) {
         let who = self.hosts[host].who();
         if let (Some(who), Some(process)) = (who, self.hosts[host].process.take()) {
             process.core.kill();

@@ -103,6 +103,8 @@ pub(crate) struct Host {
     pub(crate) wipes: u64,
     /// The identity that the disk gets at its first use.
     pub(crate) first_storage: Option<u128>,
+    /// Its data directory was put back from an older copy.
+    pub(crate) put_back: bool,
     /// A bit of its journal has flipped since it started.
     pub(crate) rotten: bool,
 }

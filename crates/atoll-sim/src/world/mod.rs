@@ -6,7 +6,9 @@
 //! | `network.rs` | connections, latencies, partitions, faults of frames |
 //! | `host.rs`, `disk.rs`, `clock.rs` | a process, its journal on a simulated disk, its clock |
 //! | `clients.rs` | procedures outside of the nodes: load, operators, faults |
+//! | `links.rs` | connections between processes |
 //! | `fault.rs`, `faults.rs` | what can go wrong, and doing it |
+//! | `put_back.rs` | data directories put back as a whole, and what peers say of them |
 //! | `observer.rs` | what the oracles see |
 //! | `trace.rs` | the run as one number, or in words |
 //! | `weather.rs` | delays, clocks and sizes, apart from the faults |
@@ -18,8 +20,10 @@ pub mod envelope;
 pub mod fault;
 mod faults;
 mod host;
+mod links;
 pub mod network;
 pub mod observer;
+mod put_back;
 pub mod queue;
 pub mod trace;
 mod weather;
@@ -27,7 +31,7 @@ mod weather;
 use std::io::Write;
 
 use atoll_core::{
-    Class, Env, Exchange, Fetch, Frame, Incarnation, Link, NodeCore, NodeId, Outgoing, Outputs, Tick,
+    Class, Env, Exchange, Fetch, Frame, Incarnation, NodeCore, NodeId, Outgoing, Outputs, Tick,
 };
 
 use crate::rng::Rng;
@@ -35,7 +39,7 @@ use clients::{Cluster, Life};
 use clock::Clock;
 use disk::{HostDisk, OpenError, WriteError};
 use host::{Host, Input, Process};
-use network::{Network, Sent};
+use network::Network;
 use observer::{Observer, OnWire, Verdict, Who};
 use queue::{Answer, Event, Queue};
 use trace::Trace;
@@ -103,6 +107,7 @@ pub struct World<A: Assembly> {
     trace: Trace,
     totals: Totals,
     instant: (u64, u64),
+    memory: put_back::Memory,
     /// Empty between two turns; kept for its room.
     frames: Vec<Outgoing>,
 }
@@ -140,6 +145,7 @@ impl<A: Assembly> World<A> {
                 sync_waits: false,
                 wipes: 0,
                 first_storage: None,
+                put_back: false,
                 rotten: false,
             })
             .collect();
@@ -158,6 +164,7 @@ impl<A: Assembly> World<A> {
             trace: Trace::new(out),
             totals: Totals::default(),
             instant: (0, 0),
+            memory: put_back::Memory::default(),
             frames: Vec::new(),
             rng,
         }
@@ -366,6 +373,10 @@ impl<A: Assembly> World<A> {
     fn show_local(&mut self, host: usize) {
         let shown = atoll_core::testing::take_local();
         let Some(who) = self.hosts[host].who() else { return };
+        // Of a directory that was put back nobody else hears anything: it is stopped at the first connection.
+        if self.hosts[host].put_back {
+            return;
+        }
         for (node, class, envelope) in shown {
             self.trace.event(self.now, host as u64, 15, u64::from(envelope.frame.kind));
             if self.trace.is_written() {
@@ -459,123 +470,6 @@ impl<A: Assembly> World<A> {
         (index < self.hosts.len()).then_some(index)
     }
 
-    fn send(&mut self, host: usize, outgoing: Outgoing) {
-        let Outgoing { to, class, mut envelope } = outgoing;
-        let (Some(peer), Some(who)) = (self.host_of(to), self.hosts[host].who()) else { return };
-        let (conn, to_peer) = match &mut envelope.exchange {
-            Exchange::Reply(number) => {
-                let tag = (*number >> envelope::REQUEST_BITS) as u16;
-                *number &= (1 << envelope::REQUEST_BITS) - 1;
-                (self.net.by_tag(host, tag), false)
-            }
-            _ => (self.net.current(self.net.slot(host, peer, class)), true),
-        };
-        let to_life = match (conn, to_peer) {
-            (Some(conn), false) => self.net.conn(conn).map(|c| c.dialer_life),
-            _ => None,
-        };
-        let bytes = envelope::encode(&envelope);
-        self.trace.event(self.now, host as u64, 16 + peer as u64, u64::from(envelope.frame.kind));
-        self.trace.bytes(&bytes);
-        if self.trace.is_written() {
-            let words = self.assembly.describe(&envelope.frame);
-            let exchange = envelope.exchange;
-            self.trace.line(self.now, format_args!("{} -> {to} {exchange:?} {words}", who.node));
-        }
-        // A reply whose connection is gone goes nowhere.
-        let Some(conn) = conn else { return };
-        let seen = OnWire { at: self.now, from: &who, to, to_life, class, envelope: &envelope };
-        for o in &mut self.observers {
-            o.sent(seen, &mut self.verdict);
-        }
-        let sent = self.net.send(self.now, conn, to_peer, bytes, &mut self.queue);
-        match (sent, to_peer) {
-            (Sent::Filled, true) => self.input(host, Input::Link { peer: to, class, link: Link::Full }),
-            // A reply that does not fit closes the connection (X12).
-            (Sent::Filled, false) => self.net.cut(self.now, conn, &mut self.queue),
-            _ => {}
-        }
-    }
-
-    fn arrive(&mut self, id: u64, to_peer: bool, bytes: bytes::Bytes, copy: bool) {
-        let (deliver, room) = self.net.arrived(self.now, id, to_peer, &bytes, copy);
-        let Some(conn) = self.net.conn(id) else { return };
-        let (dialer, peer, class, tag) = (conn.dialer, conn.peer, conn.class, conn.tag);
-        let (host, life, from) = if to_peer {
-            (peer, conn.peer_life, self.hosts[dialer].node)
-        } else {
-            (dialer, conn.dialer_life, self.hosts[peer].node)
-        };
-        if room {
-            let link = Input::Link { peer: self.hosts[peer].node, class, link: Link::Up };
-            let dialer_life = conn.dialer_life;
-            self.input_of(dialer, dialer_life, link);
-        }
-        if !deliver || self.hosts[host].life != life || self.hosts[host].process.is_none() {
-            return;
-        }
-        self.trace.event(self.now, host as u64, 6, bytes.len() as u64);
-        match envelope::decode(bytes) {
-            Ok(mut envelope) => {
-                if let Exchange::Request(number) = &mut envelope.exchange {
-                    *number |= u64::from(tag) << envelope::REQUEST_BITS;
-                }
-                self.input(host, Input::Frame { from, class, envelope });
-            }
-            Err(e) => self.verdict.fail(format!("CODEC: a frame did not come back as it was sent: {e}")),
-        }
-    }
-
-    fn dial(&mut self, slot: usize, life: u64) {
-        let (dialer, peer, class) = self.net.of_slot(slot);
-        let d = &self.hosts[dialer];
-        if d.life != life || d.process.is_none() || self.net.current(slot).is_some() {
-            return;
-        }
-        let p = &self.hosts[peer];
-        let reachable = p.process.is_some()
-            && !p.paused
-            && !d.paused
-            && !self.net.holds_up(dialer, peer, class)
-            && !self.net.holds_up(peer, dialer, class);
-        if reachable {
-            let (peer_life, node) = (p.life, p.node);
-            self.net.connect(slot, life, peer_life);
-            self.trace.event(self.now, dialer as u64, 7, slot as u64);
-            self.trace.line(self.now, format_args!("host {dialer} connected to {peer} ({class:?})"));
-            self.input(dialer, Input::Link { peer: node, class, link: Link::Up });
-        } else {
-            let again = self.now + self.rng.range(10_000_000, 150_000_000);
-            self.queue.push(again, Event::Dial { slot, life });
-        }
-    }
-
-    fn connection_down(&mut self, id: u64) {
-        let Some((slot, conn)) = self.net.down(id) else { return };
-        self.trace.event(self.now, conn.dialer as u64, 8, slot as u64);
-        self.trace.line(self.now, format_args!("host {} lost {} ({:?})", conn.dialer, conn.peer, conn.class));
-        let peer = self.hosts[conn.peer].node;
-        self.input_of(
-            conn.dialer,
-            conn.dialer_life,
-            Input::Link { peer, class: conn.class, link: Link::Down },
-        );
-        let again = self.now + self.rng.range(500_000, 20_000_000);
-        self.queue.push(again, Event::Dial { slot, life: conn.dialer_life });
-    }
-
-    fn silent(&mut self, id: u64) {
-        let Some(conn) = self.net.conn(id) else { return };
-        let (d, p, class) = (conn.dialer, conn.peer, conn.class);
-        let silent = self.net.holds_up(d, p, class)
-            || self.net.holds_up(p, d, class)
-            || self.hosts[d].paused
-            || self.hosts[p].paused;
-        if silent {
-            self.net.cut(self.now, id, &mut self.queue);
-        }
-    }
-
     fn written(&mut self, host: usize, life: u64) {
         let h = &mut self.hosts[host];
         if h.life != life || h.process.is_none() {
@@ -624,7 +518,8 @@ impl<A: Assembly> World<A> {
                 }
                 let calls = h.disk.calls();
                 self.trace.event(self.now, host as u64, 9, written.len() as u64 ^ calls);
-                if let (Some(batch), Some(who)) = (batch, self.hosts[host].who()) {
+                let who = self.hosts[host].who().filter(|who| !self.hosts[who.host].put_back);
+                if let (Some(batch), Some(who)) = (batch, who) {
                     for o in &mut self.observers {
                         o.synced(self.now, &who, &batch.records, &mut self.verdict);
                     }
@@ -655,6 +550,7 @@ impl<A: Assembly> World<A> {
             closed: h.closed,
             wipes: h.wipes,
             rotten: h.rotten,
+            put_back: h.put_back,
             storage: h.process.as_ref().map(|p| p.storage),
         };
     }
@@ -699,7 +595,8 @@ impl<A: Assembly> World<A> {
             now,
             format_args!("host {host} starts life {life}, recovered {count} records up to {last:?}"),
         );
-        for o in &mut self.observers {
+        let put_back = self.hosts[host].put_back;
+        for o in self.observers.iter_mut().filter(|_| !put_back) {
             o.booted(now, &who, &found, &mut self.verdict);
         }
         self.cluster.state().lives[host] = Some(Life { node: who.node, life, env, handles });

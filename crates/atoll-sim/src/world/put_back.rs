@@ -1,0 +1,114 @@
+//! Data directories that are put back as a whole from an older copy. Each is sound in itself; only peers that ran on know better, and
+//! they say so when the node connects. This network has no first words of a connection, so they are spoken here, with the memory of
+//! the product; what a process must remember is what was delivered to it.
+
+use std::collections::BTreeMap;
+
+use atoll_core::level::since;
+use atoll_core::testing::hit;
+use atoll_core::{Envelope, Lsn, Message, NodeId, StorageId};
+use atoll_node::members::detector::Heartbeat;
+
+use super::fault::Death;
+use super::{Assembly, World};
+
+/// What one process was told of another's journal.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    /// The life of the process that was told.
+    life: u64,
+    storage: StorageId,
+    durable: Lsn,
+}
+
+/// What all of them were told. Empty until the first copy is taken: other runs need none of it.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    is_kept: bool,
+    /// By hearer and speaker.
+    heard: BTreeMap<(usize, usize), Heard>,
+}
+
+impl Memory {
+    /// From now on.
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl<A: Assembly> World<A> {
+    /// A frame is delivered to a process.
+    pub(super) fn remember(&mut self, host: usize, from: NodeId, envelope: &Envelope) {
+        let h = &self.hosts[host];
+        if !self.memory.is_kept || h.paused || envelope.frame.kind != Heartbeat::KIND {
+            return;
+        }
+        let (Ok(beat), Some(speaker)) = (Heartbeat::from_frame(envelope.frame.clone()), self.host_of(from))
+        else {
+            return;
+        };
+        let told = Heard { life: h.life, storage: beat.storage, durable: beat.durable };
+        let heard = self.memory.heard.entry((host, speaker)).or_insert(told);
+        let is_later =
+            (heard.life, heard.storage) != (told.life, told.storage) || heard.durable < told.durable;
+        if is_later {
+            *heard = told;
+        }
+    }
+
+    /// The first words of a connection; false if one of the two has ended over them.
+    pub(super) fn greet(&mut self, dialer: usize, peer: usize) -> bool {
+        !self.memory.is_kept || (self.takes_in(peer, dialer) && self.takes_in(dialer, peer))
+    }
+
+    fn takes_in(&mut self, hearer: usize, speaker: usize) -> bool {
+        let (Some(here), Some(there)) = (self.hosts[hearer].who(), self.hosts[speaker].who()) else {
+            return true;
+        };
+        let env = |host: usize| self.hosts[host].process.as_ref().map(|p| p.core.env());
+        let (Some(own), Some(other)) = (env(hearer), env(speaker)) else { return true };
+        let durable = other.witness().own();
+        let is_told = own.levels().allows(since::WITNESS) && other.levels().allows(since::WITNESS);
+        let refused = match is_told {
+            true => own.witness().check(there.node, there.incarnation, there.storage, durable).err(),
+            false => None,
+        };
+        let knows_better = self.memory.heard.get(&(hearer, speaker)).filter(|heard| {
+            heard.life == here.life && heard.storage == there.storage && heard.durable > durable
+        });
+        let is_put_back = self.hosts[speaker].put_back;
+        match (refused, knows_better) {
+            (Some(words), _) if !is_put_back => {
+                self.verdict.fail(format!("PUTBACK sound directory refused: by {}: {words}", here.node));
+                false
+            }
+            (Some(words), _) => {
+                hit("sim.put_back.refused");
+                self.stop_for_good(speaker, words.to_string());
+                false
+            }
+            (None, Some(heard)) if is_put_back && is_told => {
+                self.verdict.fail(format!(
+                    "PUTBACK taken in: node {} came back with a journal that ends at {durable}; node {} had heard {} in this life",
+                    there.node, here.node, heard.durable
+                ));
+                false
+            }
+            // Nobody can tell: the operator who did it has to know what it means (operate.md).
+            (None, _) if is_put_back => {
+                hit("sim.put_back.unseen");
+                self.stop_for_good(speaker, "put back, and nobody saw it".to_owned());
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// A process ends, and its data directory must not be used again.
+    fn stop_for_good(&mut self, host: usize, why: String) {
+        self.crash(host, Death::Kill, None);
+        self.trace.line(self.now, format_args!("host {host} ends: {why}"));
+        self.hosts[host].refused = Some(why);
+        self.publish(host);
+    }
+}
