@@ -9,6 +9,7 @@ throughout, and every record that was acknowledged is there, once and in order, 
 """
 
 import contextlib
+import multiprocessing
 import pathlib
 import random
 import struct
@@ -31,19 +32,16 @@ PATIENCE = 5
 SERVICE = "/atoll.v1."
 
 
-class Healthy(threading.Thread):
+class Writer:
     """Appends numbered records, one at a time, each under its own name."""
 
-    def __init__(self, address, log=LOG):
-        super().__init__(daemon=True)
-        self.address, self.log = address, log
-        self.acknowledged, self.longest, self.at_longest, self.trouble = 0, 0.0, 0.0, None
+    def __init__(self, address, log):
+        self.log = log
+        self.acknowledged, self.longest, self.at_longest = 0, 0.0, 0.0
         self.began = time.monotonic()
-        self.over = threading.Event()
         self.connection = Http2(address, timeout=60)
         self.write()
         self.longest = 0.0
-        self.start()
 
     def write(self):
         record = b"record %d" % self.acknowledged
@@ -56,18 +54,52 @@ class Healthy(threading.Thread):
             self.longest, self.at_longest = took, began - self.began
         self.acknowledged += 1
 
-    def run(self):
+
+def write_until_told(address, log, told):
+    """The process of the healthy client: it says that it has begun, writes until something comes, and tells what it saw."""
+    trouble, writer = None, None
+    try:
+        writer = Writer(address, log)
+        told.send("begun")
+        while not told.poll(0.005):
+            writer.write()
+    except (OSError, Closed, Failed) as error:
+        trouble = repr(error)
+    told.send((trouble, *((writer.acknowledged, writer.longest, writer.at_longest) if writer else (0, 0.0, 0.0))))
+
+
+class Healthy:
+    """A healthy client in a process of its own: beside the attackers it would measure how long they keep the interpreter."""
+
+    def __init__(self, address, log=LOG):
+        self.address, self.log = address, log
+        self.acknowledged, self.longest, self.at_longest = 0, 0.0, 0.0
+        context = multiprocessing.get_context("spawn")
+        self.told, other = context.Pipe()
+        self.process = context.Process(target=write_until_told, args=(address, log, other), daemon=True)
+        self.process.start()
+        other.close()
+        need(self.hear() == "begun", "the healthy client cannot begin")
+
+    def hear(self):
+        """What the process says next, within a minute and a half: a call of its ends after one."""
+        need(self.told.poll(90), "the healthy client says nothing")
         try:
-            while not self.over.wait(0.005):
-                self.write()
-        except (OSError, Closed, Failed) as error:
-            self.trouble = repr(error)
+            return self.told.recv()
+        except EOFError:
+            raise Failed("the healthy client's process ended") from None
+
+    def has_ended(self):
+        """It writes no more, though nobody told it to end."""
+        return self.told.poll(0) or not self.process.is_alive()
 
     def finish(self):
         """Ends it, and compares the log with what was acknowledged."""
-        self.over.set()
-        self.join(60)
-        need(not self.trouble, f"the healthy client: {self.trouble}")
+        if not self.has_ended():
+            self.told.send("end")
+        trouble, self.acknowledged, self.longest, self.at_longest = self.hear()
+        self.process.join(10)
+        need(not trouble, f"the healthy client: {trouble}")
         reader = Http2(self.address, timeout=60)
         records = []
         for reply in reader.call(SERVICE + "LogService/Read", text(1, self.log)):
@@ -340,7 +372,9 @@ def storm(grpc, others, pid, seed, seconds, threads=4):
         one.start()
     while any(one.is_alive() for one in running):
         time.sleep(0.2)
-        need(not healthy.trouble, f"the healthy client: {healthy.trouble}")
+        if healthy.has_ended():
+            healthy.finish()
+            raise Failed("the healthy client ended by itself")
         need(time.monotonic() < until + 120, "the attackers do not end")
     watch.over.set()
     healthy.finish()
