@@ -203,7 +203,18 @@ impl Driver {
     /// Until there is something for a turn.
     async fn wait(&mut self) {
         let shared = self.shared.clone();
-        std::future::poll_fn(|cx| shared.inbound.bell.poll(cx, |cx| self.has_work(cx))).await;
+        let mut has_waited = false;
+        std::future::poll_fn(|cx| {
+            let ready = shared.inbound.bell.poll(cx, |cx| self.has_work(cx));
+            has_waited |= ready.is_pending();
+            ready
+        })
+        .await;
+        // Answers of other threads may come as fast as they are asked for, for seconds when segments are compacted: the sockets of
+        // this thread get their turn all the same.
+        if !has_waited {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Whether there is something for a turn; if not, whatever does not ring the bell wakes this task when there is.

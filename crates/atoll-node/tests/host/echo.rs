@@ -1,6 +1,7 @@
 //! A role that journals what it is sent, reads it back, and forgets it when told to.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use atoll_core::env::Refused;
 use atoll_core::{
@@ -76,6 +77,29 @@ message! {
     pub struct Panic = 9008 {}
 }
 
+message! {
+    /// Read a record back again and again, so many times at once, until [`Rest`].
+    pub struct Reread = 9009 {
+        /// Its number.
+        pub n: u64,
+        /// Reads at a time.
+        pub at_once: u64,
+    }
+}
+
+message! {
+    /// No more of that.
+    pub struct Rest = 9010 {}
+}
+
+message! {
+    /// What it came to.
+    pub struct Rested = 9011 {
+        /// Reads that were answered.
+        pub reads: u64,
+    }
+}
+
 macro_rules! asks {
     ($($request:ty => $reply:ty, $class:ident);*) => {$(
         impl Rpc for $request {
@@ -85,7 +109,8 @@ macro_rules! asks {
         }
     )*};
 }
-asks!(Put => PutOk, Data; Fetch => Fetched, Data; Probe => Seen, Data; Forget => PutOk, Data; Panic => PutOk, Control);
+asks!(Put => PutOk, Data; Fetch => Fetched, Data; Probe => Seen, Data; Forget => PutOk, Data; Panic => PutOk, Control;
+    Reread => PutOk, Data; Rest => Rested, Data);
 
 #[derive(Default)]
 pub struct Echo {
@@ -95,7 +120,12 @@ pub struct Echo {
     next_read: u64,
     forgotten: u64,
     closed: bool,
+    /// Read again and again, and how often it was.
+    again: Option<(Loc, u64)>,
 }
+
+/// Tags of reads that nobody waits for.
+const AGAIN: u64 = 1 << 32;
 
 impl Echo {
     fn forget(&mut self, below: u64) -> Vec<Loc> {
@@ -139,6 +169,17 @@ impl Role for Echo {
                 out.free(freed);
                 out.reply(from, PutOk { n: below }, lsn);
             }
+            Reread::KIND => {
+                let Reread { n, at_once } = Reread::from_frame(frame).expect("a number");
+                let loc = self.kept[&n];
+                self.again = Some((loc, 0));
+                (0..at_once).for_each(|i| out.fetch(AGAIN + i, vec![loc]));
+                out.reply(from, PutOk { n }, Lsn::NONE);
+            }
+            Rest::KIND => {
+                let reads = self.again.take().map_or(0, |(_, reads)| reads);
+                out.reply(from, Rested { reads }, Lsn::NONE);
+            }
             _ => panic!("as the test wants it"),
         }
     }
@@ -154,6 +195,16 @@ impl Role for Echo {
     }
 
     fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
+        if tag >= AGAIN {
+            if let Some((loc, reads)) = &mut self.again {
+                *reads += 1;
+                // As long as it takes to do something with what was read: the next answer is there by then.
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_micros(50) {}
+                out.fetch(tag, vec![*loc]);
+            }
+            return;
+        }
         let Some(from) = self.reads.remove(&tag) else { return };
         match got {
             Ok(stored) => out.reply(from, Fetched { blob: stored[0].record.payload.clone() }, Lsn::NONE),

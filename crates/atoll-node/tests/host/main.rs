@@ -16,7 +16,7 @@ use atoll_node::host::{Ended, HostHandle, HostOptions, NodeHost};
 use atoll_storage::{Disk, Fault, Journal, JournalOptions, MemDisk, RealDisk, Recovered, Syncs};
 use bytes::Bytes;
 
-use echo::{ECHO, Echo, Fetch, Forget, Panic, Probe, Put};
+use echo::{ECHO, Echo, Fetch, Forget, Panic, Probe, Put, Reread, Rest};
 use gate::GatedDisk;
 
 /// Long enough for a busy machine; a test that waits this long has failed.
@@ -372,6 +372,28 @@ async fn freed_entries_and_covered_facts_give_space_back() {
     connected(&a, 2).await;
     let forgotten = on(&a, |env| async move { env.call(NodeId(2), Probe {}).await.unwrap().forgotten }).await;
     assert_eq!(forgotten, 4_000);
+    b.host.shutdown().await;
+    a.host.shutdown().await;
+}
+
+/// Answers of readers that never end kept the node's thread from its sockets: while compaction read, a node heard nobody for seconds.
+#[tokio::test]
+async fn sockets_are_heard_while_readers_answer() {
+    let (a, b) = pair(Arc::new(MemDisk::new())).await;
+    put_many(&a, 0..1).await;
+    let (longest, reads) = on(&a, |env| async move {
+        env.call(NodeId(2), Reread { n: 0, at_once: 128 }).await.unwrap();
+        let (mut longest, begin) = (Duration::ZERO, env.now());
+        while env.now().since(begin) < Duration::from_millis(500) {
+            let asked = env.now();
+            env.call(NodeId(2), Probe {}).await.unwrap();
+            longest = longest.max(env.now().since(asked));
+        }
+        (longest, env.call(NodeId(2), Rest {}).await.unwrap().reads)
+    })
+    .await;
+    assert!(reads > 1_000, "{reads} reads were answered meanwhile");
+    assert!(longest < Duration::from_millis(200), "a question waited for {longest:?} and {reads} reads");
     b.host.shutdown().await;
     a.host.shutdown().await;
 }
