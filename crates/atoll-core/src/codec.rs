@@ -151,8 +151,8 @@ impl Decode for bool {
     }
 }
 
-/// Lengths are u32: no value of a control plane is 4 GiB long, frames are bounded far below it.
-fn put_len(n: usize, out: &mut BytesMut) {
+/// A length, as in front of bytes and lists. Lengths are u32: no value of a control plane is 4 GiB long, frames are bounded far below it.
+pub fn put_len(n: usize, out: &mut BytesMut) {
     out.put_u32_le(u32::try_from(n).expect("lengths are checked against frame limits before encoding"));
 }
 

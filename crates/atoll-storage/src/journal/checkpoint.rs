@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
+use atoll_core::codec::put_len;
 use atoll_core::{Checkpoint, Decode, Encode, Lsn, Reader, StorageId, testing::hit};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -27,19 +28,55 @@ fn aside_path() -> DiskPath {
     DiskPath::fixed("journal/checkpoint.new")
 }
 
-fn encode(checkpoint: &Checkpoint, storage: StorageId) -> Bytes {
-    // Once, and with no room to grow: the states of a log with a million segments take hundreds of megabytes.
-    let states: usize = checkpoint.states.iter().map(|(_, state)| state.len() + 16).sum();
-    let mut out = BytesMut::with_capacity(CRC_END + 32 + states);
-    out.put_slice(&MAGIC);
-    out.put_u32_le(CHECKPOINT_FORMAT);
-    out.put_u32_le(0);
-    storage.encode(&mut out);
-    checkpoint.covers.0.encode(&mut out);
-    checkpoint.states.encode(&mut out);
-    let crc = crc32c::crc32c(&out[CRC_END..]);
-    out[CRC_END - 4..CRC_END].copy_from_slice(&crc.to_le_bytes());
-    out.freeze()
+/// A checkpoint as it is in its file. In parts: the states of a log with a million segments take hundreds of megabytes, and are not copied.
+struct Image {
+    parts: Vec<Bytes>,
+    len_bytes: u64,
+}
+
+impl Image {
+    fn of(checkpoint: &Checkpoint, storage: StorageId) -> Self {
+        let mut head = BytesMut::new();
+        storage.encode(&mut head);
+        checkpoint.covers.0.encode(&mut head);
+        put_len(checkpoint.states.len(), &mut head);
+        let mut parts = Vec::with_capacity(1 + 2 * checkpoint.states.len());
+        // What is in front of a state goes with what is in front of that: each state is encoded as bytes.
+        for (role, state) in &checkpoint.states {
+            role.encode(&mut head);
+            put_len(state.len(), &mut head);
+            parts.push(std::mem::take(&mut head).freeze());
+            parts.push(state.clone());
+        }
+        parts.push(head.freeze());
+        let crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+        let mut first = BytesMut::with_capacity(CRC_END);
+        first.put_slice(&MAGIC);
+        first.put_u32_le(CHECKPOINT_FORMAT);
+        first.put_u32_le(crc);
+        parts.insert(0, first.freeze());
+        let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
+        Image { parts, len_bytes }
+    }
+
+    /// In pieces of at most so many bytes, each of slices that follow each other.
+    fn pieces(&self, most_bytes: usize) -> Vec<Vec<IoSlice<'_>>> {
+        let (mut pieces, mut room) = (Vec::new(), 0);
+        for mut part in self.parts.iter().map(|part| &part[..]) {
+            while !part.is_empty() {
+                if room == 0 {
+                    pieces.push(Vec::new());
+                    room = most_bytes;
+                }
+                let (now, later) = part.split_at(part.len().min(room));
+                if let Some(piece) = pieces.last_mut() {
+                    piece.push(IoSlice::new(now));
+                }
+                (part, room) = (later, room - now.len());
+            }
+        }
+        pieces
+    }
 }
 
 /// The last checkpoint, or None if there never was one.
@@ -98,7 +135,7 @@ pub struct CheckpointJob {
 pub struct Aside {
     covers: Lsn,
     /// To be written again if the disk was full.
-    bytes: Bytes,
+    image: Image,
     written: Result<(), DiskError>,
     reserve: Result<u64, DiskError>,
 }
@@ -113,26 +150,25 @@ impl CheckpointJob {
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Aside {
         let CheckpointJob { disk, checkpoint, storage, reserve } = self;
         let covers = checkpoint.covers;
-        let bytes = encode(&checkpoint, storage);
-        drop(checkpoint);
-        let written = write_aside(&*disk, &bytes, pause);
+        let image = Image::of(&checkpoint, storage);
+        let written = write_aside(&*disk, &image, pause);
         let reserve = match &written {
-            Ok(()) => reserve.keep(&*disk, reserve_for(&bytes), pause),
+            Ok(()) => reserve.keep(&*disk, reserve_for(&image), pause),
             Err(_) => Ok(reserve.kept_bytes),
         };
-        Aside { covers, bytes, written, reserve }
+        Aside { covers, image, written, reserve }
     }
 }
 
 /// In pieces: what the device has queued in front of the writer's next sync stays small.
-fn write_aside(disk: &dyn Disk, bytes: &[u8], pause: &mut dyn FnMut()) -> Result<(), DiskError> {
+fn write_aside(disk: &dyn Disk, image: &Image, pause: &mut dyn FnMut()) -> Result<(), DiskError> {
     let written = (|| {
         let mut file = disk.open(&aside_path(), Open::Create)?;
         let mut at = 0;
-        for piece in bytes.chunks(PIECE_BYTES) {
-            file.write_at(at, &[IoSlice::new(piece)])?;
+        for piece in image.pieces(PIECE_BYTES) {
+            file.write_at(at, &piece)?;
             file.sync_data()?;
-            at += piece.len() as u64;
+            at += piece.iter().map(|slice| slice.len() as u64).sum::<u64>();
             pause();
         }
         Ok(())
@@ -144,8 +180,8 @@ fn write_aside(disk: &dyn Disk, bytes: &[u8], pause: &mut dyn FnMut()) -> Result
 }
 
 /// What a checkpoint of so many bytes may need when it is written again.
-fn reserve_for(bytes: &Bytes) -> u64 {
-    2 * bytes.len() as u64
+fn reserve_for(image: &Image) -> u64 {
+    2 * image.len_bytes
 }
 
 /// A file of zeros that is given up when a checkpoint finds the disk full: without one, nothing could be freed any more (contracts X5).
@@ -220,7 +256,7 @@ impl Journal {
     /// back. Any other error closes the journal for good.
     pub fn checkpointed(&mut self, aside: Aside) -> Result<(), JournalError> {
         self.check_open()?;
-        let Aside { covers, bytes, written, reserve } = aside;
+        let Aside { covers, image, written, reserve } = aside;
         atoll_core::invariant!(
             covers <= self.synced && covers >= self.covers,
             "a checkpoint covers {covers}, with {} synced and {} covered before",
@@ -229,14 +265,14 @@ impl Journal {
         );
         self.reserved_bytes = reserve.map_err(|error| self.fail(&error))?;
         let put = match written.and_then(|()| self.rename_aside()) {
-            Err(full @ DiskError::NoSpace { .. }) => self.put_with_less(&bytes, full),
+            Err(full @ DiskError::NoSpace { .. }) => self.put_with_less(&image, full),
             put => put,
         };
         match put {
             Ok(()) => {}
             Err(DiskError::NoSpace { .. }) => {
                 hit("journal.checkpoint.no_space");
-                return Err(JournalError::NoSpace { needed_bytes: bytes.len() as u64 });
+                return Err(JournalError::NoSpace { needed_bytes: image.len_bytes });
             }
             Err(error) => return Err(self.fail(&error)),
         }
@@ -245,10 +281,10 @@ impl Journal {
         self.covers = covers;
         self.fact_bytes = 0;
         self.stats.checkpoints += 1;
-        self.stats.checkpoint_bytes = bytes.len() as u64;
+        self.stats.checkpoint_bytes = image.len_bytes;
         self.recycle()?;
         // The job has lengthened it, or found no space for that. Only what was given up here is made again here.
-        if self.reserved_bytes == 0 { self.keep_reserve(reserve_for(&bytes)) } else { Ok(()) }
+        if self.reserved_bytes == 0 { self.keep_reserve(reserve_for(&image)) } else { Ok(()) }
     }
 
     fn rename_aside(&self) -> Result<(), DiskError> {
@@ -258,7 +294,7 @@ impl Journal {
 
     /// The disk was too full for the checkpoint: the reserve is given up for it, and then spare files, one by one. Without a checkpoint
     /// nothing would be freed any more.
-    fn put_with_less(&mut self, bytes: &[u8], mut full: DiskError) -> Result<(), DiskError> {
+    fn put_with_less(&mut self, image: &Image, mut full: DiskError) -> Result<(), DiskError> {
         loop {
             if self.reserved_bytes > 0 {
                 hit("journal.checkpoint.from_reserve");
@@ -272,7 +308,7 @@ impl Journal {
                 return Err(full);
             }
             self.disk.sync_dir(&journal_dir())?;
-            match write_aside(&*self.disk, bytes, &mut || {}).and_then(|()| self.rename_aside()) {
+            match write_aside(&*self.disk, image, &mut || {}).and_then(|()| self.rename_aside()) {
                 Err(error @ DiskError::NoSpace { .. }) => full = error,
                 put => return put,
             }
