@@ -31,7 +31,7 @@ CHAIN_BYTES = 64 * 1024
 # Memory per segment at one node.
 NODE_BYTES_PER_SEGMENT = 2048
 # Segments in an index page, and pages that a handle may hold: reads keep away from those of so many reads before.
-PAGE_SEGMENTS, HELD_PAGES = 64, 20
+PAGE_SEGMENTS, HELD_PAGES = 32, 40
 # Changes before the first measurement: from then on there are more old pages than a handle holds.
 WARM_UP = 4096
 # The writer appends at the same time as one of so many changes.

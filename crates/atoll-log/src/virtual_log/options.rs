@@ -61,7 +61,7 @@ impl Default for Options {
             most_logs: 10_000,
             idle_logs: 512,
             max_segments: MAX_SEGMENTS,
-            page_items: 64,
+            page_items: 32,
         }
     }
 }

@@ -23,7 +23,7 @@ pub const CHAIN_PREFIX: &str = "log/";
 /// Registers of index pages start with this; the log's name, a slash and the page's id follow.
 pub const PAGE_PREFIX: &str = "page/";
 /// Pages that one handle keeps in memory.
-const CACHED: usize = 16;
+const CACHED: usize = 32;
 /// Attempts to empty a page that no chain names. What is left is garbage that [`super::VirtualLog::collect_page`] finds.
 const EMPTY_ATTEMPTS: u32 = 3;
 /// Wait between them.
