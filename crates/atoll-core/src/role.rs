@@ -264,6 +264,17 @@ impl Effects {
         std::mem::take(&mut self.freed)
     }
 
+    /// For traces of a single role: what is to be read back as (tag, places), taken; all else that was asked for is dropped.
+    pub fn take_fetches(&mut self) -> Vec<(u64, Vec<Loc>)> {
+        std::mem::take(&mut self.todo)
+            .into_iter()
+            .filter_map(|(_, effect)| match effect {
+                Effect::Fetch { tag, locs, .. } => Some((tag, locs)),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// For traces of a single role: frames as (receiver, request answered, frame, reveals), taken.
     pub fn take_frames(&mut self) -> Vec<(NodeId, Option<u64>, Frame, Lsn)> {
         std::mem::take(&mut self.todo)

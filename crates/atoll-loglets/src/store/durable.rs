@@ -20,8 +20,21 @@ pub(super) struct Moves {
     searches: VecDeque<Search>,
     /// Being read back, by tag.
     reading: BTreeMap<u64, (LogletId, Offset, Loc)>,
-    /// Bytes being read or journaled again; bounded by the options.
+    /// Being read or journaled again: how many, at most [`MOVES_IN_FLIGHT`], and their bytes, bounded by the options.
+    in_flight: usize,
     in_flight_bytes: usize,
+}
+
+impl Moves {
+    fn begin(&mut self, loc: Loc) {
+        self.in_flight += 1;
+        self.in_flight_bytes += loc.len_bytes as usize;
+    }
+
+    fn end(&mut self, loc: Loc) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(loc.len_bytes as usize);
+    }
 }
 
 /// A look for the runs of a segment: which are next.
@@ -33,9 +46,13 @@ struct Search {
     at: Tick,
 }
 
-/// Loglets and runs that a search looks at in one turn: some 100 us of this thread. All at once would hold it up the longer the more
-/// there are, for each segment of the journal that has become sparse.
+/// Runs that a search looks at in one turn: some 100 us of this thread. All of a segment at once would hold it up for long.
 const SEARCH_RUNS: usize = 4096;
+/// A loglet costs a search as much as so many runs that follow each other: it is somewhere else in memory.
+const SEARCH_LOGLET: usize = 8;
+/// Runs that are moved at a time: less than a millisecond of this thread for each of the two steps. A segment of tiny entries has a
+/// hundred thousand, and what is under way is not waited with for anything else.
+const MOVES_IN_FLIGHT: usize = 128;
 /// Runs that a sweep forgets at most. Some 50 us of this thread and as much of the journal's: a trim of minutes of appends would
 /// hold up both for tens of milliseconds, on a majority at once.
 const SWEEP_RUNS: usize = 512;
@@ -102,6 +119,7 @@ impl<P: Protocol> Keeper<P> {
                 _ => Vec::new(),
             };
             left -= freed.len();
+            self.occupied.remove(loglet, &freed);
             out.free(freed);
             if left == 0 {
                 hit("store.sweep_goes_on");
@@ -128,6 +146,7 @@ impl<P: Protocol> Keeper<P> {
                 return None;
             };
             run.place = Place::At(loc);
+            self.occupied.add(loglet, loc);
             let (end, filled, len) = (first.plus(run.count.into()), run.filled, run.len_bytes as usize);
             self.cache.add(loglet, first, len);
             if filled {
@@ -137,7 +156,10 @@ impl<P: Protocol> Keeper<P> {
             return Some(Durable::Entries(loglet));
         }
         match self.dying.get_mut(&loglet).and_then(|k| k.runs.get_mut(first)) {
-            Some(run) => run.place = Place::At(loc),
+            Some(run) => {
+                run.place = Place::At(loc);
+                self.occupied.add(loglet, loc);
+            }
             None => out.free([loc]),
         }
         None
@@ -155,7 +177,7 @@ impl<P: Protocol> Keeper<P> {
     }
 
     /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts. They are looked for
-    /// among all runs, some at a time, by [`Keeper::sweep`].
+    /// among the runs of the loglets that have some there, a part at a time, by [`Keeper::sweep`].
     pub fn start_moves(&mut self, segment: u64) {
         if !self.moves.searches.iter().any(|search| search.segment == segment) {
             self.moves.searches.push_back(Search { segment, next: (LogletId(0), Offset::ZERO), at: Tick(0) });
@@ -168,23 +190,25 @@ impl<P: Protocol> Keeper<P> {
         let mut left = SEARCH_RUNS;
         let (loglet, offset) = search.next;
         let mut end = None;
-        'all: for (id, kept) in self.loglets.range(loglet..) {
-            let from = if *id == loglet { offset } else { Offset::ZERO };
+        'all: for id in self.occupied.of(search.segment, loglet) {
+            let from = if id == loglet { offset } else { Offset::ZERO };
             if left == 0 {
-                end = Some((*id, from));
+                end = Some((id, from));
                 break;
             }
-            left -= 1;
+            left = left.saturating_sub(SEARCH_LOGLET);
+            // What was deleted meanwhile is freed where it is.
+            let Some(kept) = self.loglets.get(&id) else { continue };
             for (first, run) in kept.runs.from(from) {
                 if left == 0 {
-                    end = Some((*id, first));
+                    end = Some((id, first));
                     break 'all;
                 }
                 left -= 1;
                 if let Place::At(loc) = run.place
                     && loc.segment == search.segment
                 {
-                    self.moves.todo.push_back((*id, first, loc));
+                    self.moves.todo.push_back((id, first, loc));
                 }
             }
         }
@@ -210,14 +234,14 @@ impl<P: Protocol> Keeper<P> {
             }
             return;
         }
-        while self.moves.in_flight_bytes < self.options.move_bytes {
+        while self.moves.in_flight < MOVES_IN_FLIGHT && self.moves.in_flight_bytes < self.options.move_bytes {
             let Some((loglet, first, loc)) = self.moves.todo.pop_front() else { return };
             let live = self.loglets.get(&loglet).and_then(|k| k.runs.get(first));
             if live.is_none_or(|run| run.place != Place::At(loc)) {
                 continue;
             }
             hit("store.move");
-            self.moves.in_flight_bytes += loc.len_bytes as usize;
+            self.moves.begin(loc);
             let tag = self.next_tag;
             self.next_tag += 1;
             self.moves.reading.insert(tag, (loglet, first, loc));
@@ -233,7 +257,7 @@ impl<P: Protocol> Keeper<P> {
     ) {
         let Some((loglet, first, loc)) = self.moves.reading.remove(&tag) else { return };
         if out.space() != Space::Plenty {
-            self.moves.in_flight_bytes = self.moves.in_flight_bytes.saturating_sub(loc.len_bytes as usize);
+            self.moves.end(loc);
             self.moves.todo.push_front((loglet, first, loc));
             return;
         }
@@ -253,15 +277,13 @@ impl<P: Protocol> Keeper<P> {
                 self.staged.push_back((lsn, Staged::Moved { loglet, first, from: loc }));
             }
             // Damaged, or trimmed meanwhile: what is damaged stays where it is, for an operator to see.
-            _ => {
-                self.moves.in_flight_bytes = self.moves.in_flight_bytes.saturating_sub(loc.len_bytes as usize)
-            }
+            _ => self.moves.end(loc),
         }
         self.next_moves(out);
     }
 
     fn moved(&mut self, loglet: LogletId, first: Offset, from: Loc, to: Loc, out: &mut Effects) {
-        self.moves.in_flight_bytes = self.moves.in_flight_bytes.saturating_sub(from.len_bytes as usize);
+        self.moves.end(from);
         let run = match self.loglets.get_mut(&loglet) {
             Some(kept) => kept.runs.get_mut(first),
             None => self.dying.get_mut(&loglet).and_then(|k| k.runs.get_mut(first)),
@@ -269,6 +291,8 @@ impl<P: Protocol> Keeper<P> {
         match run {
             Some(run) if run.place == Place::At(from) => {
                 run.place = Place::At(to);
+                self.occupied.remove(loglet, &[from]);
+                self.occupied.add(loglet, to);
                 out.free([from]);
             }
             // Trimmed or deleted meanwhile: the old place was freed then.
@@ -280,7 +304,7 @@ impl<P: Protocol> Keeper<P> {
 
 #[cfg(test)]
 mod tests {
-    use atoll_core::{NodeId, roles};
+    use atoll_core::{NodeId, Record, roles};
     use atoll_log::{Batch, Entry, OpId};
     use bytes::Bytes;
 
@@ -357,6 +381,59 @@ mod tests {
         keeper.stage_delete(left, &mut out);
         settle(&mut keeper, &mut out);
         assert_eq!(sweep_all(&mut keeper, &mut out).iter().sum::<usize>(), 2 * SWEEP_RUNS);
-        assert!(keeper.dying.is_empty() && keeper.sweeping.is_empty());
+        assert!(keeper.dying.is_empty() && keeper.sweeping.is_empty() && keeper.occupied.is_empty());
+    }
+
+    /// One run each for loglets `1..=n`, durable in this segment.
+    fn tiny(keeper: &mut Keeper<Plain>, n: u128, segment: u64, out: &mut Effects) {
+        for id in 1..=n {
+            let loglet = LogletId(id + u128::from(segment) * 1_000_000);
+            keeper.create(loglet, (Bytes::from_static(b"c"), ()), out);
+            let batch = Batch::of([Entry { op: OpId::default(), payload: Bytes::from_static(b"entry") }]);
+            keeper.stage_entries(loglet, Offset::ZERO, &batch, false, out);
+        }
+        for (lsn, _) in out.take_staged() {
+            let loc = Loc { segment, offset_bytes: lsn.0 as u32, len_bytes: 10 };
+            keeper.on_durable(lsn, loc, out);
+        }
+    }
+
+    /// As it was not: each sparse segment cost a look at every loglet, a million of them in a log that was changed as often, and then
+    /// all moves at once, while the node's clients waited for seconds.
+    #[test]
+    fn compaction_looks_at_its_segment_and_moves_some_at_a_time() {
+        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut out = Effects::detached(NodeId(1), roles::LOG_SERVER, Lsn::NONE);
+        tiny(&mut keeper, 5_000, 1, &mut out);
+        tiny(&mut keeper, 400, 2, &mut out);
+        keeper.start_moves(2);
+        keeper.sweep(Tick(0), &mut out);
+        assert!(
+            keeper.moves.searches.is_empty(),
+            "one turn does for 400 loglets, however many others there are"
+        );
+        let mut moved = 0;
+        loop {
+            let fetches = out.take_fetches();
+            if fetches.is_empty() {
+                break;
+            }
+            assert!(fetches.len() <= MOVES_IN_FLIGHT, "{} at a time", fetches.len());
+            for (tag, locs) in fetches {
+                let (owner, kind, payload) =
+                    (roles::LOG_SERVER, RecordKind::Entry, Bytes::from_static(b"entry"));
+                let record = Record { owner, kind, head: Bytes::new(), payload };
+                keeper.on_move_fetched(tag, Ok(vec![Stored { lsn: Lsn(1), loc: locs[0], record }]), &mut out);
+            }
+            for (lsn, _) in out.take_staged() {
+                let loc = Loc { segment: 3, offset_bytes: lsn.0 as u32, len_bytes: 10 };
+                keeper.on_durable(lsn, loc, &mut out);
+                moved += 1;
+            }
+        }
+        assert_eq!(moved, 400);
+        let of = |segment| keeper.occupied.of(segment, LogletId(0)).count();
+        assert_eq!((of(1), of(2), of(3)), (5_000, 0, 400));
+        assert_eq!(out.take_freed().len(), 400);
     }
 }

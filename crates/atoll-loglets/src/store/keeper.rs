@@ -14,6 +14,7 @@ use atoll_log::{Batch, LogletId, Offset};
 use super::cache::TailCache;
 use super::durable::Moves;
 use super::facts::{ENTRY_FORMAT, EntryHead, Fact};
+use super::occupied::Occupied;
 use super::reads::{PendingReads, finish_read, plan_read};
 use super::recovery::Walk;
 use super::runs::{Place, Run, Runs};
@@ -199,6 +200,8 @@ pub struct Keeper<P: Protocol> {
     reads: PendingReads<(LogletId, Offset)>,
     pub(super) next_tag: u64,
     pub(super) moves: Moves,
+    /// Of `loglets` and `dying`.
+    pub(super) occupied: Occupied,
     pub(super) options: KeeperOptions,
     /// A checkpoint that is being put together.
     pub(super) walk: Option<Walk>,
@@ -222,6 +225,7 @@ impl<P: Protocol> Keeper<P> {
             reads: PendingReads::new(options.max_disk_reads),
             next_tag: 0,
             moves: Moves::default(),
+            occupied: Occupied::default(),
             walk: None,
             options,
             dead_places: Vec::new(),

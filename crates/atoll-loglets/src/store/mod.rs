@@ -7,6 +7,7 @@
 //! | `durable.rs` | what happens when the journal answers; compaction |
 //! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
 //! | `runs.rs`, `index.rs` | the index of one loglet: runs by first offset, and the holes between them |
+//! | `occupied.rs` | which loglets have runs in which segment of the journal |
 //! | `cache.rs` | which runs are held in memory, bounded in bytes per role |
 //! | `reads.rs` | reads that mix memory and disk, bounded |
 //! | `waits.rs` | requests that wait for a tail, bounded |
@@ -16,6 +17,7 @@ mod durable;
 mod facts;
 mod index;
 mod keeper;
+mod occupied;
 mod reads;
 mod recovery;
 mod runs;

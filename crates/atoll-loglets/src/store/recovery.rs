@@ -165,7 +165,9 @@ impl<P: Protocol> Keeper<P> {
                 self.tombstones.insert(loglet);
                 if let Some(mut kept) = self.loglets.remove(&loglet) {
                     self.entry_bytes -= kept.runs.len_bytes();
-                    self.dead_places.extend(kept.runs.sweep(Offset(u64::MAX), usize::MAX));
+                    let dead = kept.runs.sweep(Offset(u64::MAX), usize::MAX);
+                    self.occupied.remove(loglet, &dead);
+                    self.dead_places.extend(dead);
                 }
             }
             Fact::Known { loglet, known_tail } => {
@@ -199,12 +201,15 @@ impl<P: Protocol> Keeper<P> {
         if let Some(run) = kept.runs.get_mut(head.first) {
             // Moved by compaction, and the old place is not recycled yet: the later record counts.
             if let Place::At(old) = std::mem::replace(&mut run.place, Place::At(loc)) {
+                self.occupied.remove(head.loglet, &[old]);
                 self.dead_places.push(old);
             }
+            self.occupied.add(head.loglet, loc);
             return Ok(false);
         }
         let (place, count, filled) = (Place::At(loc), head.count, head.filled);
         kept.runs.insert(head.first, Run { count, len_bytes, place, cached: None, filled });
+        self.occupied.add(head.loglet, loc);
         self.entry_bytes += u64::from(len_bytes);
         Ok(true)
     }
@@ -212,10 +217,12 @@ impl<P: Protocol> Keeper<P> {
     /// The last record was taken back: places that nobody needs.
     pub fn recovered(&mut self) -> Vec<Loc> {
         let mut dead = std::mem::take(&mut self.dead_places);
-        for kept in self.loglets.values_mut() {
+        for (id, kept) in &mut self.loglets {
             kept.runs.give_up_below(kept.trim);
             let before = kept.runs.len_bytes();
-            dead.extend(kept.runs.sweep(kept.trim, usize::MAX));
+            let below = kept.runs.sweep(kept.trim, usize::MAX);
+            self.occupied.remove(*id, &below);
+            dead.extend(below);
             self.entry_bytes -= before - kept.runs.len_bytes();
         }
         dead

@@ -372,7 +372,7 @@ impl Journal {
             .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
         // What is kept for facts is not for copies: on a full disk a trim is what gives room.
         if self.space() != Space::Plenty
-            || files <= live * self.options.sparse_percent / 100 + 2 * segment_bytes
+            || files <= live * self.options.sparse_percent / 100 + self.options.slack_segments * segment_bytes
         {
             return None;
         }
