@@ -130,12 +130,12 @@ pub struct JournalOptions {
     pub checkpoint_reserve_bytes: u64,
     /// Bytes of facts since the last checkpoint that make the next one due, if the last one was not longer.
     pub checkpoint_facts_bytes: u64,
-    /// Closed segments may hold this many percent of their live bytes, and `slack_segments` more, before a sparse one is
-    /// reported. Smaller: less disk, more copying.
+    /// Closed segments may hold this many percent of their live bytes and two segments more, or their live bytes and `dead_segments`
+    /// if that is more, before a sparse one is reported. Smaller: less disk, more copying.
     pub sparse_percent: u64,
-    /// See `sparse_percent`. With little room besides, what was copied goes into segments that are sparse again at once, and is copied
-    /// over and over: entries of a hundred bytes among facts were, once for each change of a long log times forty.
-    pub slack_segments: u64,
+    /// See `sparse_percent`. With room for two only, what was copied goes into segments that are sparse again at once, and is copied
+    /// over and over: entries of a hundred bytes among facts were, some forty for each change of a long log.
+    pub dead_segments: u64,
 }
 
 impl JournalOptions {
@@ -152,7 +152,7 @@ impl JournalOptions {
             checkpoint_reserve_bytes: 4 * 1024 * 1024,
             checkpoint_facts_bytes: 16 * 1024 * 1024,
             sparse_percent: 150,
-            slack_segments: 8,
+            dead_segments: 6,
         }
     }
 
@@ -169,7 +169,7 @@ impl JournalOptions {
             checkpoint_reserve_bytes: 16 * 1024,
             checkpoint_facts_bytes: 32 * 1024,
             sparse_percent: 150,
-            slack_segments: 2,
+            dead_segments: 2,
         }
     }
 

@@ -370,10 +370,10 @@ impl Journal {
             .closed
             .values()
             .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
+        let in_proportion = live * self.options.sparse_percent / 100 + 2 * segment_bytes;
+        let at_least = live + self.options.dead_segments * segment_bytes;
         // What is kept for facts is not for copies: on a full disk a trim is what gives room.
-        if self.space() != Space::Plenty
-            || files <= live * self.options.sparse_percent / 100 + self.options.slack_segments * segment_bytes
-        {
+        if self.space() != Space::Plenty || files <= in_proportion.max(at_least) {
             return None;
         }
         if let Some((generation, written)) = self.asked {
