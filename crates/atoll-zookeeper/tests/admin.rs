@@ -117,6 +117,32 @@ fn protect(client: &mut Client) {
     assert_eq!(client.call(&Request::SetAcl(SetAclRequest { path: "/", acl, version: -1 })).0, 0);
 }
 
+/// As the words `wchc`, `wchp` and `dump` end, so do these.
+#[test]
+fn answers_about_what_clients_have_left_end_and_say_what_is_left_out() {
+    let (door, admin) = door_with_admin(Options::default());
+    let mut client = Client::connect(door);
+    let paths: Vec<String> = (0..110).map(|n| format!("/{n}-{}", "x".repeat(10_000))).collect();
+    for path in &paths {
+        client.call(&Request::Exists(WatchedRequest { path, watch: true }));
+    }
+    let asked = |name: &str| get(admin, &format!("/commands/{name}"));
+    for (name, left_out) in [("watches", 1), ("watches_by_path", 6)] {
+        let told = asked(name);
+        assert!(told.body.len() < 1_100_000, "{name}: {} bytes", told.body.len());
+        assert_eq!(told.json()["left_out"], left_out, "{name}");
+    }
+    for path in &paths {
+        let flags = CreateMode::Ephemeral.number();
+        let create = CreateRequest { path, data: None, acl: vec![atoll_zookeeper::acl::OPEN], flags };
+        assert_eq!(client.call(&Request::Create(create)).0, 0);
+    }
+    let told = asked("dump");
+    assert!(told.body.len() < 1_100_000, "{} bytes", told.body.len());
+    assert_eq!(told.json()["left_out"], 1);
+    assert!(asked("watch_summary").json()["left_out"].is_null());
+}
+
 #[test]
 fn commands_answer_in_json_by_all_of_their_names() {
     let (door, admin) = door_with_admin(Options::default());

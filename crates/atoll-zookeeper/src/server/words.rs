@@ -278,31 +278,66 @@ pub(crate) fn set_back(shared: &Shared, server: bool) {
     }
 }
 
-/// What each connection watches, by its session.
-pub(crate) fn watches_of_connections(shared: &Shared) -> Vec<(i64, Vec<String>)> {
-    let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
-    let paths = |id| {
-        let mut paths: Vec<String> = Vec::new();
-        // Page by page: what is applied meanwhile must not wait for the table.
-        while let Some(more) = shared.watches.look(|table| table.paths_of(id, paths.last(), PAGE)) {
-            paths.extend(more);
-        }
-        paths
-    };
-    watching.into_iter().map(|id| (session_of(shared, id), paths(id))).collect()
+/// Room for the rows of an answer that is no text: as much as for one.
+#[derive(Default)]
+pub(crate) struct Room {
+    taken_bytes: usize,
 }
 
-/// Which sessions watch each path.
-pub(crate) fn watches_of_paths(shared: &Shared) -> Vec<(String, Vec<i64>)> {
+impl Room {
+    /// Takes a row of so many bytes, if there is room for it and was for all before; whether that was so.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        self.taken_bytes = self.taken_bytes.saturating_add(bytes);
+        !self.is_full()
+    }
+
+    /// Something was left out.
+    pub(crate) fn is_full(&self) -> bool {
+        self.taken_bytes > MAX_TEXT_BYTES
+    }
+}
+
+/// What each connection watches, by its session; and how many connections were left out.
+pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)>, usize) {
+    let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
+    let mut room = Room::default();
+    let mut found = Vec::new();
+    for id in &watching {
+        let mut paths: Vec<String> = Vec::new();
+        // Page by page: what is applied meanwhile must not wait for the table.
+        while let Some(more) =
+            shared.watches.look(|table| table.paths_of(*id, paths.last(), PAGE)).filter(|_| !room.is_full())
+        {
+            more.iter().for_each(|path| _ = room.take(path.len()));
+            paths.extend(more);
+        }
+        if room.is_full() {
+            break;
+        }
+        found.push((session_of(shared, *id), paths));
+    }
+    let left_out = watching.len() - found.len();
+    (found, left_out)
+}
+
+/// Which sessions watch each path; and how many paths were left out.
+pub(crate) fn watches_of_paths(shared: &Shared) -> (Vec<(String, Vec<i64>)>, usize) {
+    let mut room = Room::default();
     let mut found: Vec<(String, Vec<i64>)> = Vec::new();
     loop {
         let last = found.last().map(|(path, _)| path);
         let more = shared.watches.look(|table| table.paths_after(last, PAGE));
         if more.is_empty() {
-            return found;
+            return (found, 0);
         }
-        let sessions = |ids: Vec<u64>| ids.into_iter().map(|id| session_of(shared, id)).collect();
-        found.extend(more.into_iter().map(|(path, ids)| (path, sessions(ids))));
+        for (path, ids) in more {
+            if !room.take(path.len() + ids.len() * size_of::<i64>()) {
+                let all = shared.watches.look(|table| table.watched());
+                let left_out = all.saturating_sub(found.len());
+                return (found, left_out);
+            }
+            found.push((path, ids.into_iter().map(|id| session_of(shared, id)).collect()));
+        }
     }
 }
 

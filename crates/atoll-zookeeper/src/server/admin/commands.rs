@@ -133,13 +133,16 @@ fn told(shared: &Shared, name: &str, query: &str) -> Value {
             json!({ "num_connections": connections, "num_paths": paths, "num_total_watches": total })
         }),
         "watches" => {
-            let found = words::watches_of_connections(shared);
+            let (found, left_out) = words::watches_of_connections(shared);
             let row = |(session, paths): (i64, Vec<String>)| (session.to_string(), json!(paths));
-            json!({ "session_id_to_watched_paths": found.into_iter().map(row).collect::<Map<_, _>>() })
+            let found: Map<_, _> = found.into_iter().map(row).collect();
+            with_left_out(json!({ "session_id_to_watched_paths": found }), left_out)
         }
         "watches_by_path" => {
+            let (found, left_out) = words::watches_of_paths(shared);
             let row = |(path, sessions): (String, Vec<i64>)| (path, json!(sessions));
-            json!({ "path_to_session_ids": words::watches_of_paths(shared).into_iter().map(row).collect::<Map<_, _>>() })
+            let found: Map<_, _> = found.into_iter().map(row).collect();
+            with_left_out(json!({ "path_to_session_ids": found }), left_out)
         }
         "zabstate" => zab_state(shared),
         "ruok" => match shared.engine.out_of_service() {
@@ -215,16 +218,33 @@ fn dump(shared: &Shared) -> Value {
     let view = shared.engine.view();
     let mut paths = Map::new();
     let mut timeouts: BTreeMap<u128, Vec<i64>> = BTreeMap::new();
+    let (mut room, mut left_out) = (words::Room::default(), 0);
     for (session, timeout) in shared.sessions.ids() {
         let mut ephemerals = Vec::new();
-        let listed = read::ephemerals(&view, session, "/", |path| ephemerals.push(path.to_owned()));
-        if listed.is_ok() && !ephemerals.is_empty() {
+        let listed = read::ephemerals(&view, session, "/", |path| {
+            if room.take(path.len()) {
+                ephemerals.push(path.to_owned());
+            }
+        });
+        left_out += usize::from(room.is_full());
+        if listed.is_ok() && !ephemerals.is_empty() && !room.is_full() {
             paths.insert(session.to_string(), json!(ephemerals));
         }
         timeouts.entry(timeout.as_millis()).or_default().push(session);
     }
     let timeouts: Map<_, _> = timeouts.into_iter().map(|(ms, ids)| (ms.to_string(), json!(ids))).collect();
-    json!({ "timeout_ms_to_session_ids": timeouts, "session_id_to_ephemeral_paths": paths })
+    with_left_out(
+        json!({ "timeout_ms_to_session_ids": timeouts, "session_id_to_ephemeral_paths": paths }),
+        left_out,
+    )
+}
+
+/// ZooKeeper's answers have no bound; these say how many rows they leave out, if any.
+fn with_left_out(mut answer: Value, left_out: usize) -> Value {
+    if left_out > 0 {
+        answer["left_out"] = left_out.into();
+    }
+    answer
 }
 
 fn hashes(shared: &Shared) -> Value {
