@@ -92,12 +92,14 @@ pub enum Mutant {
     PolicyLowestId,
     PolicyNoCalm,
     PolicyHidesHealth,
+    /// Only the first 64 logs are guarded.
+    PolicyGuardsFew,
 }
 
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 68] = [
+    pub const ALL: [Mutant; 69] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -166,6 +168,7 @@ impl Mutant {
         Mutant::PolicyLowestId,
         Mutant::PolicyNoCalm,
         Mutant::PolicyHidesHealth,
+        Mutant::PolicyGuardsFew,
     ];
 }
 

@@ -56,6 +56,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         M::NativeUnreadIsTrimmed => vec!["disks"],
         M::VlogNoRollForward => vec!["vlog-movers"],
         M::WitnessForgets => vec!["put-back"],
+        M::PolicyGuardsFew => vec!["many-logs"],
         M::NativeT18 | M::NativeT12 | M::NativeT10 | M::NativeT11 | M::NativeT6 => {
             vec!["native", "virtuallog"]
         }

@@ -4,6 +4,7 @@ mod clocks;
 pub mod database;
 mod directed;
 mod lasting;
+mod many;
 mod marks;
 mod movers;
 mod native;
@@ -85,6 +86,7 @@ pub fn all() -> Vec<Scenario> {
         directed::DELETED,
         lasting::LASTING,
         movers::MOVERS,
+        many::MANY_LOGS,
         database::SCENARIO,
         stores::DATABASE,
         clocks::SCENARIO,
