@@ -251,8 +251,7 @@ pub async fn run<H: Clone>(
                 (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
             }
             if menu.failing_reads > 0 {
-                (0..hosts as usize)
-                    .for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
+                all_read_again(&cluster);
             }
             if menu.put_back > 0 {
                 cluster.inject(Fault::CopyDisk { host: rng.below(hosts) as usize });
@@ -263,6 +262,10 @@ pub async fn run<H: Clone>(
         }
     }
     heal(&cluster, hosts as usize);
+}
+
+fn all_read_again<H: Clone>(cluster: &Cluster<H>) {
+    (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
 }
 
 /// A nervous network: single directions between two hosts are held up for some milliseconds, again and again. What is sent to

@@ -122,14 +122,7 @@ impl<A: Assembly> World<A> {
                 self.hosts[host].disk.keep_copy();
             }
             Fault::PutBack { host, whole, back_after } => self.put_back(host, whole, back_after),
-            Fault::LoseFiles { host, back_after } => {
-                if let Some(seed) = self.crash_marked(host)
-                    && let Some(loss) = self.hosts[host].disk.lose_files(seed)
-                {
-                    self.trace.line(now, format_args!("host {host}: {loss}"));
-                }
-                self.boot_later(host, back_after);
-            }
+            Fault::LoseFiles { host, back_after } => self.lose_files(host, back_after),
             Fault::Wipe { host, back_after } => {
                 self.crash(host, Death::PowerCut, None);
                 self.cluster.state().lost_at = Some(Tick(now));
@@ -167,6 +160,15 @@ impl<A: Assembly> World<A> {
             self.cluster.state().lost_at = Some(Tick(self.now));
             self.publish(host);
         }
+    }
+
+    fn lose_files(&mut self, host: usize, back_after: u64) {
+        if let Some(seed) = self.crash_marked(host)
+            && let Some(loss) = self.hosts[host].disk.lose_files(seed)
+        {
+            self.trace.line(self.now, format_args!("host {host}: {loss}"));
+        }
+        self.boot_later(host, back_after);
     }
 
     fn put_back(&mut self, host: usize, whole: bool, back_after: u64) {
