@@ -322,3 +322,35 @@ impl Journal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use atoll_core::RoleKind;
+
+    use super::*;
+    use crate::MemDisk;
+
+    /// States that end inside of pieces, on their edges, and nowhere: the file must read back as what was written, and the checksum of
+    /// the parts must be that of the whole.
+    #[test]
+    fn a_checkpoint_of_many_pieces_reads_back() {
+        let storage = StorageId(7);
+        let lengths = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 17, 0, 5];
+        let state =
+            |n: usize, len: usize| Bytes::from((0..len).map(|i| (i * 31 + n) as u8).collect::<Vec<_>>());
+        for count in 0..=lengths.len() {
+            let states = lengths[..count].iter().enumerate();
+            let states: Vec<_> = states.map(|(n, len)| (RoleKind(n as u8), state(n, *len))).collect();
+            let checkpoint = Checkpoint { covers: Lsn(9), states };
+            let disk = MemDisk::new();
+            disk.create_dir(&journal_dir()).unwrap();
+            let image = Image::of(&checkpoint, storage);
+            let mut pieces = 0;
+            write_aside(&disk, &image, &mut || pieces += 1).unwrap();
+            disk.rename(&aside_path(), &checkpoint_path()).unwrap();
+            assert_eq!(pieces, image.len_bytes.div_ceil(PIECE_BYTES as u64), "{count} states");
+            assert_eq!(load(&disk, storage).unwrap(), Some(checkpoint), "{count} states");
+        }
+    }
+}
