@@ -264,7 +264,8 @@ pub async fn run<H: Clone>(
     heal(&cluster, hosts as usize);
 }
 
-fn all_read_again<H: Clone>(cluster: &Cluster<H>) {
+/// Every journal can be read again.
+pub fn all_read_again<H: Clone>(cluster: &Cluster<H>) {
     (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
 }
 

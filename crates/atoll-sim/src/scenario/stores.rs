@@ -14,7 +14,7 @@ use crate::oracle::database::DatabaseOracle;
 use crate::oracle::zookeeper::ZooKeeperOracle;
 use crate::rng::Rng;
 use crate::scenario::database::{Cellular, Engines};
-use crate::scenario::nemesis::Menu;
+use crate::scenario::nemesis::{self, Menu};
 use crate::scenario::node::NodeHandles;
 use crate::scenario::phases::{Faults, Stage, play, stage};
 use crate::scenario::replicas::{KEEP_ENTRIES, Replicas, Stores, place};
@@ -110,12 +110,11 @@ fn slow_one_disk(stage: &Stage<NodeHandles>) {
     }
 }
 
-/// The journal of one node cannot be read until the next call, or none: what is asked of it is with others, too.
+/// Until the next call the journal of one node cannot be read, or of none. Other nodes have the same entries.
 fn fail_reads_of_one(stage: &Stage<NodeHandles>) {
-    let hosts = stage.cluster.hosts();
-    (0..hosts).for_each(|host| stage.cluster.inject(Fault::FailReads { host, failing: false }));
+    nemesis::all_read_again(&stage.cluster);
     if stage.below(2) == 0 {
-        let host = stage.below(hosts as u64) as usize;
+        let host = stage.below(stage.cluster.hosts() as u64) as usize;
         stage.cluster.inject(Fault::FailReads { host, failing: true });
     }
 }

@@ -1,6 +1,6 @@
 //! Data directories that are put back as a whole from an older copy. Each is sound in itself; only peers that ran on know better, and
-//! they say so when the node connects. This network has no first words of a connection, so they are spoken here, with the memory of
-//! the product; what a process must remember is what was delivered to it.
+//! they say so when the node connects. The simulated network has no handshake, so this file plays it with the
+//! product's own witness. What a process must remember is what was delivered to it.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use atoll_node::members::detector::Heartbeat;
 use super::fault::Death;
 use super::{Assembly, World};
 
-/// What one process was told of another's journal.
+/// What one process has heard about the journal of another.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    /// The life of the process that was told.
+    /// The life of the process that heard it.
     life: u64,
     storage: StorageId,
     durable: Lsn,
 }
 
-/// What all of them were told. Empty until the first copy is taken: other runs need none of it.
+/// What all of them have heard. Empty until the first copy is taken: other runs need none of it.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     is_kept: bool,
