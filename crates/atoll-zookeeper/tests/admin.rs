@@ -117,7 +117,7 @@ fn protect(client: &mut Client) {
     assert_eq!(client.call(&Request::SetAcl(SetAclRequest { path: "/", acl, version: -1 })).0, 0);
 }
 
-/// As the words `wchc`, `wchp` and `dump` end, so do these.
+/// These answers are bounded, as the four-letter words `wchc`, `wchp` and `dump` are.
 #[test]
 fn answers_about_what_clients_have_left_end_and_say_what_is_left_out() {
     let (door, admin) = door_with_admin(Options::default());

@@ -278,13 +278,13 @@ pub(crate) fn set_back(shared: &Shared, server: bool) {
     }
 }
 
-/// Room for the rows of an answer that is no text: as much as for one.
+/// Bounds the rows of an answer in JSON, as [`Capped`] does a text.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct RowBudget {
     taken_bytes: usize,
 }
 
-impl Room {
+impl RowBudget {
     /// Takes a row of so many bytes, if there is room for it and was for all before; whether that was so.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes);
@@ -300,18 +300,18 @@ impl Room {
 /// What each connection watches, by its session; and how many connections were left out.
 pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)>, usize) {
     let watching = shared.watches.look(|table| table.connections().collect::<Vec<_>>());
-    let mut room = Room::default();
+    let mut budget = RowBudget::default();
     let mut found = Vec::new();
     for id in &watching {
         let mut paths: Vec<String> = Vec::new();
         // Page by page: what is applied meanwhile must not wait for the table.
-        while let Some(more) =
-            shared.watches.look(|table| table.paths_of(*id, paths.last(), PAGE)).filter(|_| !room.is_full())
+        while !budget.is_full()
+            && let Some(more) = shared.watches.look(|table| table.paths_of(*id, paths.last(), PAGE))
         {
-            more.iter().for_each(|path| _ = room.take(path.len()));
+            more.iter().for_each(|path| _ = budget.take(path.len()));
             paths.extend(more);
         }
-        if room.is_full() {
+        if budget.is_full() {
             break;
         }
         found.push((session_of(shared, *id), paths));
@@ -322,7 +322,7 @@ pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)
 
 /// Which sessions watch each path; and how many paths were left out.
 pub(crate) fn watches_of_paths(shared: &Shared) -> (Vec<(String, Vec<i64>)>, usize) {
-    let mut room = Room::default();
+    let mut budget = RowBudget::default();
     let mut found: Vec<(String, Vec<i64>)> = Vec::new();
     loop {
         let last = found.last().map(|(path, _)| path);
@@ -331,7 +331,7 @@ pub(crate) fn watches_of_paths(shared: &Shared) -> (Vec<(String, Vec<i64>)>, usi
             return (found, 0);
         }
         for (path, ids) in more {
-            if !room.take(path.len() + ids.len() * size_of::<i64>()) {
+            if !budget.take(path.len() + ids.len() * size_of::<i64>()) {
                 let all = shared.watches.look(|table| table.watched());
                 let left_out = all.saturating_sub(found.len());
                 return (found, left_out);

@@ -218,19 +218,24 @@ fn dump(shared: &Shared) -> Value {
     let view = shared.engine.view();
     let mut paths = Map::new();
     let mut timeouts: BTreeMap<u128, Vec<i64>> = BTreeMap::new();
-    let (mut room, mut left_out) = (words::Room::default(), 0);
+    let (mut budget, mut left_out) = (words::RowBudget::default(), 0);
     for (session, timeout) in shared.sessions.ids() {
+        timeouts.entry(timeout.as_millis()).or_default().push(session);
+        if budget.is_full() {
+            left_out += 1;
+            continue;
+        }
         let mut ephemerals = Vec::new();
         let listed = read::ephemerals(&view, session, "/", |path| {
-            if room.take(path.len()) {
+            if budget.take(path.len()) {
                 ephemerals.push(path.to_owned());
             }
         });
-        left_out += usize::from(room.is_full());
-        if listed.is_ok() && !ephemerals.is_empty() && !room.is_full() {
+        if budget.is_full() {
+            left_out += 1;
+        } else if listed.is_ok() && !ephemerals.is_empty() {
             paths.insert(session.to_string(), json!(ephemerals));
         }
-        timeouts.entry(timeout.as_millis()).or_default().push(session);
     }
     let timeouts: Map<_, _> = timeouts.into_iter().map(|(ms, ids)| (ms.to_string(), json!(ids))).collect();
     with_left_out(
@@ -239,7 +244,8 @@ fn dump(shared: &Shared) -> Value {
     )
 }
 
-/// ZooKeeper's answers have no bound; these say how many rows they leave out, if any.
+/// ZooKeeper's own answers have no bound. These say how many rows were left out, if any: connections, paths, or sessions that may have
+/// ephemerals.
 fn with_left_out(mut answer: Value, left_out: usize) -> Value {
     if left_out > 0 {
         answer["left_out"] = left_out.into();
