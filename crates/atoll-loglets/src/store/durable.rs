@@ -51,7 +51,7 @@ const SEARCH_RUNS: usize = 4096;
 /// A loglet costs a search as much as so many runs that follow each other: it is somewhere else in memory.
 const SEARCH_LOGLET: usize = 8;
 /// Runs that are moved at a time: less than a millisecond of this thread for each of the two steps. A segment of tiny entries has a
-/// hundred thousand, and what is under way is not waited with for anything else.
+/// hundred thousand: moved all at once, they would delay everything else on this thread.
 const MOVES_IN_FLIGHT: usize = 128;
 /// Runs that a sweep forgets at most. Some 50 us of this thread and as much of the journal's: a trim of minutes of appends would
 /// hold up both for tens of milliseconds, on a majority at once.
@@ -398,8 +398,8 @@ mod tests {
         }
     }
 
-    /// As it was not: each sparse segment cost a look at every loglet, a million of them in a log that was changed as often, and then
-    /// all moves at once, while the node's clients waited for seconds.
+    /// Compaction used to look at every loglet for each sparse segment, a million of them in a log that was changed as often, and then
+    /// moved everything at once: the node's clients waited for seconds.
     #[test]
     fn compaction_looks_at_its_segment_and_moves_some_at_a_time() {
         let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());

@@ -210,8 +210,8 @@ impl Driver {
             ready
         })
         .await;
-        // Answers of other threads may come as fast as they are asked for, for seconds when segments are compacted: the sockets of
-        // this thread get their turn all the same.
+        // During compaction the reader threads may answer as fast as this thread asks, for seconds. Without a yield the runtime would
+        // not poll the sockets in all that time.
         if !has_waited {
             tokio::task::yield_now().await;
         }

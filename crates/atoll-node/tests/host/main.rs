@@ -376,7 +376,7 @@ async fn freed_entries_and_covered_facts_give_space_back() {
     a.host.shutdown().await;
 }
 
-/// Answers of readers that never end kept the node's thread from its sockets: while compaction read, a node heard nobody for seconds.
+/// A steady stream of answers from readers kept the node's thread from its sockets: during compaction a node heard nobody for seconds.
 #[tokio::test]
 async fn sockets_are_heard_while_readers_answer() {
     let (a, b) = pair(Arc::new(MemDisk::new())).await;
