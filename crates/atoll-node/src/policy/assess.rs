@@ -134,10 +134,6 @@ impl<'a> View<'a> {
     fn sequencer(&self, active: &LogletMembers) -> Option<Reason> {
         let (node, incarnation) = active.sequencer?;
         let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
-        // Who does not reach a majority can seal nothing, and knows nothing: those that do decide.
-        if !is_majority(self.reach.reached_by(self.me.node, &servers), servers.len()) {
-            return None;
-        }
         let mine = node == self.me.node;
         let life = self.members.liveness(node);
         let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
@@ -187,8 +183,18 @@ impl<'a> View<'a> {
         None
     }
 
+    /// Whether this node reaches a majority of a segment's servers. Who does not can seal some of them only, which stops the log and
+    /// starts nothing; and it knows little of the others. Those that do decide.
+    pub fn can_seal(&self, active: &LogletMembers) -> bool {
+        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
+        is_majority(self.reach.reached_by(self.me.node, &servers), servers.len())
+    }
+
     /// What is wrong with a segment, the most urgent first. None: leave it alone.
     pub fn assess(&self, active: &LogletMembers) -> Option<Reason> {
+        if !self.can_seal(active) {
+            return None;
+        }
         self.sequencer(active).or_else(|| self.server(active))
     }
 
@@ -288,12 +294,18 @@ mod tests {
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
     }
 
-    /// Three members as node `me` sees them: it hears those of `rows`, each of which says whom it reaches; all three are servers.
-    fn three(me: u32, rows: &[(u32, &[u32], Health)], sequencer: u32) -> Option<Reason> {
+    /// So many members as node `me` has seen them since the start: it hears those of `rows`, each of which says whom it reaches.
+    fn seen_by(
+        me: u32,
+        members: u32,
+        rows: &[(u32, &[u32], Health)],
+        active: &LogletMembers,
+        now: Tick,
+    ) -> Option<Reason> {
         let row = |n: u32| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
-        let table = MemberTable { version: 9, nodes: (1..=3).map(row).collect(), ..MemberTable::default() };
-        let view = Members::new(identity(me), table);
-        for node in 1..=3 {
+        let nodes = (1..=members).map(row).collect();
+        let view = Members::new(identity(me), MemberTable { version: 9, nodes, ..MemberTable::default() });
+        for node in 1..=members {
             let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Told {
                 incarnation: Incarnation(node.into()),
                 reaches: reaches.iter().map(|n| NodeId(*n)).collect(),
@@ -304,12 +316,19 @@ mod tests {
                 view.note(Tick(0), NodeId(node), told.is_some(), told);
             }
         }
-        let active = LogletMembers {
-            servers: [1, 2, 3].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
+        View::of(&view, &identity(me), now, &Timings::default()).assess(active)
+    }
+
+    fn segment(servers: &[u32], sequencer: u32) -> LogletMembers {
+        LogletMembers {
+            servers: servers.iter().map(|n| (NodeId(*n), StorageId(u128::from(*n)))).collect(),
             sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
-        };
-        let timings = Timings::default();
-        View::of(&view, &identity(me), Tick(0), &timings).assess(&active)
+        }
+    }
+
+    /// Three members, all of them servers.
+    fn three(me: u32, rows: &[(u32, &[u32], Health)], sequencer: u32) -> Option<Reason> {
+        seen_by(me, 3, rows, &segment(&[1, 2, 3], sequencer), Tick(0))
     }
 
     #[test]
@@ -329,6 +348,20 @@ mod tests {
     fn a_sequencer_that_a_majority_has_lost_is_gone_and_a_node_alone_does_nothing() {
         assert_eq!(three(1, &[(3, &[1], Health::Fine)], 2), Some(Reason::SequencerGone(NodeId(2))));
         assert_eq!(three(1, &[], 2), None, "this one is alone");
+    }
+
+    #[test]
+    fn who_reaches_no_majority_of_the_servers_replaces_none() {
+        let fine = Health::Fine;
+        let later = Tick(0).after(Timings::default().replace_server_after * 2);
+        // 2 and 5 do not hear 1 and 3; 4 hears all. Seen by 5, the servers 1 and 3 are gone, and 2 is a spare.
+        let rows: &[(u32, &[u32], Health)] = &[(2, &[4, 5], fine), (4, &[1, 2, 3, 5], fine)];
+        assert_eq!(seen_by(5, 5, rows, &segment(&[1, 3, 4], 4), later), None);
+        assert_eq!(
+            seen_by(5, 5, rows, &segment(&[1, 2, 4], 4), later),
+            Some(Reason::ServerGone(NodeId(1))),
+            "it reaches 2 and 4"
+        );
     }
 
     #[test]

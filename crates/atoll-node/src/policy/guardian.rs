@@ -217,7 +217,8 @@ impl Guardian {
         let pace = paces.entry(log.name.clone()).or_default();
         pace.saw(view.now, loglet);
         self.weigh(pace, view.now, trouble, &active);
-        let found = view.assess(&active).or_else(|| reason_of(trouble, &active));
+        let told = || reason_of(trouble, &active).filter(|_| view.can_seal(&active));
+        let found = view.assess(&active).or_else(told);
         let Some(reason) = found else {
             pace.well();
             let rests_until = pace.rests_until();
@@ -340,7 +341,8 @@ impl Guardian {
         let me: Identity = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
         // What an appender told of one segment says nothing of the next.
-        let reason = view.assess(&active).or(Some(reason).filter(|_| loglet == seen))?;
+        let told = Some(reason).filter(|_| loglet == seen && view.can_seal(&active));
+        let reason = view.assess(&active).or(told)?;
         let due = {
             let mut paces = lock(&self.paces);
             let pace = paces.entry(log.name().to_owned()).or_default();

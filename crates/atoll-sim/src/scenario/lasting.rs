@@ -33,6 +33,8 @@ pub const LASTING: Scenario = Scenario {
         "sim.lasting.hung",
         "sim.lasting.full",
         "sim.lasting.turning",
+        "sim.lasting.bridge",
+        "sim.lasting.star",
         "sim.lasting.places",
         "sim.lasting.views",
     ]],
@@ -74,6 +76,10 @@ enum Cause {
     Full(usize),
     /// Another link is cut every [`TURN`], so that another node is the best place each time.
     Turning,
+    /// Of five, the second and third do not hear the fourth and fifth; the first hears all, and each pair is a majority with it.
+    Bridge([usize; 5]),
+    /// Of five, all hear this one and nobody else: it alone reaches a majority.
+    Star(usize),
 }
 
 impl Cause {
@@ -81,7 +87,7 @@ impl Cause {
         let a = rng.below(hosts as u64) as usize;
         let b = (a + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
         let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
-        match rng.below(11) {
+        match rng.below(if hosts == 5 { 16 } else { 11 }) {
             0 => Cause::Dead(a, death),
             1 | 2 => Cause::NeverBack(a),
             3 | 4 => Cause::Cut(a, b),
@@ -90,8 +96,18 @@ impl Cause {
             7 => Cause::Closed(a),
             8 => Cause::Hung(a),
             9 if hosts == 3 => Cause::Turning,
+            11..=14 => Cause::bridge(rng),
+            15 => Cause::Star(a),
             _ => Cause::Full(a),
         }
+    }
+
+    fn bridge(rng: &mut Rng) -> Cause {
+        let mut order = [0, 1, 2, 3, 4];
+        for at in (1..order.len()).rev() {
+            order.swap(at, rng.below(at as u64 + 1) as usize);
+        }
+        Cause::Bridge(order)
     }
 
     fn mark(self) -> &'static str {
@@ -105,18 +121,29 @@ impl Cause {
             Cause::Hung(_) => "sim.lasting.hung",
             Cause::Full(_) => "sim.lasting.full",
             Cause::Turning => "sim.lasting.turning",
+            Cause::Bridge(_) => "sim.lasting.bridge",
+            Cause::Star(_) => "sim.lasting.star",
         }
     }
 
-    /// The host whose own clients are not counted on.
-    fn lost(self) -> Option<usize> {
+    /// Whether clients of a host are not counted on, of a log on these servers.
+    fn loses(self, client_of: usize, servers: &[NodeId]) -> bool {
         match self {
             Cause::Dead(host, _)
             | Cause::NeverBack(host)
             | Cause::Closed(host)
             | Cause::Hung(host)
-            | Cause::Full(host) => Some(host),
-            Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..) | Cause::Turning => None,
+            | Cause::Full(host) => host == client_of,
+            Cause::Star(middle) => middle != client_of,
+            Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..) => false,
+            Cause::Turning => false,
+            // A majority of the members is not enough: what the others' servers took just before the cut is nowhere else.
+            Cause::Bridge([middle, a, b, c, d]) => {
+                let mine = if client_of == a || client_of == b { [a, b] } else { [c, d] };
+                let reaches =
+                    |n: &&NodeId| client_of == middle || [middle, mine[0], mine[1]].map(node_of).contains(n);
+                servers.iter().filter(reaches).count() * 2 <= servers.len()
+            }
         }
     }
 
@@ -128,11 +155,13 @@ impl Cause {
                 let crash = |host| Fault::Crash { host, death: Death::PowerCut, back_after: back(host) };
                 (0..hosts).map(crash).collect()
             }
-            Cause::Cut(a, b) => {
-                let block = |(from, to)| Fault::Block { from, to, blocked: true };
-                [(a, b), (b, a)].map(block).into()
-            }
+            Cause::Cut(a, b) => cut([(a, b)]),
             Cause::OneWay(from, to) => vec![Fault::Block { from, to, blocked: true }],
+            Cause::Bridge([_, a, b, c, d]) => cut([(a, c), (a, d), (b, c), (b, d)]),
+            Cause::Star(middle) => {
+                let apart = |a, b| (a < b && a != middle && b != middle).then_some((a, b));
+                cut((0..hosts).flat_map(|a| (0..hosts).filter_map(move |b| apart(a, b))))
+            }
             Cause::DataCut(a, b) => {
                 let block = |(from, to)| Fault::BlockData { from, to, blocked: true };
                 [(a, b), (b, a)].map(block).into()
@@ -160,6 +189,7 @@ impl Cause {
             Cause::Dead(..) | Cause::Cut(..) | Cause::OneWay(..) | Cause::Full(_) => {
                 Duration::from_millis(1_000)
             }
+            Cause::Bridge(_) | Cause::Star(_) => Duration::from_millis(1_000),
             // From the power cut on: the last one is back after some tens of milliseconds.
             Cause::NeverBack(_) => Duration::from_millis(3_000),
             // The journal closes at the next write; the process answers.
@@ -171,6 +201,12 @@ impl Cause {
             Cause::Turning => LASTS / 2,
         }
     }
+}
+
+/// Cuts links in both directions.
+fn cut(links: impl IntoIterator<Item = (usize, usize)>) -> Vec<Fault> {
+    let block = |(from, to)| Fault::Block { from, to, blocked: true };
+    links.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]).map(block).collect()
 }
 
 fn run(seed: u64, out: TraceOut) -> Outcome {
@@ -196,7 +232,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     // Five tolerate two of them.
     if hosts == 5 && options.native.replicas == 5 && rng.below(2) == 0 {
         let second = Cause::draw(&mut rng, hosts);
-        let alone = |c: Cause| matches!(c, Cause::NeverBack(_) | Cause::Turning);
+        let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
         if !alone(first) && !alone(second) {
             causes.push(second);
         }
@@ -218,9 +254,9 @@ struct Plan {
 }
 
 impl Plan {
-    /// Whose clients are counted on.
-    fn expected(&self) -> Vec<usize> {
-        (0..self.hosts).filter(|h| self.causes.iter().all(|c| c.lost() != Some(*h))).collect()
+    /// Whose clients are counted on, of a log on these servers.
+    fn expected(&self, servers: &[NodeId]) -> Vec<usize> {
+        (0..self.hosts).filter(|h| !self.causes.iter().any(|c| c.loses(*h, servers))).collect()
     }
 
     fn longest_pause(&self) -> Duration {
@@ -239,7 +275,7 @@ impl Plan {
         stage.pause(Duration::from_millis(4_000 + rng.below(2_000))).await;
         let before = changes(&stage);
         let servers = serving(&stage).map_or(Vec::new(), |(servers, _)| servers);
-        watch.begin(stage.env.now(), self.expected());
+        watch.begin(stage.env.now(), self.expected(&servers));
         for cause in &self.causes {
             hit(cause.mark());
             cause.faults(self.hosts).into_iter().for_each(|fault| stage.cluster.inject(fault));
@@ -282,11 +318,12 @@ impl Plan {
             }
         }
     }
+
     /// A node whose disk fails has been replaced: by a spare as a server, if there is one, and by anybody as a sequencer. Of a node that
     /// is one of `servers`, as the log had them when the cause began, every other knows what its disk is good for.
     fn judge_places(&self, stage: &Stage<NodeHandles>, servers: &[NodeId]) {
         let Some((now, sequencer)) = serving(stage) else { return };
-        let has_spare = self.expected().len() >= now.len();
+        let has_spare = self.expected(servers).len() >= now.len();
         for (host, health) in self.causes.iter().filter_map(|c| c.without_disk()) {
             hit("sim.lasting.places");
             let node = node_of(host);
@@ -300,14 +337,14 @@ impl Plan {
                 ));
             }
             if self.causes.len() == 1 && servers.contains(&node) {
-                self.judge_views(stage, node, health);
+                self.judge_views(stage, node, health, &self.expected(servers));
             }
         }
     }
 
-    fn judge_views(&self, stage: &Stage<NodeHandles>, node: NodeId, health: Health) {
-        for host in self.expected() {
-            let Some(life) = stage.cluster.host(host) else { continue };
+    fn judge_views(&self, stage: &Stage<NodeHandles>, node: NodeId, health: Health, hosts: &[usize]) {
+        for host in hosts {
+            let Some(life) = stage.cluster.host(*host) else { continue };
             hit("sim.lasting.views");
             let known = life.handles.0.members.health_of(node).0;
             if known != health {
