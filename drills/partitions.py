@@ -4,7 +4,8 @@
 Packet filters cut the cables between some nodes while others still reach both ends: between two nodes in both directions or in one; between
 two sides that meet in one node only; all but those of one node. In each case, with appends at every node's door and a client of ZooKeeper
 at every node's door, nobody may reconfigure a log more than 3 times, nor after the cables are healed; where a node reaches a majority, appends
-and writes go on, and the longest pause is under 1 s; at last nothing is lost and nothing doubled.
+and writes go on, the longest pause is under 1 s, and nobody takes over the sessions of its clients; at last nothing is lost and nothing
+doubled.
 """
 
 import itertools
@@ -95,6 +96,12 @@ def moved(cluster):
     return total
 
 
+def taken_over(cluster):
+    """How often nodes have taken over the sessions of another node's clients so far, by their own words."""
+    words = "ZooKeeper sessions of a node that is gone are held here now"
+    return sum(node.log.read_text(errors="replace").count(words) for node in cluster.nodes())
+
+
 def settle(doors):
     """Waits until every door has an acknowledgement of each kind, so that one case does not judge the one before."""
     until = time.time() + 30
@@ -127,7 +134,7 @@ def one(drill, cluster, networks, doors, words, directions):
         (words, drill.args.seconds, lambda: networks.cut(directions)),
         (f"healed after {words}", HEALED_S, networks.heal),
     ):
-        before = moved(cluster)
+        before, taken = moved(cluster), taken_over(cluster)
         for door in doors:
             door.watch()
         act()
@@ -137,6 +144,9 @@ def one(drill, cluster, networks, doors, words, directions):
         count = moved(cluster) - before
         row += [count, f"{1e3 * append:.0f}", f"{1e3 * write:.0f}"]
         need(count <= MOST_RECONFIGURATIONS * len(LOGS), f"{what}: {count} reconfigurations of {len(LOGS)} logs; {MOST_RECONFIGURATIONS} each are allowed")
+        # No node is gone that reaches a majority, whoever does not hear it.
+        taken = taken_over(cluster) - taken
+        need(len(working) < len(doors) or not taken, f"{what}: sessions of nodes that serve their clients were taken over {taken} times")
         for kind, pause in (("appends", append), ("writes of ZooKeeper", write)):
             drill.promise(pause < MOST_PAUSE_S, f"{what}: {kind} paused for {pause:.2f} s at a door that reaches a majority")
     say(f"  {words}: {row[1]} reconfigurations, pauses {row[2]} and {row[3]} ms; healed: {row[4]}, {row[5]} and {row[6]} ms")

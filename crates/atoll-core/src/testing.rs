@@ -92,6 +92,8 @@ pub enum Mutant {
     PolicyLowestId,
     PolicyNoCalm,
     PolicyHidesHealth,
+    /// Nobody believes that a member is up because another one vouches for it.
+    PolicyNoVouching,
     /// Only the first 64 logs are guarded.
     PolicyGuardsFew,
 }
@@ -99,7 +101,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 69] = [
+    pub const ALL: [Mutant; 70] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -168,6 +170,7 @@ impl Mutant {
         Mutant::PolicyLowestId,
         Mutant::PolicyNoCalm,
         Mutant::PolicyHidesHealth,
+        Mutant::PolicyNoVouching,
         Mutant::PolicyGuardsFew,
     ];
 }

@@ -51,7 +51,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::ZkWriteAfterMove
         | M::ZkReadsPassWrites => vec!["zookeeper"],
         M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
-        M::PolicyLowestId | M::PolicyNoCalm | M::PolicyHidesHealth => vec!["lasting"],
+        M::PolicyLowestId | M::PolicyNoCalm | M::PolicyHidesHealth | M::PolicyNoVouching => vec!["lasting"],
         M::NativeN7 => vec!["native", "disks"],
         M::NativeUnreadIsTrimmed => vec!["disks"],
         M::VlogNoRollForward => vec!["vlog-movers"],

@@ -44,28 +44,38 @@ atoll_core::message! {
         pub storage: StorageId,
         /// Up to which record its journal is durable.
         pub durable: Lsn,
-        /// What its clock shows.
-        pub wall: Wall,
+        /// What earlier programs did not say.
+        pub more: More,
     }
 }
 
-/// A wall clock, milliseconds since the Unix epoch. The last field of its message: a program from before it says none. It is said at
-/// every level, since whoever reads that message leaves alone what is behind the fields that it knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wall(pub Option<u64>);
+/// What came to heartbeats later. It is said at every level, since whoever reads that message leaves alone what is behind the fields
+/// that it knows; what a program from before does not say is taken for nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// What its wall clock shows, milliseconds since the Unix epoch.
+    pub wall_ms: Option<u64>,
+    /// The members that it reaches and that, by their own words, reach a majority: they are up, whoever else does not hear them.
+    pub vouches: Vec<NodeId>,
+}
 
-impl Encode for Wall {
+/// Stands for a clock that is not said.
+const NO_WALL: u64 = u64::MAX;
+
+impl Encode for More {
     fn encode(&self, out: &mut BytesMut) {
-        if let Some(ms) = self.0 {
-            ms.encode(out);
+        if self != &More::default() {
+            self.wall_ms.unwrap_or(NO_WALL).encode(out);
+            self.vouches.encode(out);
         }
     }
 }
 
-impl Decode for Wall {
+impl Decode for More {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
-        let is_there = from.left() > 0;
-        Ok(Wall(if is_there { Some(u64::decode(from)?) } else { None }))
+        let wall_ms = if from.left() > 0 { Some(u64::decode(from)?) } else { None };
+        let vouches = if from.left() > 0 { Vec::decode(from)? } else { Vec::new() };
+        Ok(More { wall_ms: wall_ms.filter(|ms| *ms != NO_WALL), vouches })
     }
 }
 
@@ -232,7 +242,7 @@ impl Detector {
             self.next = now;
         }
         self.members.heard_of_table(beat.table_version);
-        self.members.heard_wall(now, from, beat.wall.0);
+        self.members.heard_wall(now, from, beat.more.wall_ms);
         let told = Told {
             incarnation: beat.incarnation,
             leaving: beat.leaving,
@@ -240,6 +250,7 @@ impl Detector {
             reaches: beat.reaches,
             distrusts: beat.distrusts,
             halted: beat.halted.into_iter().take(MAX_HALTED_TOLD).collect(),
+            vouches: beat.more.vouches,
         };
         self.members.note(now, from, usable, Some(told));
     }
@@ -266,7 +277,7 @@ impl Detector {
             halted: Vec::new(),
             storage: StorageId(0),
             durable: Lsn::NONE,
-            wall: Wall(None),
+            more: More::default(),
         };
         self.heard(now, from, beat);
     }
@@ -287,7 +298,7 @@ impl Detector {
             halted: self.members.halted().into_iter().take(MAX_HALTED_TOLD).collect(),
             storage: self.members.identity().storage,
             durable: self.env.witness().own(),
-            wall: Wall(self.members.wall_ms()),
+            more: More { wall_ms: self.members.wall_ms(), vouches: self.members.vouches() },
         };
         let first = FirstHeartbeat {
             incarnation: beat.incarnation,

@@ -6,6 +6,25 @@ use atoll_db::PeerClocks;
 
 const MS: u64 = 1_000_000;
 
+fn identity(n: u32) -> Identity {
+    Identity {
+        node: NodeId(n),
+        incarnation: Incarnation(n.into()),
+        storage: StorageId(n.into()),
+        log: true,
+        sequencer: true,
+        meta: true,
+        draining: false,
+        failed: false,
+    }
+}
+
+/// So many members.
+fn table_of(count: u32) -> MemberTable {
+    let row = |n| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
+    MemberTable { version: 1, nodes: (1..=count).map(row).collect(), ..MemberTable::default() }
+}
+
 /// Node 1 of three, on a clock that the test moves.
 struct One {
     core: NodeCore,
@@ -21,19 +40,7 @@ struct One {
 
 impl One {
     fn new() -> Self {
-        let identity = |n: u32| Identity {
-            node: NodeId(n),
-            incarnation: Incarnation(n.into()),
-            storage: StorageId(n.into()),
-            log: true,
-            sequencer: true,
-            meta: true,
-            draining: false,
-            failed: false,
-        };
-        let row = |n| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
-        let table = MemberTable { version: 1, nodes: (1..=3).map(row).collect(), ..MemberTable::default() };
-        let members = Members::new(identity(1), table);
+        let members = Members::new(identity(1), table_of(3));
         let mut core = NodeCore::new(NodeId(1), Incarnation(1), 7);
         let detector = Detector::new(core.env(), members.clone(), Timings::default());
         core.add_role(roles::DETECTOR, Box::new(detector));
@@ -77,7 +84,7 @@ impl One {
             halted: Vec::new(),
             storage: StorageId(from.into()),
             durable: Lsn(self.durable),
-            wall: Wall(wall_ms),
+            more: More { wall_ms, vouches: Vec::new() },
         };
         self.deliver(from, beat.into_frame(roles::DETECTOR));
     }
@@ -161,10 +168,10 @@ fn a_heartbeat_says_what_the_disk_is_good_for() {
 fn clocks_are_said_and_heard() {
     let mut one = One::new();
     one.pass(100, |_| ());
-    assert_eq!(one.sent.last().unwrap().wall, Wall(None));
+    assert_eq!(one.sent.last().unwrap().more.wall_ms, None);
     one.members.say_wall(std::sync::Arc::new(|| 77));
     one.pass(100, |_| ());
-    assert_eq!(one.sent.last().unwrap().wall, Wall(Some(77)));
+    assert_eq!(one.sent.last().unwrap().more.wall_ms, Some(77));
     let peers = |one: &One| one.members.peer_clocks(Tick(one.now_ms * MS));
     assert_eq!(peers(&one), PeerClocks { silent: 2, ..PeerClocks::default() });
     // Peer 3 runs a program that says no clock.
@@ -223,4 +230,51 @@ fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
     let before = one.first_sent;
     one.pass(300, |one| one.hear(2, &[1, 3]));
     assert_eq!(one.first_sent, before, "all read the whole ones");
+}
+
+#[test]
+fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
+    let reaches = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
+    let told = |ids: &[u32], vouches: &[u32]| Told {
+        reaches: reaches(ids),
+        vouches: reaches(vouches),
+        ..Told::default()
+    };
+    // 1 and 2 do not hear 3 and 4; 5 hears all, and so 1 hears 2 and 5.
+    let seen_by_1 = Members::new(identity(1), table_of(5));
+    let now = Tick(0);
+    seen_by_1.note(now, NodeId(2), true, Some(told(&[1, 5], &[1, 5])));
+    seen_by_1.note(now, NodeId(5), true, Some(told(&[1, 2, 3, 4], &[])));
+    for lost in [3, 4] {
+        seen_by_1.note(now, NodeId(lost), false, None);
+    }
+    assert!(!seen_by_1.is_up(NodeId(3)), "that one other node reaches it is not enough");
+    seen_by_1.note(now, NodeId(5), true, Some(told(&[1, 2, 3, 4], &[1, 2, 3])));
+    assert!(seen_by_1.is_up(NodeId(3)));
+    assert!(!seen_by_1.is_up(NodeId(4)), "nobody vouches for it");
+    // Its word counts as long as it is heard itself.
+    seen_by_1.note(now, NodeId(5), false, None);
+    assert!(!seen_by_1.is_up(NodeId(3)));
+
+    let seen_by_5 = Members::new(identity(5), table_of(5));
+    seen_by_5.note(now, NodeId(3), true, Some(told(&[4, 5], &[])));
+    seen_by_5.note(now, NodeId(4), true, Some(told(&[5], &[])));
+    seen_by_5.note(now, NodeId(2), false, Some(told(&[1, 5], &[])));
+    assert_eq!(seen_by_5.vouches(), [NodeId(3)], "4 reaches a minority, and 2 is not heard");
+}
+
+#[test]
+fn what_came_to_heartbeats_later_may_be_missing() {
+    let vouches = vec![NodeId(2), NodeId(7)];
+    for more in [
+        More::default(),
+        More { wall_ms: Some(77), vouches: Vec::new() },
+        More { wall_ms: None, vouches: vouches.clone() },
+        More { wall_ms: Some(77), vouches },
+    ] {
+        assert_eq!(More::from_bytes(more.to_bytes()).unwrap(), more);
+    }
+    // A program between said its clock only.
+    let said = More { wall_ms: Some(77), vouches: Vec::new() };
+    assert_eq!(More::from_bytes(77_u64.to_bytes()).unwrap(), said);
 }

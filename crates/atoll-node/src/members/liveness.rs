@@ -65,6 +65,8 @@ pub struct Told {
     pub distrusts: Vec<NodeId>,
     /// Replicas of databases on it that have halted, by the name of their log: the first [`super::MAX_HALTED_TOLD`] of them.
     pub halted: Vec<String>,
+    /// The members that it reaches and that, by their own words, reach a majority of the members.
+    pub vouches: Vec<NodeId>,
 }
 
 /// What this node knows of a peer's life.
@@ -88,6 +90,8 @@ pub struct Liveness {
     pub distrusts: Vec<NodeId>,
     /// See [`Told::halted`].
     pub halted: Vec<String>,
+    /// See [`Told::vouches`].
+    pub vouches: Vec<NodeId>,
     /// The others have lost it, as gossip has it.
     pub lost_by_gossip: bool,
 }
@@ -104,6 +108,7 @@ impl Liveness {
             reaches: Vec::new(),
             distrusts: Vec::new(),
             halted: Vec::new(),
+            vouches: Vec::new(),
             lost_by_gossip: false,
         }
     }
@@ -124,6 +129,7 @@ impl Liveness {
             reaches: told.reaches,
             distrusts: told.distrusts,
             halted: told.halted,
+            vouches: told.vouches,
             // A sign of life in band outweighs what others say.
             lost_by_gossip: false,
         }

@@ -32,6 +32,7 @@ pub mod upgrade;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
 use atoll_db::{Clock, PeerClocks};
 
@@ -265,10 +266,25 @@ impl Members {
         Reach { rows: rows.chain([(inner.me.node, own)]).collect() }
     }
 
+    /// The members that this node reaches and that, by their own words, reach a majority: it tells the others.
+    pub fn vouches(&self) -> Vec<NodeId> {
+        let inner = self.lock();
+        let members = &inner.table.nodes;
+        let reached = |p: &Liveness| 1 + p.reaches.iter().filter(|n| members.contains_key(n)).count();
+        let with_most = |p: &Liveness| p.alive && reach::is_majority(reached(p), members.len());
+        inner.peers.iter().filter(|(_, p)| with_most(p)).map(|(n, _)| *n).collect()
+    }
+
     /// Whether a node is up for the cluster: this one reaches it, or a majority of the members does. A node that alone has lost
-    /// another must not treat it as gone.
+    /// another must not treat it as gone; nor must one half of a cluster that meets the other half in a third: neither hears how
+    /// many the others are, and the third vouches for both.
     pub fn is_up(&self, node: NodeId) -> bool {
         if self.is_alive(node) {
+            return true;
+        }
+        let vouched = |p: &Liveness| p.alive && p.vouches.contains(&node);
+        if !mutant(Mutant::PolicyNoVouching) && self.lock().peers.values().any(vouched) {
+            hit("members.vouched");
             return true;
         }
         let all: Vec<NodeId> = self.lock().table.nodes.keys().copied().collect();

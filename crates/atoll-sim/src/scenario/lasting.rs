@@ -37,6 +37,7 @@ pub const LASTING: Scenario = Scenario {
         "sim.lasting.star",
         "sim.lasting.places",
         "sim.lasting.views",
+        "members.vouched",
     ]],
     full: false,
 };
@@ -287,6 +288,7 @@ impl Plan {
         let pauses = watch.end(&stage.env);
         self.judge(&stage, "while it lasts", changes(&stage) - before, &pauses);
         self.judge_places(&stage, &servers);
+        self.judge_lives(&stage);
         let before = changes(&stage);
         nemesis::heal(&stage.cluster, self.hosts);
         stage.env.sleep(LASTS / 2).await;
@@ -338,6 +340,22 @@ impl Plan {
             }
             if self.causes.len() == 1 && servers.contains(&node) {
                 self.judge_views(stage, node, health, &self.expected(servers));
+            }
+        }
+    }
+
+    /// Who is connected to a majority is up for everybody, also for those that do not hear it: otherwise they take over the sessions of its
+    /// clients again and again, which come back to it each time.
+    fn judge_lives(&self, stage: &Stage<NodeHandles>) {
+        let [Cause::Bridge(_)] = self.causes[..] else { return };
+        for host in 0..self.hosts {
+            let Some(life) = stage.cluster.host(host) else { continue };
+            let members = &life.handles.0.members;
+            if let Some(gone) = (0..self.hosts).map(node_of).find(|node| !members.is_up(*node)) {
+                stage.cluster.fail(format!(
+                    "GONE: {:?}: after {LASTS:?} host {host} takes node {gone} for gone, which reaches a majority",
+                    self.causes
+                ));
             }
         }
     }
