@@ -150,10 +150,16 @@ async fn take_over(shared: &Arc<Shared>) {
     let mut missing: BTreeMap<Proposer, usize> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        let holders = match keeper::holders(&shared.engine.view()) {
-            Ok(holders) => holders,
-            Err(error) => {
+        // Sessions that went may have left much to pass over: not on the thread that hears the clients.
+        let view = shared.engine.view();
+        let holders = match tokio::task::spawn_blocking(move || keeper::holders(&view)).await {
+            Ok(Ok(holders)) => holders,
+            Ok(Err(error)) => {
                 tracing::error!(%error, "the holders of ZooKeeper sessions cannot be read");
+                continue;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the search for the holders of ZooKeeper sessions failed");
                 continue;
             }
         };
