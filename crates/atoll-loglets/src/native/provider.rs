@@ -19,8 +19,10 @@ use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
 /// Name of this kind in chains.
 pub const KIND: &str = "native";
-/// How long a node may take to say who it is before it counts as down.
+/// How long a node may take to say who it is before it counts as down: appends may wait for the next segment.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
+/// The same for the first segment of a log, which nobody waits for yet: a node that is busy had better not be refused.
+const IDENTIFY_FOR_NEW: Duration = Duration::from_secs(2);
 
 /// The provider of "native".
 #[derive(Clone)]
@@ -62,8 +64,13 @@ impl NativeProvider {
     }
 
     /// Who answers, of some nodes, in that order. Those that nobody expects to answer are asked, too, but not waited for.
-    async fn identify(&self, nodes: &[NodeId], expected: impl Fn(NodeId) -> bool) -> Vec<Identity> {
-        let until = self.env.now().after(IDENTIFY_TIMEOUT);
+    async fn identify(
+        &self,
+        nodes: &[NodeId],
+        patience: Duration,
+        expected: impl Fn(NodeId) -> bool,
+    ) -> Vec<Identity> {
+        let until = self.env.now().after(patience);
         let replies = self
             .env
             .gather(nodes, Identify {}, until, |r| {
@@ -88,7 +95,8 @@ impl NativeProvider {
         let named = |n: NodeId| spec.servers.iter().flatten().chain(&spec.sequencer).any(|m| *m == n);
         let doubted =
             |n: NodeId| spec.avoid.contains(&n) || candidates.iter().any(|c| c.node == n && !c.alive);
-        let up = self.identify(&ask, |n| named(n) || !doubted(n)).await;
+        let patience = if previous.is_some() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
+        let up = self.identify(&ask, patience, |n| named(n) || !doubted(n)).await;
         let servers = self.pick_servers(spec, previous.as_ref(), &candidates, &up)?;
         let sequencer =
             pick_sequencer(spec, previous.as_ref(), &servers, &up, &candidates, &*self.directory)?;
