@@ -188,6 +188,24 @@ fn the_policy_hears_of_troubles() {
     }
 }
 
+/// Nobody reads the log here, so nothing but the look of its lane tells this node of the new segment.
+#[test]
+fn a_lane_without_answers_finds_the_segment_that_another_node_made() {
+    let mut c = Cluster::new(6, 3);
+    let (here, there) = (c.created("memory"), c.log(2, "log"));
+    append(&mut c, 1, &here, 1, 1);
+    c.servers.faults(|f| {
+        f.stopped.insert(NodeId(1));
+    });
+    let ticket = here.submit(vec![record(1, 2)]).unwrap();
+    c.driver.run_for(c.options.stall_after * 2);
+    let extend = there.extend(LogletSpec { avoid: vec![NodeId(1)], ..LogletSpec::default() });
+    c.run(2, extend).unwrap().unwrap();
+    let (env, patience) = (c.env(1), c.options.stall_after);
+    let placed = c.run(1, async move { env.within(patience, ticket).await });
+    assert_eq!(placed.expect("in the time of a stall").unwrap().unwrap(), [LogPos(1)]);
+}
+
 #[test]
 fn the_window_is_bounded_in_bytes() {
     let mut c = Cluster::new(7, 1);

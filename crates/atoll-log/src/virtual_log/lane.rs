@@ -19,15 +19,17 @@ use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
 use crate::bell::lock;
 use crate::budget::Budget;
-use crate::chain::Segment;
+use crate::chain::{Segment, VersionedChain};
 use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
 use crate::position::LogPos;
 
 /// First wait before a batch that was refused is sent again.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Longest such wait, and between two looks for a newer chain while there is trouble.
+/// Longest such wait.
 const MAX_PAUSE: Duration = Duration::from_millis(40);
+/// While appends have no answer a lane looks for a newer chain so often in each time after which one counts as stalled.
+const LOOKS_PER_STALL: u32 = 2;
 /// How long the first append through a new handle waits for the tail, to bound a later look for it.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
@@ -158,6 +160,8 @@ struct Run {
     /// So many at the front of `redo` were looked for after "forgotten", and are not there.
     scanned: usize,
     pause: Duration,
+    /// A look for a newer chain: whoever drops it ends it, so it is kept until the next one.
+    look: Option<Ticket<Result<Arc<VersionedChain>, LogError>>>,
     /// No stall is noticed before this.
     next_stall: Tick,
     /// Nor reported before this.
@@ -175,6 +179,7 @@ impl Run {
             redo: VecDeque::new(),
             scanned: 0,
             pause: PAUSE,
+            look: None,
             next_stall: Tick(0),
             next_report: Tick(0),
             forgetful: None,
@@ -213,12 +218,12 @@ impl Run {
                 Event::Stalled => {
                     hit("vlog.lane.stalled");
                     let now = self.me.env.now();
-                    self.next_stall = now.after(MAX_PAUSE);
+                    self.next_stall = now.after(self.me.options.stall_after / LOOKS_PER_STALL);
                     if now >= self.next_report {
                         self.next_report = now.after(self.me.options.stall_after);
                         self.me.trouble(Trouble::NoSequencer);
                     }
-                    drop(self.me.fresh());
+                    self.look = Some(self.me.fresh());
                 }
             }
         }
