@@ -1,5 +1,6 @@
 //! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -58,6 +59,9 @@ impl Default for NativeOptions {
     }
 }
 
+/// How long a server that left a read waiting is asked last.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
 /// One loglet as its procedures see it.
 #[derive(Clone)]
 pub(crate) struct Group {
@@ -67,6 +71,8 @@ pub(crate) struct Group {
     pub config_bytes: Bytes,
     pub nodes: Arc<Vec<NodeId>>,
     pub options: Arc<NativeOptions>,
+    /// Servers that left a read waiting, and when.
+    slow: Arc<Mutex<BTreeMap<NodeId, Tick>>>,
 }
 
 impl Group {
@@ -78,7 +84,7 @@ impl Group {
         options: Arc<NativeOptions>,
     ) -> Self {
         let nodes = Arc::new(config.nodes());
-        Group { env, id, config: Arc::new(config), config_bytes, nodes, options }
+        Group { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
     }
 
     /// When an operation that starts now gives up.
@@ -101,7 +107,7 @@ impl Group {
     }
 
     /// Servers in the order to be asked for a copy: this node first (converged), the others from a random one on, so that
-    /// load spreads.
+    /// load spreads; those that were slow lately come last: a long look through a segment must not wait for each of them at every step.
     pub fn readers(&self) -> Vec<NodeId> {
         let mut nodes = self.nodes.as_ref().clone();
         let start = (self.env.random() % nodes.len() as u64) as usize;
@@ -109,7 +115,18 @@ impl Group {
         if let Some(own) = nodes.iter().position(|n| *n == self.env.node()) {
             nodes[..=own].rotate_right(1);
         }
+        let slow = lock(&self.slow);
+        if !slow.is_empty() {
+            let (now, own) = (self.env.now(), self.env.node());
+            let is_slow = |n: &NodeId| slow.get(n).is_some_and(|t| now.since(*t) < SLOW_FOR) && *n != own;
+            nodes.sort_by_key(is_slow);
+        }
         nodes
+    }
+
+    /// A server left a read waiting.
+    pub fn was_slow(&self, node: NodeId) {
+        lock(&self.slow).insert(node, self.env.now());
     }
 }
 
