@@ -59,7 +59,7 @@ pub(crate) async fn is_small(shared: Arc<Shared>, top: &str) -> bool {
     }
     let Some(turn) = shared.walks.turn().await else { return false };
     let top = top.to_owned();
-    let counted = tokio::task::spawn_blocking(move || {
+    let counted = shared.beside(move || {
         let _turn = turn;
         count(&view, &top)
     });

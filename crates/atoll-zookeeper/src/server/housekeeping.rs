@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use atoll_core::level::since;
 use atoll_db::{Direction, Proposer};
@@ -152,7 +152,7 @@ async fn take_over(shared: &Arc<Shared>) {
         ticks.tick().await;
         // Sessions that went may have left much to pass over: not on the thread that hears the clients.
         let view = shared.engine.view();
-        let holders = match tokio::task::spawn_blocking(move || keeper::holders(&view)).await {
+        let holders = match shared.beside(move || keeper::holders(&view)).await {
             Ok(Ok(holders)) => holders,
             Ok(Err(error)) => {
                 tracing::error!(%error, "the holders of ZooKeeper sessions cannot be read");
@@ -204,9 +204,8 @@ async fn reap(shared: &Arc<Shared>) {
             continue;
         }
         let view = shared.engine.view();
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now_ms = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
-        let due = tokio::task::spawn_blocking(move || find_due(&view, now_ms)).await;
+        let now_ms = shared.cluster.wall_ms();
+        let due = shared.beside(move || find_due(&view, now_ms)).await;
         match due {
             Ok(Ok(due)) => {
                 for paths in due.chunks(REAPED_AT_ONCE) {

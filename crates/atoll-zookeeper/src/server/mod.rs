@@ -60,13 +60,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::NodeId;
 use atoll_db::{Engine, LogPos, Observer, View};
 use ring::rand::SecureRandom;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::task::JoinError;
 use tokio_rustls::TlsAcceptor;
 
 use crate::command::PASSWORD_BYTES;
@@ -105,6 +106,18 @@ pub trait Cluster: Send + Sync {
     /// Fills a new session's password with random bytes; false if there are none. The system's, unless a host has its own.
     fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
         ring::rand::SystemRandom::new().fill(password).is_ok()
+    }
+
+    /// What the clock on the wall shows, milliseconds since the Unix epoch. The system's, unless a host has its own.
+    fn wall_ms(&self) -> i64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether what may take long has threads beside the node's. A simulator has none: when such a thread is done is the machine's to say,
+    /// and a seed would not be one trace.
+    fn has_threads(&self) -> bool {
+        true
     }
 
     /// This node's disk is nearly full: what makes the data grow is refused.
@@ -158,6 +171,20 @@ impl Shared {
 }
 
 impl Shared {
+    /// Does what may take long beside the node's thread (contracts X20). Nobody who stops waiting stops the work.
+    ///
+    /// # Errors
+    /// The work panicked, or the node stops.
+    pub(crate) async fn beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if !self.cluster.has_threads() {
+            return Ok(work());
+        }
+        tokio::task::spawn_blocking(work).await
+    }
+
     /// Counts what is above its quota, and says so now and then.
     fn tell_quotas(&self, events: &[Event]) {
         for event in events {

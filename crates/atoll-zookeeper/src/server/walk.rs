@@ -514,7 +514,7 @@ async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
         }
         let turn = shared.walks.turn().await.ok_or_else(closed)?;
         let its = shared.clone();
-        let stepped = tokio::task::spawn_blocking(move || {
+        let stepped = shared.beside(move || {
             // Until the step is done, also if nobody waits for it any more.
             let _turn = turn;
             let step = walk.step(&its, Budget::on_the_pool());

@@ -70,10 +70,10 @@ pub(crate) async fn answer_in_turn(shared: &Arc<Shared>, word: String) -> String
         return answer(shared, &word);
     }
     let Some(turn) = shared.walks.turn().await else { return String::new() };
-    let shared = shared.clone();
-    let answered = tokio::task::spawn_blocking(move || {
+    let its = shared.clone();
+    let answered = shared.beside(move || {
         let _turn = turn;
-        answer(&shared, &word)
+        answer(&its, &word)
     });
     answered.await.unwrap_or_default()
 }

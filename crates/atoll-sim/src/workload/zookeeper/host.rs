@@ -193,6 +193,14 @@ impl Living for AreLiving {
         others.chain([self.members.identity().node]).collect()
     }
 
+    fn wall_ms(&self) -> i64 {
+        self.members.wall_ms().and_then(|ms| i64::try_from(ms).ok()).unwrap_or(0)
+    }
+
+    fn has_threads(&self) -> bool {
+        false
+    }
+
     fn draw_password(&self, password: &mut [u8; PASSWORD_BYTES]) -> bool {
         password.iter_mut().for_each(|byte| *byte = self.env.random() as u8);
         true

@@ -69,10 +69,10 @@ pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query:
         return run(shared, name, query);
     }
     let Some(turn) = shared.walks.turn().await else { return Map::new() };
-    let (shared, query) = (shared.clone(), query.to_owned());
-    let done = tokio::task::spawn_blocking(move || {
+    let (its, query) = (shared.clone(), query.to_owned());
+    let done = shared.beside(move || {
         let _turn = turn;
-        run(&shared, name, &query)
+        run(&its, name, &query)
     });
     done.await.unwrap_or_default()
 }
