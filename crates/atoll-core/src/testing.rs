@@ -86,6 +86,9 @@ pub enum Mutant {
     ZkReadsPassWrites,
     ZkWatchFiresAgain,
     ZkHaltedKeepsSessions,
+    /// What was due when somebody looked goes, whatever came since.
+    ZkReapUnguarded,
+    ZkQuotaForgetsDeletes,
     TablesVersionUnchecked,
     TablesIndexStale,
     TablesTransactionInParts,
@@ -101,7 +104,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 70] = [
+    pub const ALL: [Mutant; 72] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -164,6 +167,8 @@ impl Mutant {
         Mutant::ZkReadsPassWrites,
         Mutant::ZkWatchFiresAgain,
         Mutant::ZkHaltedKeepsSessions,
+        Mutant::ZkReapUnguarded,
+        Mutant::ZkQuotaForgetsDeletes,
         Mutant::TablesVersionUnchecked,
         Mutant::TablesIndexStale,
         Mutant::TablesTransactionInParts,

@@ -49,7 +49,9 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
         | M::ZkEndingLives
         | M::ZkSyncWithoutBarrier
         | M::ZkWriteAfterMove
-        | M::ZkReadsPassWrites => vec!["zookeeper"],
+        | M::ZkReadsPassWrites
+        | M::ZkReapUnguarded
+        | M::ZkQuotaForgetsDeletes => vec!["zookeeper"],
         M::TablesVersionUnchecked | M::TablesIndexStale | M::TablesTransactionInParts => vec!["tables"],
         M::PolicyLowestId | M::PolicyNoCalm | M::PolicyHidesHealth | M::PolicyNoVouching => vec!["lasting"],
         M::NativeN7 => vec!["native", "disks"],

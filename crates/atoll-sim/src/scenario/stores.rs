@@ -232,7 +232,8 @@ fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {
     let walls = assembly.walls.clone();
     let mut world = World::new(rng.bits(), members, weather, assembly, out);
     walls.follow(world.clients());
-    let options = Options { min_session_timeout_ms: 1_000, reap_every: Duration::ZERO, ..Options::default() };
+    let options =
+        Options { min_session_timeout_ms: 1_000, reap_every: Duration::from_secs(1), ..Options::default() };
     let doors = Doors::new(world.clients(), world.cluster(), oracle.clone(), options);
     let _ = doors_there.set(doors.clone());
     let stage: Stage<NodeHandles> = stage(&mut world);

@@ -34,13 +34,17 @@ pub const SCENARIO: Scenario = Scenario {
         "sim.zookeeper.audited",
         "sim.zookeeper.came_back",
         "sim.zookeeper.closed",
+        "sim.zookeeper.container_went",
         "sim.zookeeper.ended_in_steps",
         "sim.zookeeper.event",
         "sim.zookeeper.expired",
         "sim.zookeeper.expiry_refused",
+        "sim.zookeeper.quota_exceeded",
+        "sim.zookeeper.reap_came_too_late",
         "sim.zookeeper.refilled",
         "sim.zookeeper.taken_over",
         "sim.zookeeper.told_late",
+        "sim.zookeeper.ttl_ended",
     ]],
     full: true,
 };
@@ -82,7 +86,9 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     // Timeouts are short, so that sessions expire within a run; the bounds are an operator's to set.
     let options = Options {
         min_session_timeout_ms: 1_000,
-        reap_every: Duration::ZERO,
+        // ZooKeeper looks once a minute. Here often, so that what is due meets those who come back to it.
+        reap_every: Duration::from_millis([200, 1_000, 3_000][rng.below(3) as usize]),
+        enforce_quota: rng.below(2) == 0,
         // Sessions here have few ephemerals: so that some end in steps.
         ephemerals_at_once: if seed.is_multiple_of(2) { 1 } else { Options::default().ephemerals_at_once },
         ..Options::default()
@@ -128,7 +134,7 @@ async fn auditor(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
     }
 }
 
-/// Every node gets on, every session that nobody uses any more expires, and all nodes have the same.
+/// Every node gets on, every session that nobody uses any more expires, what goes by itself goes, and all nodes have the same.
 pub(super) async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a barrier at host {host}"));
@@ -153,4 +159,9 @@ pub(super) async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooK
         compare(&stage, &doors, &oracle);
     }
     hit("sim.zookeeper.all_gone");
+    while let Some(path) = oracle.transients().into_iter().next() {
+        stage.waits_for(format!("the end of {path}"));
+        stage.pause(Duration::from_millis(100)).await;
+        compare(&stage, &doors, &oracle);
+    }
 }

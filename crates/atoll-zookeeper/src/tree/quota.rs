@@ -4,6 +4,7 @@
 //! The nearest node with a limit counts, at or above the changed one. Soft limits are told, hard ones refuse the write where the door that
 //! proposed it says so (`enforceQuota`): the same on every replica, because it travels with the command.
 
+use atoll_core::testing::{Mutant, mutant};
 use bytes::Bytes;
 
 use super::key;
@@ -151,7 +152,7 @@ impl<K: Keys> State<'_, K> {
             let (nodes, held) = self.subtree(top);
             self.put_stats(top, nodes, held);
         }
-        if (bytes, count) == (0, 0) {
+        if (bytes, count) == (0, 0) || (count < 0 && mutant(Mutant::ZkQuotaForgetsDeletes)) {
             return;
         }
         let Some((top, _)) = self.limited(of) else { return };

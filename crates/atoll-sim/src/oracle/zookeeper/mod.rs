@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | writes: once, in one order that agrees with real time; reads: each of one state, never an older one |
-//! | `model.rs` | the tree and the sessions, written again |
+//! | `model/` | the tree, its quotas and the sessions, written again |
 //! | `watches.rs` | what a client must be told by its watches |
 //! | `sessions.rs` | who may be expired, when |
 
@@ -463,6 +463,11 @@ impl ZooKeeperOracle {
     /// Sessions that are there.
     pub fn sessions(&self) -> usize {
         self.lock().model.sessions.len()
+    }
+
+    /// Nodes that must go by themselves, as nobody comes any more.
+    pub fn transients(&self) -> Vec<String> {
+        self.lock().model.transients().map(str::to_owned).collect()
     }
 
     /// What was found wrong since the last call.

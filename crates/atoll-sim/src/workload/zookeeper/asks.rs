@@ -6,8 +6,8 @@ use atoll_zookeeper::acl;
 use atoll_zookeeper::jute::Jute;
 use atoll_zookeeper::jute::codes::{CreateMode, OpCode, watch_mode, watcher_type};
 use atoll_zookeeper::jute::request::{
-    AddWatchRequest, CreateRequest, PathRequest, SetDataRequest, SetWatches2Request, SetWatchesRequest,
-    VersionRequest, WatchedRequest, WatcherRequest,
+    AddWatchRequest, CreateRequest, CreateTtlRequest, PathRequest, SetDataRequest, SetWatches2Request,
+    SetWatchesRequest, VersionRequest, WatchedRequest, WatcherRequest,
 };
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiReadOp, MultiReadRequest, MultiRequest};
 
@@ -15,6 +15,8 @@ use crate::oracle::zookeeper::watches::Kind;
 
 /// Nodes that everybody writes, creates and deletes.
 const SHARED: u64 = 5;
+/// Subtrees with a quota.
+const LIMITED: [&str; 3] = ["/s0", "/s1", "/e"];
 /// More children of the queue than this are deleted first.
 const LONG_QUEUE: usize = 12;
 
@@ -96,7 +98,12 @@ fn shared(n: u64) -> String {
 /// The nodes that there should be, whoever makes them.
 pub(super) fn base(data: &[u8]) -> Vec<Request> {
     let names = (0..SHARED).map(shared).chain(["/q".to_owned(), "/e".to_owned()]);
-    names.map(|path| create(OpCode::Create, &path, data, CreateMode::Persistent)).collect()
+    // The limits of a quota before its stats: what they say always is true.
+    let quotas = LIMITED.into_iter().flat_map(|top| {
+        ["", "/zookeeper_limits", "/zookeeper_stats"].map(|end| format!("/zookeeper/quota{top}{end}"))
+    });
+    let made = |path: String| create(OpCode::Create, &path, data, CreateMode::Persistent);
+    names.chain(quotas).map(made).collect()
 }
 
 fn create_body<'r>(path: &'r str, data: &'r [u8], mode: CreateMode) -> CreateRequest<'r> {
@@ -105,6 +112,10 @@ fn create_body<'r>(path: &'r str, data: &'r [u8], mode: CreateMode) -> CreateReq
 
 fn create(op: OpCode, path: &str, data: &[u8], mode: CreateMode) -> Request {
     request(op, create_body(path, data, mode).to_vec(), Asking::Write(vec![path.to_owned()]))
+}
+
+fn ttl_body<'r>(path: &'r str, data: &'r [u8], mode: CreateMode, ttl_ms: i64) -> CreateTtlRequest<'r> {
+    CreateTtlRequest { path, data: Some(data), acl: vec![acl::OPEN], flags: mode.number(), ttl_ms }
 }
 
 /// Watches as they are left again.
@@ -138,11 +149,22 @@ impl Draw<'_> {
 
     /// A shared node, or a child of one.
     fn any(&self) -> String {
-        match self.below(4) {
-            0 => format!("{}/c{}", self.shared(), self.below(2)),
-            1 => format!("/e/n{}", self.below(3)),
+        match self.below(8) {
+            0 | 1 => format!("{}/c{}", self.shared(), self.below(2)),
+            2 | 3 => format!("/e/n{}", self.below(3)),
+            4 => self.transient(),
             _ => self.shared(),
         }
+    }
+
+    /// A container, its child, or a node with a time to live.
+    fn transient(&self) -> String {
+        ["/k0", "/k1", "/k0/c", "/k1/c", "/t0", "/t1"][self.below(6) as usize].to_owned()
+    }
+
+    /// Soon over, or about when somebody next comes by.
+    fn ttl_ms(&self) -> i64 {
+        [1, 300, 1_500, 4_000][self.below(4) as usize]
     }
 
     /// A version: any, the one that is known, or a wrong one.
@@ -166,6 +188,7 @@ impl Draw<'_> {
             0..3 => self.set_data(),
             3..5 => self.create(),
             5..7 => self.queue(),
+            7 if self.below(6) == 0 => self.limits(),
             7 => self.delete(),
             8..10 => self.multi(),
             10..17 => self.read(),
@@ -181,8 +204,27 @@ impl Draw<'_> {
         request(OpCode::SetData, body.to_vec(), Asking::Write(vec![path.clone()]))
     }
 
+    /// Other limits for a quota; no two clients' are the same, nor two of one client.
+    fn limits(&self) -> Request {
+        let top = LIMITED[self.below(3) as usize];
+        let path = format!("/zookeeper/quota{top}/zookeeper_limits");
+        let (nodes, bytes) = (self.below(4) as i64, 6 * self.below(5) as i64);
+        let (nodes, bytes) = if self.below(2) == 0 { (nodes, -1) } else { (-1, bytes) };
+        let said = format!("count=1,bytes=-1=;byteHardLimit={bytes};countHardLimit={nodes};by=");
+        let data = [said.as_bytes(), &self.data].concat();
+        let body = SetDataRequest { path: &path, data: Some(&data), version: -1 };
+        request(OpCode::SetData, body.to_vec(), Asking::Write(vec![path.clone()]))
+    }
+
     fn create(&self) -> Request {
         let path = self.any();
+        if path.starts_with("/t") {
+            let body = ttl_body(&path, &self.data, CreateMode::PersistentWithTtl, self.ttl_ms()).to_vec();
+            return request(OpCode::CreateTtl, body, Asking::Write(vec![path.clone()]));
+        }
+        if path.starts_with("/k") && !path.ends_with('c') {
+            return create(OpCode::CreateContainer, &path, &self.data, CreateMode::Container);
+        }
         let mode = if path.starts_with("/e") { CreateMode::Ephemeral } else { CreateMode::Persistent };
         let op = if self.below(2) == 0 { OpCode::Create } else { OpCode::Create2 };
         create(op, &path, &self.data, mode)
@@ -195,6 +237,11 @@ impl Draw<'_> {
                 request(OpCode::Delete, body.to_vec(), Asking::Write(vec![path.clone()]))
             }
             None => {
+                if self.below(4) == 0 {
+                    let mode = CreateMode::PersistentSequentialWithTtl;
+                    let body = ttl_body("/q/x-", &self.data, mode, self.ttl_ms()).to_vec();
+                    return request(OpCode::CreateTtl, body, Asking::Write(vec!["/q/x-".to_owned()]));
+                }
                 let modes = [CreateMode::PersistentSequential, CreateMode::EphemeralSequential];
                 create(OpCode::Create, "/q/x-", &self.data, modes[self.below(2) as usize])
             }
@@ -216,6 +263,13 @@ impl Draw<'_> {
             ops.push(match self.below(5) {
                 0 => MultiOp::Check(VersionRequest { path, version }),
                 1 => MultiOp::Delete(VersionRequest { path, version }),
+                2 if path.starts_with("/t") => {
+                    let mode = CreateMode::PersistentWithTtl;
+                    MultiOp::CreateTtl(ttl_body(path, &self.data, mode, self.ttl_ms()))
+                }
+                2 if path.starts_with("/k") && !path.ends_with('c') => {
+                    MultiOp::CreateContainer(create_body(path, &self.data, CreateMode::Container))
+                }
                 2 => {
                     let ephemeral = path.starts_with("/e");
                     let mode = if ephemeral { CreateMode::Ephemeral } else { CreateMode::Persistent };
@@ -234,6 +288,9 @@ impl Draw<'_> {
             0 => "/q".to_owned(),
             1 => "/e".to_owned(),
             2 => self.queued().unwrap_or_else(|| self.any()),
+            3 if self.below(3) == 0 => {
+                format!("/zookeeper/quota{}/zookeeper_stats", LIMITED[self.below(3) as usize])
+            }
             _ => self.any(),
         };
         let watch = self.below(3) == 0;

@@ -408,7 +408,9 @@ impl Client {
     fn learn(&mut self, op: i32, body: &[u8]) {
         let path = match OpCode::of(op) {
             Some(OpCode::Create) => PathReply::parse(body).ok().map(|r| r.path),
-            Some(OpCode::Create2) => Create2Reply::parse(body).ok().map(|r| r.path),
+            Some(OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl) => {
+                Create2Reply::parse(body).ok().map(|r| r.path)
+            }
             _ => None,
         };
         let Some(path) = path else { return };

@@ -1,6 +1,5 @@
 //! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a runtime of their own whose
-//! clock is the node's, and stands still unless it is moved. Not simulated: the listener, threads beside the node's, and what goes by
-//! itself (containers, times to live), which the product looks for by the clock on the wall.
+//! clock is the node's, and stands still unless it is moved. Not simulated: the listener, and threads beside the node's.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

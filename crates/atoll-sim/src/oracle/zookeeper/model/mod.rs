@@ -1,6 +1,8 @@
 //! ZooKeeper's tree and sessions once more, written from its documentation: commands go in, in the order of
 //! the log, and the answers that they must have come out. What every node ever was is kept, by zxid.
 
+mod quota;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use atoll_zookeeper::command::{AnswerHead, Command, SessionAnswer};
 use atoll_zookeeper::jute::codes::{CreateMode, ErrorCode, EventType, OpCode};
 use atoll_zookeeper::jute::records::Stat;
 use atoll_zookeeper::jute::reply::{Create2Reply, PathReply, StatReply};
-use atoll_zookeeper::jute::request::{CreateRequest, Request};
+use atoll_zookeeper::jute::request::{CreateRequest, CreateTtlRequest, Request};
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest, MultiResult};
 use atoll_zookeeper::jute::{Jute, Reader};
 
@@ -18,6 +20,17 @@ pub type Holder = (u32, u64);
 
 /// The zxid before the first change.
 pub const FIRST_ZXID: i64 = 1 << 32;
+
+/// What goes by itself, besides ephemerals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
+    /// It stays.
+    Never,
+    /// After its last child.
+    Empty,
+    /// When it was not changed for so many milliseconds, and has no children.
+    After(i64),
+}
 
 /// A znode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +42,7 @@ pub struct Znode {
     /// Names of its children.
     pub children: Arc<BTreeSet<String>>,
     created: i32,
+    goes: Goes,
 }
 
 impl Znode {
@@ -44,7 +58,17 @@ impl Znode {
             pzxid: zxid,
             ..Stat::default()
         };
-        Znode { stat, data, children: Arc::default(), created: 0 }
+        Znode { stat, data, children: Arc::default(), created: 0, goes: Goes::Never }
+    }
+
+    /// Whether it may go by itself at this time.
+    fn is_due(&self, time_ms: i64) -> bool {
+        self.children.is_empty()
+            && match self.goes {
+                Goes::Never => false,
+                Goes::Empty => self.created > 0,
+                Goes::After(ms) => time_ms - self.stat.mtime > ms,
+            }
     }
 
     /// A child came or went.
@@ -120,6 +144,8 @@ pub struct Model {
     pub changes: Vec<Change>,
     /// What the command at hand has done so far, to be taken back.
     undo: Vec<(String, Option<Znode>)>,
+    /// The command at hand came through a door that refuses what is above a quota.
+    enforces_quota: bool,
 }
 
 /// Parent and name.
@@ -141,6 +167,7 @@ impl Default for Model {
             zxid: FIRST_ZXID,
             changes: Vec::new(),
             undo: Vec::new(),
+            enforces_quota: false,
         };
         for (path, children) in [
             ("/", vec!["zookeeper"]),
@@ -173,6 +200,12 @@ impl Model {
     /// Nodes that are there, and ephemerals among them.
     pub fn counts(&self) -> (usize, usize) {
         (self.now.len(), self.sessions.values().map(|s| s.ephemerals.len()).sum())
+    }
+
+    /// Nodes that will go by themselves if nobody comes: containers that are empty, and what has a time to live.
+    pub fn transients(&self) -> impl Iterator<Item = &str> {
+        let goes = |node: &Znode| node.is_due(i64::MAX);
+        self.now.iter().filter(move |(_, node)| goes(node)).map(|(path, _)| path.as_str())
     }
 
     /// A node as it was after a change.
@@ -248,6 +281,7 @@ impl Model {
         match command {
             Command::Write(head, body) => {
                 self.served(head.session, head.moves, by)?;
+                self.enforces_quota = head.enforce_quota;
                 nothing(self.write(head.session, time_ms, head.op, body)?)
             }
             Command::Open(new) => {
@@ -305,10 +339,13 @@ impl Model {
                     n => nothing((n as i32).to_vec()),
                 }
             }
+            Command::Reap(asked) => match self.reap(time_ms, &asked.paths) {
+                0 => Err(ErrorCode::NoNode.into()),
+                gone => nothing(gone.to_vec()),
+            },
             // No load of the scenario asks for these.
             Command::Announce(_)
             | Command::Forget(_)
-            | Command::Reap(_)
             | Command::RaiseEpoch
             | Command::Stage(_)
             | Command::Restore(_)
@@ -344,6 +381,26 @@ impl Model {
         }
     }
 
+    /// Those of the paths go that are due; how many.
+    fn reap(&mut self, time_ms: i64, paths: &[&str]) -> i32 {
+        let mut gone = 0;
+        for path in paths {
+            let Some(node) = self.now.get(*path) else { continue };
+            if !node.is_due(time_ms) {
+                hit("sim.zookeeper.reap_came_too_late");
+                continue;
+            }
+            hit(if node.goes == Goes::Empty {
+                "sim.zookeeper.container_went"
+            } else {
+                "sim.zookeeper.ttl_ended"
+            });
+            self.remove(path);
+            gone += 1;
+        }
+        gone
+    }
+
     fn end(&mut self, id: i64) {
         let Some(session) = self.sessions.remove(&id) else { return };
         for path in session.ephemerals {
@@ -359,9 +416,13 @@ impl Model {
         let op = OpCode::of(op).ok_or(ErrorCode::Unimplemented)?;
         let request = Request::read(op, &mut Reader::new(body)).ok().flatten();
         Ok(match request.ok_or(ErrorCode::MarshallingError)? {
-            Request::Create(r) => PathReply { path: &self.create(session, time_ms, &r)? }.to_vec(),
-            Request::Create2(r) => {
-                let path = self.create(session, time_ms, &r)?;
+            Request::Create(r) => PathReply { path: &self.create(session, time_ms, &r, None)? }.to_vec(),
+            Request::Create2(r) | Request::CreateContainer(r) => {
+                let path = self.create(session, time_ms, &r, None)?;
+                Create2Reply { path: &path, stat: self.now[&path].stat }.to_vec()
+            }
+            Request::CreateTtl(r) => {
+                let path = self.create(session, time_ms, &without_ttl(&r), Some(r.ttl_ms))?;
                 Create2Reply { path: &path, stat: self.now[&path].stat }.to_vec()
             }
             Request::Delete(r) => {
@@ -410,9 +471,13 @@ impl Model {
         out: &mut Vec<u8>,
     ) -> Result<(), ErrorCode> {
         match op {
-            MultiOp::Create(r) => MultiResult::Create(&self.create(session, time_ms, r)?).write(out),
-            MultiOp::Create2(r) => {
-                let path = self.create(session, time_ms, r)?;
+            MultiOp::Create(r) => MultiResult::Create(&self.create(session, time_ms, r, None)?).write(out),
+            MultiOp::Create2(r) | MultiOp::CreateContainer(r) => {
+                let path = self.create(session, time_ms, r, None)?;
+                MultiResult::Create2(&path, self.now[&path].stat).write(out);
+            }
+            MultiOp::CreateTtl(r) => {
+                let path = self.create(session, time_ms, &without_ttl(r), Some(r.ttl_ms))?;
                 MultiResult::Create2(&path, self.now[&path].stat).write(out);
             }
             MultiOp::Delete(r) => {
@@ -427,13 +492,24 @@ impl Model {
                 fits(node, r.version)?;
                 MultiResult::Check.write(out);
             }
-            MultiOp::CreateContainer(_) | MultiOp::CreateTtl(_) => return Err(ErrorCode::Unimplemented),
         }
         Ok(())
     }
 
-    fn create(&mut self, session: i64, time_ms: i64, r: &CreateRequest<'_>) -> Result<String, ErrorCode> {
+    fn create(
+        &mut self,
+        session: i64,
+        time_ms: i64,
+        r: &CreateRequest<'_>,
+        ttl_ms: Option<i64>,
+    ) -> Result<String, ErrorCode> {
         let mode = CreateMode::of(r.flags).ok_or(ErrorCode::BadArguments)?;
+        let goes = match (mode.has_ttl(), ttl_ms) {
+            (true, Some(ms)) if ms > 0 => Goes::After(ms),
+            (true, _) | (false, Some(_)) => return Err(ErrorCode::BadArguments),
+            (false, None) if mode == CreateMode::Container => Goes::Empty,
+            (false, None) => Goes::Never,
+        };
         let (parent_path, _) = split(r.path);
         let mut parent = self.now.get(parent_path).cloned().ok_or(ErrorCode::NoNode)?;
         let number = if mode.is_sequential() { format!("{:010}", parent.created) } else { String::new() };
@@ -444,15 +520,17 @@ impl Model {
         if parent.stat.ephemeral_owner != 0 {
             return Err(ErrorCode::NoChildrenForEphemerals);
         }
+        self.allows(&path, 1, r.data.map_or(0, <[u8]>::len) as i64)?;
         let owner = if mode.is_ephemeral() { session } else { 0 };
         let zxid = self.zxid + 1;
-        let node = Znode::new(zxid, time_ms, owner, r.data.map(<[u8]>::to_vec));
+        let node = Znode { goes, ..Znode::new(zxid, time_ms, owner, r.data.map(<[u8]>::to_vec)) };
         parent.child(zxid, split(&path).1, true);
         self.set(parent_path, Some(parent));
         self.set(&path, Some(node));
         if let Some(session) = self.sessions.get_mut(&owner) {
             session.ephemerals.insert(path.clone());
         }
+        self.recount(&path);
         self.change(EventType::NodeCreated, &path);
         self.change(EventType::NodeChildrenChanged, parent_path);
         Ok(path)
@@ -479,6 +557,7 @@ impl Model {
             parent.child(self.zxid + 1, name, false);
             self.set(parent_path, Some(parent));
         }
+        self.recount(path);
         self.change(EventType::NodeDeleted, path);
         self.change(EventType::NodeChildrenChanged, parent_path);
     }
@@ -491,6 +570,8 @@ impl Model {
         version: i32,
     ) -> Result<Stat, ErrorCode> {
         let mut node = self.now.get(path).cloned().ok_or(ErrorCode::NoNode)?;
+        let bytes = data.map_or(0, <[u8]>::len) as i64 - i64::from(node.stat.data_length);
+        self.allows(path, 0, bytes)?;
         fits(&node, version)?;
         node.stat.version += 1;
         node.stat.mzxid = self.zxid + 1;
@@ -499,9 +580,14 @@ impl Model {
         node.data = data.map(<[u8]>::to_vec);
         let stat = node.stat;
         self.set(path, Some(node));
+        self.recount(path);
         self.change(EventType::NodeDataChanged, path);
         Ok(stat)
     }
+}
+
+fn without_ttl<'r>(r: &CreateTtlRequest<'r>) -> CreateRequest<'r> {
+    CreateRequest { path: r.path, data: r.data, acl: r.acl.clone(), flags: r.flags }
 }
 
 fn fits(node: &Znode, version: i32) -> Result<(), ErrorCode> {
