@@ -66,7 +66,7 @@ fn put_mutant_in() {
 }
 
 fn main() -> ExitCode {
-    allocator::give_back_at_once();
+    allocator::give_back_soon();
     #[cfg(feature = "mutants")]
     put_mutant_in();
     match Atoll::parse().verb {
