@@ -45,6 +45,8 @@ pub enum Mutant {
     RmwT6,
     RmwT7,
     RmwT9,
+    /// Registers in a file go on after a replacement whose outcome nobody knows.
+    FileAnswersAfterFailure,
     VlogV1,
     VlogV2,
     VlogV3,
@@ -104,7 +106,7 @@ pub enum Mutant {
 impl Mutant {
     /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
     /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 72] = [
+    pub const ALL: [Mutant; 73] = [
         Mutant::X1,
         Mutant::X16,
         Mutant::JournalLossUnseen,
@@ -133,6 +135,7 @@ impl Mutant {
         Mutant::RmwT6,
         Mutant::RmwT7,
         Mutant::RmwT9,
+        Mutant::FileAnswersAfterFailure,
         Mutant::VlogV1,
         Mutant::VlogV2,
         Mutant::VlogV3,

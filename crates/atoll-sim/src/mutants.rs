@@ -11,6 +11,7 @@ pub fn hunters(mutant: Mutant) -> Vec<&'static str> {
     use Mutant as M;
     match mutant {
         M::RmwT9 => vec!["registers", "disks"],
+        M::FileAnswersAfterFailure => vec!["file-registers"],
         M::RmwT5 => vec!["register-lives"],
         M::RmwT1 | M::RmwT2 | M::RmwT3 | M::RmwT4 | M::RmwT6 | M::RmwT7 => vec!["registers"],
         M::NativeT8 => vec!["disks"],

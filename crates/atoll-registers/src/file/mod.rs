@@ -15,6 +15,7 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, DecodeError};
 use atoll_log::register::MAX_VALUE_BYTES;
 use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
@@ -118,7 +119,7 @@ impl Inner {
         }
         if self.cell.replace(&bytes).is_err() {
             // Old or new may be on disk: nobody may be told either (T22).
-            self.failed = true;
+            self.failed = !mutant(Mutant::FileAnswersAfterFailure);
             return Err(RegisterError::Unknown(Why::StorageFailed));
         }
         Ok(written)

@@ -3,6 +3,7 @@
 mod clocks;
 pub mod database;
 mod directed;
+mod file_registers;
 mod lasting;
 mod many;
 mod marks;
@@ -83,6 +84,7 @@ pub fn all() -> Vec<Scenario> {
         directed::SLEEPERS,
         directed::RULE_K,
         directed::LOCAL,
+        file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
         movers::MOVERS,

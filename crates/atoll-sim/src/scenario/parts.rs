@@ -18,7 +18,7 @@ use crate::world::Assembly;
 use crate::world::observer::Who;
 
 /// Answers who the node is.
-struct WhoAmI(Identity);
+pub(super) struct WhoAmI(pub(super) Identity);
 
 impl Role for WhoAmI {
     fn on_frame(&mut self, _now: Tick, from: Caller, frame: Frame, out: &mut Effects) {

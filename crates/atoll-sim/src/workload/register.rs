@@ -4,12 +4,29 @@
 use std::time::Duration;
 
 use atoll_log::{Nonce, RegisterError, Registers, Version, Versioned, Written};
-use atoll_registers::rmwpaxos::Member;
+use atoll_registers::rmwpaxos::{Member, RmwRegisters};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;
 use crate::scenario::phases::Stage;
 use crate::world::clients::Life;
+
+/// What a node gives its clients, registers among it.
+pub trait HasRegisters: Clone + Send + 'static {
+    /// Which kind.
+    type Registers: Registers;
+
+    /// They.
+    fn registers(&self) -> &Self::Registers;
+}
+
+impl HasRegisters for Handles {
+    type Registers = RmwRegisters;
+
+    fn registers(&self) -> &RmwRegisters {
+        &self.registers
+    }
+}
 
 /// How an attempt ended.
 enum Attempt<T> {
@@ -18,22 +35,22 @@ enum Attempt<T> {
     Unknown,
 }
 
-async fn read(life: &Life<Handles>, name: &str) -> Attempt<Versioned> {
-    let register = life.handles.registers.register(name);
+async fn read<H: HasRegisters>(life: &Life<H>, name: &str) -> Attempt<Versioned> {
+    let register = life.handles.registers().register(name);
     match life.env.launch("client.read", async move { register.read().await }).await {
         Ok(Ok(got)) => Attempt::Answer(got),
         _ => Attempt::No,
     }
 }
 
-async fn write(
-    life: &Life<Handles>,
+async fn write<H: HasRegisters>(
+    life: &Life<H>,
     name: &str,
     expected: Version,
     value: Bytes,
     nonce: Nonce,
 ) -> Attempt<Written> {
-    let register = life.handles.registers.register(name);
+    let register = life.handles.registers().register(name);
     let write =
         life.env.launch("client.write", async move { register.write_if(expected, value, nonce).await });
     match write.await {
@@ -44,7 +61,7 @@ async fn write(
 }
 
 /// A client of `names`, until the load is over.
-pub async fn client(stage: Stage<Handles>, names: Vec<String>, think: Duration) {
+pub async fn client<H: HasRegisters>(stage: Stage<H>, names: Vec<String>, think: Duration) {
     let mut at = stage.below(64) as usize;
     let mut seen: Vec<u64> = vec![0; names.len()];
     while !stage.over.is_up() {
@@ -63,7 +80,7 @@ pub async fn client(stage: Stage<Handles>, names: Vec<String>, think: Duration) 
 }
 
 /// Reads; true if there was an answer.
-pub async fn read_once(stage: &Stage<Handles>, at: usize, name: &str, seen: &mut u64) -> bool {
+pub async fn read_once<H: HasRegisters>(stage: &Stage<H>, at: usize, name: &str, seen: &mut u64) -> bool {
     let hosts = stage.cluster.hosts();
     let Some(life) = stage.cluster.any_from(at % hosts) else { return false };
     let asked = stage.oracles.register.read_begins(name);
@@ -78,7 +95,12 @@ pub async fn read_once(stage: &Stage<Handles>, at: usize, name: &str, seen: &mut
 }
 
 /// Writes over what was seen last; an unknown outcome is asked for again at another node. True if it happened.
-pub async fn write_once(stage: &Stage<Handles>, at: &mut usize, name: &str, seen: &mut u64) -> bool {
+pub async fn write_once<H: HasRegisters>(
+    stage: &Stage<H>,
+    at: &mut usize,
+    name: &str,
+    seen: &mut u64,
+) -> bool {
     let hosts = stage.cluster.hosts();
     let nonce = Nonce(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
     let expected = Version(*seen);
@@ -111,9 +133,14 @@ pub async fn write_once(stage: &Stage<Handles>, at: &mut usize, name: &str, seen
     false
 }
 
-/// Progress after everything was healed: a write and a read of every register through every node.
+/// Progress after everything was healed, once a group serves that names no lost disk.
 pub async fn demand(stage: Stage<Handles>, names: Vec<String>) {
     replace_lost(&stage).await;
+    progress(stage, names).await;
+}
+
+/// A write and a read of every register through every node.
+pub async fn progress<H: HasRegisters>(stage: Stage<H>, names: Vec<String>) {
     for host in 0..stage.cluster.hosts() {
         for name in &names {
             stage.waits_for(format!("a write and a read of {name} through host {host}"));
