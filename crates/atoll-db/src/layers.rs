@@ -50,7 +50,7 @@ impl Layers {
         }
     }
 
-    /// The next part of a range: about `limit` entries, none only if nothing is left or much was deleted.
+    /// The next part of a range: about `limit` entries; fewer, or none, if nothing is left or much was deleted.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -61,22 +61,25 @@ impl Layers {
         if range.is_empty() {
             return Ok(Page { items: Vec::new(), rest: None });
         }
-        let base = self.base.page(range, direction, limit)?;
-        // The part of the range that every layer was looked through for.
+        // What is in memory is looked at first, and not far, and the store only as far as that: beside what a snapshot shows there may be
+        // very many keys that it hides (deleted ones, and those of a commit that is under way), which must not be passed over in each page.
         let mut covered = range.clone();
+        let mut above = Vec::new();
+        for layer in self.frozen.iter().chain(Some(&self.active)) {
+            let (over, until) = layer.page(&covered, direction, at, limit);
+            if let Some(last) = until {
+                covered = up_to(covered, &last, direction);
+            }
+            above = merge(above, over, direction);
+        }
+        let base = self.base.page(&covered, direction, limit)?;
         if base.len() >= limit
             && let Some((last, _)) = base.last()
         {
             covered = up_to(covered, last, direction);
         }
-        let mut merged: Vec<Item> = base.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        for layer in self.frozen.iter().chain(Some(&self.active)) {
-            let (over, whole) = layer.page(&covered, direction, at, limit);
-            if !whole && let Some((last, _)) = over.last() {
-                covered = up_to(covered, last, direction);
-            }
-            merged = merge(merged, over, direction);
-        }
+        let base = base.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        let merged = merge(base, above, direction);
         let inside = |(key, value): Item| Some((key, value?)).filter(|(key, _)| covered.contains(key));
         let items = merged.into_iter().filter_map(inside).collect();
         let rest = match direction {
@@ -134,5 +137,105 @@ fn merge(under: Vec<Item>, over: Vec<Item>, direction: Direction) -> Vec<Item> {
                 merged.extend(over.next());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::store::Live;
+
+    /// A snapshot beside which the store has entries that it does not show: keys that were deleted, or are being committed. Who
+    /// looks for what it does show passes over them, one by one.
+    #[derive(Debug, Default)]
+    struct Passing {
+        /// None: not shown.
+        entries: BTreeMap<Bytes, Option<Bytes>>,
+        passed: AtomicUsize,
+    }
+
+    impl StoreSnapshot for Passing {
+        fn is_in_memory(&self) -> bool {
+            false
+        }
+
+        fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            Ok(self.entries.get(key).cloned().flatten())
+        }
+
+        fn page(
+            &self,
+            range: &KeyRange,
+            direction: Direction,
+            limit: usize,
+        ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+            let inside = self.entries.range(range.start.clone()..);
+            let inside = inside.take_while(|(key, _)| range.contains(key));
+            let shown = |(key, value): (&Bytes, &Option<Bytes>)| {
+                self.passed.fetch_add(1, Ordering::Relaxed);
+                Some((key.clone(), value.clone()?))
+            };
+            match direction {
+                Direction::Forward => Ok(inside.filter_map(shown).take(limit).collect()),
+                Direction::Backward => {
+                    let all: Vec<_> = inside.collect();
+                    Ok(all.into_iter().rev().filter_map(shown).take(limit).collect())
+                }
+            }
+        }
+    }
+
+    const ENTRIES: usize = 20_000;
+
+    fn key(n: usize) -> Bytes {
+        Bytes::from(format!("{n:08}"))
+    }
+
+    /// All of a range, page by page; how many.
+    fn all_of(layers: &Layers, direction: Direction, at: u64) -> usize {
+        let (mut rest, mut count) = (Some(KeyRange::all()), 0);
+        while let Some(range) = rest {
+            let page = layers.page(&range, direction, at, 128).expect("in memory");
+            count += page.items.len();
+            rest = page.rest;
+        }
+        count
+    }
+
+    #[test]
+    fn a_scan_passes_over_what_the_store_hides_once() {
+        for (present, direction) in
+            [(true, Direction::Forward), (false, Direction::Forward), (true, Direction::Backward)]
+        {
+            let base = Arc::new(Passing {
+                entries: (0..ENTRIES).map(|n| (key(n), None)).collect(),
+                ..Passing::default()
+            });
+            let active = Arc::new(VersionedMap::new(Arc::new(Live::default())));
+            for n in 0..ENTRIES {
+                active.put(&key(n), present.then(Bytes::new), 1);
+            }
+            let layers = Layers { active, frozen: None, settled: None, base: base.clone() };
+            assert_eq!(all_of(&layers, direction, 1), if present { ENTRIES } else { 0 });
+            let passed = base.passed.load(Ordering::Relaxed);
+            assert!(passed <= 2 * ENTRIES, "{passed} of {ENTRIES} hidden entries were passed over");
+        }
+    }
+
+    #[test]
+    fn a_scan_of_an_older_version_passes_over_newer_entries_twice_at_most() {
+        let entries = (0..ENTRIES).map(|n| (key(n), Some(Bytes::new()))).collect();
+        let base = Arc::new(Passing { entries, ..Passing::default() });
+        let active = Arc::new(VersionedMap::new(Arc::new(Live::default())));
+        for n in 0..ENTRIES {
+            active.put(&key(n), None, 2);
+        }
+        let layers = Layers { active: active.clone(), frozen: None, settled: None, base };
+        assert_eq!(all_of(&layers, Direction::Forward, 1), ENTRIES);
+        let passed = active.passed.load(Ordering::Relaxed);
+        assert!(passed <= 2 * ENTRIES + 2, "{passed} looks at {ENTRIES} newer entries");
     }
 }

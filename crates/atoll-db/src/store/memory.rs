@@ -179,14 +179,12 @@ impl Snapshot {
         let mut got = Vec::new();
         let mut left = range.clone();
         loop {
-            let (items, whole) = self.map.page(&left, direction, self.hold.version, limit);
-            let last = items.last().map(|(key, _)| key.clone());
+            let (items, until) = self.map.page(&left, direction, self.hold.version, limit);
             got.extend(items.into_iter().filter_map(|(key, value)| Some((key, value?))));
-            if whole || got.len() >= limit {
+            let Some(last) = until.filter(|_| got.len() < limit) else {
                 got.truncate(limit);
                 return got;
-            }
-            let Some(last) = last else { return got };
+            };
             left = match direction {
                 Direction::Forward => left.above(&last),
                 Direction::Backward => left.below(&last),

@@ -15,6 +15,8 @@ const PRUNE_ABOVE: usize = 2;
 /// And so many times what the last look left. The next look comes after as many writes as it has versions to look at, so that a write costs
 /// the same however many versions readers hold (contracts X27). More: memory.
 const PRUNE_TIMES: usize = 2;
+/// Keys that a page looks at for each one that it may have.
+const LOOKED_TIMES: usize = 2;
 /// Memory that a key and a version take besides their bytes, about.
 const KEY_BYTES: usize = 96;
 const VERSION_BYTES: usize = 48;
@@ -151,11 +153,20 @@ pub(crate) struct VersionedMap {
     map: RwLock<Table>,
     bytes: AtomicUsize,
     live: Arc<Live>,
+    /// Keys that pages looked at.
+    #[cfg(test)]
+    pub(crate) passed: AtomicUsize,
 }
 
 impl VersionedMap {
     pub(crate) fn new(live: Arc<Live>) -> Self {
-        VersionedMap { map: RwLock::default(), bytes: AtomicUsize::new(0), live }
+        VersionedMap {
+            map: RwLock::default(),
+            bytes: AtomicUsize::new(0),
+            live,
+            #[cfg(test)]
+            passed: AtomicUsize::new(0),
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
@@ -279,34 +290,43 @@ impl VersionedMap {
         map.remove(key);
     }
 
-    /// The first keys of a range in a direction that a reader at `at` sees, deleted ones too: at most `limit`; and whether the
-    /// range was gone through.
+    /// The first keys of a range in a direction that a reader at `at` sees, deleted ones too: at most `limit`; and the last key that was
+    /// looked at, if that was not the whole range. It may be that none is seen in front of it: newer ones are passed over,
+    /// [`LOOKED_TIMES`] `limit` at most.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
         direction: Direction,
         at: u64,
         limit: usize,
-    ) -> (Vec<(Bytes, Option<Bytes>)>, bool) {
+    ) -> (Vec<(Bytes, Option<Bytes>)>, Option<Bytes>) {
         if range.is_empty() {
-            return (Vec::new(), true);
+            return (Vec::new(), None);
         }
         let map = self.read_in_order();
         let end = match &range.end {
             Some(end) => Bound::Excluded(end),
             None => Bound::Unbounded,
         };
-        let items = map.order.range::<Bytes, _>((Bound::Included(&range.start), end));
-        let seen = |key: &Bytes| {
-            let version = map.points.get(key)?.seen_at(at)?;
-            Some((key.clone(), version.value.clone()))
-        };
-        let got: Vec<_> = match direction {
-            Direction::Forward => items.filter_map(seen).take(limit).collect(),
-            Direction::Backward => items.rev().filter_map(seen).take(limit).collect(),
-        };
-        let whole = got.len() < limit;
-        (got, whole)
+        let mut keys = map.order.range::<Bytes, _>((Bound::Included(&range.start), end));
+        let (mut got, mut until) = (Vec::new(), None);
+        for _ in 0..limit.saturating_mul(LOOKED_TIMES) {
+            let next = match direction {
+                Direction::Forward => keys.next(),
+                Direction::Backward => keys.next_back(),
+            };
+            let Some(key) = next else { return (got, None) };
+            #[cfg(test)]
+            self.passed.fetch_add(1, Ordering::Relaxed);
+            until = Some(key);
+            if let Some(version) = map.points.get(key).and_then(|versions| versions.seen_at(at)) {
+                got.push((key.clone(), version.value.clone()));
+                if got.len() == limit {
+                    break;
+                }
+            }
+        }
+        (got, until.cloned())
     }
 
     /// The newest value of every key, deleted ones too, in order. For a map that is written no more.

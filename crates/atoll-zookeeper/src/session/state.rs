@@ -215,7 +215,7 @@ impl<K: Keys> State<'_, K> {
 
     /// Deletes ephemerals of a session, `at_most` so many; whether none is left.
     fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
-        let ephemerals = key::ephemerals(id);
+        let mut ephemerals = key::ephemerals(id);
         let mut left = at_most;
         while !mutant(Mutant::ZkEphemeralStays) {
             let page = self.keys.first(&ephemerals, PAGE.min(left.max(1)));
@@ -226,6 +226,10 @@ impl<K: Keys> State<'_, K> {
                 return false;
             }
             left -= page.len();
+            // The next page begins behind this one: what was deleted would be passed over again.
+            if let Some((last, _)) = page.last() {
+                ephemerals = ephemerals.above(last);
+            }
             for (found, _) in page {
                 self.keys.delete(&found);
                 let Some(path) = key::path_behind(&found, key::EPHEMERAL_HEAD) else { continue };
