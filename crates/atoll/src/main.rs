@@ -66,7 +66,7 @@ fn put_mutant_in() {
 }
 
 fn main() -> ExitCode {
-    allocator::give_back_soon();
+    allocator::give_back_at_once();
     #[cfg(feature = "mutants")]
     put_mutant_in();
     match Atoll::parse().verb {
