@@ -215,7 +215,7 @@ fn an_older_copy_is_told_from_the_current_one() {
         let disk = life.disk.fork();
         put_back(&disk, file);
         if let Err(error) = life.verdict(&disk) {
-            assert!(!error.is_empty());
+            assert!(error.contains(file.as_str()), "{error} does not name {file}");
         }
     }
     // The whole folder, as it was then.

@@ -36,7 +36,8 @@ pub(super) fn check_listed(
         };
         if !files.segments.contains(&generation) && !is_recycled()? {
             hit("journal.recover.missing");
-            let why = "the manifest lists it";
+            // Both are named: which of the two is not the current one, nobody can tell from here.
+            let why = "journal.manifest lists it, if that is not an older copy itself";
             return Err(JournalError::Missing { file: segment_path(generation).to_string(), why });
         }
     }
