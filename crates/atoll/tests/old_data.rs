@@ -221,8 +221,11 @@ fn check_znodes(shape: &Shape) {
 
 fn check_replicas(connect: &str, nodes: u32) {
     for node in 1..=nodes {
-        let status = ok(connect, &["database", "status", "--node", &node.to_string(), "--json"]);
-        let status: Value = serde_json::from_str(&status).unwrap();
+        let asked = ["database", "status", "--node", &node.to_string(), "--json"];
+        // A replica that was just started compares its state with its peers' first, and the verb fails meanwhile.
+        let served =
+            wait_for("the replica serves", || Some(verb(connect, &asked)).filter(|out| out.status.success()));
+        let status: Value = serde_json::from_slice(&served.stdout).unwrap();
         assert!(status["halted"].is_null() || status["halted"] == "", "{status}");
         assert_eq!(status["found_total"].as_u64().unwrap_or(0), 0, "{status}");
     }
