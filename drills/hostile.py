@@ -7,6 +7,7 @@ memory of each node within a stated bound, no session of it ends, and at the end
 machine itself stood still is measured beside that: a stall of the machine is not the program's.
 """
 
+import bisect
 import json
 import pathlib
 import subprocess
@@ -98,25 +99,36 @@ class Memory(threading.Thread):
                     return
 
     def most(self, begin, end):
-        return max((m for at, m in self.rows if begin - 0.2 <= at <= end + 0.2), default=0)
+        # Rows come in the order of time. The table asks for thousands of spans of an hour.
+        first, last = (bisect.bisect_left(self.rows, (at,)) for at in (begin - 0.2, end + 0.2))
+        return max((m for _, m in self.rows[first:last]), default=0)
 
 
-def longest(rows, begin, end):
-    """The longest of those that were under way between two moments, without what the machine took."""
-    return max((took - stalled for at, took, stalled in rows if at < end and at + took > begin), default=0.0)
+class Calls:
+    """Calls of the healthy clients, to be asked for spans of time: an hour has millions of calls and thousands of spans."""
+
+    def __init__(self, rows):
+        self.rows = sorted(rows)
+        # Whatever was under way at a moment began at most so long before.
+        self.most = max((took for _, took, _ in rows), default=0.0)
+
+    def longest(self, begin, end):
+        """The longest of those that were under way between two moments, without what the machine took."""
+        first, last = (bisect.bisect_left(self.rows, (at,)) for at in (begin - self.most, end))
+        return max((took - stalled for at, took, stalled in self.rows[first:last] if at + took > begin), default=0.0)
 
 
 def by_case(spans, healthy, memory):
     """Rows of the table: a case, how often, the longest write and read of the healthy clients, most memory."""
     cases = {}
-    writes = [row for h in healthy for row in h.writes]
-    reads = [row for h in healthy for row in h.reads]
+    writes = Calls([row for h in healthy for row in h.writes])
+    reads = Calls([row for h in healthy for row in h.reads])
     for case, begin, end in spans:
         row = cases.setdefault(case, [0, 0.0, 0.0, 0.0, 0])
         row[0] += 1
         row[1] = max(row[1], end - begin)
-        row[2] = max(row[2], longest(writes, begin, end))
-        row[3] = max(row[3], longest(reads, begin, end))
+        row[2] = max(row[2], writes.longest(begin, end))
+        row[3] = max(row[3], reads.longest(begin, end))
         row[4] = max(row[4], memory.most(begin, end))
     return cases
 
