@@ -8,6 +8,7 @@ machine itself stood still is measured beside that: a stall of the machine is no
 """
 
 import bisect
+import collections
 import json
 import pathlib
 import subprocess
@@ -24,6 +25,8 @@ from jute import Wire
 WRITE_WITHIN = 0.5
 # Most memory of one node: stores and caches, what waits for the log, four replies of 32 MiB, a frame for each connection, their watches.
 MEMORY_BYTES = 1_200_000_000
+# Writes that take longer are reported as they happen, with the cases that were under way: seconds.
+SLOW = 0.25
 # Between two writes of the healthy client.
 PAUSE = 0.005
 
@@ -61,6 +64,8 @@ class Healthy(threading.Thread):
         need(self.wire.call(jute.CREATE, jute.create(self.path + "/mine", flags=1))[1] == 0, "the healthy client cannot create")
         # (began, seconds, of them the machine's)
         self.writes, self.reads, self.count = [], [], 0
+        # Of the writes, those that are not reported yet.
+        self.slow = collections.deque()
         self.start()
 
     def run(self):
@@ -76,6 +81,8 @@ class Healthy(threading.Thread):
                 need(error == 0 and reply.buffer() == b"%d" % self.count, f"the healthy client reads what it did not write: {error}")
                 for rows, begin, end in ((self.writes, began, wrote), (self.reads, wrote, read)):
                     rows.append((begin, end - begin, min(end - begin, self.clock.stalled(begin, end)) if end - begin > 0.1 else 0.0))
+                if wrote - began > SLOW:
+                    self.slow.append(self.writes[-1])
         except (OSError, ConnectionError, Failed, AssertionError) as error:
             self.trouble = f"at {self.host} after {self.count} writes: {error!r}"
 
@@ -133,7 +140,15 @@ def by_case(spans, healthy, memory):
     return cases
 
 
-def attack(drill, cluster):
+def report_slow(case, healthy):
+    """Reports the slow writes of the healthy clients since the last report: in an hour nobody waits for the table to see the first."""
+    for h in healthy:
+        while h.slow:
+            _, took, stalled = h.slow.popleft()
+            say(f"  {case}: a write at {h.host} took {took * 1e3:.0f} ms, of which the machine stood still for {stalled * 1e3:.0f}")
+
+
+def attack(drill, cluster, healthy):
     """Runs the hostile process to its end; when which case was under way."""
     nodes = cluster.nodes()
     own = pathlib.Path(__file__).with_name("hostile_zookeeper.py")
@@ -149,6 +164,7 @@ def attack(drill, cluster):
             else:
                 spans.append((told["case"], began[told["case"]], told["at"]))
                 say(f"  {told['case']} {told['at'] - began[told['case']]:.1f} s")
+                report_slow(told["case"], healthy)
         need(process.wait() == 0, "the hostile process failed")
     finally:
         if process.poll() is None:
@@ -175,7 +191,7 @@ def body(drill):
         before = {n.id: n.pid for n in cluster.nodes()}
         healthy = [Healthy(n.zookeeper, n.id, clock) for n in cluster.nodes()]
         memory = Memory(cluster)
-        spans = attack(drill, cluster)
+        spans = attack(drill, cluster, healthy)
         # What was asked last may still be under way.
         time.sleep(2)
         for h in healthy:

@@ -20,7 +20,7 @@ use super::handshake::Ended;
 use super::pending::{Pending, Queue};
 use super::sasl::Sasl;
 use super::turn::Turn;
-use super::{Shared, counted, frame, read_only};
+use super::{Shared, counted, frame, read_only, turn};
 use crate::acl;
 use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
@@ -34,6 +34,8 @@ use crate::watch::outbox::{End, Outbox};
 pub(super) const MAX_UNSENT_BYTES: usize = 256 * 1024;
 /// Memory that waiting requests may hold, besides the one that goes beyond it.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// Bytes of replies that are written in one turn, about: the last write may go beyond it.
+const FLUSH_BYTES: usize = 512 * 1024;
 /// What is kept for the next turn of an output buffer that was large.
 const KEPT_BYTES: usize = 64 * 1024;
 /// What was said last is sent within this time, or not at all.
@@ -248,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let frames = self.take_frames(cx)?;
             self.count_taken();
             if self.turn.is_over() {
-                cx.waker().wake_by_ref();
+                turn::poll_after_the_others(cx);
                 return Ok(());
             }
             // What was taken may be ready already: nobody would wake this task for it.
@@ -512,7 +514,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends what there is, as far as the socket takes it; whether that was all.
     fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
+        let most = self.sent + FLUSH_BYTES;
         while self.sent < self.out.len() {
+            // A client that reads as fast as this thread writes would keep it for as long as a reply is.
+            if self.sent >= most {
+                turn::poll_after_the_others(cx);
+                return Ok(false);
+            }
             match Pin::new(&mut self.stream).poll_write(cx, &self.out[self.sent..]) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),

@@ -1,6 +1,9 @@
 //! What a connection may do before the others of its thread get their turn: bounded in requests, bytes and time, for a request may be a
 //! thousand times the work of another (contracts X25).
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -52,9 +55,56 @@ impl Turn {
     }
 }
 
+/// Has the current task polled again once every other task that is ready had its turn, and the sockets were looked at. A task that woke itself
+/// would only go to the end of the queue: the runtime looks at the sockets when that is empty or after dozens of tasks, so a few connections
+/// that always have more to do would keep the thread from hearing any socket for dozens of turns.
+pub(crate) fn poll_after_the_others(cx: &mut Context<'_>) {
+    if pin!(tokio::task::yield_now()).poll(cx) == Poll::Ready(()) {
+        cx.waker().wake_by_ref();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// Three tasks always have more to do. Returns the number of turns that they took before another task heard from a socket.
+    fn turns_until_a_socket_is_heard(again: fn(&mut Context<'_>)) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let (mut near, mut far) = tokio::net::UnixStream::pair().unwrap();
+            let heard = tokio::spawn(async move { far.read_u8().await.unwrap() });
+            // The socket is registered, and has nothing yet.
+            tokio::task::yield_now().await;
+            let turns = Arc::new(AtomicUsize::new(0));
+            let busy = |turns: Arc<AtomicUsize>| {
+                std::future::poll_fn::<(), _>(move |cx| {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    again(cx);
+                    Poll::Pending
+                })
+            };
+            let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(busy(turns.clone()))).collect();
+            near.write_u8(7).await.unwrap();
+            assert_eq!(heard.await.unwrap(), 7);
+            tasks.iter().for_each(tokio::task::JoinHandle::abort);
+            turns.load(Ordering::Relaxed)
+        })
+    }
+
+    #[test]
+    fn sockets_are_heard_between_two_turns_of_busy_connections() {
+        let turns = turns_until_a_socket_is_heard(poll_after_the_others);
+        assert!(turns <= 9, "three connections took {turns} turns before a socket was heard");
+        let turns = turns_until_a_socket_is_heard(|cx| cx.waker().wake_by_ref());
+        assert!(turns > 30, "tasks that wake themselves take {turns} turns: this test shows nothing any more");
+    }
 
     #[test]
     fn a_turn_ends_by_requests_and_by_bytes() {
