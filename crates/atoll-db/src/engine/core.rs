@@ -383,9 +383,13 @@ impl Core {
         lock(&self.state).clock_ahead = ahead;
     }
 
+    pub(crate) fn waiting_commands(&self) -> usize {
+        self.crowd.commands()
+    }
+
     pub(crate) fn health(&self) -> Health {
         let (applied_below, halted) = (self.crowd.below(), self.halted());
-        let waiting_commands = self.crowd.commands() as u64;
+        let waiting_commands = self.waiting_commands() as u64;
         let state = lock(&self.state);
         let figures = state.figures.clone();
         Health {

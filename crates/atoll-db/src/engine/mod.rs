@@ -183,6 +183,11 @@ impl<A: Application> Engine<A> {
         *self.slot.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer);
     }
 
+    /// How many commands of this node, through whatever door, wait for an answer: queued, in the log, or being applied.
+    pub fn waiting_commands(&self) -> usize {
+        self.core.waiting_commands()
+    }
+
     /// Who this node is as a proposer: the same in every [`crate::ApplyAt::proposer`] of its commands.
     pub fn proposer(&self) -> Proposer {
         self.core.proposer

@@ -63,8 +63,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     if err == ErrorCode::QuotaExceeded.number() {
                         self.shared.figures.refuse(Refusal::Quota);
                     }
-                    let us = at.map_or(0, |at| at.elapsed().as_micros());
-                    self.shared.figures.write_us.add(u64::try_from(us).unwrap_or(u64::MAX));
+                    let took = at.map_or(Duration::ZERO, |at| at.elapsed());
+                    self.shared.window.answered(took);
+                    self.shared.figures.write_us.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                     self.after_write();
                     self.zxid = self.zxid.max(frame::head(&answer).zxid);
                     frame::answer(&mut self.out, xid, self.zxid, &answer);

@@ -287,12 +287,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             && !self.is_held_back()
     }
 
-    /// Too many requests of all connections have no answer. A connection without any may always take one, so that each goes on; one that
-    /// has some is woken by their answers.
+    /// Too many requests of all connections have no answer, or too many writes none of the log. A connection without any may always take
+    /// one, so that each goes on; one that has some is woken by their answers.
     fn is_held_back(&self) -> bool {
+        if self.pending.is_empty() {
+            return false;
+        }
         let most = self.shared.options.max_outstanding_of_all as u64;
         let all = || self.shared.figures.outstanding.load(Ordering::Relaxed);
-        most > 0 && !self.pending.is_empty() && all() >= most
+        (most > 0 && all() >= most) || !self.shared.window.has_room(self.shared.engine.waiting_commands())
     }
 
     /// What was taken in one go counts as one: a look at the clock for each read would be felt.

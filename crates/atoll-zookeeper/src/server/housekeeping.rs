@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_core::level::since;
 use atoll_db::{Direction, Proposer};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Shared, admin, frame, membership};
@@ -28,8 +29,12 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// A node that has not reached the log for so long sends its clients away, or for seven eighths of the shortest session timeout, if that
 /// is less: the others take its sessions over and will expire them, and a client that is served here would not know.
 const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
-/// How many expiries are under way at once.
+/// Most sessions that are taken up for expiry at a time.
 const MAX_EXPIRING: usize = 1_000;
+/// Expiries that are in the log at once. Each deletes up to [`EXPIRED_FIRST`] ephemerals, and every write behind them waits for that.
+const EXPIRING_AT_ONCE: usize = 32;
+/// Most ephemerals that the first step of an expiry deletes: more than most sessions have.
+const EXPIRED_FIRST: i32 = 50;
 /// Most nodes that one command deletes.
 const REAPED_AT_ONCE: usize = 500;
 
@@ -95,24 +100,42 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     }
 }
 
+/// Turns among the sessions that end. Whatever they delete is applied before the writes behind it, so the work that is under way is bounded.
+struct Turns {
+    /// Sessions whose clients were silent: the first step of each.
+    expiring: Semaphore,
+    /// The further steps of sessions with many ephemerals: one session after the other.
+    ending: Semaphore,
+}
+
 async fn expire(shared: &Arc<Shared>) {
+    let turns = Arc::new(Turns { expiring: Semaphore::new(EXPIRING_AT_ONCE), ending: Semaphore::new(1) });
     let mut ticks = every(JUDGED_EVERY);
     loop {
         ticks.tick().await;
+        shared.window.look();
         let mut silent = shared.sessions.judge(Instant::now());
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));
         for one in silent {
             // Not awaited here: one that hangs must not keep the others.
-            tokio::spawn(expire_one(shared.clone(), one));
+            tokio::spawn(expire_one(shared.clone(), turns.clone(), one));
         }
     }
 }
 
-async fn expire_one(shared: Arc<Shared>, silent: Silent) {
+async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
     let Silent { session, moves, .. } = silent;
-    // What changes by the first step is told as an event; what follows is not.
-    if did(&shared, &end_of(&shared, session, moves, false)).await && !silent.is_ending {
+    if silent.is_ending {
+        let _turn = turns.ending.acquire().await;
+        let at_most = shared.options.ephemerals_at_once;
+        // Until it is gone, and its last step did nothing.
+        while did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {}
+        return shared.sessions.spare(silent);
+    }
+    let _turn = turns.expiring.acquire().await;
+    let at_most = shared.options.ephemerals_at_once.min(EXPIRED_FIRST);
+    if did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {
         tracing::info!(
             session = format!("{session:#x}"),
             "a ZooKeeper session expired: its client was silent"
@@ -123,10 +146,15 @@ async fn expire_one(shared: Arc<Shared>, silent: Silent) {
     }
 }
 
-/// The command that ends a session, or begins to: `closed` by its client, or because that was silent.
-pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) -> Command<'static> {
+/// The command that ends a session of so many moves, or begins to and deletes `at_most` so many of its ephemerals: `closed` by its client,
+/// or because that was silent.
+pub(crate) fn end_of(
+    shared: &Shared,
+    (session, moves): (i64, i64),
+    at_most: i32,
+    closed: bool,
+) -> Command<'static> {
     if shared.engine.level() >= since::ENDS_IN_STEPS {
-        let at_most = shared.options.ephemerals_at_once;
         return Command::End(EndSession { session, moves, at_most, closed });
     }
     match closed {

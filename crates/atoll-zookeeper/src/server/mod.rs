@@ -52,6 +52,7 @@ pub mod tls;
 mod turn;
 mod walk;
 mod watching;
+mod window;
 mod words;
 mod writes;
 
@@ -145,6 +146,7 @@ pub(crate) struct Shared {
     pub(crate) figures: Figures,
     pub(crate) walks: walk::Walks,
     pub(crate) room: room::Room,
+    pub(crate) window: window::Window,
     cluster: Arc<dyn Cluster>,
     /// See `read_only.rs`.
     read_only: AtomicBool,
@@ -252,6 +254,7 @@ impl Door {
             figures: Figures::default(),
             walks: walk::Walks::default(),
             room: room::Room::default(),
+            window: window::Window::default(),
             cluster,
             read_only: AtomicBool::new(false),
             zxid: AtomicI64::new(0),

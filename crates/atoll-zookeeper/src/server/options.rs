@@ -96,7 +96,7 @@ impl Default for Options {
             read_only_mode: false,
             words: DEFAULT_WORDS.map(str::to_owned).to_vec(),
             reap_every: Duration::from_secs(10),
-            ephemerals_at_once: 5_000,
+            ephemerals_at_once: 1_000,
             admin: AdminOptions::default(),
         }
     }

@@ -103,7 +103,10 @@ mod tests {
         let turns = turns_until_a_socket_is_heard(poll_after_the_others);
         assert!(turns <= 9, "three connections took {turns} turns before a socket was heard");
         let turns = turns_until_a_socket_is_heard(|cx| cx.waker().wake_by_ref());
-        assert!(turns > 30, "tasks that wake themselves take {turns} turns: this test shows nothing any more");
+        assert!(
+            turns > 30,
+            "tasks that wake themselves take {turns} turns: this test shows nothing any more"
+        );
     }
 
     #[test]

@@ -148,7 +148,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Hands the end of the session to the log; None if its queue is full.
     pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
-        let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
+        let at_most = self.shared.options.ephemerals_at_once;
+        let command = super::housekeeping::end_of(&self.shared, (self.session, self.moves), at_most, true);
         self.shared.engine.propose(command.to_bytes().into()).ok()
     }
 
