@@ -26,6 +26,15 @@ pub(crate) struct Page {
     pub(crate) items: Vec<(Bytes, Bytes)>,
     /// What is left of the range; None: nothing.
     pub(crate) rest: Option<KeyRange>,
+    /// Deleted keys were passed over, as far as the overlay knows them.
+    pub(crate) passed_deleted: bool,
+}
+
+impl Page {
+    /// Nothing.
+    pub(crate) fn empty() -> Page {
+        Page { items: Vec::new(), rest: None, passed_deleted: false }
+    }
 }
 
 type Item = (Bytes, Option<Bytes>);
@@ -59,7 +68,7 @@ impl Layers {
         limit: usize,
     ) -> Result<Page, StoreError> {
         if range.is_empty() {
-            return Ok(Page { items: Vec::new(), rest: None });
+            return Ok(Page::empty());
         }
         // What is in memory is looked at first, and not far, and the store only as far as that: beside what a snapshot shows there may be
         // very many keys that it hides (deleted ones, and those of a commit that is under way), which must not be passed over in each page.
@@ -80,8 +89,12 @@ impl Layers {
         }
         let base = base.into_iter().map(|(key, value)| (key, Some(value))).collect();
         let merged = merge(base, above, direction);
-        let inside = |(key, value): Item| Some((key, value?)).filter(|(key, _)| covered.contains(key));
-        let items = merged.into_iter().filter_map(inside).collect();
+        let mut passed_deleted = false;
+        let mut inside = |(key, value): Item| {
+            passed_deleted |= value.is_none();
+            Some((key, value?)).filter(|(key, _)| covered.contains(key))
+        };
+        let items = merged.into_iter().filter_map(&mut inside).collect();
         let rest = match direction {
             Direction::Forward => match &covered.end {
                 Some(end) if range.end.as_ref() != Some(end) => {
@@ -94,7 +107,7 @@ impl Layers {
             }
             Direction::Backward => None,
         };
-        Ok(Page { items, rest: rest.filter(|r| !r.is_empty()) })
+        Ok(Page { items, rest: rest.filter(|r| !r.is_empty()), passed_deleted })
     }
 }
 

@@ -3,6 +3,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | whole entries, one after the other |
+//! | `gaps.rs` | where scans of it found nothing |
 //! | `working.rs` | the state under a command, and how writes are taken back |
 //! | `proposers.rs` | exactly once |
 //! | `state_hash.rs` | a hash of the state, to be compared between replicas |
@@ -11,6 +12,7 @@
 //!
 //! No thread, no clock, no log here: [`crate::engine`] drives it.
 
+mod gaps;
 mod proposers;
 mod ranges;
 mod record;

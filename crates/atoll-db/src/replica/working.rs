@@ -6,6 +6,7 @@ use atoll_core::invariant;
 use bytes::Bytes;
 
 use super::Reads;
+use super::gaps::Gaps;
 use super::state_hash::{Before, StateHash};
 use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
@@ -34,6 +35,7 @@ pub(crate) struct Working {
     /// What the store has, as far as it was asked: of keys that no layer below the one that takes the writes has.
     seen: Points<Option<Bytes>>,
     seen_bytes: usize,
+    gaps: Gaps,
     /// What may be read. A failure tells of what may not.
     pub(crate) reads: Reads,
     /// The first one since the last [`Working::take_failure`].
@@ -58,7 +60,8 @@ impl Working {
     pub(crate) fn new(layers: Layers, version: u64, hash: StateHash) -> Self {
         let (undo, befores, seen) = (Vec::new(), Vec::new(), Points::default());
         let reads = Reads::Anywhere;
-        Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, reads, failed: None }
+        let gaps = Gaps::default();
+        Working { layers, version, hash, undo, befores, seen, seen_bytes: 0, gaps, reads, failed: None }
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Option<Bytes> {
@@ -140,18 +143,35 @@ impl Working {
 
     pub(crate) fn page(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
         if !self.may_read_base() {
-            return Page { items: Vec::new(), rest: None };
+            return Page::empty();
         }
+        if direction == Direction::Backward {
+            return self.page_of_layers(range, direction, limit);
+        }
+        let looked_at = self.gaps.without(range);
+        let page = self.page_of_layers(&looked_at, direction, limit);
+        let first = page.items.first().map(|(key, _)| key);
+        let end = first.or(page.rest.as_ref().map(|rest| &rest.start)).or(range.end.as_ref());
+        if let Some(end) = end.filter(|_| self.failed.is_none()) {
+            self.gaps.found(&range.start, end, page.passed_deleted);
+        }
+        page
+    }
+
+    fn page_of_layers(&mut self, range: &KeyRange, direction: Direction, limit: usize) -> Page {
         match self.layers.page(range, direction, self.version, limit) {
             Ok(page) => page,
             Err(error) => {
                 self.failed.get_or_insert(Failure::Store(error));
-                Page { items: Vec::new(), rest: None }
+                Page::empty()
             }
         }
     }
 
     pub(crate) fn write(&mut self, key: Bytes, value: Option<Bytes>) {
+        if value.is_some() {
+            self.gaps.put(&key);
+        }
         let prior = self.layers.active.put(&key, value.clone(), self.version);
         match &prior {
             Prior::Older(old) | Prior::Same(old) => {
@@ -182,6 +202,9 @@ impl Working {
             self.layers.active.undo(&key, prior, self.version);
         }
         self.hash = to.hash;
+        if any {
+            self.gaps.forget();
+        }
         any
     }
 
@@ -210,7 +233,8 @@ mod tests {
     enum Step {
         Write(u8, Option<u8>),
         Read(u8),
-        Scan,
+        /// From this key on.
+        Scan(u8),
         /// The writes since the last one stay.
         Keep,
         /// They are taken back.
@@ -226,7 +250,7 @@ mod tests {
         prop_oneof![
             6 => (0u8..6, proptest::option::of(any::<u8>())).prop_map(|(key, value)| Step::Write(key, value)),
             3 => (0u8..6).prop_map(Step::Read),
-            1 => Just(Step::Scan),
+            2 => (0u8..6).prop_map(Step::Scan),
             2 => Just(Step::Keep),
             1 => Just(Step::Rollback),
             2 => Just(Step::Publish),
@@ -295,6 +319,38 @@ mod tests {
         assert!(working.take_failure().is_none());
     }
 
+    #[test]
+    fn steps_that_delete_from_the_beginning_pass_over_each_key_a_few_times() {
+        const KEYS: usize = 20_000;
+        let name = |n: usize| Bytes::from(format!("{n:08}"));
+        let active = Arc::new(VersionedMap::new(Arc::new(Live::default())));
+        let base = MemoryStore::new().snapshot();
+        let layers = Layers { active: active.clone(), frozen: None, settled: None, base };
+        let mut working = Working::new(layers, 1, StateHash::default());
+        (0..KEYS).for_each(|n| working.write(name(n), Some(Bytes::new())));
+        working.keep();
+        let (mut deleted, mut steps) = (0, 0);
+        let whole = KeyRange { start: name(0), end: Some(name(KEYS)) };
+        loop {
+            let mut rest = Some(whole.clone());
+            let mut found = Vec::new();
+            while let Some(range) = rest.filter(|_| found.is_empty()) {
+                let page = working.page(&range, Direction::Forward, 100);
+                (found, rest) = (page.items, page.rest);
+            }
+            if found.is_empty() {
+                break;
+            }
+            deleted += found.len();
+            found.into_iter().for_each(|(key, _)| working.write(key, None));
+            working.keep();
+            steps += 1;
+        }
+        assert_eq!(deleted, KEYS);
+        let passed = active.passed.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(passed <= 4 * KEYS, "{passed} looks at {KEYS} keys in {steps} steps");
+    }
+
     proptest! {
         /// Wherever a value lies, in what is written, set aside, committed or remembered: reads, the hash and what was published are
         /// those of a plain map.
@@ -321,9 +377,10 @@ mod tests {
                         }
                     }
                     Step::Read(n) => prop_assert_eq!(working.get(&key(n)), model.get(&key(n)).cloned()),
-                    Step::Scan => {
-                        let page = working.page(&KeyRange::all(), Direction::Forward, 100);
-                        let all: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+                    Step::Scan(from) => {
+                        let range = KeyRange { start: key(from), end: Some(key(6)) };
+                        let page = working.page(&range, Direction::Forward, 100);
+                        let all: Vec<_> = model.range(key(from)..).map(|(k, v)| (k.clone(), v.clone())).collect();
                         prop_assert_eq!(page.items, all);
                     }
                     Step::Rollback => {
@@ -352,7 +409,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                if !matches!(step, Step::Write(..) | Step::Read(_) | Step::Scan) {
+                if !matches!(step, Step::Write(..) | Step::Read(_) | Step::Scan(_)) {
                     mark = working.mark();
                 }
             }

@@ -1,0 +1,67 @@
+//! Ranges that a scan found empty. Deleted keys stay in the layers and in the store for a while, and a scan passes over each of them. Who
+//! deletes from the beginning of a range again and again, a step at a time, would pass over all that the steps before deleted. So the state
+//! that commands are applied to remembers where the last scans found nothing, and begins behind that.
+//!
+//! This changes what a scan costs, never what it finds: only a write, or a write that is taken back, can put a key into such a range.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::key_range::KeyRange;
+
+/// How many are remembered. Every write looks at each of them.
+const MOST: usize = 4;
+
+/// No key is from `start` (in it) to `end` (not in it).
+#[derive(Debug)]
+struct Gap {
+    start: Bytes,
+    end: Bytes,
+}
+
+/// See the module's words.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps(VecDeque<Gap>);
+
+impl Gaps {
+    /// What is to be looked at of a range that is scanned forward.
+    pub(crate) fn without(&self, range: &KeyRange) -> KeyRange {
+        let found = self.0.iter().find(|gap| gap.start <= range.start && range.start < gap.end);
+        let start = found.map_or_else(|| range.start.clone(), |gap| gap.end.clone());
+        KeyRange { start, end: range.end.clone() }
+    }
+
+    /// A scan found no key from `start` (in it) to `end` (not in it). It is remembered if it passed over deleted ones.
+    pub(crate) fn found(&mut self, start: &Bytes, end: &Bytes, passed_deleted: bool) {
+        if end <= start {
+            return;
+        }
+        let known = self.0.iter().position(|gap| gap.start <= *start && *start <= gap.end);
+        let gap = match known.and_then(|place| self.0.remove(place)) {
+            Some(known) => Gap { end: known.end.max(end.clone()), ..known },
+            None if passed_deleted => Gap { start: start.clone(), end: end.clone() },
+            None => return,
+        };
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        // The one that was of use last is forgotten last.
+        self.0.push_back(gap);
+    }
+
+    /// There is such a key now.
+    pub(crate) fn put(&mut self, key: &Bytes) {
+        for gap in &mut self.0 {
+            if gap.start <= *key && *key < gap.end {
+                gap.end = key.clone();
+            }
+        }
+        self.0.retain(|gap| gap.start < gap.end);
+    }
+
+    /// Keys may be back that were deleted.
+    pub(crate) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
