@@ -33,6 +33,8 @@ const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
 const MAX_EXPIRING: usize = 1_000;
 /// Expiries that are in the log at once. Each deletes up to [`EXPIRED_FIRST`] ephemerals, and every write behind them waits for that.
 const EXPIRING_AT_ONCE: usize = 32;
+/// Between two further steps of a session's end its node rests for so many times what a step took.
+const RESTS_FOR: u32 = 2;
 /// Most ephemerals that the first step of an expiry deletes: more than most sessions have.
 const EXPIRED_FIRST: i32 = 50;
 /// Most nodes that one command deletes.
@@ -129,9 +131,15 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
     if silent.is_ending {
         let _turn = turns.ending.acquire().await;
         let at_most = shared.options.ephemerals_at_once;
-        // Until it is gone, and its last step did nothing.
-        while did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {}
-        return shared.sessions.spare(silent);
+        loop {
+            let began = Instant::now();
+            // It is gone when a step does nothing.
+            if !did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {
+                return shared.sessions.spare(silent);
+            }
+            // The steps of this session, and of those of other nodes, leave most of the replicas' time to everybody else.
+            tokio::time::sleep(began.elapsed() * RESTS_FOR).await;
+        }
     }
     let _turn = turns.expiring.acquire().await;
     let at_most = shared.options.ephemerals_at_once.min(EXPIRED_FIRST);
