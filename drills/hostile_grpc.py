@@ -24,6 +24,8 @@ from http2 import Closed, Http2, fixed, message, number, text
 LOG = "healthy"
 # The longest write of the healthy client, and how much more memory than before any of it the node may take.
 WRITE_WITHIN = 0.5
+# The longest write so far is reported as it happens if it took longer: seconds.
+SLOW = 0.25
 MORE_BYTES = 1_000_000_000
 # So long all attackers do the same, or each what it likes.
 TURN_SECONDS = 4
@@ -56,13 +58,16 @@ class Writer:
 
 
 def write_until_told(address, log, told):
-    """The process of the healthy client: it says that it has begun, writes until something comes, and tells what it saw."""
-    trouble, writer = None, None
+    """The process of the healthy client: it says that it has begun and which write is the longest so far, writes until something comes, and tells what it saw."""
+    trouble, writer, reported = None, None, SLOW
     try:
         writer = Writer(address, log)
         told.send("begun")
         while not told.poll(0.005):
             writer.write()
+            if writer.longest > reported:
+                reported = writer.longest
+                told.send(f"an append took {reported * 1e3:.0f} ms, {writer.at_longest:.1f} s after the beginning")
     except (OSError, Closed, Failed) as error:
         trouble = repr(error)
     told.send((trouble, *((writer.acknowledged, writer.longest, writer.at_longest) if writer else (0, 0.0, 0.0))))
@@ -74,6 +79,8 @@ class Healthy:
     def __init__(self, address, log=LOG):
         self.address, self.log = address, log
         self.acknowledged, self.longest, self.at_longest = 0, 0.0, 0.0
+        # What the process says at its end, once it has.
+        self.last = None
         context = multiprocessing.get_context("spawn")
         self.told, other = context.Pipe()
         self.process = context.Process(target=write_until_told, args=(address, log, other), daemon=True)
@@ -90,14 +97,23 @@ class Healthy:
             raise Failed("the healthy client's process ended") from None
 
     def has_ended(self):
-        """It writes no more, though nobody told it to end."""
-        return self.told.poll(0) or not self.process.is_alive()
+        """It writes no more, though nobody told it to end. Reports the longest write so far."""
+        while self.last is None and self.told.poll(0):
+            heard = self.hear()
+            if isinstance(heard, str):
+                say(f"  {heard}")
+            else:
+                self.last = heard
+        return self.last is not None or not self.process.is_alive()
 
     def finish(self):
         """Ends it, and compares the log with what was acknowledged."""
         if not self.has_ended():
             self.told.send("end")
-        trouble, self.acknowledged, self.longest, self.at_longest = self.hear()
+        while self.last is None:
+            heard = self.hear()
+            self.last = None if isinstance(heard, str) else heard
+        trouble, self.acknowledged, self.longest, self.at_longest = self.last
         self.process.join(10)
         need(not trouble, f"the healthy client: {trouble}")
         reader = Http2(self.address, timeout=60)

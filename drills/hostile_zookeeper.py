@@ -137,6 +137,22 @@ class Attack:
             while wire.receive():
                 pass
 
+    def expiries(self):
+        """Sessions with very many ephemerals whose clients go without a word, all at the same moment."""
+        wires = [self.wire(timeout_ms=4_000) for _ in range(6)]
+        count = self.count(20_000)
+
+        def fill(wire):
+            for first in range(0, count, 500):
+                names = [f"/h/s/{wire.session:x}-{n}" for n in range(first, min(first + 500, count))]
+                wire.call(jute.MULTI, jute.multi([(jute.CREATE, jute.create(name, flags=1)) for name in names]))
+
+        self.at_once(*[lambda wire=wire: fill(wire) for wire in wires])
+        for wire in wires:
+            wire.close()
+        # They expire after their timeout, and a node looks for that every 200 ms.
+        time.sleep(6)
+
     def long_paths(self):
         """Reads with the longest and deepest paths, with watches."""
         path = self.random.choice(("/" + "p" * 16_000, "/d" * 8_000, "/" + "p" * 900_000))
