@@ -1,6 +1,6 @@
 //! Ranges that a scan found empty. Deleted keys stay in the layers and in the store for a while, and a scan passes over each of them. Who
-//! deletes from the beginning of a range again and again, a step at a time, would pass over all that the steps before deleted. So the state
-//! that commands are applied to remembers where the last scans found nothing, and begins behind that.
+//! deletes from the beginning of a range again and again, a step at a time, would pass over all that the steps before deleted. So the
+//! state that commands are applied to remembers where the last scans found nothing, and begins behind that.
 //!
 //! This changes what a scan costs, never what it finds: only a write, or a write that is taken back, can put a key into such a range.
 

@@ -102,7 +102,8 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     }
 }
 
-/// Turns among the sessions that end. Whatever they delete is applied before the writes behind it, so the work that is under way is bounded.
+/// Turns among the sessions that end. Whatever they delete is applied before the writes behind it, so the work that is under way is
+/// bounded.
 struct Turns {
     /// Sessions whose clients were silent: the first step of each.
     expiring: Semaphore,

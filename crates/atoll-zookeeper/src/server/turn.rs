@@ -55,9 +55,9 @@ impl Turn {
     }
 }
 
-/// Has the current task polled again once every other task that is ready had its turn, and the sockets were looked at. A task that woke itself
-/// would only go to the end of the queue: the runtime looks at the sockets when that is empty or after dozens of tasks, so a few connections
-/// that always have more to do would keep the thread from hearing any socket for dozens of turns.
+/// Has the current task polled again once every other task that is ready had its turn, and the sockets were looked at. A task that woke
+/// itself would only go to the end of the queue: the runtime looks at the sockets when that is empty or after dozens of tasks, so a few
+/// connections that always have more to do would keep the thread from hearing any socket for dozens of turns.
 pub(crate) fn poll_after_the_others(cx: &mut Context<'_>) {
     if pin!(tokio::task::yield_now()).poll(cx) == Poll::Ready(()) {
         cx.waker().wake_by_ref();

@@ -1,15 +1,15 @@
-//! How many writes of all connections of a node may be without an answer of the log at once. Whatever is in the log is applied in its order, so a
-//! write of any client waits for all that are in front of it. Once the replicas are busy, more of them at once bring no more throughput, only
-//! a longer wait for everybody. So the window is small until writes are answered quickly through the whole of it, and small again at the first
-//! slow answer (contracts X25).
+//! How many writes of all connections of a node may be without an answer of the log at once. Whatever is in the log is applied in its
+//! order, so a write of any client waits for all that are in front of it. Once the replicas are busy, more of them at once bring no more
+//! throughput, only a longer wait for everybody. So the window is small until writes are answered quickly through the whole of it, and
+//! small again at the first slow answer (contracts X25).
 //!
 //! A connection without a request in hand may always put one into the log: a client that waits for each answer never waits for the window.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What the window is at first, and after a slow answer. Three nodes have three times as many in one log: at some 6,000 writes a second, what
-/// three replicas on two cores apply of the slowest small ones, 130 ms.
+/// What the window is at first, and after a slow answer. Three nodes have three times as many in one log: at some 6,000 writes a second,
+/// what three replicas on two cores apply of the slowest small ones, 130 ms.
 const LEAST: usize = 256;
 /// What it grows to. More: a client that comes beside many writes that were quick, and turn slow, waits longer.
 const MOST: usize = 512;
