@@ -434,7 +434,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Some(Err(code)) => return Some(self.refused(xid, code)),
             None => return None,
         }
-        let room = match self.shared.room.take(op, body.len(), self.room.take()) {
+        let go_alone = self.shared.window.is_slow();
+        let room = match self.shared.room.take(op, body.len(), go_alone, self.room.take()) {
             Ok(room) => room,
             Err(wait) => {
                 self.shared.figures.throttled.add(1);

@@ -14,10 +14,10 @@ const SMALL_BYTES: usize = 1024;
 /// Bytes of a transaction that count one: one of its operations, about.
 const BYTES_OF_ONE: usize = 64;
 /// Bytes of data that count one.
-const BYTES_OF_DATA: usize = 512;
-/// What may be under way at once, counted so: 256 KiB of transactions, or 2 MiB of data. A larger one goes alone. More: small writes wait
-/// longer behind it. Less: fewer under way, and less throughput of large ones.
-const ROOM: u32 = 4096;
+const BYTES_OF_DATA: usize = 2048;
+/// What may be under way at once, counted so: 64 KiB of transactions, or 2 MiB of data. A larger one goes alone. More: small writes wait
+/// longer behind it, at three nodes behind three times as much. Less: fewer under way, and less throughput of large ones.
+const ROOM: u32 = 1024;
 
 /// See the module's words.
 #[derive(Debug)]
@@ -37,7 +37,8 @@ fn weight(op: OpCode, bytes: usize) -> u32 {
 }
 
 impl Room {
-    /// Room for a write of so many bytes: none is needed for a small one. `have`: what was waited for.
+    /// Room for a write of so many bytes: none is needed for a small one, and a large one takes all if they are to go alone. `have`: what
+    /// was waited for.
     ///
     /// # Errors
     /// There is none: wait for it, behind those that came before.
@@ -45,13 +46,15 @@ impl Room {
         &self,
         op: OpCode,
         bytes: usize,
+        go_alone: bool,
         have: Option<OwnedSemaphorePermit>,
     ) -> Result<Option<OwnedSemaphorePermit>, impl Future<Output = Option<OwnedSemaphorePermit>> + Send + use<>>
     {
-        let weight = weight(op, bytes);
-        if weight == 0 {
-            return Ok(None);
-        }
+        let weight = match weight(op, bytes) {
+            0 => return Ok(None),
+            _ if go_alone => ROOM,
+            weight => weight,
+        };
         if let Some(have) = have.filter(|have| have.num_permits() >= weight as usize) {
             return Ok(Some(have));
         }
@@ -72,14 +75,21 @@ mod tests {
     #[test]
     fn large_writes_wait_for_each_other_and_small_ones_for_none() {
         let room = Room::default();
-        let whole = room.take(OpCode::Multi, 1 << 20, None).unwrap_or_else(|_| panic!("all is free"));
+        let whole = room.take(OpCode::Multi, 1 << 20, false, None).unwrap_or_else(|_| panic!("all is free"));
         assert_eq!(whole.as_ref().unwrap().num_permits(), ROOM as usize);
-        assert!(room.take(OpCode::Multi, 2_000, None).is_err());
-        assert!(room.take(OpCode::SetData, SMALL_BYTES, None).unwrap_or_else(|_| panic!("small")).is_none());
+        assert!(room.take(OpCode::Multi, 2_000, false, None).is_err());
+        assert!(
+            room.take(OpCode::SetData, SMALL_BYTES, true, None).unwrap_or_else(|_| panic!("small")).is_none()
+        );
         drop(whole);
-        let data = room.take(OpCode::SetData, 1 << 20, None).unwrap_or_else(|_| panic!("free again"));
-        assert_eq!(data.as_ref().unwrap().num_permits(), 2_048);
+        let data = room.take(OpCode::SetData, 1 << 20, false, None).unwrap_or_else(|_| panic!("free again"));
+        assert_eq!(data.as_ref().unwrap().num_permits(), 512);
         // What was waited for is used, if it is enough.
-        assert!(room.take(OpCode::SetData, 1 << 20, data).is_ok());
+        let data = room.take(OpCode::SetData, 1 << 20, false, data).unwrap_or_else(|_| panic!("it is there"));
+        // Not if it is to go alone now.
+        assert!(
+            room.take(OpCode::SetData, 1 << 20, true, data)
+                .is_ok_and(|all| all.unwrap().num_permits() == ROOM as usize)
+        );
     }
 }

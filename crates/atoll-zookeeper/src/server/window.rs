@@ -29,12 +29,14 @@ pub(crate) struct Window {
     wanted: AtomicBool,
     /// Looks since one did.
     unused: AtomicUsize,
+    /// Looks since the last slow answer; [`LOOKS`] stands for any longer time.
+    since_slow: AtomicUsize,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        let size = AtomicUsize::new(LEAST);
-        Window { size, wanted: AtomicBool::new(false), unused: AtomicUsize::new(0) }
+        let (size, since_slow) = (AtomicUsize::new(LEAST), AtomicUsize::new(LOOKS));
+        Window { size, wanted: AtomicBool::new(false), unused: AtomicUsize::new(0), since_slow }
     }
 }
 
@@ -53,13 +55,21 @@ impl Window {
         let size = self.size.load(Ordering::Relaxed);
         if took >= SLOW {
             self.size.store(LEAST, Ordering::Relaxed);
+            self.since_slow.store(0, Ordering::Relaxed);
         } else if took <= QUICK && size < MOST && self.wanted.load(Ordering::Relaxed) {
             self.size.store(size + 1, Ordering::Relaxed);
         }
     }
 
+    /// Whether an answer was slow a moment ago: then the replicas, or their stores, have more to do than they can.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.since_slow.load(Ordering::Relaxed) < LOOKS
+    }
+
     /// Looks whether it is still wanted as wide as it is.
     pub(crate) fn look(&self) {
+        let since_slow = self.since_slow.load(Ordering::Relaxed);
+        self.since_slow.store((since_slow + 1).min(LOOKS), Ordering::Relaxed);
         if self.wanted.swap(false, Ordering::Relaxed) {
             self.unused.store(0, Ordering::Relaxed);
         } else if self.unused.fetch_add(1, Ordering::Relaxed) + 1 >= LOOKS {
@@ -97,8 +107,14 @@ mod tests {
         let window = wide();
         window.answered(SLOW / 2);
         assert!(window.has_room(MOST - 1), "neither quick nor slow: it stays as it is");
+        assert!(!window.is_slow());
         window.answered(SLOW);
         assert!(!window.has_room(LEAST));
+        (0..LOOKS).for_each(|_| {
+            assert!(window.is_slow());
+            window.look();
+        });
+        assert!(!window.is_slow());
     }
 
     #[test]
