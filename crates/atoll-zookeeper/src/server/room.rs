@@ -32,7 +32,7 @@ impl Default for Room {
 /// What a write takes; 0 for a small one.
 fn weight(op: OpCode, bytes: usize) -> u32 {
     let one = if matches!(op, OpCode::Multi | OpCode::Import) { BYTES_OF_ONE } else { BYTES_OF_DATA };
-    let weight = if bytes <= SMALL_BYTES { 0 } else { bytes / one };
+    let weight = if bytes <= SMALL_BYTES { 0 } else { bytes.div_ceil(one) };
     u32::try_from(weight).unwrap_or(ROOM).min(ROOM)
 }
 
@@ -80,6 +80,10 @@ mod tests {
         assert!(room.take(OpCode::Multi, 2_000, false, None).is_err());
         assert!(
             room.take(OpCode::SetData, SMALL_BYTES, true, None).unwrap_or_else(|_| panic!("small")).is_none()
+        );
+        assert!(
+            room.take(OpCode::SetData, SMALL_BYTES + 1, false, None).is_err(),
+            "the smallest large one needs room, too"
         );
         drop(whole);
         let data = room.take(OpCode::SetData, 1 << 20, false, None).unwrap_or_else(|_| panic!("free again"));
