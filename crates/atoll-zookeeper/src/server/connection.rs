@@ -287,8 +287,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             && !self.is_held_back()
     }
 
-    /// Too many requests of all connections have no answer, or too many writes none of the log. A connection without any may always take
-    /// one, so that each goes on; one that has some is woken by their answers.
+    /// Whether too many requests of all connections wait for an answer, or too many writes for the log. A connection without a request may
+    /// always take one, so that each makes progress; the answers to its requests wake one that has some.
     fn is_held_back(&self) -> bool {
         if self.pending.is_empty() {
             return false;

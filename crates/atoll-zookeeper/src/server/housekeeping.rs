@@ -31,12 +31,10 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
 /// Most sessions that are taken up for expiry at a time.
 const MAX_EXPIRING: usize = 1_000;
-/// Expiries that are in the log at once. Each deletes up to [`EXPIRED_FIRST`] ephemerals, and every write behind them waits for that.
-const EXPIRING_AT_ONCE: usize = 32;
+/// Expiries that are in the log at once. Each may delete as many ephemerals as one step does, and every write behind them waits for that.
+const EXPIRING_AT_ONCE: usize = 4;
 /// Between two further steps of a session's end its node rests for so many times what a step took.
 const RESTS_FOR: u32 = 2;
-/// Most ephemerals that the first step of an expiry deletes: more than most sessions have.
-const EXPIRED_FIRST: i32 = 50;
 /// Most nodes that one command deletes.
 const REAPED_AT_ONCE: usize = 500;
 
@@ -121,7 +119,7 @@ async fn expire(shared: &Arc<Shared>) {
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));
         for one in silent {
-            // Not awaited here: one that hangs must not keep the others.
+            // Not awaited here: the next judgement is due, whatever becomes of these.
             tokio::spawn(expire_one(shared.clone(), turns.clone(), one));
         }
     }
@@ -131,11 +129,10 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
     let Silent { session, moves, .. } = silent;
     if silent.is_ending {
         let _turn = turns.ending.acquire().await;
-        let at_most = shared.options.ephemerals_at_once;
         loop {
             let began = Instant::now();
             // It is gone when a step does nothing.
-            if !did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {
+            if !did(&shared, &end_of(&shared, session, moves, false)).await {
                 return shared.sessions.spare(silent);
             }
             // The steps of this session, and of those of other nodes, leave most of the replicas' time to everybody else.
@@ -143,8 +140,7 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
         }
     }
     let _turn = turns.expiring.acquire().await;
-    let at_most = shared.options.ephemerals_at_once.min(EXPIRED_FIRST);
-    if did(&shared, &end_of(&shared, (session, moves), at_most, false)).await {
+    if did(&shared, &end_of(&shared, session, moves, false)).await {
         tracing::info!(
             session = format!("{session:#x}"),
             "a ZooKeeper session expired: its client was silent"
@@ -155,15 +151,10 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
     }
 }
 
-/// The command that ends a session of so many moves, or begins to and deletes `at_most` so many of its ephemerals: `closed` by its client,
-/// or because that was silent.
-pub(crate) fn end_of(
-    shared: &Shared,
-    (session, moves): (i64, i64),
-    at_most: i32,
-    closed: bool,
-) -> Command<'static> {
+/// The command that ends a session, or begins to: `closed` by its client, or because that was silent.
+pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) -> Command<'static> {
     if shared.engine.level() >= since::ENDS_IN_STEPS {
+        let at_most = shared.options.ephemerals_at_once;
         return Command::End(EndSession { session, moves, at_most, closed });
     }
     match closed {

@@ -148,8 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Hands the end of the session to the log; None if its queue is full.
     pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
-        let at_most = self.shared.options.ephemerals_at_once;
-        let command = super::housekeeping::end_of(&self.shared, (self.session, self.moves), at_most, true);
+        let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
         self.shared.engine.propose(command.to_bytes().into()).ok()
     }
 
