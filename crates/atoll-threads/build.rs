@@ -21,12 +21,10 @@ const PIECES: [(&str, &str); 10] = [
 ];
 
 /// What the product calls them, and where they are here.
-const NAMES: [(&str, &str); 4] = [
+const NAMES: [(&str, &str); 3] = [
     ("atoll_core::sync::", "crate::sync::"),
     ("use atoll_core::{Completer", "use super::ticket::{Completer"),
     ("use crate::key_range::", "use super::key_range::"),
-    // The checker's lock has none.
-    ("RwLockWriteGuard::downgrade(map)", "{ drop(map); self.read() }"),
 ];
 
 /// The product's text of each piece, without its tests.

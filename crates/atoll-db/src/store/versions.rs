@@ -116,41 +116,44 @@ pub(crate) enum Prior {
     Same(Option<Bytes>),
 }
 
-/// Point reads, which are most of all, go by the hash; the order is looked at by scans alone.
+/// Keys whose values [`VersionedMap::newest`] reads at a time. More: who puts keys in order waits longer, and readers behind it.
+const READ_AT_ONCE: usize = 256;
+
+/// Point reads, which are most of all, go by the hash.
 #[derive(Debug, Default)]
 struct Table {
     points: Points<Versions>,
-    /// The same keys, but for those that no scan has asked for since they came.
-    order: BTreeSet<Bytes>,
-    /// These: most layers are committed without a scan, and a writer should not pay for the order of each key.
-    unordered: Vec<Bytes>,
+    /// Those of its keys that no scan has asked for since they came: most layers are committed without a scan, and a writer should not
+    /// pay for the order of each key.
+    unordered: Arc<Vec<Bytes>>,
 }
 
 impl Table {
-    fn put_in_order(&mut self) {
-        let new = self.unordered.drain(..);
-        if self.order.is_empty() {
-            self.order = new.collect();
-        } else {
-            self.order.extend(new);
-        }
+    fn insert(&mut self, key: &Bytes, versions: Versions) {
+        self.points.insert(key.clone(), versions);
+        Arc::make_mut(&mut self.unordered).push(key.clone());
     }
 
-    fn remove(&mut self, key: &[u8]) {
+    /// Removes a key; false: it may be in the order.
+    fn remove(&mut self, key: &[u8]) -> bool {
         self.points.remove(key);
-        if self.unordered.last().is_some_and(|last| last == key) {
-            self.unordered.pop();
-        } else {
-            self.put_in_order();
-            self.order.remove(key);
+        let is_last = self.unordered.last().is_some_and(|last| last == key);
+        if is_last {
+            Arc::make_mut(&mut self.unordered).pop();
         }
+        is_last
     }
 }
 
 /// See the module's words. Written by one thread, read by many.
 #[derive(Debug)]
 pub(crate) struct VersionedMap {
+    /// Taken by the writer for each key: nobody holds it for longer than a few keys take, since a thread that waits to write keeps all that
+    /// come to read waiting, too.
     map: RwLock<Table>,
+    /// The keys that are not in `unordered`; one that was just taken back may still be here. Only scans and commits take it, in front of
+    /// `map`: putting keys in order takes a while.
+    order: RwLock<Arc<BTreeSet<Bytes>>>,
     bytes: AtomicUsize,
     live: Arc<Live>,
     /// Keys that pages looked at.
@@ -162,6 +165,7 @@ impl VersionedMap {
     pub(crate) fn new(live: Arc<Live>) -> Self {
         VersionedMap {
             map: RwLock::default(),
+            order: RwLock::default(),
             bytes: AtomicUsize::new(0),
             live,
             #[cfg(test)]
@@ -177,16 +181,32 @@ impl VersionedMap {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With all keys in order.
-    fn read_in_order(&self) -> RwLockReadGuard<'_, Table> {
-        let map = self.read();
-        if map.unordered.is_empty() {
-            return map;
+    /// All keys, in order.
+    fn in_order(&self) -> RwLockReadGuard<'_, Arc<BTreeSet<Bytes>>> {
+        let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        if self.read().unordered.is_empty() {
+            return order;
         }
-        drop(map);
-        let mut map = self.write();
-        map.put_in_order();
-        RwLockWriteGuard::downgrade(map)
+        drop(order);
+        drop(self.put_in_order());
+        // What came since then is not for a reader that was here before.
+        self.order.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put_in_order(&self) -> RwLockWriteGuard<'_, Arc<BTreeSet<Bytes>>> {
+        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        let new = std::mem::take(&mut self.write().unordered);
+        if order.is_empty() {
+            *order = Arc::new(new.iter().cloned().collect());
+        } else if !new.is_empty() {
+            Arc::make_mut(&mut order).extend(new.iter().cloned());
+        }
+        order
+    }
+
+    /// Drops a key that the writer has removed from the table.
+    fn remove_from_order(&self, key: &[u8]) {
+        Arc::make_mut(&mut self.put_in_order()).remove(key);
     }
 
     /// Memory that it takes, about.
@@ -208,8 +228,7 @@ impl VersionedMap {
             self.bytes.fetch_add(KEY_BYTES + key.len() + new_bytes, Ordering::Relaxed);
             let newest = Version { at, value };
             let versions = Versions { newest, older: Vec::new(), prune_above: PRUNE_ABOVE };
-            map.points.insert(key.clone(), versions);
-            map.unordered.push(key.clone());
+            map.insert(key, versions);
             return Prior::Unknown;
         };
         debug_assert!(versions.newest.at <= at, "versions are written in order");
@@ -249,7 +268,11 @@ impl VersionedMap {
             }
             Prior::Unknown => {
                 self.bytes.fetch_sub(KEY_BYTES + key.len(), Ordering::Relaxed);
-                map.remove(key);
+                let is_done = map.remove(key);
+                drop(map);
+                if !is_done {
+                    self.remove_from_order(key);
+                }
             }
         }
     }
@@ -287,7 +310,11 @@ impl VersionedMap {
         let older: usize =
             versions.older.iter().map(|v| VERSION_BYTES + v.value.as_ref().map_or(0, Bytes::len)).sum();
         self.bytes.fetch_sub(older + KEY_BYTES + key.len(), Ordering::Relaxed);
-        map.remove(key);
+        let is_done = map.remove(key);
+        drop(map);
+        if !is_done {
+            self.remove_from_order(key);
+        }
     }
 
     /// The first keys of a range in a direction that a reader at `at` sees, deleted ones too: at most `limit`; and the last key that was
@@ -303,12 +330,13 @@ impl VersionedMap {
         if range.is_empty() {
             return (Vec::new(), None);
         }
-        let map = self.read_in_order();
+        let order = self.in_order();
+        let map = self.read();
         let end = match &range.end {
             Some(end) => Bound::Excluded(end),
             None => Bound::Unbounded,
         };
-        let mut keys = map.order.range::<Bytes, _>((Bound::Included(&range.start), end));
+        let mut keys = order.range::<Bytes, _>((Bound::Included(&range.start), end));
         let (mut got, mut until) = (Vec::new(), None);
         for _ in 0..limit.saturating_mul(LOOKED_TIMES) {
             let next = match direction {
@@ -331,12 +359,27 @@ impl VersionedMap {
 
     /// The newest value of every key, deleted ones too, in order. For a map that is written no more.
     pub(crate) fn newest(&self) -> Vec<(Bytes, Option<Bytes>)> {
-        let map = self.read();
-        // Readers go on meanwhile: the order is made beside the map.
-        let mut keys: Vec<&Bytes> = map.order.iter().chain(&map.unordered).collect();
+        self.newest_in_pieces(|| ())
+    }
+
+    /// Calls `between` whenever others may go on. The order is made beside the map, and no lock is held meanwhile.
+    fn newest_in_pieces(&self, mut between: impl FnMut()) -> Vec<(Bytes, Option<Bytes>)> {
+        let (ordered, unordered) = {
+            let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+            (order.clone(), self.read().unordered.clone())
+        };
+        between();
+        let mut keys: Vec<&Bytes> = ordered.iter().chain(&*unordered).collect();
         keys.sort_unstable();
-        let newest = |key: &Bytes| Some((key.clone(), map.points.get(key)?.newest.value.clone()));
-        keys.into_iter().filter_map(newest).collect()
+        let mut newest = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(READ_AT_ONCE) {
+            let map = self.read();
+            let of = |key: &&Bytes| Some(((*key).clone(), map.points.get(key)?.newest.value.clone()));
+            newest.extend(keys.iter().filter_map(of));
+            drop(map);
+            between();
+        }
+        newest
     }
 }
 
@@ -374,5 +417,32 @@ mod tests {
         }
         assert!(map.size_bytes() < 1_000, "{} bytes are left", map.size_bytes());
         assert_eq!(map.get(&hot, 14_000), Some(value(14_000)));
+    }
+
+    #[test]
+    fn a_commit_holds_nobody_up() {
+        let map = VersionedMap::new(Arc::new(Live::default()));
+        let keys: Vec<Bytes> = (0..2_000_u64).rev().map(|n| Bytes::from(n.to_be_bytes().to_vec())).collect();
+        let (first, rest) = keys.split_at(500);
+        for key in first {
+            map.put(key, value(1), 1);
+        }
+        let page = |at| map.page(&KeyRange::all(), Direction::Forward, at, 1).0;
+        assert_eq!(page(1), [(keys[1_999 - 1_500].clone(), value(1))]);
+        for key in rest {
+            map.put(key, value(2), 2);
+        }
+        let mut pieces = 0;
+        let newest = map.newest_in_pieces(|| {
+            // Whoever may take a lock for writing keeps nobody waiting, and waits for nobody.
+            assert!(map.map.try_write().is_ok() && map.order.try_write().is_ok(), "a lock is held");
+            // The last keys are put in order while the commit is under way.
+            assert_eq!(page(2), [(keys[1_999].clone(), value(2))]);
+            assert_eq!(map.get(&keys[0], 2), Some(value(1)));
+            pieces += 1;
+        });
+        assert!(pieces > 2_000 / READ_AT_ONCE);
+        let all = keys.iter().rev().map(|key| (key.clone(), value(if first.contains(key) { 1 } else { 2 })));
+        assert_eq!(newest, all.collect::<Vec<_>>());
     }
 }
