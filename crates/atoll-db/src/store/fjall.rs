@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, We
 
 use bytes::Bytes;
 use fjall::compaction::Leveled;
-use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice, Snapshot};
 
 use super::leftovers::Leftovers;
 use super::owner::{Bound, Owner, OwnerError};
+use super::pinned::{Items, Pinned};
 use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
 use crate::key_range::{Direction, KeyRange};
 
@@ -269,7 +270,7 @@ fn write_files(tree: &Keyspace, mut changes: Vec<Change>) -> fjall::Result<()> {
 
 impl Store for FjallStore {
     fn snapshot(&self) -> Arc<dyn StoreSnapshot> {
-        let parts = self.open.as_ref().map(|open| (open.db.snapshot(), open.tree.clone()));
+        let parts = self.open.as_ref().map(|open| Parts::of(open.db.snapshot(), open.tree.clone()));
         let view = Arc::new(View { parts: RwLock::new(parts) });
         let mut views = lock(&self.views);
         views.retain(|view| view.strong_count() > 0);
@@ -313,28 +314,63 @@ impl Store for FjallStore {
     }
 }
 
-/// A snapshot, and the tree that it is of; None once the store was closed.
+/// A snapshot, and the tree that it is of.
+struct Parts {
+    /// Goes first: what it pins belongs to the tree.
+    pinned: Option<Pinned>,
+    snapshot: Snapshot,
+    tree: Keyspace,
+}
+
+impl Parts {
+    fn of(snapshot: Snapshot, tree: Keyspace) -> Self {
+        Parts { pinned: Pinned::of(&tree, snapshot.seqno()), snapshot, tree }
+    }
+
+    fn get(&self, key: &[u8]) -> fjall::Result<Option<Slice>> {
+        match &self.pinned {
+            Some(pinned) => pinned.get(key),
+            None => self.snapshot.get(&self.tree, key),
+        }
+    }
+
+    fn scan(&self, range: &KeyRange) -> Items {
+        if let Some(pinned) = &self.pinned {
+            return pinned.scan(range);
+        }
+        let start = &range.start[..];
+        let items: Iter = match &range.end {
+            Some(end) => self.snapshot.range(&self.tree, start..&end[..]),
+            None => self.snapshot.range(&self.tree, start..),
+        };
+        Box::new(items.map(Guard::into_inner))
+    }
+}
+
+/// None once the store was closed.
 struct View {
-    parts: RwLock<Option<(Snapshot, Keyspace)>>,
+    parts: RwLock<Option<Parts>>,
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.parts() {
-            Some((snapshot, tree)) => write!(f, "snapshot {} of {}", snapshot.seqno(), tree.path().display()),
+            Some(Parts { snapshot, tree, .. }) => {
+                write!(f, "snapshot {} of {}", snapshot.seqno(), tree.path().display())
+            }
             None => write!(f, "snapshot of a store that was closed"),
         }
     }
 }
 
 impl View {
-    fn parts(&self) -> RwLockReadGuard<'_, Option<(Snapshot, Keyspace)>> {
+    fn parts(&self) -> RwLockReadGuard<'_, Option<Parts>> {
         self.parts.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn read(guard: Guard) -> Result<(Bytes, Bytes), StoreError> {
-    let (key, value) = guard.into_inner().map_err(failed("read"))?;
+fn read(item: fjall::Result<(Slice, Slice)>) -> Result<(Bytes, Bytes), StoreError> {
+    let (key, value) = item.map_err(failed("read"))?;
     Ok((key.into(), value.into()))
 }
 
@@ -345,8 +381,8 @@ impl StoreSnapshot for View {
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let parts = self.parts();
-        let Some((snapshot, tree)) = &*parts else { return Err(closed("read")) };
-        Ok(snapshot.get(tree, key).map_err(failed("read"))?.map(Into::into))
+        let Some(parts) = &*parts else { return Err(closed("read")) };
+        Ok(parts.get(key).map_err(failed("read"))?.map(Into::into))
     }
 
     fn page(
@@ -359,12 +395,8 @@ impl StoreSnapshot for View {
             return Ok(Vec::new());
         }
         let parts = self.parts();
-        let Some((snapshot, tree)) = &*parts else { return Err(closed("read")) };
-        let start = &range.start[..];
-        let items: Iter = match &range.end {
-            Some(end) => snapshot.range(tree, start..&end[..]),
-            None => snapshot.range(tree, start..),
-        };
+        let Some(parts) = &*parts else { return Err(closed("read")) };
+        let items = parts.scan(range);
         match direction {
             Direction::Forward => items.take(limit).map(read).collect(),
             Direction::Backward => items.rev().take(limit).map(read).collect(),

@@ -8,6 +8,7 @@ mod fjall;
 mod leftovers;
 mod memory;
 mod owner;
+mod pinned;
 mod points;
 mod versions;
 
