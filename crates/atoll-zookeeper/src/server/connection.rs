@@ -444,7 +444,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         };
         match self.propose_write(op, body) {
-            Ok(Some(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, _room: room }),
+            Ok(Some(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, room }),
             Ok(None) => {
                 self.shared.figures.throttled.add(1);
                 self.busy = Some(Box::pin(async move {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::handshake::Ended;
 use super::order::{Touched, shows, touched};
+use super::room;
 use super::walk::{Elsewhere, Listed};
 use super::watching::Again;
 use crate::jute::codes::OpCode;
@@ -24,7 +25,7 @@ pub(crate) enum Pending {
     /// A write that a read before it must not show, until that is answered: its frame.
     Held(Bytes),
     /// A write, until it is applied; it takes room in the log until then, if it is large.
-    Write { xid: i32, at: Instant, proposed: Proposed, _room: Option<OwnedSemaphorePermit> },
+    Write { xid: i32, at: Instant, proposed: Proposed, room: Option<OwnedSemaphorePermit> },
     /// The end of the session, until it is applied.
     Close { xid: i32, proposed: Proposed },
     /// A sync, until this node has applied what anybody was answered before it.
@@ -89,8 +90,9 @@ impl Pending {
         Poll::Ready(Ok(match self {
             // Its owner lets it go.
             Pending::Held(_) => return Poll::Pending,
-            Pending::Write { xid, at, proposed, .. } => {
+            Pending::Write { xid, at, proposed, room } => {
                 let applied = ready!(Pin::new(proposed).poll(cx))??;
+                room::rest(room.take(), at.elapsed());
                 let answer = applied.reply.unwrap_or_else(|rejected| rejected.0);
                 Ready::Answer { xid: *xid, answer, at: Some(*at) }
             }

@@ -1,9 +1,13 @@
 //! Room for large writes. Whatever is in the log is applied in its order: a write waits for all that are in front of it, whoever
 //! sent them. So the large ones of all clients of a node, that take long to apply or to store, are few at a time and go in turn;
 //! small ones, bounded by their number (`max_outstanding`), do not wait for those that have no room yet.
+//!
+//! A large one that took long gives its room back after a rest. Its node has applied it then; another replica, which has less of its
+//! machine's time, may have many of them to go, and a small write there waits for all of these.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -18,6 +22,22 @@ const BYTES_OF_DATA: usize = 2048;
 /// What may be under way at once, counted so: 64 KiB of transactions, or 2 MiB of data. A larger one goes alone. More: small writes wait
 /// longer behind it, at three nodes behind three times as much. Less: fewer under way, and less throughput of large ones.
 const ROOM: u32 = 1024;
+
+/// A large write that was applied within this time gives its room back at once: the replicas have time to spare.
+const QUICK: Duration = Duration::from_millis(50);
+/// A rest takes so many times what the write took: they leave most of the replicas' time to everybody else.
+const RESTS_FOR: u32 = 2;
+/// The longest rest.
+const RESTS_AT_MOST: Duration = Duration::from_millis(500);
+
+/// Gives back the room of a write that was applied so long after it was put into the log.
+pub(crate) fn rest(room: Option<OwnedSemaphorePermit>, took: Duration) {
+    let Some(room) = room.filter(|_| took > QUICK) else { return };
+    tokio::spawn(async move {
+        tokio::time::sleep((took * RESTS_FOR).min(RESTS_AT_MOST)).await;
+        drop(room);
+    });
+}
 
 /// See the module's words.
 #[derive(Debug)]
@@ -71,6 +91,27 @@ impl Room {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_write_that_took_long_rests() {
+        let room = Room::default();
+        let all = || room.take(OpCode::Multi, 1 << 20, false, None);
+        let one = all().unwrap_or_else(|_| panic!("all is free"));
+        rest(one, QUICK);
+        let one = all().unwrap_or_else(|_| panic!("one that was quick does not rest"));
+        let took = QUICK + Duration::from_millis(10);
+        rest(one, took);
+        let began = tokio::time::Instant::now();
+        let Err(wait) = all() else { panic!("it rests") };
+        let one = wait.await;
+        assert!(began.elapsed() >= took * RESTS_FOR, "{:?}", began.elapsed());
+        rest(one, Duration::from_secs(30));
+        let Err(wait) = all() else { panic!("it rests") };
+        drop(wait.await);
+        assert!(began.elapsed() < took * RESTS_FOR + RESTS_AT_MOST * 2, "{:?}", began.elapsed());
+        // A small write holds no room, and has none to give back.
+        rest(None, Duration::from_secs(30));
+    }
 
     #[test]
     fn large_writes_wait_for_each_other_and_small_ones_for_none() {
