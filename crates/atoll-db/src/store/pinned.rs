@@ -29,8 +29,9 @@ fn value_of(found: InternalValue) -> Option<Slice> {
 }
 
 impl Pinned {
-    /// What the tree shows a snapshot with this number, which must be held. Waits while the tree writes a list of its files. None: part of it
-    /// is in memory that is being written out, which only the tree itself can read.
+    /// What the tree shows a snapshot with this number, which must be held. Waits while the tree writes a list of its files.
+    ///
+    /// None: part of it is in memory that is being written out, which only the tree itself can read.
     pub(super) fn of(tree: &Keyspace, number: SeqNo) -> Option<Self> {
         let AnyTree::Standard(tree) = &tree.tree else { return None };
         let files_and_memory = tree.get_version_history_lock().get_version_for_snapshot(number);
