@@ -362,7 +362,7 @@ impl VersionedMap {
         self.newest_in_pieces(|| ())
     }
 
-    /// Calls `between` whenever others may go on. The order is made beside the map, and no lock is held meanwhile.
+    /// Calls `between` each time it has released its locks, for a test to look. It sorts the keys without a lock.
     fn newest_in_pieces(&self, mut between: impl FnMut()) -> Vec<(Bytes, Option<Bytes>)> {
         let (ordered, unordered) = {
             let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
