@@ -64,6 +64,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
          segment from the next one, and its clients waited more than a second",
     ),
     (
+        "lasting",
+        71072,
+        "a log moved to a sequencer that reached no majority of its servers stayed there for the least life of a segment",
+    ),
+    (
         "vlog-retries",
         20931,
         "a lane counted records as looked for that were settled since, cut empty batches for ever, and never yielded the node's thread",

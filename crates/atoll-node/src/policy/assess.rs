@@ -17,6 +17,8 @@ use crate::settings::Timings;
 pub enum Reason {
     /// This node does not reach the sequencer, and no majority of the servers does: appends wait.
     SequencerGone(NodeId),
+    /// This node reaches the sequencer, which reaches no majority of its servers: appends wait (V18).
+    SequencerWithoutQuorum(NodeId),
     /// The sequencer's node can keep nothing: its journal is closed, or its disk hangs.
     SequencerFailing(NodeId),
     /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (V18).
@@ -38,14 +40,29 @@ pub enum Reason {
 impl Reason {
     /// Appends wait for this: act at once.
     pub fn is_urgent(self) -> bool {
-        use Reason::{SequencerFailing, SequencerGone, SequencerLeaving, SequencerRestarted};
-        matches!(self, SequencerGone(_) | SequencerFailing(_) | SequencerRestarted(_) | SequencerLeaving(_))
+        use Reason::{
+            SequencerFailing, SequencerGone, SequencerLeaving, SequencerRestarted, SequencerWithoutQuorum,
+        };
+        matches!(
+            self,
+            SequencerGone(_)
+                | SequencerWithoutQuorum(_)
+                | SequencerFailing(_)
+                | SequencerRestarted(_)
+                | SequencerLeaving(_)
+        )
+    }
+
+    /// It rests on what others report of whom they reach, and reports differ for some heartbeats after each change.
+    pub fn must_last(self) -> bool {
+        !self.is_urgent() || matches!(self, Reason::SequencerWithoutQuorum(_))
     }
 
     /// The node it is about.
     pub fn node(self) -> NodeId {
         match self {
             Reason::SequencerGone(n)
+            | Reason::SequencerWithoutQuorum(n)
             | Reason::SequencerFailing(n)
             | Reason::SequencerCutOff(n)
             | Reason::SequencerRestarted(n)
@@ -62,6 +79,9 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Reason::SequencerGone(n) => write!(f, "the sequencer on node {n} does not answer"),
+            Reason::SequencerWithoutQuorum(n) => {
+                write!(f, "the sequencer on node {n} reaches no majority of its servers")
+            }
             Reason::SequencerFailing(n) => write!(f, "the disk of node {n} fails, which holds the sequencer"),
             Reason::SequencerCutOff(n) => write!(f, "members cannot reach the sequencer on node {n}"),
             Reason::SequencerRestarted(n) => write!(f, "the sequencer on node {n} was restarted"),
@@ -138,11 +158,15 @@ impl<'a> View<'a> {
         let life = self.members.liveness(node);
         let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
         let lost = !mine && life.is_some_and(|l| !l.alive);
-        if lost && !is_majority(self.reach.reached_by(node, &servers), servers.len()) {
+        let has_quorum = is_majority(self.reach.reached_by(node, &servers), servers.len());
+        if lost && !has_quorum {
             return Some(Reason::SequencerGone(node));
         }
         if !lost && lives.is_some_and(|i| i != incarnation) {
             return Some(Reason::SequencerRestarted(node));
+        }
+        if !has_quorum && self.better_than(node, &servers) {
+            return Some(Reason::SequencerWithoutQuorum(node));
         }
         let leaving = self.candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
         if leaving || self.is_removed(node) || (mine && self.me.draining) {
@@ -204,8 +228,12 @@ impl<'a> View<'a> {
         let mut avoid: Vec<NodeId> = self.candidates.iter().filter(unfit).map(|c| c.node).collect();
         // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries; and one that some members do
         // not reach is a good server.
-        use Reason::{SequencerCutOff, SequencerRestarted, StorageReplaced};
-        if !matches!(reason, SequencerRestarted(_) | StorageReplaced(_) | SequencerCutOff(_)) {
+        use Reason::{SequencerCutOff, SequencerRestarted, SequencerWithoutQuorum, StorageReplaced};
+        let stays = matches!(
+            reason,
+            SequencerRestarted(_) | StorageReplaced(_) | SequencerCutOff(_) | SequencerWithoutQuorum(_)
+        );
+        if !stays {
             avoid.push(reason.node());
         }
         avoid.sort_unstable();
@@ -342,6 +370,18 @@ mod tests {
         // On 3 everybody reaches it: no reason for anything.
         assert_eq!(three(1, &[(3, &[1, 2], fine)], 3), None);
         assert_eq!(three(3, &[(1, &[3], fine), (2, &[3], fine)], 3), None);
+    }
+
+    #[test]
+    fn a_sequencer_that_reaches_no_majority_is_no_matter_of_taste() {
+        let fine = Health::Fine;
+        // All hear 4, and nobody else. The sequencer is up, and of no use.
+        let rows: &[(u32, &[u32], Health)] =
+            &[(1, &[4], fine), (2, &[4], fine), (3, &[4], fine), (5, &[4], fine)];
+        let reason = seen_by(4, 5, rows, &segment(&[1, 2, 3], 2), Tick(0));
+        assert_eq!(reason, Some(Reason::SequencerWithoutQuorum(NodeId(2))));
+        assert!(reason.is_some_and(|r| r.is_urgent() && r.must_last()));
+        assert_eq!(seen_by(4, 5, rows, &segment(&[1, 2, 3], 4), Tick(0)), None, "it is where it should be");
     }
 
     #[test]

@@ -92,8 +92,8 @@ impl Pace {
         self.since = None;
     }
 
-    /// When a reason may be acted on; `lasts` is how long one that is not urgent has to be there first, since views of the members
-    /// differ for some heartbeats after each change.
+    /// When a reason may be acted on; `lasts` is how long one that must last has to be there first, since views of the members
+    /// differ for some heartbeats after each change. An urgent one has no regard for the least life of a segment.
     pub fn due(&mut self, now: Tick, reason: Reason, lasts: Duration) -> Tick {
         let since = match self.since {
             Some((node, since)) if node == reason.node() => since,
@@ -107,7 +107,8 @@ impl Pace {
                 0 => Duration::ZERO,
                 n => MAX_URGENT_WAIT.min(URGENT_WAIT * 2u32.pow(n - 1)),
             };
-            return self.not_before.max(self.raised.after(wait));
+            let settled = if reason.must_last() { since.after(lasts) } else { Tick(0) };
+            return self.not_before.max(self.raised.after(wait)).max(settled);
         }
         let life = match self.active {
             _ if mutant(Mutant::PolicyNoCalm) => Tick(0),
@@ -145,6 +146,16 @@ mod tests {
     const URGENT: Reason = Reason::SequencerGone(NodeId(2));
     const SOFT: Reason = Reason::SequencerCutOff(NodeId(2));
     const LASTS: Duration = Duration::from_millis(250);
+
+    #[test]
+    fn a_young_segment_whose_sequencer_reaches_no_majority_goes_once_that_lasts() {
+        let mut pace = Pace::default();
+        pace.saw(Tick(0), LogletId(1));
+        pace.saw(Tick(S), LogletId(2));
+        let reason = Reason::SequencerWithoutQuorum(NodeId(2));
+        assert_eq!(pace.due(Tick(2 * S), reason, LASTS), Tick(2 * S).after(LASTS));
+        assert!(pace.due(Tick(2 * S), SOFT, LASTS) > Tick(2 * S).after(LASTS), "it lives for a while");
+    }
 
     #[test]
     fn the_first_changes_are_free_and_later_ones_wait() {
