@@ -46,6 +46,8 @@ pub const LASTING: Scenario = Scenario {
 const LASTS: Duration = Duration::from_secs(20);
 /// Most changes of the chain for one cause, and for its end.
 const MOST_CHANGES: u64 = 3;
+/// How long a segment lives at least whose own members work, after the first move.
+const LEAST_LIFE: Duration = Duration::from_secs(3);
 /// How long a cause of [`Cause::Turning`] lasts.
 const TURN: Duration = Duration::from_millis(1_500);
 /// How long all links work between two of them.
@@ -262,7 +264,11 @@ impl Plan {
 
     fn longest_pause(&self) -> Duration {
         let most = self.causes.iter().map(|c| c.longest_pause()).max().unwrap_or_default();
-        if self.slower { most * 2 } else { most }
+        let most = if self.slower { most * 2 } else { most };
+        // For one cause the log may move to a node that the other parts from some clients, before anybody knows that it does. Such
+        // clients wait for the least life of that segment (V18).
+        let parts = |c: &Cause| matches!(c, Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..));
+        if self.causes.len() > 1 && self.causes.iter().any(parts) { most + LEAST_LIFE } else { most }
     }
 
     async fn play(self, stage: Stage<NodeHandles>, mut rng: Rng) {
