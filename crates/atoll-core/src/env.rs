@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
 use crate::level::Levels;
 use crate::ready::{Ready, TaskId};
+use crate::sync::lock;
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
 use crate::witness::Witness;
 
@@ -120,10 +121,6 @@ pub(crate) struct Inner {
     witness: Witness,
     pub(crate) state: Mutex<State>,
     pub(crate) ready: Arc<Ready>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where a life begins to number its requests. Lives begin far apart: an answer to a request of an earlier life, held back by

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::task::{Wake, Waker};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 pub(crate) type TaskId = u64;
 
@@ -15,10 +15,6 @@ pub(crate) type TaskId = u64;
 pub(crate) struct Ready {
     queue: Mutex<VecDeque<TaskId>>,
     host: Mutex<Option<Waker>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ready {

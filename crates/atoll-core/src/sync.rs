@@ -7,3 +7,9 @@ pub use std::sync::atomic;
 pub use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+
+/// Locks, and goes on with what is there if a thread panicked while it held the lock. Only for values that are whole at every point where
+/// that could happen.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

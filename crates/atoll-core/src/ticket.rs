@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -30,10 +30,6 @@ pub struct Ticket<T>(Arc<Mutex<Slot<T>>>);
 /// The completing end. Dropped without completing, the ticket answers [`Abandoned`].
 #[derive(Debug)]
 pub struct Completer<T>(Arc<Mutex<Slot<T>>>);
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A connected pair.
 pub fn ticket<T>() -> (Completer<T>, Ticket<T>) {

@@ -4,15 +4,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
+use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Completer, Ticket, ticket};
-
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[derive(Debug, Default)]
 struct Ringing {

@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
+use atoll_core::sync::lock;
 use atoll_log::{Offset, SealedConfig, Tail};
 
 #[derive(Debug, Default)]
@@ -20,10 +21,6 @@ struct Known {
 /// See the file's words.
 #[derive(Debug, Default)]
 pub(crate) struct Tails(Mutex<Known>);
-
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Tails {
     /// A tail that is readable, and no zombie's.

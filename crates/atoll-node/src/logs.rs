@@ -5,8 +5,9 @@
 //! policy must notice what is wrong with a log that nobody uses. The list of registers says which chains have to be read anew.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use atoll_core::sync::lock;
 use atoll_core::{Env, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
@@ -107,10 +108,6 @@ fn is_idle(log: &Arc<VirtualLog>) -> bool {
 /// See the module's words. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Logs(Arc<Inner>);
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Logs {
     /// No log open yet. `bell` rings when an appender is in trouble.

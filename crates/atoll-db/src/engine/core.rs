@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::{LogError, LogPos, OpId};
@@ -280,10 +281,6 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Whether it may show what it had when it was started.
     pub(crate) check: Check,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {

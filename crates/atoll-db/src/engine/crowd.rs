@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use atoll_core::sync::{Arc, Mutex, lock};
 use atoll_log::{LogPos, OpId};
 
 /// Callers of an entry's commands.
@@ -42,10 +42,6 @@ struct Inside<C, R, H> {
 pub(crate) struct Crowd<P, C, R, H> {
     published: Mutex<Arc<P>>,
     inside: Mutex<Inside<C, R, H>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {

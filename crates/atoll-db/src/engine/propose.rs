@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
 use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpec, OpId, VirtualLog, Why};
@@ -53,10 +54,6 @@ pub(crate) struct ToLog {
 
 /// The face of it that a core has.
 pub(crate) struct LogPath(pub(crate) Arc<ToLog>);
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl ToLog {
     pub(crate) fn new(env: Env, log: Arc<VirtualLog>, clock: CheckedClock, options: Options) -> Self {

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice, Snapshot};
+
+use atoll_core::sync::lock;
 
 use super::leftovers::Leftovers;
 use super::owner::{Bound, Owner, OwnerError};
@@ -121,10 +123,6 @@ impl FjallStore {
         }
         self.open = None;
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Open {

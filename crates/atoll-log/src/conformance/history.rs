@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::bell::lock;
+use atoll_core::sync::lock;
 
 /// One operation: it began after everything with a lower number, and ended before everything with a higher.
 #[derive(Clone, Debug)]

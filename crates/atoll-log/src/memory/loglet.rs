@@ -9,13 +9,13 @@ use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
 use super::{At, Log};
-use crate::bell::lock;
 use crate::entry::{Batch, Entry, OpId};
 use crate::loglet::{
     AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
     ReadBatch, ReadError, ReadFrom, Tail, Why,
 };
 use crate::position::Offset;
+use atoll_core::sync::lock;
 
 atoll_core::record! {
     /// The configuration of a Loglet in memory.

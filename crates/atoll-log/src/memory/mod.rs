@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use atoll_core::{Env, NodeId};
 
-use crate::bell::{Bell, lock};
+use crate::bell::Bell;
 use crate::entry::{Entry, OpId};
 use crate::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
 use crate::position::Offset;
 use crate::register::{Version, Versioned};
+use atoll_core::sync::lock;
 
 mod loglet;
 mod register;

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use atoll_core::BoxFuture;
 
 use super::At;
-use crate::bell::lock;
 use crate::loglet::Why;
 use crate::register::{
     Listed, MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
+use atoll_core::sync::lock;
 
 /// Makes registers in memory.
 #[derive(Debug)]

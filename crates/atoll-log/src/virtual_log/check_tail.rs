@@ -7,10 +7,11 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{LogError, Shared};
-use crate::bell::{First, lock, race};
+use crate::bell::{First, race};
 use crate::chain::Segment;
 use crate::loglet::{Loglet, LogletError, Tail, Why};
 use crate::position::LogPos;
+use atoll_core::sync::lock;
 
 /// Attempts at an active segment that is unavailable before the caller hears of it.
 const ATTEMPTS: u32 = 3;

@@ -22,11 +22,11 @@ use atoll_core::testing::{Place, hit};
 
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
-use crate::bell::lock;
 use crate::chain::VersionedChain;
 use crate::loglet::Why;
 use crate::origin::Origin;
 use crate::position::LogPos;
+use atoll_core::sync::lock;
 
 impl Shared {
     /// See [`super::VirtualLog::delete`].

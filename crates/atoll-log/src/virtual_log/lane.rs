@@ -17,12 +17,12 @@ use atoll_core::{Tick, Ticket};
 use super::append::Item;
 use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
-use crate::bell::lock;
 use crate::budget::Budget;
 use crate::chain::{Segment, VersionedChain};
 use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
 use crate::position::LogPos;
+use atoll_core::sync::lock;
 
 /// First wait before a batch that was refused is sent again.
 const PAUSE: Duration = Duration::from_millis(2);

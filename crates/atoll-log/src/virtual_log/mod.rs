@@ -74,8 +74,9 @@ pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
 
-use crate::bell::{Bell, Rounds, lock};
+use crate::bell::{Bell, Rounds};
 use crate::budget::Budget;
+use atoll_core::sync::lock;
 
 /// What is known of the tail.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,11 +12,11 @@ use atoll_core::testing::{Mutant, hit, mutant};
 
 use super::install::{MAX_PAUSE, PAUSE};
 use super::{LogError, ReconfigError, Shared, Step};
-use crate::bell::lock;
 use crate::chain::{ChainError, Segment, VersionedChain};
 use crate::page::{Holders, Page, PageId, PageRef};
 use crate::position::LogPos;
 use crate::register::{Register, RegisterError, Version, Written};
+use atoll_core::sync::lock;
 
 /// Registers of chains start with this, the log's name follows.
 pub const CHAIN_PREFIX: &str = "log/";

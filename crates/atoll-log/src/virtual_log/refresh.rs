@@ -7,10 +7,11 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
-use crate::bell::{First, lock, race};
+use crate::bell::{First, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, Why};
 use crate::register::{RegisterError, Registers, Version, Versioned};
+use atoll_core::sync::lock;
 
 /// First wait between two looks at the register for the successor of a sealed segment.
 const FIRST_LOOK: Duration = Duration::from_millis(1);

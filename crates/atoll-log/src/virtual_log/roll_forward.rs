@@ -9,8 +9,8 @@ use atoll_core::Tick;
 use super::install::Installed;
 use super::room::Purpose;
 use super::{ReconfigError, Shared};
-use crate::bell::lock;
 use crate::loglet::{LogletId, LogletSpec};
+use atoll_core::sync::lock;
 
 /// Roll forwards closer together than this are a storm.
 const CALM_AFTER: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@ use atoll_core::testing::hit;
 
 use super::append::Item;
 use super::{LogAppendError, LogError, LogReadError, Shared};
-use crate::bell::lock;
 use crate::entry::{ClientId, OpId};
 use crate::loglet::ReadFrom;
 use crate::position::LogPos;
+use atoll_core::sync::lock;
 
 /// Bytes per read of a scan.
 const PAGE_BYTES: usize = 1024 * 1024;

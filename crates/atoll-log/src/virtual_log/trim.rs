@@ -10,10 +10,10 @@ use atoll_core::{Completer, Ticket, ticket};
 use super::install::Installed;
 use super::truncate::Trimmed;
 use super::{LogError, ReconfigError, Shared};
-use crate::bell::lock;
 use crate::chain::VersionedChain;
 use crate::loglet::LogletError;
 use crate::position::LogPos;
+use atoll_core::sync::lock;
 
 /// Attempts to trim the Loglet itself. The trim holds without it; what fails is made good by the next trim.
 const ATTEMPTS: u32 = 3;

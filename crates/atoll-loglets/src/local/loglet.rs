@@ -20,7 +20,8 @@ use crate::native::message::{
     Answer, Appended, Info, NotBelow, Ordered, Read, Repair, Seal, Trim, Verdict, Wait,
 };
 use crate::native::{decode_entries, unanswered};
-use crate::tails::{Tails, lock};
+use crate::tails::Tails;
+use atoll_core::sync::lock;
 
 /// Times of a local client.
 #[derive(Clone, Debug)]

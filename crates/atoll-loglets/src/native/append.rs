@@ -8,7 +8,7 @@ use atoll_log::{AppendError, Batch, Offset, Placement, Why};
 
 use super::loglet::{NativeLoglet, Shared};
 use super::message::{Append, Appended, NotBelow, Ordered};
-use crate::tails::lock;
+use atoll_core::sync::lock;
 
 impl NativeLoglet {
     /// Queued on the connection before this returns.

@@ -18,7 +18,8 @@ use atoll_log::{
 use super::config::NativeConfig;
 use super::message::{ServerState, Verdict, Wait};
 use crate::lane::Lane;
-use crate::tails::{Tails, lock};
+use crate::tails::Tails;
+use atoll_core::sync::lock;
 
 /// Times and sizes of a native client.
 #[derive(Clone, Debug)]

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
@@ -97,10 +98,6 @@ pub struct Guardian {
     deeds: Arc<Mutex<Deeds>>,
     /// The list of logs is being read.
     listing: Arc<AtomicBool>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Guardian {

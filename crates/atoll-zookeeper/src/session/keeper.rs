@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Direction, KeyRange, Proposer, View};
@@ -93,10 +94,6 @@ pub struct Sessions {
     held: Mutex<BTreeMap<i64, Held>>,
     judged: Mutex<Instant>,
     out_of_touch: AtomicBool,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sessions {

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
+
+use atoll_core::sync::lock;
 
 use super::budget::group;
 
@@ -58,10 +60,6 @@ pub(super) struct Place {
 pub(super) struct Working {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Connections {

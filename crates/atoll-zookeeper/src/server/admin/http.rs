@@ -24,7 +24,9 @@ use tokio::time::{Instant, timeout};
 use super::super::Shared;
 use super::restore::{self, RestoreFailed};
 use super::snapshot::{self, SnapshotFailed};
-use super::{Admin, Limit, Limited, commands, lock};
+use atoll_core::sync::lock;
+
+use super::{Admin, Limit, Limited, commands};
 use crate::acl;
 use crate::tree::snapshot::MAX_BYTES;
 
