@@ -11,6 +11,7 @@
 //! | `level.rs` | what all members can read, and so what a node may write |
 //! | `member.rs` | who a node is; the members as a node sees them |
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
+//! | `notify.rs` | wakes everybody who waits for a change |
 //! | `pool.rs` | things by name, of which those that nobody uses are bounded |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
 //! | `witness.rs` | how far the journals of others have come |
@@ -25,6 +26,7 @@ pub mod ids;
 pub mod level;
 pub mod member;
 pub mod node_core;
+pub mod notify;
 pub mod pool;
 mod ready;
 pub mod role;
@@ -41,6 +43,7 @@ pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
 pub use level::{Level, LevelError, LevelRange, Levels};
 pub use member::{Candidate, Directory, Identify, Identity};
 pub use node_core::{Checkpoint, Fetch, JournalBatch, NodeCore, Outputs, RecoverError};
+pub use notify::{Notified, Notify};
 pub use pool::Pool;
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};
 pub use ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};

@@ -13,7 +13,6 @@
 //! | `memory.rs` | Loglets and registers in memory, with faults, for tests |
 
 pub mod adapter;
-mod bell;
 mod budget;
 pub mod chain;
 #[cfg(feature = "testing")]
@@ -26,6 +25,7 @@ pub mod origin;
 pub mod page;
 pub mod position;
 pub mod register;
+mod rounds;
 pub mod virtual_log;
 
 pub use adapter::VirtualLoglet;

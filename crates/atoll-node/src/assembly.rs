@@ -194,7 +194,7 @@ impl NodeParts {
         };
         let group = bootstrap.find_group().await;
         self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
-        self.members.changed.ring();
+        self.members.changed.notify();
         let every = self.parts.options.timings.patrol_every;
         let meta = MetaGroup {
             env: self.env.clone(),
@@ -245,7 +245,7 @@ impl NodeParts {
             // Woken early when a peer tells of a newer table.
             let known = self.members.table().version;
             let until = self.env.now().after(self.env.jitter(wait));
-            let mut seen = self.members.changed.rings();
+            let mut seen = self.members.changed.count();
             while self.env.now() < until && (!joined || self.members.newest_table() <= known) {
                 let left = until.since(self.env.now());
                 match self.env.within(left, self.members.changed.after(seen)).await {

@@ -17,7 +17,6 @@
 
 mod ask_logs;
 pub mod assembly;
-pub mod bell;
 pub mod config;
 pub mod database;
 mod descriptors;

@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use atoll_core::sync::lock;
-use atoll_core::{Env, Pool, Ticket};
+use atoll_core::{Env, Notify, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
     LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
 };
 use atoll_log::{Budget, Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
-
-use crate::bell::Bell;
 
 /// Registers of logs start with this, their name follows.
 pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;
@@ -49,13 +47,13 @@ pub struct TooManyLogs {
 #[derive(Debug, Default)]
 struct Troubles {
     by_log: Mutex<BTreeMap<String, Trouble>>,
-    bell: Bell,
+    changed: Notify,
 }
 
 impl Watch for Troubles {
     fn on_trouble(&self, log: &str, trouble: Trouble) {
         lock(&self.by_log).insert(log.to_owned(), trouble);
-        self.bell.ring();
+        self.changed.notify();
     }
 }
 
@@ -110,15 +108,15 @@ fn is_idle(log: &Arc<VirtualLog>) -> bool {
 pub struct Logs(Arc<Inner>);
 
 impl Logs {
-    /// No log open yet. `bell` rings when an appender is in trouble.
+    /// No log open yet. `changed` is notified when an appender is in trouble.
     pub fn new(
         env: Env,
         registers: Arc<dyn Registers>,
         registry: Registry,
         options: Options,
-        bell: Bell,
+        changed: Notify,
     ) -> Self {
-        let troubles = Arc::new(Troubles { by_log: Mutex::default(), bell });
+        let troubles = Arc::new(Troubles { by_log: Mutex::default(), changed });
         let budget = Arc::new(Budget::new(options.node_window_bytes));
         let open = Mutex::new(Pool::new(options.idle_logs));
         let noted = Mutex::default();

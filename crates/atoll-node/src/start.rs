@@ -159,7 +159,7 @@ impl RunningNode {
     pub async fn joined(&self) -> Result<(), EndedBecause> {
         let changed = &self.parts.members.changed;
         loop {
-            let seen = changed.rings();
+            let seen = changed.count();
             if self.parts.registers.get().is_some() && self.parts.has_joined() {
                 return Ok(());
             }

@@ -138,7 +138,7 @@ impl LogletProvider for MemoryProvider {
                     s.tombstones.insert(id);
                 }
             }
-            self.at.servers.changed.ring();
+            self.at.servers.changed.notify();
             self.at.step().await;
             Ok(())
         })
@@ -173,7 +173,7 @@ impl MemoryLoglet {
     /// Until the sequencer is continued.
     async fn until_running(&self) {
         loop {
-            let seen = self.at.servers.changed.rings();
+            let seen = self.at.servers.changed.count();
             if !lock(&self.at.servers.state).faults.stopped.contains(&self.config.sequencer) {
                 return;
             }
@@ -232,7 +232,7 @@ impl MemoryLoglet {
         }
         log.committed = log.committed.max(offsets.iter().max().map_or(0, |p| p + 1));
         drop(s);
-        self.at.servers.changed.ring();
+        self.at.servers.changed.notify();
         Ok(Placement { runs: runs(offsets) })
     }
 
@@ -361,7 +361,7 @@ impl Loglet for MemoryLoglet {
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(async move {
             loop {
-                let seen = self.at.servers.changed.rings();
+                let seen = self.at.servers.changed.count();
                 let random = self.at.env.random();
                 let tail = {
                     let mut s = lock(&self.at.servers.state);

@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, NodeId, Notify};
 
-use crate::bell::Bell;
 use crate::entry::{Entry, OpId};
 use crate::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
 use crate::position::Offset;
@@ -97,7 +96,7 @@ struct Servers {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryServers {
     state: Arc<Mutex<Servers>>,
-    changed: Arc<Bell>,
+    changed: Notify,
 }
 
 impl MemoryServers {
@@ -111,7 +110,7 @@ impl MemoryServers {
     /// Changes the faults from now on.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut lock(&self.state).faults);
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// The Loglets as one node sees them, under a name. With `keeps_order` false, appends in flight overtake each other.
@@ -178,7 +177,7 @@ impl At {
             }
             f(s.logs.entry(id).or_default())
         };
-        self.servers.changed.ring();
+        self.servers.changed.notify();
         self.step().await;
         Ok(got)
     }

@@ -7,10 +7,10 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{LogError, Shared};
-use crate::bell::{First, race};
 use crate::chain::Segment;
 use crate::loglet::{Loglet, LogletError, Tail, Why};
 use crate::position::LogPos;
+use crate::rounds::{First, race};
 use atoll_core::sync::lock;
 
 /// Attempts at an active segment that is unavailable before the caller hears of it.
@@ -165,7 +165,7 @@ impl Shared {
     /// Follows the tail while anybody waits for it: one wait at the Loglet, however many wait here.
     async fn follow(self: Arc<Self>) {
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             if !self.serve_tail_waiters(None) {
                 return;
             }
@@ -198,7 +198,7 @@ impl Shared {
         let above = active.offset_of(known.tail);
         let got = match race(loglet.wait_tail(above), self.changed.after(seen)).await {
             First::A(got) => got,
-            First::B(()) => return Ok(()),
+            First::B(_) => return Ok(()),
         };
         match got {
             Ok(Tail { at, sealed }) if sealed.is_none() || mutant(Mutant::VlogV4) => {

@@ -357,7 +357,7 @@ impl Run {
     /// Waits for an answer, for something to send while there is room, for a new segment, or for too long.
     async fn wait(&mut self) -> Event {
         let me = self.me.clone();
-        let seen = me.changed.rings();
+        let seen = me.changed.count();
         if self.has_moved() {
             return Event::Moved;
         }

@@ -36,7 +36,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use atoll_core::{Env, NodeId, StorageId, Ticket};
+use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
@@ -74,8 +74,8 @@ pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
 
-use crate::bell::{Bell, Rounds};
 use crate::budget::Budget;
+use crate::rounds::Rounds;
 use atoll_core::sync::lock;
 
 /// What is known of the tail.
@@ -120,7 +120,7 @@ struct Shared {
     options: Options,
     state: Mutex<State>,
     /// Rung when the chain changes.
-    changed: Bell,
+    changed: Notify,
     refreshes: Rounds<Result<Arc<VersionedChain>, LogError>>,
     checks: Rounds<Result<check_tail::Checked, LogError>>,
     lane: lane::Lane,
@@ -183,7 +183,7 @@ impl VirtualLog {
             registry,
             options,
             state: Mutex::default(),
-            changed: Bell::default(),
+            changed: Notify::default(),
             refreshes: Rounds::default(),
             checks: Rounds::default(),
             lane: lane::Lane::default(),

@@ -7,10 +7,10 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
-use crate::bell::{First, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::loglet::{Loglet, LogletId, Why};
 use crate::register::{RegisterError, Registers, Version, Versioned};
+use crate::rounds::{First, race};
 use atoll_core::sync::lock;
 
 /// First wait between two looks at the register for the successor of a sealed segment.
@@ -107,7 +107,7 @@ impl Shared {
         }
         state.chain = Some(new.clone());
         drop(state);
-        self.changed.ring();
+        self.changed.notify();
         new
     }
 
@@ -184,7 +184,7 @@ impl Shared {
     /// itself (virtuallog §4 "Roll forward", V10). Ends with an error only if the chain cannot be used at all.
     pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             if let Some(chain) = self.cached()
                 && (chain.chain.active().loglet != of || chain.chain.active().is_end())
             {
@@ -216,7 +216,7 @@ impl Shared {
                 state.watched = None;
             }
             drop(state);
-            me.changed.ring();
+            me.changed.notify();
         });
         self.env.spawn("vlog.successor", procedure);
     }
@@ -226,7 +226,7 @@ impl Shared {
         let mut roll_wait = self.options.roll_forward_after;
         let mut roll_at = self.env.now().after(self.env.jitter(roll_wait));
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             match self.refreshed().await {
                 Ok(chain) if chain.chain.active().loglet != of => return,
                 Ok(_) | Err(LogError::Unavailable(_)) => {}
@@ -247,7 +247,7 @@ impl Shared {
             }
             let nap = self.env.sleep(self.env.jitter(look));
             look = LAST_LOOK.min(look * 2);
-            if let First::B(()) = race(nap, self.changed.after(seen)).await
+            if let First::B(_) = race(nap, self.changed.after(seen)).await
                 && self.cached().is_some_and(|c| c.chain.active().loglet != of)
             {
                 return;

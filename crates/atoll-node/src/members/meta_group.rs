@@ -106,10 +106,10 @@ impl MetaGroup {
                 next_finish = self.env.now().after(self.every * FINISH_RARER);
                 self.finish_begun().await;
             }
-            let rung = self.members.changed.after(seen);
-            seen = match self.env.within(self.every, rung).await {
+            let change = self.members.changed.after(seen);
+            seen = match self.env.within(self.every, change).await {
                 Ok(rings) => rings,
-                Err(_) => self.members.changed.rings(),
+                Err(_) => self.members.changed.count(),
             };
             self.env.sleep(self.env.jitter(self.every / 4)).await;
         }

@@ -33,10 +33,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
+use atoll_core::{Candidate, Directory, Identity, NodeId, Notify, Tick};
 use atoll_db::{Clock, PeerClocks};
 
-use crate::bell::Bell;
 use reach::{Reach, Row};
 use table::MemberTable;
 
@@ -77,12 +76,12 @@ struct Inner {
     walls: BTreeMap<NodeId, (u64, Tick)>,
 }
 
-/// The view. Cheap to clone; all clones are one. It rings its bell at every change.
+/// The view. Cheap to clone; all clones are one. It notifies at every change.
 #[derive(Clone, Debug)]
 pub struct Members {
     inner: Arc<Mutex<Inner>>,
-    /// Rings when somebody came, went, or is to be treated otherwise.
-    pub changed: Bell,
+    /// Notified when somebody came, went, or is to be treated otherwise.
+    pub changed: Notify,
 }
 
 impl Members {
@@ -102,7 +101,7 @@ impl Members {
             wall: None,
             walls: BTreeMap::new(),
         };
-        Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
+        Members { inner: Arc::new(Mutex::new(inner)), changed: Notify::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -122,7 +121,7 @@ impl Members {
     /// From now on this node takes nothing new: it is about to stop.
     pub fn leave(&self) {
         self.lock().leaving = true;
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// The journal is closed for good: nothing new can be kept here.
@@ -156,7 +155,7 @@ impl Members {
             }
             inner.health = (health, now);
         }
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// What this node's disk is good for.
@@ -181,7 +180,7 @@ impl Members {
             if halted { inner.halted.insert(log.to_owned()) } else { inner.halted.remove(log) }
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -243,7 +242,7 @@ impl Members {
     pub fn distrust(&self, node: NodeId, until: Tick) {
         let news = self.lock().distrusted.insert(node, until).is_none();
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -310,7 +309,7 @@ impl Members {
             }
             inner.table = Arc::new(table);
         }
-        self.changed.ring();
+        self.changed.notify();
         true
     }
 
@@ -328,7 +327,7 @@ impl Members {
             news
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -360,14 +359,14 @@ impl Members {
             news
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
     /// What gossip says of a peer. It informs only: `alive` stays what the evidence in band says.
     pub fn gossip_says(&self, now: Tick, node: NodeId, up: bool) {
         self.lock().peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
-        self.changed.ring();
+        self.changed.notify();
     }
 }
 

@@ -108,7 +108,7 @@ impl Upgrades {
         if let Err(error) = self.levels.reads().check(active) {
             // The first one counts: it is the one that is shown.
             let _ = self.refused.set(error);
-            self.members.changed.ring();
+            self.members.changed.notify();
             return Err(error.into());
         }
         if active <= self.levels.active() {
@@ -169,7 +169,7 @@ impl Upgrades {
         let announced = self.edit(|table, members| {
             if let Err(error) = reads.check(table.active) {
                 let _ = self.refused.set(error);
-                self.members.changed.ring();
+                self.members.changed.notify();
                 return Err(error.into());
             }
             if table.version == 0 {

@@ -26,8 +26,8 @@ const MOST_AT_ONCE: usize = 16;
 const UNSETTLED_BEATS: u32 = 3;
 /// How long evidence of appenders counts against a node without new reports.
 const DISTRUSTED_FOR: Duration = Duration::from_secs(3);
-/// Rounds of a node with many logs are this far apart at least, for each log one time: reports of thousands of appenders ring the
-/// bell thousands of times.
+/// Rounds of a node with many logs are this far apart at least, for each log one time: thousands of appenders report
+/// thousands of times.
 const ROUND_PER_LOG: Duration = Duration::from_micros(20);
 
 /// What the guardian has done so far, for status and metrics.
@@ -137,12 +137,12 @@ impl Guardian {
                 self.logs.sweep();
                 self.forget_unknown();
             }
-            let rung = self.members.changed.rings();
+            let seen = self.members.changed.count();
             let (looked_at, next) = self.round();
             self.env.sleep(ROUND_PER_LOG * looked_at).await;
             let until = next.unwrap_or(next_patrol).min(next_patrol);
             let wait = until.since(self.env.now()).max(Duration::from_millis(1));
-            let _ = self.env.within(wait, self.members.changed.after(rung)).await;
+            let _ = self.env.within(wait, self.members.changed.after(seen)).await;
         }
     }
 
@@ -201,7 +201,7 @@ impl Guardian {
         let me = self.clone();
         let work = async move {
             // Without an answer the next patrol asks again.
-            let _ = me.logs.survey(|| me.members.changed.ring()).await;
+            let _ = me.logs.survey(|| me.members.changed.notify()).await;
             me.listing.store(false, Ordering::Release);
         };
         self.env.spawn("guardian.list", Box::pin(work));
@@ -265,7 +265,7 @@ impl Guardian {
                     me.settle(&name, done);
                     next = me.take_waiting();
                 }
-                me.members.changed.ring();
+                me.members.changed.notify();
             }),
         );
     }

@@ -27,17 +27,17 @@ pub(crate) enum Input {
     Nudge,
 }
 
-/// Rings when somebody outside of a turn gives a process work.
+/// Set when somebody outside of a turn gives a process work.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(AtomicBool);
+pub(crate) struct Woken(AtomicBool);
 
-impl Bell {
+impl Woken {
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-impl Wake for Bell {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -53,7 +53,7 @@ pub(crate) struct Process {
     pub(crate) incarnation: Incarnation,
     pub(crate) storage: StorageId,
     pub(crate) clock: Clock,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) woken: Arc<Woken>,
     /// Turns in a row that were cut short.
     pub(crate) cut_turns: u32,
     /// Dies when it has sent so many more frames; then the time until it comes back.
@@ -62,9 +62,9 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(core: NodeCore, incarnation: Incarnation, storage: StorageId, clock: Clock) -> Self {
-        let bell = Arc::new(Bell::default());
-        core.env().set_host_waker(Waker::from(bell.clone()));
-        Process { core, incarnation, storage, clock, bell, cut_turns: 0, fuse: None }
+        let woken = Arc::new(Woken::default());
+        core.env().set_host_waker(Waker::from(woken.clone()));
+        Process { core, incarnation, storage, clock, woken, cut_turns: 0, fuse: None }
     }
 
     pub(crate) fn apply(&mut self, now: u64, input: Input) {

@@ -342,7 +342,7 @@ impl<A: Assembly> World<A> {
         let mut out = Outputs { frames: std::mem::take(&mut self.frames), ..Outputs::default() };
         let tick = process.clock.tick(now);
         process.core.turn(tick, &mut out);
-        process.bell.take();
+        process.woken.take();
         process.cut_turns = if out.more { process.cut_turns + 1 } else { 0 };
         if process.cut_turns > CUT_TURNS {
             let names: Vec<&str> = process.core.running().collect();
@@ -444,7 +444,7 @@ impl<A: Assembly> World<A> {
             self.verdict.fail("SPIN: the clients use their whole step budget");
         }
         for host in 0..self.hosts.len() {
-            if self.hosts[host].process.as_ref().is_some_and(|p| p.bell.take()) {
+            if self.hosts[host].process.as_ref().is_some_and(|p| p.woken.take()) {
                 self.input(host, Input::Nudge);
             }
         }

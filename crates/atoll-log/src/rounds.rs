@@ -1,81 +1,12 @@
-//! Small tools of the procedures: a bell that wakes everybody who waits for a change, a race of two futures, and rounds
-//! that many callers share.
+//! A race of two futures, and rounds of an operation that many callers share.
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Mutex;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Completer, Ticket, ticket};
-
-#[derive(Debug, Default)]
-struct Ringing {
-    rings: u64,
-    next: u64,
-    /// Bounded by the futures that wait; each leaves on drop.
-    wakers: BTreeMap<u64, Waker>,
-}
-
-/// Rung at every change. Whoever waits notes the count before it looks, so no change is missed.
-#[derive(Debug, Default)]
-pub(crate) struct Bell(Mutex<Ringing>);
-
-impl Bell {
-    pub(crate) fn rings(&self) -> u64 {
-        lock(&self.0).rings
-    }
-
-    pub(crate) fn ring(&self) {
-        let wakers = {
-            let mut state = lock(&self.0);
-            state.rings += 1;
-            std::mem::take(&mut state.wakers)
-        };
-        wakers.into_values().for_each(Waker::wake);
-    }
-
-    /// Ready once it was rung more often than `seen`.
-    pub(crate) fn after(&self, seen: u64) -> Rung<'_> {
-        Rung { bell: self, seen, key: None }
-    }
-}
-
-/// See [`Bell::after`].
-pub(crate) struct Rung<'a> {
-    bell: &'a Bell,
-    seen: u64,
-    key: Option<u64>,
-}
-
-impl Future for Rung<'_> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let bell = self.bell;
-        let mut state = lock(&bell.0);
-        if state.rings > self.seen {
-            return Poll::Ready(());
-        }
-        let key = *self.key.get_or_insert_with(|| {
-            state.next += 1;
-            state.next
-        });
-        state.wakers.insert(key, cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Rung<'_> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            let waker = lock(&self.bell.0).wakers.remove(&key);
-            drop(waker);
-        }
-    }
-}
 
 /// Which of two futures was ready first.
 pub(crate) enum First<A, B> {
