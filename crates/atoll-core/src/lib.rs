@@ -3,6 +3,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `budget.rs` | bytes that many users on one node hold together |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | bytes and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `role.rs` | a server role and its effects |
@@ -19,6 +20,7 @@
 //! | `sync.rs` | what pieces that threads share are made of |
 //! | `ticket.rs` | a value that somebody else completes |
 
+pub mod budget;
 pub mod codec;
 pub mod env;
 pub mod frame;
@@ -36,6 +38,7 @@ pub mod testing;
 pub mod ticket;
 pub mod witness;
 
+pub use budget::Budget;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
 pub use frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use atoll_contract::LogPos;
 use atoll_core::{Incarnation, Level, NodeId};
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use crate::store::StoreError;

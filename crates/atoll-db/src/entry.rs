@@ -1,13 +1,13 @@
 //! A log entry of the database: commands of one proposer, in order.
 //!
 //! Format 1, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each command
-//! `application u8 | version u8 | length u32 | bytes`, back to back. Who and which entry stands in the entry's [`atoll_log::OpId`].
+//! `application u8 | version u8 | length u32 | bytes`, back to back. Who and which entry stands in the entry's [`atoll_contract::OpId`].
 //! Format 2 is for test builds of [`Level::NEXT`]: the level that it was written at, `u16`, follows the time.
 
+use atoll_contract::LogPos;
+use atoll_contract::entry::MAX_ENTRY_BYTES;
 use atoll_core::testing::next_level;
 use atoll_core::{Incarnation, Level, LevelRange, NodeId};
-use atoll_log::LogPos;
-use atoll_log::entry::MAX_ENTRY_BYTES;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::application::{AppId, Proposer};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::Level;
-use atoll_log::LogPos;
 
 use crate::application::{AppId, Application, ApplyAt, Observer, Rejected};
 use crate::replica::Working;

@@ -28,7 +28,7 @@ pub mod transfer;
 pub mod tx;
 pub mod view;
 
-pub use atoll_log::LogPos;
+pub use atoll_contract::LogPos;
 
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{

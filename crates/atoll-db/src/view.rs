@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 
 use crate::application::AppId;
 use crate::key_range::{Direction, KeyRange};

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use atoll_core::{Encode, Env, NodeId, Ticket};
-use atoll_log::{
-    AppendError, Batch, ClientId, Entry, LogAppendError, LogError, LogPos, LogRead, LogReadError, LogRecord,
-    Loglet, LogletError, LogletId, LogletSpec, Offset, OpId, Options, Placement, ReadBatch, ReadError,
-    ReadFrom, Registry, Tail, VirtualLog,
+use atoll_contract::{
+    AppendError, Batch, ClientId, Entry, LogPos, Loglet, LogletError, LogletId, LogletSpec, Offset, OpId,
+    Placement, ReadBatch, ReadError, ReadFrom, Registry, Tail,
 };
+use atoll_core::{Encode, Env, NodeId, Ticket};
+use atoll_log::{LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, VirtualLog};
 use atoll_loglets::native::NativeLoglet;
 use atoll_registers::file::{Cell, CellError, FileRegisters};
 use bytes::Bytes;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use atoll_contract::{LogPos, LogletId, Nonce, Offset, Version};
 use atoll_core::{Decode, Encode};
 use atoll_log::page::{PageId, PageRef};
-use atoll_log::{Chain, LogPos, LogletId, Nonce, Offset, Segment, Version};
+use atoll_log::{Chain, Segment};
 use bytes::Bytes;
 
 /// The input is the value of a register.

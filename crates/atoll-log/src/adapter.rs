@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use atoll_core::{Abandoned, BoxFuture, Env, Ticket};
 
-use crate::entry::Batch;
-use crate::loglet::{
+use crate::virtual_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
+use atoll_contract::entry::Batch;
+use atoll_contract::loglet::{
     AppendError, Loglet, LogletError, Placement, ReadBatch, ReadError, ReadFrom, SealedConfig, Tail, Why,
 };
-use crate::position::{LogPos, Offset};
-use crate::virtual_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
+use atoll_contract::position::{LogPos, Offset};
 
 /// See the module's words. Positions and offsets are the same numbers.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use bytes::{Bytes, BytesMut};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
-use crate::loglet::{LogletId, SealedConfig};
 use crate::page::{self, PageId, PageRef};
-use crate::position::{LogPos, Offset};
-use crate::register::{Nonce, Version};
+use atoll_contract::loglet::{LogletId, SealedConfig};
+use atoll_contract::position::{LogPos, Offset};
+use atoll_contract::register::{Nonce, Version};
 
 /// Format of a chain without index pages.
 const FORMAT: u8 = 1;
@@ -23,7 +23,7 @@ const FORMAT_WITH_PAGES: u8 = 2;
 /// Most segments in a chain itself: old ones move to index pages before there are more.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Longest byte form, in bytes: what a register takes.
-pub const MAX_CHAIN_BYTES: usize = crate::register::MAX_VALUE_BYTES;
+pub const MAX_CHAIN_BYTES: usize = atoll_contract::register::MAX_VALUE_BYTES;
 /// Longest configuration of one Loglet, in bytes.
 pub const MAX_CONFIG_BYTES: usize = 16 * 1024;
 /// Longest name of a kind of Loglet, in bytes.

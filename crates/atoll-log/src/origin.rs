@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::{Chain, Segment};
-use crate::loglet::LogletId;
+use atoll_contract::loglet::LogletId;
 
 /// The change that a Loglet is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +137,8 @@ impl Suspects {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::position::{LogPos, Offset};
-    use crate::register::Nonce;
+    use atoll_contract::position::{LogPos, Offset};
+    use atoll_contract::register::Nonce;
     use bytes::Bytes;
 
     const LOG: &str = "reef";

@@ -16,9 +16,9 @@ use bytes::{Bytes, BytesMut};
 use atoll_core::{Decode, DecodeError, Encode, NodeId, Reader, StorageId};
 
 use crate::chain::{ChainError, MAX_SEGMENTS, Segment};
-use crate::loglet::LogletId;
-use crate::position::{LogPos, Offset};
-use crate::register::{MAX_VALUE_BYTES, Version};
+use atoll_contract::loglet::LogletId;
+use atoll_contract::position::{LogPos, Offset};
+use atoll_contract::register::{MAX_VALUE_BYTES, Version};
 
 /// Format of the byte form.
 const FORMAT: u8 = 1;

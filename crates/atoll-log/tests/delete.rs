@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom, Registers};
 use atoll_core::Level;
 use atoll_log::origin::{Origin, Suspects, new_id};
 use atoll_log::virtual_log::PAGE_PREFIX;
-use atoll_log::{
-    ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom,
-    ReconfigError, Registers, VirtualLog,
-};
+use atoll_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
 use common::{Cluster, spec};
 
 fn record(client: u64, seq: u64) -> LogRecord {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_core::{BoxFuture, Level, Tick};
-use atoll_log::{
-    Chain, ClientId, Listed, LogAppendError, LogPos, LogReadError, LogRecord, LogletSpec, Nonce, OpId,
-    ReadFrom, ReconfigError, Register, RegisterError, Registers, Registry, Segment, Version, Versioned,
-    VirtualLog, Written,
+use atoll_contract::{
+    ClientId, Listed, LogPos, LogletSpec, Nonce, OpId, ReadFrom, Register, RegisterError, Registers,
+    Registry, Version, Versioned, Written,
 };
+use atoll_core::{BoxFuture, Level, Tick};
+use atoll_log::{Chain, LogAppendError, LogReadError, LogRecord, ReconfigError, Segment, VirtualLog};
 use common::Cluster;
 
 /// A cluster whose chains have no index pages: some member does not read them.
@@ -261,7 +261,7 @@ fn a_trim_deletes_what_is_in_pages_and_the_pages() {
         }
         left
     });
-    assert_eq!(left, Vec::<atoll_log::Listed>::new(), "pages that nothing names are empty");
+    assert_eq!(left, Vec::<atoll_contract::Listed>::new(), "pages that nothing names are empty");
 }
 
 #[test]

@@ -9,12 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, Entry, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{Env, NodeId, Tick};
 use atoll_log::virtual_log::{LogReadError, VirtualLog};
-use atoll_log::{
-    ClientId, Entry, LogAppendError, LogError, LogPos, LogRead, LogRecord, LogletSpec, OpId, ReadFrom,
-};
+use atoll_log::{LogAppendError, LogError, LogRead, LogRecord};
 use bytes::Bytes;
 use common::{Cluster, spec};
 

@@ -6,12 +6,11 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, PlanError, ReadFrom, Version};
+use atoll_core::Budget;
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{ReconfigError, Trouble, VirtualLog, Watch};
-use atoll_log::{
-    Budget, Busy, ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId,
-    PlanError, ReadFrom, Version,
-};
+use atoll_log::{Busy, LogAppendError, LogError, LogReadError, LogRecord};
 use bytes::Bytes;
 use common::{Cluster, spec};
 

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use atoll_contract::{ClientId, Offset, OpId};
 use atoll_core::testing::{Mutant, mutant};
-use atoll_log::{ClientId, Offset, OpId};
 
 /// Longest span: forgetting takes whole spans, so a long one would take fresh numbers along with old ones.
 const SPAN_OPS: u32 = 256;

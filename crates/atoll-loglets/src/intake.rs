@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{Batch, Offset, OpId};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_log::{Batch, Offset, OpId};
 
 use crate::dedupe::{Dedupe, Known};
 use crate::lane::LanePlace;
@@ -215,7 +215,7 @@ fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u32)) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use atoll_log::{ClientId, Entry};
+    use atoll_contract::{ClientId, Entry};
     use bytes::Bytes;
 
     fn batch(ops: &[(u64, u64)]) -> Batch {

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
+use atoll_contract::{Offset, SealedConfig, Tail};
 use atoll_core::sync::lock;
-use atoll_log::{Offset, SealedConfig, Tail};
 
 #[derive(Debug, Default)]
 struct Known {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::conformance::{Driver, LogletHarness, loglet};
+use atoll_contract::{Loglet, LogletId, LogletProvider};
 use atoll_core::*;
-use atoll_log::conformance::{Driver, LogletHarness, loglet};
-use atoll_log::{Loglet, LogletId, LogletProvider};
 use atoll_loglets::local::{LocalConfig, LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeConfig, NativeOptions, NativeProvider, Sequencer, SequencerOptions,

@@ -5,8 +5,8 @@ mod cluster;
 
 use std::time::Duration;
 
+use atoll_contract::*;
 use atoll_core::*;
-use atoll_log::*;
 use atoll_loglets::local::LocalConfig;
 use bytes::Bytes;
 use cluster::{Cluster, batch};

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::*;
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::*;
-use atoll_log::*;
 use atoll_loglets::native::{NativeConfig, NativeLoglet};
 use cluster::{Cluster, Faults};
 

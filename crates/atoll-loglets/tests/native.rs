@@ -6,9 +6,9 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_contract::*;
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::*;
-use atoll_log::*;
 use atoll_loglets::native::message::{Seal, Status};
 use atoll_loglets::native::{NativeLoglet, NativeOptions};
 use bytes::Bytes;

@@ -5,8 +5,8 @@ mod cluster;
 
 use std::time::Duration;
 
+use atoll_contract::*;
 use atoll_core::*;
-use atoll_log::*;
 use atoll_loglets::lane::LanePlace;
 use atoll_loglets::native::message::*;
 use atoll_loglets::native::{LogServer, LogServerOptions, NativeConfig, Sequencer, SequencerOptions};

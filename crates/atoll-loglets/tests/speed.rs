@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use atoll_contract::{Batch, ClientId, Entry, Loglet, LogletId, OpId};
 use atoll_core::*;
-use atoll_log::{Batch, ClientId, Entry, Loglet, LogletId, OpId};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeConfig, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
 };

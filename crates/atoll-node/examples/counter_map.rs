@@ -2,8 +2,8 @@
 //!
 //! The same program runs on one node or many, and over any Loglet: half way it moves its log from one to another.
 
+use atoll_contract::LogletSpec;
 use atoll_db::{AppId, Application, ApplyAt, Direction, Engine, KeyRange, Rejected, StoreError, Tx, View};
-use atoll_log::LogletSpec;
 use atoll_node::database::LOG;
 use atoll_node::{NodeConfig, embed, start_with};
 use bytes::Bytes;

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use atoll_contract::Registry;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
-use atoll_log::Registry;
 use atoll_log::virtual_log::Options as LogOptions;
 use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
@@ -149,9 +149,9 @@ pub fn assemble(parts: Parts) -> Assembly {
     let shared = Arc::new(registers.clone());
     let logs = Logs::new(env.clone(), shared.clone(), registry, log_options, members.changed.clone());
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
-    let table_register = atoll_log::Registers::register(&*shared, REGISTER);
+    let table_register = atoll_contract::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
-    let level_register = atoll_log::Registers::register(&*shared, levels::REGISTER);
+    let level_register = atoll_contract::Registers::register(&*shared, levels::REGISTER);
     let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
     let tables = TablesCell::default();
     let zookeeper = Arc::default();

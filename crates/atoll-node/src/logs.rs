@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
+use atoll_core::Budget;
 use atoll_core::sync::lock;
 use atoll_core::{Env, Notify, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
     LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
 };
-use atoll_log::{Budget, Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
 
 /// Registers of logs start with this, their name follows.
 pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;

@@ -50,7 +50,7 @@ impl NodeOperations {
 fn refusal(error: &ChangeError) -> Refusal {
     let words = error.to_string();
     match error {
-        ChangeError::Register(atoll_log::RegisterError::Unknown(_)) => {
+        ChangeError::Register(atoll_contract::RegisterError::Unknown(_)) => {
             Refusal::unknown(Reason::Unavailable, words, "ask again; the request may be repeated")
         }
         ChangeError::Register(_) | ChangeError::Contended => {

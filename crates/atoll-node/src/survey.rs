@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::level::since;
 use atoll_core::{Env, NodeId, RoleKind};
 use atoll_log::virtual_log::Segment;
-use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::message::{LogletStatus, STATUS_PAGE, Status, StatusOf};
 
 use crate::logs::{Known, Logs};

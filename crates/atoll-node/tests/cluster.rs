@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Level, LevelRange, NodeId};
 use atoll_log::virtual_log::{LogRecord, VirtualLog};
-use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::settings::Timings;
 use atoll_node::{EndedBecause, RunningNode, start};

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::conformance::Driver;
+use atoll_contract::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
 use atoll_core::{Candidate, Directory, Env, Identity, Level, NodeId, StorageId, roles};
-use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
 use atoll_log::origin::{Origin, new_id};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_log::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
 use atoll_loglets::local::{LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,

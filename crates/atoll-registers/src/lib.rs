@@ -1,4 +1,4 @@
-//! Registers: versioned values with conditional write, behind the traits of `atoll_log::register`.
+//! Registers: versioned values with conditional write, behind the traits of `atoll_contract::register`.
 //!
 //! | folder | what it is |
 //! | --- | --- |

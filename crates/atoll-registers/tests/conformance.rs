@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_contract::conformance::{Driver, RegisterHarness, register};
+use atoll_contract::{Registers, Version};
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_core::{NodeCore, NodeId, StorageId, roles};
-use atoll_log::conformance::{Driver, RegisterHarness, register};
-use atoll_log::{Registers, Version};
 use atoll_registers::file::{FileCell, FileRegisters};
 use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
 

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Nonce, RegisterError, Registers, Version, Why, Written};
+use atoll_contract::register::MAX_VALUE_BYTES;
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Why, Written};
 use atoll_registers::file::{Cell, CellError, FileCell, FileRegisters, OpenError};
 use bytes::Bytes;
 

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{Nonce, Registers, Version, Written};
 use atoll_core::NodeId;
 use atoll_core::testing::{Mutant, set_mutant};
-use atoll_log::{Nonce, Registers, Version, Written};
 use atoll_registers::rmwpaxos::{GroupConfig, HandOverError, Member};
 use bytes::Bytes;
 use common::clients::{self, Memory, Shared};

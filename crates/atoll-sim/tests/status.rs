@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
-use atoll_log::LogletSpec;
 use atoll_node::assembly::Options;
 use atoll_node::doors::Operations;
 use atoll_node::operations::NodeOperations;

@@ -15,8 +15,8 @@ const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
 /// Crates whose code also runs in the simulator, and which share one `clippy.toml`.
-const PROTOCOL_CRATES: [&str; 5] =
-    ["atoll-core", "atoll-log", "atoll-loglets", "atoll-registers", "atoll-sim"];
+const PROTOCOL_CRATES: [&str; 6] =
+    ["atoll-contract", "atoll-core", "atoll-log", "atoll-loglets", "atoll-registers", "atoll-sim"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

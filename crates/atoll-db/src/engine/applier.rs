@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use atoll_contract::{Entry, LogPos};
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_log::{Entry, LogPos};
 
 use super::Applied;
 use super::Options;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::LogPos;
 use atoll_core::{Completer, NodeId, Ticket, ticket};
-use atoll_log::LogPos;
 
 use crate::replica::HashAt;
 

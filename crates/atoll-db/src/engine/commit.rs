@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::hit;
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use super::{OpenError, Options};

@@ -8,10 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
-use atoll_log::{LogError, LogPos, OpId};
+use atoll_log::LogError;
 
 use super::check::{Check, Checked};
 use super::crowd::{self, Crowd, Shown, Waits};

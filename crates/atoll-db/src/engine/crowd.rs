@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::{Arc, Mutex, lock};
-use atoll_log::{LogPos, OpId};
 
 /// Callers of an entry's commands.
 #[derive(Debug)]

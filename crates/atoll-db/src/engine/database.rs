@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_contract::LogPos;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
-use atoll_log::{LogPos, VirtualLog};
+use atoll_log::VirtualLog;
 
 use super::applier::Applier;
 use super::clock::{CheckedClock, HearClocks};

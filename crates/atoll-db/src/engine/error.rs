@@ -1,6 +1,7 @@
 //! What can go wrong, and whether it happened.
 
-use atoll_log::{LogAppendError, LogError, LogPos};
+use atoll_contract::LogPos;
+use atoll_log::{LogAppendError, LogError};
 
 use super::ClockAhead;
 use crate::entry::MAX_COMMAND_BYTES;

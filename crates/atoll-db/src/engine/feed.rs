@@ -5,8 +5,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_contract::{Entry, LogPos};
 use atoll_core::{Completer, Ticket, ticket};
-use atoll_log::{Entry, LogPos};
 
 use super::applier::Applier;
 use super::commit::Refill;

@@ -5,9 +5,10 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use atoll_contract::{LogPos, ReadFrom, Why};
 use atoll_core::testing::hit;
 use atoll_core::{NodeId, Ticket};
-use atoll_log::{LogError, LogPos, LogRead, LogReadError, ReadFrom, Why};
+use atoll_log::{LogError, LogRead, LogReadError};
 
 use super::Refilling;
 use super::commit::Refill;

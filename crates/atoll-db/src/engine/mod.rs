@@ -36,8 +36,8 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::{Level, Ticket};
-use atoll_log::LogPos;
 
 use crate::application::{Application, Observer, Proposer, Rejected};
 use crate::hosted::Slot;

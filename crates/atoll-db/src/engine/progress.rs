@@ -4,9 +4,9 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
+use atoll_contract::LogPos;
 use atoll_core::Tick;
 use atoll_core::testing::hit;
-use atoll_log::LogPos;
 
 use super::OutOfService;
 use super::clock::Reading;

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Why};
 use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
-use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpec, OpId, VirtualLog, Why};
+use atoll_log::{LogAppendError, LogError, LogRecord, VirtualLog};
 
 use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};

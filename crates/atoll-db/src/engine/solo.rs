@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::{ClientId, Entry, LogPos, OpId};
 use atoll_core::{Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
-use atoll_log::{ClientId, Entry, LogPos, OpId};
 
 use super::applier::Applier;
 use super::commit::Here;

@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use atoll_contract::{Entry, LogPos, OpId};
 use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
 use atoll_core::{Encode, LevelRange};
-use atoll_log::{Entry, LogPos, OpId};
 
 use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};

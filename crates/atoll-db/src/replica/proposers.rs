@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{ClientId, LogPos, OpId};
 use atoll_core::record;
-use atoll_log::{ClientId, LogPos, OpId};
 
 /// Proposers that are remembered. One is a life of a node, or a new beginning after entries were lost.
 const MOST: usize = 1024;

@@ -1,7 +1,7 @@
 //! What the engine itself keeps in the store: one record, written with every commit.
 
+use atoll_contract::LogPos;
 use atoll_core::{Decode, Encode, record};
-use atoll_log::LogPos;
 
 use super::proposers::ProposersRecord;
 use crate::application::AppId;

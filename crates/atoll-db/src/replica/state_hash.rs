@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 
 /// Positions at which replicas remember their hash are multiples of this.
 pub(crate) const SAMPLE_EVERY: u64 = 256;

@@ -1,7 +1,7 @@
 //! What replicas ask each other. Kinds 500–599.
 
+use atoll_contract::LogPos;
 use atoll_core::{message, record, rpc};
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use crate::replica::HashAt;

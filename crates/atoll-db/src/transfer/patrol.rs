@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
-use atoll_log::{LogPos, VirtualLog};
+use atoll_log::VirtualLog;
 
 use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
 use super::scrub::{Pace, scrub};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::hit;
 use atoll_core::{Env, Tick, Ticket};
-use atoll_log::LogPos;
 
 use super::server::in_thread;
 use crate::key_range::{Direction, KeyRange};

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::frame::Message;
 use atoll_core::testing::hit;
 use atoll_core::{
     BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, roles,
     ticket,
 };
-use atoll_log::LogPos;
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
 use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk, HashNow};

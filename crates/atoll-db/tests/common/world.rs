@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::conformance::Driver;
+use atoll_contract::{LogletSpec, Registry};
 use atoll_core::{Candidate, Directory, NodeCore, NodeId, roles};
 use atoll_db::{
     Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, PeerClocks,
     ProposeError, ReplicaRole, Shelf, Store, Threads,
 };
-use atoll_log::conformance::Driver;
+use atoll_log::VirtualLog;
 use atoll_log::memory::MemoryServers;
-use atoll_log::{LogletSpec, Registry, VirtualLog};
 use bytes::Bytes;
 
 use super::{Map, MapEngine, add, fail, items};

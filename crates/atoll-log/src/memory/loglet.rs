@@ -9,12 +9,12 @@ use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
 use super::{At, Log};
-use crate::entry::{Batch, Entry, OpId};
-use crate::loglet::{
+use atoll_contract::entry::{Batch, Entry, OpId};
+use atoll_contract::loglet::{
     AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
     ReadBatch, ReadError, ReadFrom, Tail, Why,
 };
-use crate::position::Offset;
+use atoll_contract::position::Offset;
 use atoll_core::sync::lock;
 
 atoll_core::record! {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use atoll_core::{Env, NodeId, Notify};
 
-use crate::entry::{Entry, OpId};
-use crate::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
-use crate::position::Offset;
-use crate::register::{Version, Versioned};
+use atoll_contract::entry::{Entry, OpId};
+use atoll_contract::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
+use atoll_contract::position::Offset;
+use atoll_contract::register::{Version, Versioned};
 use atoll_core::sync::lock;
 
 mod loglet;

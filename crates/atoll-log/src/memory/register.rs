@@ -7,8 +7,8 @@ use bytes::Bytes;
 use atoll_core::BoxFuture;
 
 use super::At;
-use crate::loglet::Why;
-use crate::register::{
+use atoll_contract::loglet::Why;
+use atoll_contract::register::{
     Listed, MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
 use atoll_core::sync::lock;

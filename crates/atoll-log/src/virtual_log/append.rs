@@ -8,8 +8,8 @@ use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{Busy, LogAppendError, LogError, Shared};
-use crate::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
-use crate::position::LogPos;
+use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// Memory that a record takes besides its payload, about.

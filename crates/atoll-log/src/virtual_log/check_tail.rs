@@ -8,9 +8,9 @@ use atoll_core::{Completer, Ticket, ticket};
 
 use super::{LogError, Shared};
 use crate::chain::Segment;
-use crate::loglet::{Loglet, LogletError, Tail, Why};
-use crate::position::LogPos;
 use crate::rounds::{First, race};
+use atoll_contract::loglet::{Loglet, LogletError, Tail, Why};
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// Attempts at an active segment that is unavailable before the caller hears of it.
@@ -130,7 +130,7 @@ impl Shared {
     /// After `Gone`: a newer chain must exist, since Loglets are deleted after they left it.
     pub(super) async fn newer_than(
         self: &Arc<Self>,
-        version: crate::register::Version,
+        version: atoll_contract::register::Version,
     ) -> Result<(), LogError> {
         if self.refreshed().await?.version == version {
             return Err(LogError::Unavailable(Why::NoQuorum));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::install::Installed;
 use super::{LogError, ReconfigError, Shared};
 use crate::chain::{Chain, VersionedChain};
-use crate::loglet::{LogletSpec, PlanError};
 use crate::origin::Origin;
-use crate::register::Version;
+use atoll_contract::loglet::{LogletSpec, PlanError};
+use atoll_contract::register::Version;
 
 impl Shared {
     pub(super) async fn create(

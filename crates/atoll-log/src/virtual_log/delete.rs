@@ -23,9 +23,9 @@ use atoll_core::testing::{Place, hit};
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::VersionedChain;
-use crate::loglet::Why;
 use crate::origin::Origin;
-use crate::position::LogPos;
+use atoll_contract::loglet::Why;
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 impl Shared {

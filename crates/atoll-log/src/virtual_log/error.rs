@@ -3,8 +3,8 @@
 use atoll_core::Level;
 
 use crate::chain::ChainError;
-use crate::loglet::{LogletId, PlanError, Why};
-use crate::position::LogPos;
+use atoll_contract::loglet::{LogletId, PlanError, Why};
+use atoll_contract::position::LogPos;
 
 /// Why an operation that changes nothing has no answer. All are safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +49,7 @@ pub enum LogReadError {
 /// Why a submission has no positions, and whether it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogAppendError {
-    /// A payload exceeds [`crate::entry::MAX_ENTRY_BYTES`]: nothing was appended.
+    /// A payload exceeds [`atoll_contract::entry::MAX_ENTRY_BYTES`]: nothing was appended.
     #[error("a record has {0} bytes; at most 1000000 are allowed")]
     TooLarge(usize),
     /// None of the records was appended, and none will be.

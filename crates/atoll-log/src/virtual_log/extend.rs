@@ -13,9 +13,11 @@ use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::room::Purpose;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{END_KIND, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
 use crate::origin::Origin;
-use crate::position::LogPos;
+use atoll_contract::loglet::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why,
+};
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// What follows the active segment.

@@ -9,9 +9,9 @@ use atoll_core::testing::hit;
 use super::refresh::parse;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, ChainError, VersionedChain};
-use crate::loglet::{LogletId, Why};
 use crate::origin::{self, Origin};
-use crate::register::{Nonce, RegisterError, Version, Versioned, Written};
+use atoll_contract::loglet::{LogletId, Why};
+use atoll_contract::register::{Nonce, RegisterError, Version, Versioned, Written};
 
 /// First wait before a step is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(3);

@@ -17,11 +17,11 @@ use atoll_core::{Tick, Ticket};
 use super::append::Item;
 use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
-use crate::budget::Budget;
 use crate::chain::{Segment, VersionedChain};
-use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
-use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
-use crate::position::LogPos;
+use atoll_contract::entry::{BatchBuilder, MAX_BATCH_BYTES};
+use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
+use atoll_contract::position::LogPos;
+use atoll_core::Budget;
 use atoll_core::sync::lock;
 
 /// First wait before a batch that was refused is sent again.
@@ -553,9 +553,9 @@ struct BatchSize {
 impl BatchSize {
     /// Counts a record in if it fits; the first always does.
     fn takes(&mut self, item: &Item, limit_bytes: usize) -> bool {
-        let bytes = self.bytes + item.payload.len() + crate::entry::ENTRY_HEADER_BYTES;
+        let bytes = self.bytes + item.payload.len() + atoll_contract::entry::ENTRY_HEADER_BYTES;
         let entries = self.entries + 1;
-        if self.entries > 0 && (bytes > limit_bytes || entries > crate::entry::MAX_BATCH_ENTRIES) {
+        if self.entries > 0 && (bytes > limit_bytes || entries > atoll_contract::entry::MAX_BATCH_ENTRIES) {
             return false;
         }
         (self.bytes, self.entries) = (bytes, entries);

@@ -3,8 +3,8 @@
 //!
 //! | paper, §3 | here |
 //! | --- | --- |
-//! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`crate::Loglet`] |
-//! | MetaStore (versioned register) | [`crate::Register`], one per log |
+//! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
+//! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
 //! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, V2) |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
@@ -39,10 +39,10 @@ use std::sync::{Arc, Mutex};
 use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use crate::page::PageId;
-use crate::position::LogPos;
-use crate::register::{Register, Registers};
+use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
+use atoll_contract::position::LogPos;
+use atoll_contract::register::{Register, Registers};
 
 mod append;
 
@@ -74,8 +74,8 @@ pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
 
-use crate::budget::Budget;
 use crate::rounds::Rounds;
+use atoll_core::Budget;
 use atoll_core::sync::lock;
 
 /// What is known of the tail.

@@ -11,12 +11,12 @@ use atoll_core::testing::hit;
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{
-    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
-};
 use crate::origin::Origin;
 use crate::page::{Page, PageId, PageRef};
-use crate::position::{LogPos, Offset};
+use atoll_contract::loglet::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
+};
+use atoll_contract::position::{LogPos, Offset};
 
 /// Bytes per read of the comparison.
 const PAGE_BYTES: usize = 1024 * 1024;
@@ -232,7 +232,7 @@ async fn compare(
 async fn read(
     loglet: &dyn Loglet,
     range: std::ops::Range<Offset>,
-) -> Result<Vec<crate::entry::Entry>, ReconfigError> {
+) -> Result<Vec<atoll_contract::entry::Entry>, ReconfigError> {
     match loglet.read(range, PAGE_BYTES, ReadFrom::Anywhere).await {
         Ok(got) if !got.entries.is_empty() => Ok(got.entries),
         Ok(_) => Err(ReconfigError::Copy(ReadError::BeyondTail(Offset::ZERO).to_string())),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::chain::MAX_SEGMENTS;
-use crate::loglet::Why;
+use atoll_contract::loglet::Why;
 
 /// Settings of one node's handle of a log. All affect speed and memory only, never safety.
 #[derive(Clone, Debug, PartialEq, Eq)]

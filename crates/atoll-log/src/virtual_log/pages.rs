@@ -14,8 +14,8 @@ use super::install::{MAX_PAUSE, PAUSE};
 use super::{LogError, ReconfigError, Shared, Step};
 use crate::chain::{ChainError, Segment, VersionedChain};
 use crate::page::{Holders, Page, PageId, PageRef};
-use crate::position::LogPos;
-use crate::register::{Register, RegisterError, Version, Written};
+use atoll_contract::position::LogPos;
+use atoll_contract::register::{Register, RegisterError, Version, Written};
 use atoll_core::sync::lock;
 
 /// Registers of chains start with this, the log's name follows.
@@ -233,11 +233,11 @@ impl Shared {
                 Ok(Written::Yes(_)) => return Ok(of),
                 Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
                 // Emptied already: the chain has gone on without it.
-                Ok(Written::Conflict(_)) => crate::loglet::Why::Busy,
+                Ok(Written::Conflict(_)) => atoll_contract::loglet::Why::Busy,
                 Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
                 Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why,
             };
-            if self.env.now() >= until || why == crate::loglet::Why::Busy {
+            if self.env.now() >= until || why == atoll_contract::loglet::Why::Busy {
                 return Err(ReconfigError::Unavailable { step: Step::ReadChain, why });
             }
             self.env.sleep(self.env.jitter(pause)).await;

@@ -7,9 +7,9 @@ use atoll_core::testing::{Mutant, hit, mutant};
 
 use super::{LogError, LogReadError, Shared};
 use crate::chain::{Segment, VersionedChain};
-use crate::entry::Entry;
-use crate::loglet::{ReadError, ReadFrom, Why};
-use crate::position::LogPos;
+use atoll_contract::entry::Entry;
+use atoll_contract::loglet::{ReadError, ReadFrom, Why};
+use atoll_contract::position::LogPos;
 
 /// Chain changes that one read follows before it gives up as unavailable.
 const ATTEMPTS: u32 = 8;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use atoll_core::Abandoned;
 
 use super::{LogError, LogRead, LogReadError, Shared, VirtualLog};
-use crate::loglet::{ReadFrom, Why};
-use crate::position::LogPos;
+use atoll_contract::loglet::{ReadFrom, Why};
+use atoll_contract::position::LogPos;
 
 /// Reads a log from a position on. It may be used from anywhere, also outside of the node's executor; dropped, it stops.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use atoll_core::{BoxFuture, Ticket};
 
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletId, Why};
-use crate::register::{RegisterError, Registers, Version, Versioned};
 use crate::rounds::{First, race};
+use atoll_contract::loglet::{Loglet, LogletId, Why};
+use atoll_contract::register::{RegisterError, Registers, Version, Versioned};
 use atoll_core::sync::lock;
 
 /// First wait between two looks at the register for the successor of a sealed segment.
@@ -151,7 +151,7 @@ impl Shared {
     }
 
     /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (V3, V4).
-    pub(super) fn raise_known(&self, seen_in: LogletId, tail: crate::LogPos) {
+    pub(super) fn raise_known(&self, seen_in: LogletId, tail: atoll_contract::LogPos) {
         let served = {
             let mut state = lock(&self.state);
             if state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == seen_in) {
@@ -169,7 +169,7 @@ impl Shared {
     }
 
     /// The highest tail seen in a Loglet while it was open; None if it is not the active one, or nothing was seen of it.
-    pub(super) fn seen_in(&self, loglet: LogletId) -> Option<crate::LogPos> {
+    pub(super) fn seen_in(&self, loglet: LogletId) -> Option<atoll_contract::LogPos> {
         let state = lock(&self.state);
         let active = state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == loglet);
         (active && state.known.seen_in == Some(loglet)).then_some(state.known.tail)

@@ -9,7 +9,7 @@ use atoll_core::Tick;
 use super::install::Installed;
 use super::room::Purpose;
 use super::{ReconfigError, Shared};
-use crate::loglet::{LogletId, LogletSpec};
+use atoll_contract::loglet::{LogletId, LogletSpec};
 use atoll_core::sync::lock;
 
 /// Roll forwards closer together than this are a storm.

@@ -8,9 +8,9 @@ use atoll_core::testing::hit;
 
 use super::append::Item;
 use super::{LogAppendError, LogError, LogReadError, Shared};
-use crate::entry::{ClientId, OpId};
-use crate::loglet::ReadFrom;
-use crate::position::LogPos;
+use atoll_contract::entry::{ClientId, OpId};
+use atoll_contract::loglet::ReadFrom;
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// Bytes per read of a scan.

@@ -11,8 +11,8 @@ use super::install::Installed;
 use super::truncate::Trimmed;
 use super::{LogError, ReconfigError, Shared};
 use crate::chain::VersionedChain;
-use crate::loglet::LogletError;
-use crate::position::LogPos;
+use atoll_contract::loglet::LogletError;
+use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// Attempts to trim the Loglet itself. The trim holds without it; what fails is made good by the next trim.

@@ -10,7 +10,7 @@ use super::install::Installed;
 use super::{ReconfigError, Shared};
 use crate::chain::{Chain, Parts, Segment, VersionedChain};
 use crate::page::{Page, PageRef};
-use crate::position::LogPos;
+use atoll_contract::position::LogPos;
 
 /// Attempts to delete a Loglet. Servers that never answer keep its data until they learn of the tombstone otherwise.
 const DELETE_ATTEMPTS: u32 = 5;

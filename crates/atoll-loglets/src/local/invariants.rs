@@ -8,8 +8,8 @@
 //! | N4 an open tail is durable | the tail counts synced entries only; answers wait for the sync that they reveal (X1) |
 //! | N8 real time | one place, one order |
 
+use atoll_contract::Offset;
 use atoll_core::invariant;
-use atoll_log::Offset;
 
 /// What is admitted follows what was (N1, N8), and comes before any seal (N3).
 pub(super) fn extends(staged_tail: Offset, first: Offset, sealed: bool) {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, LogletId, Offset};
+use atoll_core::Budget;
 use atoll_core::testing::hit;
 use atoll_core::{
     Caller, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, Refused, Role, Space,
     StorageId, Stored, Tick,
 };
-use atoll_log::{Batch, Budget, LogletId, Offset};
 
 use super::config::{self, LocalConfig};
 use super::invariants;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::hit;
-use atoll_core::{BoxFuture, CallError, Elapsed, Env, Rpc, Ticket, roles};
-use atoll_log::{
+use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     SealedConfig, Tail, Why,
 };
+use atoll_core::testing::hit;
+use atoll_core::{BoxFuture, CallError, Elapsed, Env, Rpc, Ticket, roles};
 
 use super::config::LocalConfig;
 use super::message::LocalAppend;

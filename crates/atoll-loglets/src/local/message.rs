@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 
+use atoll_contract::LogletId;
 use atoll_core::{message, rpc};
-use atoll_log::LogletId;
 
 use crate::lane::LanePlace;
 use crate::native::message::{Appended, NotBelow};

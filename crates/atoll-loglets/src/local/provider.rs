@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
-use atoll_log::{
+use atoll_contract::{
     Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadFrom, Why,
 };
+use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
 
 use super::config::{self, LocalConfig};
 use super::loglet::{LocalLoglet, LocalOptions};

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
+use atoll_contract::{AppendError, Batch, Offset, Placement, Why};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{CallError, Elapsed, Ticket, Unsent};
-use atoll_log::{AppendError, Batch, Offset, Placement, Why};
 
 use super::loglet::{NativeLoglet, Shared};
 use super::message::{Append, Appended, NotBelow, Ordered};

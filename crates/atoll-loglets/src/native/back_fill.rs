@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use atoll_contract::Offset;
 use atoll_core::testing::hit;
 use atoll_core::{Class, NodeId, roles};
-use atoll_log::Offset;
 
 use super::loglet::Group;
 use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use atoll_contract::{LogletError, Offset, SealedConfig, Tail, Why};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Call, Class, NodeId, Tick, roles};
-use atoll_log::{LogletError, Offset, SealedConfig, Tail, Why};
 use bytes::Bytes;
 
 use super::loglet::{Group, failure};

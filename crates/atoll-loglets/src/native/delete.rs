@@ -1,6 +1,6 @@
 //! Deletion (T10, V6): tombstones on every server that answers.
 
-use atoll_log::LogletError;
+use atoll_contract::LogletError;
 
 use super::loglet::{Group, failure};
 use super::message::{Delete, Verdict};

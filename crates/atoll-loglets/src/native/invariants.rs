@@ -14,8 +14,8 @@
 
 use bytes::Bytes;
 
+use atoll_contract::Offset;
 use atoll_core::invariant;
-use atoll_log::Offset;
 
 /// N1, where the first copy is in memory and has the same bounds.
 pub(super) fn one_payload(at: Offset, here: &Bytes, again: &Bytes) {

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
-use atoll_log::{
+use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     SealedConfig, Tail, Why,
 };
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
 
 use super::config::NativeConfig;
 use super::message::{ServerState, Verdict, Wait};

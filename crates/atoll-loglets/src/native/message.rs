@@ -7,9 +7,9 @@ use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::level::since;
 use atoll_core::{Decode, DecodeError, Encode, Env, Incarnation, Message, NodeId, Reader, message, rpc};
-use atoll_log::{LogletId, Offset};
 
 use crate::lane::LanePlace;
 use crate::store::{Keeper, Kept, Protocol};

@@ -48,7 +48,7 @@
 //! | T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `store/keeper.rs` |
 //! | T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
 //! | T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
-//! | T7 | Sealed or silence taken for "not appended" | `atoll_log::AppendError` |
+//! | T7 | Sealed or silence taken for "not appended" | `atoll_contract::AppendError` |
 //! | T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
 //! | T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
 //! | T10 | a deleted loglet made again by a late message (mutant) | tombstones |

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
-use atoll_log::{
+use atoll_contract::{
     Batch, BatchBuilder, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset,
     PlanError, ReadError, ReadFrom, Why,
 };
+use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
 use super::loglet::{Group, NativeLoglet, NativeOptions, failure};
@@ -305,7 +305,7 @@ fn pick_sequencer<'a>(
 }
 
 /// Entries as batches within the limits.
-pub(crate) fn batches(entries: Vec<atoll_log::Entry>) -> Vec<Batch> {
+pub(crate) fn batches(entries: Vec<atoll_contract::Entry>) -> Vec<Batch> {
     let mut out = Vec::new();
     let mut building = BatchBuilder::new();
     for entry in entries {

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::Poll;
 
+use atoll_contract::{Batch, Entry, Offset, ReadBatch, ReadError, ReadFrom, Why};
 use atoll_core::testing::hit;
 use atoll_core::{Call, CallError, Elapsed, NodeId};
-use atoll_log::{Batch, Entry, Offset, ReadBatch, ReadError, ReadFrom, Why};
 
 use super::loglet::Group;
 use super::message::{Entries, Read, Verdict};

@@ -1,7 +1,7 @@
 //! Repair (native §4 S3): copies what a member of a sealed majority has to the members that lack it.
 
+use atoll_contract::{LogletError, Offset, Why};
 use atoll_core::NodeId;
-use atoll_log::{LogletError, Offset, Why};
 
 use super::check_tail::Majority;
 use super::loglet::{Group, failure};

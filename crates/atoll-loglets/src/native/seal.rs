@@ -1,8 +1,8 @@
 //! seal (native §4): to all servers, done at a majority (T13: always all, again and again, with jitter).
 
+use atoll_contract::LogletError;
 use atoll_core::Tick;
 use atoll_core::testing::{Place, hit};
-use atoll_log::LogletError;
 
 use super::loglet::{Group, failure};
 use super::message::{Seal, Verdict};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use atoll_contract::{LogletError, Offset};
 use atoll_core::NodeId;
 use atoll_core::testing::hit;
-use atoll_log::{LogletError, Offset};
 
 use super::loglet::{Group, failure};
 use super::message::{Trim, Verdict};

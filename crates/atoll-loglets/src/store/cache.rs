@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use atoll_log::{LogletId, Offset};
+use atoll_contract::{LogletId, Offset};
 
 /// Runs up to this size are copied: a slice of a network buffer would pin all of it (X13).
 const COPY_BELOW_BYTES: usize = 4096;

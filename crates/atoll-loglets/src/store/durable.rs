@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Space, Stored, Tick, invariant};
-use atoll_log::{LogletId, Offset};
 
 use super::facts::{ENTRY_FORMAT, EntryHead};
 use super::keeper::{Durable, Keeper, Protocol, Staged};
@@ -304,8 +304,8 @@ impl<P: Protocol> Keeper<P> {
 
 #[cfg(test)]
 mod tests {
+    use atoll_contract::{Batch, Entry, OpId};
     use atoll_core::{NodeId, Record, roles};
-    use atoll_log::{Batch, Entry, OpId};
     use bytes::Bytes;
 
     use super::super::keeper::KeeperOptions;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use atoll_log::{LogletId, Offset};
+use atoll_contract::{LogletId, Offset};
 
 /// Version of [`EntryHead`].
 pub(super) const ENTRY_FORMAT: u8 = 1;

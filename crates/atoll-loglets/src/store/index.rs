@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_log::Offset;
+use atoll_contract::Offset;
 
 use super::runs::Run;
 

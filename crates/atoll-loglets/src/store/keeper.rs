@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
     Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, Tick, invariant,
 };
-use atoll_log::{Batch, LogletId, Offset};
 
 use super::cache::TailCache;
 use super::durable::Moves;

@@ -27,8 +27,8 @@ pub use keeper::{Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Se
 pub use runs::{Place, Run, Runs};
 pub use waits::{Waiter, Waits};
 
+use atoll_contract::Batch;
 use atoll_core::DecodeError;
-use atoll_log::Batch;
 use bytes::Bytes;
 
 /// A batch with exactly the entries announced.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::LogletId;
 use atoll_core::{Loc, invariant};
-use atoll_log::LogletId;
 
 /// How many runs of each loglet each segment holds, none left out. Some 30 bytes for a loglet in a segment.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, Offset};
 use atoll_core::{Caller, DecodeError, Loc, Lsn, Stored};
-use atoll_log::{Batch, Offset};
 
 use super::runs::{Place, Runs};
 

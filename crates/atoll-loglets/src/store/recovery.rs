@@ -4,10 +4,10 @@ use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::codec::OpenList;
 use atoll_core::testing::hit;
 use atoll_core::{Decode, DecodeError, Encode, Loc, RecordKind, Stored};
-use atoll_log::{LogletId, Offset};
 
 use super::facts::*;
 use super::keeper::{Keeper, Kept, Protocol, Sealing};

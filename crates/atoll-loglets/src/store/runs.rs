@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use atoll_contract::Offset;
 use atoll_core::{Loc, Lsn};
-use atoll_log::Offset;
 
 use super::index::Index;
 

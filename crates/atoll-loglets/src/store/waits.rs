@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::{Caller, Tick};
-use atoll_log::{LogletId, Offset};
 
 /// Longest that a request may wait.
 const MAX_PATIENCE: Duration = Duration::from_secs(30);

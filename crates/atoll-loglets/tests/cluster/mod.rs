@@ -7,8 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::LogletId;
 use atoll_core::*;
-use atoll_log::LogletId;
 use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_loglets::native::{
     LogServer, LogServerOptions, NativeConfig, NativeLoglet, NativeOptions, NativeProvider, Sequencer,
@@ -445,9 +445,9 @@ impl Cluster {
     }
 }
 
-pub fn batch(client: u64, first_seq: u64, payloads: &[&str]) -> atoll_log::Batch {
-    atoll_log::Batch::of(payloads.iter().enumerate().map(|(i, p)| atoll_log::Entry {
-        op: atoll_log::OpId { client: atoll_log::ClientId(client), seq: first_seq + i as u64 },
+pub fn batch(client: u64, first_seq: u64, payloads: &[&str]) -> atoll_contract::Batch {
+    atoll_contract::Batch::of(payloads.iter().enumerate().map(|(i, p)| atoll_contract::Entry {
+        op: atoll_contract::OpId { client: atoll_contract::ClientId(client), seq: first_seq + i as u64 },
         payload: Bytes::copy_from_slice(p.as_bytes()),
     }))
 }

@@ -13,7 +13,7 @@ use atoll_client::proto::append_stream_reply::{Failed, Opened, Outcome};
 use atoll_client::proto::append_stream_request::{Open, What};
 use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Records};
 use atoll_client::{HEARTBEAT, Reason};
-use atoll_log::{ClientId, LogPos};
+use atoll_contract::{ClientId, LogPos};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_stream::Stream;

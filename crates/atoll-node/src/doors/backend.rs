@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
+use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
-use atoll_log::{Busy, ClientId, Entry, LogPos, LogletId, LogletSpec};
+use atoll_log::Busy;
 use bytes::Bytes;
 
 /// An operation that was not done, or not certainly.

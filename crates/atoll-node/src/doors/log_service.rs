@@ -8,8 +8,8 @@ use atoll_client::proto::{self, Run};
 use atoll_client::{
     MAX_MESSAGE_BYTES, MAX_MESSAGE_RECORDS, MAX_RECORD_BYTES, Reason, is_log_name, log_name_hint,
 };
+use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::NodeId;
-use atoll_log::{ClientId, LogPos, LogletSpec};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto::{ReadReply, ReadRequest, Record};
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 use tokio::sync::{Notify, watch};
 use tokio_stream::Stream;
 use tonic::Status;

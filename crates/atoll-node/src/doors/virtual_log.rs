@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::{Reason, proto};
+use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, VersionedChain,
     VirtualLog,
 };
-use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
 
 use tokio::time::timeout;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::{Env, NodeId};
-use atoll_log::{Nonce, Register, RegisterError, Version, Written};
 
 use super::Members;
 use super::role::KeepTable;

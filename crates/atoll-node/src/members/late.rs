@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use atoll_core::BoxFuture;
-use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use atoll_registers::rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::testing::hit;
 use atoll_core::{Env, Level, LevelError, LevelRange, Levels, NodeId};
-use atoll_log::{Nonce, Register, RegisterError, Version, Written};
 
 use super::Members;
 use super::change::{ChangeError, Changes};

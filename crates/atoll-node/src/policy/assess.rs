@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::{LogletSpec, Members as LogletMembers};
 use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
-use atoll_log::{LogletSpec, Members as LogletMembers};
 
 use crate::members::reach::{Reach, is_majority};
 use crate::members::table::MemberTable;

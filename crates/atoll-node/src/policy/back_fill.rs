@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogPos;
 use atoll_core::Env;
-use atoll_log::LogPos;
 use atoll_log::virtual_log::Segment;
 use atoll_loglets::native::message::BackFill;
 

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::{Env, RoleKind, Tick, roles};
 use atoll_log::origin::{Suspects, mark_in, mark_of_log};
 use atoll_log::page::PageId;
-use atoll_log::{LogError, LogPos, LogletId, virtual_log::VirtualLog};
+use atoll_log::{LogError, virtual_log::VirtualLog};
 use atoll_loglets::native::message::{Answer, Delete, Verdict};
 
 use crate::logs::{Known, Logs};

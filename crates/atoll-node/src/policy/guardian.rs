@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{LogletId, LogletSpec, Members as LogletMembers};
 use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
-use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
 
 use super::assess::{Reason, View, can_do_without_drained};
 use super::pace::Pace;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletId;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{NodeId, Tick};
-use atoll_log::LogletId;
 
 use super::assess::Reason;
 

@@ -15,10 +15,10 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::register::MAX_VALUE_BYTES;
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, DecodeError};
-use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use bytes::Bytes;
 
 pub use cell::{Cell, CellError, FileCell};

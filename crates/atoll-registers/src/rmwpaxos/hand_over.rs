@@ -5,9 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use atoll_contract::Why;
 use atoll_core::testing::hit;
 use atoll_core::{Env, NodeId, Rpc, Tick, Ticket, invariant};
-use atoll_log::Why;
 
 use super::group::{GroupConfig, InvalidGroup, Member};
 use super::list;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_contract::{Listed, Why};
 use atoll_core::Tick;
-use atoll_log::{Listed, Why};
 
 use super::ballot::Ballot;
 use super::group::GroupConfig;

@@ -14,7 +14,7 @@
 //! | round, round id | [`Ballot`]: number and proposer |
 //! | consistent quorum | a majority whose votes have one ballot |
 //! | write-through | the same |
-//! | update command | `write_if` of the [`Register`](atoll_log::Register) trait |
+//! | update command | `write_if` of the [`Register`](atoll_contract::Register) trait |
 //!
 //! | § | what | code |
 //! | --- | --- | --- |

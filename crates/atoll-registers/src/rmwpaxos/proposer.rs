@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::Why;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Tick, Ticket, ticket};
-use atoll_log::Why;
 
 use super::ballot::{Ballot, ProposerId};
 use super::group::GroupConfig;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_contract::Why;
 use atoll_core::Tick;
 use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_log::Why;
 use bytes::Bytes;
 
 use super::ballot::Ballot;

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use atoll_contract::register::MAX_VALUE_BYTES;
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Ticket};
-use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
 use bytes::Bytes;
 
 use super::acceptor::MAX_NAME_BYTES;

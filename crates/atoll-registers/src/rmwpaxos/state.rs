@@ -1,9 +1,9 @@
 //! What a register holds, and the commands on it. Commands are pure: the same base gives the same outcome.
 
+use atoll_contract::register::MAX_VALUE_BYTES;
+use atoll_contract::{Nonce, Version, Versioned, Written};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{Decode, DecodeError, Encode};
-use atoll_log::register::MAX_VALUE_BYTES;
-use atoll_log::{Nonce, Version, Versioned, Written};
 use bytes::Bytes;
 
 use super::group::GroupConfig;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Written};
 use atoll_core::Env;
-use atoll_log::{Nonce, RegisterError, Registers, Version, Written};
 use atoll_registers::rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{RegisterError, Versioned, Written};
 use atoll_core::{Checkpoint, Decode, Envelope, Exchange, Lsn, Message, NodeId, Record, StorageId};
-use atoll_log::{RegisterError, Versioned, Written};
 use atoll_registers::rmwpaxos::message::{
     AcceptorImage, Fact, Mode, Prep, PrepAnswer, PrepReply, Write, WriteAnswer, WriteReply,
 };

@@ -13,11 +13,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::{Decode, NodeId};
 use atoll_log::chain::{Chain, Segment};
 use atoll_log::page::{Page, PageRef};
 use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
-use atoll_log::{LogPos, LogletId};
 use atoll_loglets::native::NativeConfig;
 use bytes::Bytes;
 

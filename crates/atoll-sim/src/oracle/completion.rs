@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::LogletId;
 use atoll_core::testing::hit;
 use atoll_core::{Lsn, NodeId, Record};
-use atoll_log::LogletId;
 
 use crate::oracle::wire::WireOracle;
 use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};

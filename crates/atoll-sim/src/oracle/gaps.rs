@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::{Decode, NodeId, Record, StorageId};
 use atoll_core::{DecodeError, Reader};
-use atoll_log::{LogletId, Offset};
 
 use crate::oracle::native::MAX_OFFSETS;
 use crate::world::observer::{Verdict, Who};

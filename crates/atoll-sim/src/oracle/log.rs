@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_log::OpId;
+use atoll_contract::OpId;
 
 use crate::oracle::Answered;
 use crate::world::observer::Verdict;
@@ -302,7 +302,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_log::ClientId;
+    use atoll_contract::ClientId;
 
     fn op(seq: u64) -> OpId {
         OpId { client: ClientId(7), seq }

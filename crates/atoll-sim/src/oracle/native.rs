@@ -15,11 +15,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{
     Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId, roles,
 };
-use atoll_log::{Batch, LogletId, Offset};
 use atoll_loglets::native::config::NativeConfig;
 use atoll_loglets::native::message as msg;
 use bytes::Bytes;
@@ -142,8 +142,9 @@ impl Ghost {
 /// Offset and digest of each entry of a batch.
 fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
     let Ok(batch) = Batch::parse(batch.clone()) else { return Vec::new() };
-    let of =
-        |e: atoll_log::Entry| digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41);
+    let of = |e: atoll_contract::Entry| {
+        digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41)
+    };
     batch.entries().enumerate().map(|(i, e)| (first.0 + i as u64, of(e))).collect()
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_log::{Nonce, Version, Versioned, Written};
+use atoll_contract::{Nonce, Version, Versioned, Written};
 
 use crate::oracle::Answered;
 use crate::oracle::log::digest;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use atoll_contract::ClientId;
 use atoll_core::testing::hit;
 use atoll_core::{Env, NodeId, Tick};
-use atoll_log::ClientId;
 use atoll_node::assembly::Options;
 use atoll_node::members::Health;
 

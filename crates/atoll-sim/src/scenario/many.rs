@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogletId};
 use atoll_core::testing::hit;
 use atoll_log::virtual_log::LogError;
-use atoll_log::{ClientId, LogletId};
 use atoll_node::assembly::Options;
 
 use crate::rng::Rng;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::testing::hit;
-use atoll_log::LogletSpec;
 use atoll_node::assembly::Options;
 
 use crate::oracle::completion::CompletionOracle;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::{NodeId, StorageId};
-use atoll_log::LogletSpec;
 use atoll_loglets::native::NativeOptions;
 use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
 

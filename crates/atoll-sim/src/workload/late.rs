@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::NodeId;
 use atoll_core::testing::hit;
 use atoll_log::virtual_log::LogRecord;
-use atoll_log::{ClientId, LogPos, LogletSpec};
 
 use super::log::{Pending, check_once, record, round};
 use crate::scenario::node::NodeHandles;
@@ -124,7 +124,7 @@ pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
         });
         let tail = log.known_tail();
         if tail > first {
-            let read = log.read(first..tail, 10_000, atoll_log::ReadFrom::Anywhere);
+            let read = log.read(first..tail, 10_000, atoll_contract::ReadFrom::Anywhere);
             if let Ok(Some(Ok(Ok(read)))) =
                 stage.env.within(Duration::from_secs(2), stage.cluster.ask(&life, read)).await
             {
@@ -158,7 +158,7 @@ async fn change_all(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: 
 }
 
 /// Whether a loglet is not in the chain any more, and three came since.
-fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_log::LogletId) -> bool {
+fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_contract::LogletId) -> bool {
     let wire = stage.oracles.wire.lock();
     wire.chain.newest(name).is_some_and(|chain| chain.segment(old).is_none())
         && wire.chain.later_than(name, old) >= 3

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Abandoned, NodeId};
-use atoll_log::PlanError;
-use atoll_log::{
+use atoll_contract::PlanError;
+use atoll_contract::{
     AppendError, Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, LogletSpec, Offset, OpId,
     ReadError, ReadFrom,
 };
+use atoll_core::{Abandoned, NodeId};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;
@@ -152,10 +152,10 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
 async fn settle(
     stage: &Stage<Handles>,
     island: &Island,
-    answer: Option<Result<Result<atoll_log::Placement, AppendError>, Abandoned>>,
+    answer: Option<Result<Result<atoll_contract::Placement, AppendError>, Abandoned>>,
     entries: Vec<Entry>,
 ) -> bool {
-    let done = |placement: &atoll_log::Placement| {
+    let done = |placement: &atoll_contract::Placement| {
         for (e, at) in entries.iter().zip(placement.offsets()) {
             stage.oracles.log.append_done(&island.name, e.op, at.0);
         }

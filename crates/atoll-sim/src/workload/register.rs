@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_log::{Nonce, RegisterError, Registers, Version, Versioned, Written};
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Versioned, Written};
 use atoll_registers::rmwpaxos::{Member, RmwRegisters};
 use bytes::Bytes;
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{LogletError, LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{Caller, Class, Effects, Lsn, NodeId, Space, Tick, roles};
-use atoll_log::{LogletError, LogletId, Offset};
 
 use super::LogServer;
 use super::replica::Replica;

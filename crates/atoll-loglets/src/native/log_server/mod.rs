@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, NodeId, Refused,
     Role, Space, StorageId, Stored, Tick, roles,
 };
-use atoll_log::{LogletId, Offset};
 
 use self::replica::{Native, Replica};
 use super::config::NativeConfig;

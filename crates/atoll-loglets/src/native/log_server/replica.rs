@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use atoll_contract::Offset;
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{DecodeError, Lsn};
-use atoll_log::Offset;
 
 use crate::native::config::{self, NativeConfig};
 use crate::native::message::{ServerState, Verdict};

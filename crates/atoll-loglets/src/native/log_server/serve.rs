@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Caller, Effects, Lsn, Space, Tick};
-use atoll_log::{LogletId, Offset};
 
 use super::LogServer;
 use super::replica::Replica;

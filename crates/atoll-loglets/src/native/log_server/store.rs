@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space, roles};
-use atoll_log::{Batch, LogletId, Offset};
 
 use super::LogServer;
 use super::replica::{Admit, Replica};

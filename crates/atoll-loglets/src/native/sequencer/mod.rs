@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, LogletId};
+use atoll_core::Budget;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, NodeId, Refused, Role, Tick,
 };
-use atoll_log::{Batch, Budget, LogletId};
 
 use self::ordering::{NOTHING_STAGED, Ordering, State};
 use super::config;

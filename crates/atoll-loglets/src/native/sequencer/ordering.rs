@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{Batch, Offset};
+use atoll_core::Budget;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Caller, Lsn, NodeId, Tick};
-use atoll_log::{Batch, Budget, Offset};
 
 use super::window::Window;
 use crate::intake::{Forgotten, Intake};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{Class, Effects, Env, Frame, Link, Message, NodeId, Tick, roles};
-use atoll_log::{LogletId, Offset};
 
 use super::Sequencer;
 use super::ordering::{NOTHING_STAGED, Ordering, Server, State};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_log::{Budget, Offset};
+use atoll_contract::Offset;
+use atoll_core::Budget;
 
 /// A batch with its offsets: one Store, one record on every server.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::entry::{Batch, Entry};
 use crate::position::Offset;
 
 /// The name of a Loglet: globally unique, never used again (virtuallog §1), because losers of an install race have
-/// provisioned theirs already. It says which change it was made for: [`crate::origin`].
+/// provisioned theirs already. The virtual log says in it which change it was made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogletId(pub u128);
 

@@ -1,0 +1,25 @@
+//! The contracts between the layers of Atoll: what a log and a register promise, and the values that they exchange. This crate knows no
+//! protocol and no implementation of a log.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `position.rs` | places in a virtual log and in a Loglet |
+//! | `entry.rs` | entries and batches, with their encoding |
+//! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
+//! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
+//! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
+
+#[cfg(feature = "testing")]
+pub mod conformance;
+pub mod entry;
+pub mod loglet;
+pub mod position;
+pub mod register;
+
+pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
+pub use loglet::{
+    AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
+    ReadBatch, ReadError, ReadFrom, Registry, SealedConfig, Tail, Why,
+};
+pub use position::{LogPos, Offset};
+pub use register::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
