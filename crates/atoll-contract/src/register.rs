@@ -7,8 +7,6 @@ use bytes::Bytes;
 
 use atoll_core::BoxFuture;
 
-use crate::loglet::Why;
-
 /// How often a register was written. 0: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
@@ -43,22 +41,47 @@ pub enum Written {
     Conflict(Versioned),
 }
 
+/// Why a register has no answer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailability {
+    /// Too much is under way; try again when some of it is done.
+    #[error("too many requests are under way")]
+    Busy,
+    /// Not enough of the nodes that hold registers answered in time.
+    #[error("not enough servers answered")]
+    NoQuorum,
+    /// The disk is full; ends by itself when space returns.
+    #[error("a disk is full")]
+    DiskFull,
+    /// The journal, or the file, is closed after a failed write or sync.
+    #[error("storage failed")]
+    StorageFailed,
+    /// This process is stopping.
+    #[error("the process is stopping")]
+    Stopping,
+}
+
 /// Why a register operation has no answer, and whether it happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// It did not happen. Reads fail only like this.
     #[error("not done: {0}")]
-    NotWritten(Why),
+    NotWritten(Unavailability),
     /// It may have happened: read, and look for the nonce.
     #[error("unknown outcome: {0}")]
-    Unknown(Why),
+    Unknown(Unavailability),
     /// The value exceeds [`MAX_VALUE_BYTES`]; it did not happen.
     #[error("the value has {0} bytes; at most {MAX_VALUE_BYTES} are allowed")]
     TooLarge(usize),
+    /// No register can have this name; it did not happen.
+    #[error("the name of the register has {0} bytes; 1 to {MAX_NAME_BYTES} are allowed")]
+    InvalidName(usize),
 }
 
 /// Longest value of a register, in bytes.
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
+/// Longest name of a register, in bytes.
+pub const MAX_NAME_BYTES: usize = 256;
 
 /// One linearizable register.
 pub trait Register: Send + Sync + fmt::Debug {

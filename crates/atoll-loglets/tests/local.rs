@@ -58,7 +58,10 @@ fn a_restart_keeps_entries_places_and_the_seal() {
             c.checkpoint(NodeId(1));
         }
         c.kill(NodeId(1));
-        assert_eq!(append(&mut c, &log, 3, &["c"]), Err(AppendError::NotAppended(Why::NoSequencer)));
+        assert_eq!(
+            append(&mut c, &log, 3, &["c"]),
+            Err(AppendError::NotAppended(Unavailability::NoSequencer))
+        );
         c.restart(NodeId(1));
         let log = open(&c, 2, 7, &config);
         assert_eq!(append(&mut c, &log, 2, &["b", "c"]).unwrap().runs, [(Offset(1), 1), (Offset(2), 1)]);
@@ -98,7 +101,7 @@ fn full_closed_wiped_trimmed_deleted() {
     assert!(append(&mut c, &log, 1, &["a"]).is_ok());
     assert!(append(&mut c, &log, 2, &["b"]).is_ok());
     c.set_space(NodeId(1), Space::FactsOnly);
-    assert_eq!(append(&mut c, &log, 3, &["c"]), Err(AppendError::NotAppended(Why::DiskFull)));
+    assert_eq!(append(&mut c, &log, 3, &["c"]), Err(AppendError::NotAppended(Unavailability::DiskFull)));
     let trimmer = log.clone();
     c.on(1, async move { trimmer.prefix_trim(Offset(1)).await.unwrap() });
     c.set_space(NodeId(1), Space::Plenty);
@@ -119,7 +122,7 @@ fn full_closed_wiped_trimmed_deleted() {
     assert!(append(&mut c, &log, 1, &["a"]).is_ok());
     c.kill(NodeId(1));
     c.wipe(NodeId(1));
-    assert_eq!(tail(&mut c, 2, &log), Err(LogletError::Unavailable(Why::StorageFailed)));
+    assert_eq!(tail(&mut c, 2, &log), Err(LogletError::Unavailable(Unavailability::StorageFailed)));
 }
 
 /// native to local, and back: a sealed copy of either kind from the other.

@@ -103,13 +103,13 @@ fn a_restarted_sequencer_orders_nothing() {
         c.kill(NodeId(4));
         c.restart(NodeId(4));
         let mut got = append(&mut c, &log, 1, 3, &["c"]);
-        if got == Err(AppendError::NotAppended(Why::Busy)) {
+        if got == Err(AppendError::NotAppended(Unavailability::Busy)) {
             got = append(&mut c, &log, 1, 3, &["c"]);
         }
         set_mutant(Mutant::None);
         got
     };
-    assert_eq!(run(Mutant::None), Err(AppendError::NotAppended(Why::WrongSequencer)));
+    assert_eq!(run(Mutant::None), Err(AppendError::NotAppended(Unavailability::WrongSequencer)));
     assert_eq!(
         run(Mutant::NativeT6),
         Ok(Placement::contiguous(Offset(0), 1)),
@@ -135,7 +135,7 @@ fn a_wiped_server_is_no_member_of_a_majority() {
         set_mutant(Mutant::None);
         sealed.map(|t| t.at.0)
     };
-    assert_eq!(run(Mutant::None), Err(LogletError::Unavailable(Why::NoQuorum)));
+    assert_eq!(run(Mutant::None), Err(LogletError::Unavailable(Unavailability::NoQuorum)));
     assert_eq!(run(Mutant::NativeT8), Ok(0), "the bug: an acked entry is beyond the tail");
 }
 
@@ -190,7 +190,7 @@ fn a_gap_is_not_skipped_and_then_filled() {
         (early, anywhere)
     };
     let (early, anywhere) = run(Mutant::None);
-    assert_eq!(early, Err(ReadError::Unavailable(Why::NoQuorum)));
+    assert_eq!(early, Err(ReadError::Unavailable(Unavailability::NoQuorum)));
     assert_eq!(anywhere.unwrap(), ["a", "b", "c", "d"]);
     assert_eq!(run(Mutant::NativeT11).0.unwrap(), ["d"], "the bug: another entry at the offset");
 }
@@ -380,8 +380,12 @@ fn full_disks_refuse_appends_and_nothing_else() {
     assert!(append(&mut c, &log, 1, 2, &["b"]).is_ok(), "two of three are enough");
     c.set_space(NodeId(2), Space::FactsOnly);
     let first = append(&mut c, &log, 1, 3, &["c"]);
-    assert_eq!(first, Err(AppendError::Unknown(Why::DiskFull)), "in flight when the second disk filled up");
-    assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Err(AppendError::NotAppended(Why::DiskFull)));
+    assert_eq!(
+        first,
+        Err(AppendError::Unknown(Unavailability::DiskFull)),
+        "in flight when the second disk filled up"
+    );
+    assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Err(AppendError::NotAppended(Unavailability::DiskFull)));
     c.set_space(NodeId(2), Space::Plenty);
     c.run_for(Duration::from_millis(500));
     let again = append(&mut c, &log, 1, 3, &["c"]);
@@ -407,8 +411,8 @@ fn a_closed_journal_is_no_answer() {
     let own = c.open(3, 9, &config);
     assert_eq!(read(&mut c, 3, &own, 0, 1, ReadFrom::LocalOnly).unwrap(), ["a"]);
     c.set_space(NodeId(2), Space::Closed);
-    assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Err(AppendError::Unknown(Why::NoQuorum)));
-    assert_eq!(seal(&mut c, 1, &log), Err(LogletError::Unavailable(Why::StorageFailed)));
+    assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Err(AppendError::Unknown(Unavailability::NoQuorum)));
+    assert_eq!(seal(&mut c, 1, &log), Err(LogletError::Unavailable(Unavailability::StorageFailed)));
 }
 
 /// T15: two of five sealed by somebody who died, one server dead: only completing the seal resolves what is in flight.
@@ -454,7 +458,7 @@ fn an_open_tail_that_cannot_settle_ends_in_an_error() {
     // Of a majority without server 1 the tail is 0: ask until it is in.
     c.cut.insert((NodeId(2), NodeId(3)));
     let other = c.open(2, 9, &config);
-    assert_eq!(check(&mut c, 2, &other), Err(LogletError::Unavailable(Why::NoSequencer)));
+    assert_eq!(check(&mut c, 2, &other), Err(LogletError::Unavailable(Unavailability::NoSequencer)));
     assert!(c.now < Tick(5_000_000_000));
     // Which the failure policy answers with a seal: the entry is found, repaired, and part of the segment.
     assert_eq!(seal(&mut c, 2, &other), Ok(()));
@@ -624,10 +628,13 @@ fn an_append_without_a_sequencer_is_unknown_in_time() {
     let log = c.provider_with(2, options).open_native(LogletId(9), &config.to_bytes()).unwrap();
     c.cut.insert((NodeId(1), NodeId(2)));
     let start = c.now;
-    assert_eq!(append(&mut c, &log, 1, 1, &["a"]), Err(AppendError::Unknown(Why::NoSequencer)));
+    assert_eq!(append(&mut c, &log, 1, 1, &["a"]), Err(AppendError::Unknown(Unavailability::NoSequencer)));
     assert!(c.now.since(start) < Duration::from_millis(60));
     c.cut.clear();
     assert_eq!(append(&mut c, &log, 1, 1, &["a"]), Ok(Placement::contiguous(Offset(0), 1)));
     c.kill(NodeId(1));
-    assert_eq!(append(&mut c, &log, 1, 2, &["b"]), Err(AppendError::NotAppended(Why::NoSequencer)));
+    assert_eq!(
+        append(&mut c, &log, 1, 2, &["b"]),
+        Err(AppendError::NotAppended(Unavailability::NoSequencer))
+    );
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
+use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Unavailability};
 use atoll_core::Budget;
 use atoll_core::sync::lock;
 use atoll_core::{Env, Notify, Pool, Ticket};
@@ -252,7 +252,7 @@ impl Logs {
         self.0.env.launch("logs.read", async move {
             if let Some(log) = open {
                 let fresh = log.refresh().await;
-                let chain = match fresh.unwrap_or(Err(LogError::Unavailable(Why::Stopping))) {
+                let chain = match fresh.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping))) {
                     Err(LogError::Deleted) => log.chain().ok_or(LogError::Deleted)?,
                     chain => chain?,
                 };

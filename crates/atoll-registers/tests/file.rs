@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use atoll_contract::register::MAX_VALUE_BYTES;
-use atoll_contract::{Nonce, RegisterError, Registers, Version, Why, Written};
+use atoll_contract::register::Unavailability;
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Written};
 use atoll_registers::file::{Cell, CellError, FileCell, FileRegisters, OpenError};
 use bytes::Bytes;
 
@@ -53,7 +54,7 @@ fn reads_writes_conflicts_and_repeats() {
     let long = Bytes::from(vec![0; MAX_VALUE_BYTES + 1]);
     let refused = now(r.register("a").write_if(Version(2), long, Nonce(9)));
     assert_eq!(refused, Err(RegisterError::TooLarge(MAX_VALUE_BYTES + 1)));
-    assert_eq!(write(&r, "", 0, "x", 4), Err(RegisterError::NotWritten(Why::TooLarge)));
+    assert_eq!(write(&r, "", 0, "x", 4), Err(RegisterError::InvalidName(0)));
 }
 
 #[test]
@@ -138,9 +139,15 @@ fn after_a_failed_replacement_nothing_is_claimed() {
         let r = FileRegisters::open(Box::new(cell.clone())).unwrap();
         write(&r, "a", 0, "one", 1).unwrap();
         *cell.fail.lock().unwrap() = Some(new_is_there);
-        assert_eq!(write(&r, "a", 1, "two", 2), Err(RegisterError::Unknown(Why::StorageFailed)));
-        assert_eq!(now(r.register("a").read()), Err(RegisterError::NotWritten(Why::StorageFailed)));
-        assert_eq!(write(&r, "a", 1, "two", 3), Err(RegisterError::NotWritten(Why::StorageFailed)));
+        assert_eq!(write(&r, "a", 1, "two", 2), Err(RegisterError::Unknown(Unavailability::StorageFailed)));
+        assert_eq!(
+            now(r.register("a").read()),
+            Err(RegisterError::NotWritten(Unavailability::StorageFailed))
+        );
+        assert_eq!(
+            write(&r, "a", 1, "two", 3),
+            Err(RegisterError::NotWritten(Unavailability::StorageFailed))
+        );
         let r = FileRegisters::open(Box::new(cell)).unwrap();
         let there = now(r.register("a").read()).unwrap();
         assert_eq!(there.version, Version(if new_is_there { 2 } else { 1 }));

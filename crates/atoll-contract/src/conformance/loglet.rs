@@ -79,7 +79,7 @@ pub(super) fn on<T: Send + 'static>(
 }
 
 async fn append(l: &Arc<dyn Loglet>, b: Batch) -> Result<Placement, AppendError> {
-    l.append(b).await.unwrap_or(Err(AppendError::Unknown(crate::loglet::Why::Stopping)))
+    l.append(b).await.unwrap_or(Err(AppendError::Unknown(crate::loglet::Unavailability::Stopping)))
 }
 
 pub(super) async fn patiently<'a, T>(

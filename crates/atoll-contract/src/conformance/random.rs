@@ -59,7 +59,7 @@ impl Client {
             }
             let mut sealed = false;
             for (start, call, entries, ticket) in flights {
-                let unknown = Err(AppendError::Unknown(crate::loglet::Why::Stopping));
+                let unknown = Err(AppendError::Unknown(crate::loglet::Unavailability::Stopping));
                 let got = ticket.await.unwrap_or(unknown);
                 sealed |= got == Err(AppendError::Sealed);
                 self.seen.end(start, Seen::Append { handle: self.handle, call, entries, got });

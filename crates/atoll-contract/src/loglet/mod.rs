@@ -1,16 +1,20 @@
 //! The Loglet abstraction (Delos Figure 2, virtuallog.md §2): a log with a fixed configuration that can be sealed.
 
-use std::collections::BTreeMap;
+mod error;
+mod provider;
+
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::{BoxFuture, NodeId, Ticket};
+use atoll_core::{BoxFuture, Ticket};
 
 use crate::entry::{Batch, Entry};
 use crate::position::Offset;
+
+pub use error::{AppendError, LogletError, ReadError, Unavailability};
+pub use provider::{LogletProvider, LogletSpec, Members, PlanError, Registry};
 
 /// The name of a Loglet: globally unique, never used again (virtuallog §1), because losers of an install race have
 /// provisioned theirs already. The virtual log says in it which change it was made for.
@@ -65,84 +69,6 @@ impl Placement {
     pub fn offsets(&self) -> impl Iterator<Item = Offset> + '_ {
         self.runs.iter().flat_map(|(first, n)| (0..u64::from(*n)).map(|i| first.plus(i)))
     }
-}
-
-/// Why an operation has no good answer now. Says nothing about other operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// Too much is under way; try again when some of it is done.
-    #[error("too many requests are under way")]
-    Busy,
-    /// Not enough servers answered in time.
-    #[error("not enough servers answered")]
-    NoQuorum,
-    /// The sequencer did not answer, or its connection broke.
-    #[error("the sequencer does not answer")]
-    NoSequencer,
-    /// The sequencer is another life than the configuration names (native T6).
-    #[error("the sequencer was restarted and has stopped serving this loglet")]
-    WrongSequencer,
-    /// The disk is full; ends by itself when space returns.
-    #[error("a disk is full")]
-    DiskFull,
-    /// The journal is closed after a failed write or sync.
-    #[error("storage failed")]
-    StorageFailed,
-    /// The batch exceeds a limit.
-    #[error("the batch exceeds the limits")]
-    TooLarge,
-    /// This process is stopping.
-    #[error("the process is stopping")]
-    Stopping,
-}
-
-/// Why an append has no positions, and whether it happened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AppendError {
-    /// It did not happen and will not.
-    #[error("not appended: {0}")]
-    NotAppended(Why),
-    /// The Loglet is sealed, or gone. The entries may be part of it all the same (V2): scan, then append elsewhere.
-    #[error("the loglet is sealed; the entries may be in it")]
-    Sealed,
-    /// An earlier attempt of one of these entries may be there, too old to be remembered: nothing was appended now;
-    /// scan for it from the floor (X16).
-    #[error("an earlier attempt may be in the log; scan for it")]
-    Forgotten,
-    /// It may have happened, or may still.
-    #[error("unknown outcome: {0}")]
-    Unknown(Why),
-}
-
-/// Why another operation on a Loglet failed. All are safe to repeat.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LogletError {
-    /// Not available at the moment.
-    #[error("unavailable: {0}")]
-    Unavailable(Why),
-    /// Deleted for ever (L7).
-    #[error("the loglet was deleted")]
-    Gone,
-}
-
-/// Why a read gave no entry.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// Offsets below this one were trimmed.
-    #[error("trimmed below offset {0}")]
-    Trimmed(Offset),
-    /// The range is empty, or lies beyond every tail that was obtained (L6).
-    #[error("offset {0} is not below a known tail")]
-    BeyondTail(Offset),
-    /// No server that has the entry answered; or it is not on this node's disk and only that was asked.
-    #[error("unavailable: {0}")]
-    Unavailable(Why),
-    /// Deleted for ever (L7).
-    #[error("the loglet was deleted")]
-    Gone,
-    /// A copy is damaged, and no other answered.
-    #[error("damaged: {0}")]
-    Damaged(String),
 }
 
 /// Which copies a read may use.
@@ -205,142 +131,4 @@ pub trait Loglet: Send + Sync + fmt::Debug {
 
     /// Ends appends for ever; durable on the seal quorum when it returns. Idempotent (L2).
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
-}
-
-/// What an operator, or a policy, wants the next Loglet to be. What is None is the provider's choice, usually as it was.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogletSpec {
-    /// "native", "local".
-    pub kind: Option<String>,
-    /// Exactly these servers.
-    pub servers: Option<Vec<NodeId>>,
-    /// Exactly this sequencer.
-    pub sequencer: Option<NodeId>,
-    /// Not these, if it can be helped: they are thought to have failed or are being drained.
-    pub avoid: Vec<NodeId>,
-}
-
-/// Why there is no configuration for what was wanted. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No provider has this name.
-    #[error("no loglet kind {wanted:?}; known kinds: {known}")]
-    UnknownKind {
-        /// What was asked for.
-        wanted: String,
-        /// What there is.
-        known: String,
-    },
-    /// Some of the nodes wanted did not answer.
-    #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
-    NodeDown(NodeId),
-    /// Fewer servers answer than are needed.
-    #[error("{up} of {wanted} servers answer; a segment needs all of its servers up when it is made")]
-    TooFew {
-        /// Servers that answered.
-        up: usize,
-        /// Servers needed.
-        wanted: usize,
-    },
-    /// The specification contradicts the kind's rules.
-    #[error("{what}: {allowed}")]
-    Invalid {
-        /// What was wrong.
-        what: &'static str,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-    /// A configuration in the chain does not decode.
-    #[error("a loglet configuration in the chain is not readable: {0}")]
-    Unreadable(#[from] atoll_core::DecodeError),
-}
-
-/// Makes Loglets of one kind from opaque configurations.
-pub trait LogletProvider: Send + Sync + fmt::Debug {
-    /// The name in the chain: "native", "local".
-    fn kind(&self) -> &'static str;
-
-    /// A configuration for what is wanted; `previous` is the active segment's if it is of the same kind.
-    fn plan<'a>(
-        &'a self,
-        spec: &'a LogletSpec,
-        previous: Option<&'a Bytes>,
-    ) -> BoxFuture<'a, Result<Bytes, PlanError>>;
-
-    /// Tells the servers about a new Loglet. Idempotent; only an optimisation, they also learn from the first message.
-    fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
-
-    /// A handle. Cheap; no server is asked.
-    fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
-
-    /// A handle to a sealed Loglet, with the sealed configuration that was installed (L9). Most kinds need none.
-    fn open_sealed(
-        &self,
-        id: LogletId,
-        config: &Bytes,
-        _sealed: &SealedConfig,
-    ) -> Result<Arc<dyn Loglet>, PlanError> {
-        self.open(id, config)
-    }
-
-    /// A new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog §7).
-    /// `copy_from(range, max_bytes)` is read through the source Loglet. Durable on a quorum when it returns.
-    fn build_sealed<'a>(
-        &'a self,
-        id: LogletId,
-        config: &'a Bytes,
-        source: &'a dyn Loglet,
-        range: Range<Offset>,
-    ) -> BoxFuture<'a, Result<(), LogletError>>;
-
-    /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (L7, V6). Idempotent.
-    fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
-
-    /// The configuration in words: fields and values, for `atoll chain show`.
-    fn describe(&self, config: &Bytes) -> Vec<(&'static str, String)>;
-
-    /// The nodes that hold entries, and the sequencer if there is one: for failure detection and membership.
-    fn members(&self, config: &Bytes) -> Members;
-}
-
-/// The nodes behind one Loglet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members {
-    /// Nodes that hold entries, with the identity of the data directory that was configured.
-    pub servers: Vec<(NodeId, atoll_core::StorageId)>,
-    /// The node that orders appends, and its life.
-    pub sequencer: Option<(NodeId, atoll_core::Incarnation)>,
-}
-
-/// The kinds of Loglets that this process can open.
-#[derive(Clone, Debug, Default)]
-pub struct Registry {
-    providers: BTreeMap<&'static str, Arc<dyn LogletProvider>>,
-}
-
-impl Registry {
-    /// None yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a kind; replaces one of the same name.
-    #[must_use]
-    pub fn with(mut self, provider: Arc<dyn LogletProvider>) -> Self {
-        self.providers.insert(provider.kind(), provider);
-        self
-    }
-
-    /// The provider of a kind.
-    pub fn provider(&self, kind: &str) -> Result<&Arc<dyn LogletProvider>, PlanError> {
-        self.providers.get(kind).ok_or_else(|| PlanError::UnknownKind {
-            wanted: kind.to_owned(),
-            known: self.providers.keys().copied().collect::<Vec<_>>().join(", "),
-        })
-    }
-
-    /// All kinds.
-    pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.providers.keys().copied()
-    }
 }

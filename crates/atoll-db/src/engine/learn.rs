@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use atoll_contract::{LogPos, ReadFrom, Why};
+use atoll_contract::{LogPos, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{NodeId, Ticket};
 use atoll_log::{LogError, LogRead, LogReadError};
@@ -155,7 +155,7 @@ impl Database {
 
     async fn step(&self, step: Refill) -> Result<LogPos, StoreError> {
         let wait: Ticket<_> = self.feed(|feed| feed.refill(step));
-        let gone = |_| Err(StoreError::passing("was refilled", Why::Stopping.to_string()));
+        let gone = |_| Err(StoreError::passing("was refilled", Unavailability::Stopping.to_string()));
         wait.await.unwrap_or_else(gone)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Why};
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
 use atoll_core::sync::lock;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
@@ -112,7 +112,7 @@ impl ToLog {
             let tail = if mutant(Mutant::DbBarrierWithoutCheck) {
                 Ok(self.log.known_tail())
             } else {
-                self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+                self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
             };
             match tail {
                 Ok(tail) => core.when_applied(tail, joined),
@@ -231,7 +231,7 @@ impl Sender {
                 // Its callers are answered when it is applied.
                 Ok(Ok(_)) => continue,
                 Ok(Err(failed)) => failed,
-                Err(_) => LogAppendError::Unknown(LogError::Unavailable(Why::Stopping)),
+                Err(_) => LogAppendError::Unknown(LogError::Unavailable(Unavailability::Stopping)),
             };
             hit("db.propose.failed");
             self.give_up(op, failed);

@@ -12,7 +12,7 @@ use super::{At, Log};
 use atoll_contract::entry::{Batch, Entry, OpId};
 use atoll_contract::loglet::{
     AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
-    ReadBatch, ReadError, ReadFrom, Tail, Why,
+    ReadBatch, ReadError, ReadFrom, Tail, Unavailability,
 };
 use atoll_contract::position::Offset;
 use atoll_core::sync::lock;
@@ -117,7 +117,7 @@ impl LogletProvider for MemoryProvider {
             let mut at = range.start;
             while at < range.end {
                 let got = source.read(at..range.end, 64 * 1024, ReadFrom::Anywhere).await;
-                let got = got.map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
+                let got = got.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?;
                 at = at.plus(got.entries.len() as u64);
                 entries.extend(got.entries);
             }
@@ -187,7 +187,7 @@ impl MemoryLoglet {
             return Fate::Never;
         }
         if self.config.restarts == 0 && s.faults.restarted.contains(&self.config.sequencer) {
-            return Fate::Fail(AppendError::NotAppended(Why::WrongSequencer));
+            return Fate::Fail(AppendError::NotAppended(Unavailability::WrongSequencer));
         }
         Fate::Take
     }
@@ -256,7 +256,7 @@ impl MemoryLoglet {
         {
             let mut order = lock(&self.order);
             if order.broken && order.in_flight > 0 {
-                return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
+                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             }
             if self.keeps_order {
                 due = due.max(Tick(order.last.0 + 1));
@@ -284,24 +284,24 @@ impl MemoryLoglet {
         self.at.env.sleep_until(due).await;
         if lock(&self.order).broken {
             self.at.step().await;
-            return Err(AppendError::NotAppended(Why::Busy));
+            return Err(AppendError::NotAppended(Unavailability::Busy));
         }
         match self.fate() {
             Fate::Take => {}
             Fate::Never => {
                 self.until_running().await;
-                return self.fails(AppendError::Unknown(Why::NoSequencer));
+                return self.fails(AppendError::Unknown(Unavailability::NoSequencer));
             }
             Fate::Fail(e) => return self.fails(e),
         }
         if self.at.chance(|f| f.append_busy) {
-            let refused = self.fails(AppendError::NotAppended(Why::Busy));
+            let refused = self.fails(AppendError::NotAppended(Unavailability::Busy));
             self.at.step().await;
             return refused;
         }
         let lost = self.at.chance(|f| f.append_unknown);
         if lost && self.at.env.random().is_multiple_of(2) {
-            let refused = self.fails(AppendError::Unknown(Why::NoSequencer));
+            let refused = self.fails(AppendError::Unknown(Unavailability::NoSequencer));
             self.at.step().await;
             return refused;
         }
@@ -317,7 +317,7 @@ impl MemoryLoglet {
         let placed = self.commit(&offsets)?;
         self.at.step().await;
         if lost {
-            return Err(AppendError::Unknown(Why::NoSequencer));
+            return Err(AppendError::Unknown(Unavailability::NoSequencer));
         }
         let tail = offsets.iter().max().map_or(Offset::ZERO, |p| Offset(p + 1));
         self.learn(&Tail { at: tail, sealed: None });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use atoll_core::{Env, NodeId, Notify};
 
 use atoll_contract::entry::{Entry, OpId};
-use atoll_contract::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
+use atoll_contract::loglet::{LogletError, LogletId, SealedConfig, Tail, Unavailability};
 use atoll_contract::position::Offset;
 use atoll_contract::register::{Version, Versioned};
 use atoll_core::sync::lock;
@@ -168,7 +168,7 @@ impl At {
     async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
         self.step().await;
         if self.chance(|f| f.unavailable) {
-            return Err(LogletError::Unavailable(Why::NoQuorum));
+            return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
         let got = {
             let mut s = lock(&self.servers.state);

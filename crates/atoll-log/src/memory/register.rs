@@ -7,7 +7,7 @@ use bytes::Bytes;
 use atoll_core::BoxFuture;
 
 use super::At;
-use atoll_contract::loglet::Why;
+use atoll_contract::register::Unavailability;
 use atoll_contract::register::{
     Listed, MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
@@ -45,7 +45,7 @@ impl Register for MemoryRegister {
         Box::pin(async move {
             self.at.step().await;
             if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
+                return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let now = lock(&self.at.servers.state).cells.entry(self.name.clone()).or_default().now.clone();
             self.at.step().await;
@@ -65,11 +65,11 @@ impl Register for MemoryRegister {
             }
             self.at.step().await;
             if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
+                return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let lost = self.at.chance(|f| f.register_unknown);
             if lost && self.at.env.random().is_multiple_of(2) {
-                return Err(RegisterError::Unknown(Why::NoQuorum));
+                return Err(RegisterError::Unknown(Unavailability::NoQuorum));
             }
             let done = {
                 let mut s = lock(&self.at.servers.state);
@@ -88,7 +88,7 @@ impl Register for MemoryRegister {
                 }
             };
             self.at.step().await;
-            if lost { Err(RegisterError::Unknown(Why::NoQuorum)) } else { Ok(done) }
+            if lost { Err(RegisterError::Unknown(Unavailability::NoQuorum)) } else { Ok(done) }
         })
     }
 }

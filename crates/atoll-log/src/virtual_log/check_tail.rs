@@ -9,7 +9,7 @@ use atoll_core::{Completer, Ticket, ticket};
 use super::{LogError, Shared};
 use crate::chain::Segment;
 use crate::rounds::{First, race};
-use atoll_contract::loglet::{Loglet, LogletError, Tail, Why};
+use atoll_contract::loglet::{Loglet, LogletError, Tail, Unavailability};
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
@@ -70,7 +70,7 @@ impl Shared {
         &self,
         round: Ticket<Result<Checked, LogError>>,
     ) -> Result<Checked, LogError> {
-        round.await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+        round.await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
     async fn check_once(self: &Arc<Self>) -> Result<Checked, LogError> {
@@ -123,7 +123,7 @@ impl Shared {
     async fn successor_in_time(self: &Arc<Self>, sealed: &Segment) -> Result<(), LogError> {
         match self.env.within(self.options.reconfigure_within, self.successor(sealed.loglet)).await {
             Ok(found) => found.map(|_| ()),
-            Err(_) => Err(LogError::Unavailable(Why::NoQuorum)),
+            Err(_) => Err(LogError::Unavailable(Unavailability::NoQuorum)),
         }
     }
 
@@ -133,7 +133,7 @@ impl Shared {
         version: atoll_contract::register::Version,
     ) -> Result<(), LogError> {
         if self.refreshed().await?.version == version {
-            return Err(LogError::Unavailable(Why::NoQuorum));
+            return Err(LogError::Unavailable(Unavailability::NoQuorum));
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Shared {
             done.complete(Ok(tail));
         }
         for (_, done) in failed {
-            done.complete(Err(error.clone().unwrap_or(LogError::Unavailable(Why::Stopping))));
+            done.complete(Err(error.clone().unwrap_or(LogError::Unavailable(Unavailability::Stopping))));
         }
         left
     }

@@ -24,7 +24,7 @@ use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::VersionedChain;
 use crate::origin::Origin;
-use atoll_contract::loglet::Why;
+use atoll_contract::loglet::Unavailability;
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
@@ -76,7 +76,7 @@ impl Shared {
             }
             hit("vlog.delete.again");
             if self.env.now() >= until {
-                return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::Busy });
+                return Err(ReconfigError::Unavailable { step: Step::Seal, why: Unavailability::Busy });
             }
         }
     }

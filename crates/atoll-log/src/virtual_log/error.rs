@@ -3,8 +3,9 @@
 use atoll_core::Level;
 
 use crate::chain::ChainError;
-use atoll_contract::loglet::{LogletId, PlanError, Why};
+use atoll_contract::loglet::{LogletId, PlanError, Unavailability};
 use atoll_contract::position::LogPos;
+use atoll_contract::register::RegisterError;
 
 /// Why an operation that changes nothing has no answer. All are safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum LogError {
     NoSuchLog,
     /// Not available at the moment.
     #[error("unavailable: {0}")]
-    Unavailable(Why),
+    Unavailable(Unavailability),
     /// The value in the register is no chain that this program reads.
     #[error(transparent)]
     Chain(#[from] ChainError),
@@ -134,7 +135,7 @@ pub enum ReconfigError {
         /// How far it came.
         step: Step,
         /// Why.
-        why: Why,
+        why: Unavailability,
     },
     /// Nothing was changed: no segment of the chain has this Loglet.
     #[error("no segment of the chain has loglet {0}")]
@@ -159,6 +160,16 @@ pub enum ReconfigError {
         /// Of the cluster.
         active: Level,
     },
+}
+
+impl From<RegisterError> for LogError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::NotWritten(why) | RegisterError::Unknown(why) => LogError::Unavailable(why.into()),
+            RegisterError::TooLarge(bytes) => ChainError::TooLong(bytes).into(),
+            RegisterError::InvalidName(_) => LogError::NoSuchLog,
+        }
+    }
 }
 
 impl From<LogError> for ReconfigError {
@@ -187,7 +198,7 @@ impl From<ReconfigError> for LogError {
             ReconfigError::NoSuchSegment(_)
             | ReconfigError::NotSealed(_)
             | ReconfigError::Copy(_)
-            | ReconfigError::Level { .. } => LogError::Unavailable(Why::NoQuorum),
+            | ReconfigError::Level { .. } => LogError::Unavailable(Unavailability::NoQuorum),
         }
     }
 }

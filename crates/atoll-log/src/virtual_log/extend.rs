@@ -15,7 +15,7 @@ use super::{ReconfigError, Shared, Step};
 use crate::chain::{END_KIND, Segment, VersionedChain};
 use crate::origin::Origin;
 use atoll_contract::loglet::{
-    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why,
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Unavailability,
 };
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
@@ -65,7 +65,7 @@ impl Shared {
                 return Ok(chain);
             }
             if self.env.now() >= until {
-                return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::Busy });
+                return Err(ReconfigError::Unavailable { step: Step::Install, why: Unavailability::Busy });
             }
             match self.extend_from(active, spec.clone(), Purpose::Planned).await? {
                 Installed::Mine(chain) => return Ok(chain),
@@ -168,7 +168,10 @@ impl Shared {
             else {
                 // Deleted, so a newer chain must exist; or somebody else was faster.
                 if self.refreshed().await?.version == chain.version {
-                    return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::NoQuorum });
+                    return Err(ReconfigError::Unavailable {
+                        step: Step::Seal,
+                        why: Unavailability::NoQuorum,
+                    });
                 }
                 continue;
             };

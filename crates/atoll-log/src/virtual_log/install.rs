@@ -7,10 +7,10 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::refresh::parse;
-use super::{ReconfigError, Shared, Step};
-use crate::chain::{Chain, ChainError, VersionedChain};
+use super::{LogError, ReconfigError, Shared, Step};
+use crate::chain::{Chain, VersionedChain};
 use crate::origin::{self, Origin};
-use atoll_contract::loglet::{LogletId, Why};
+use atoll_contract::loglet::{LogletId, Unavailability};
 use atoll_contract::register::{Nonce, RegisterError, Version, Versioned, Written};
 
 /// First wait before a step is tried again.
@@ -59,13 +59,13 @@ impl Shared {
                     return Ok(Installed::Mine(self.adopt(VersionedChain { version, chain })));
                 }
                 Ok(Written::Conflict(other)) => return self.decide(other, nonce),
-                Err(RegisterError::TooLarge(n)) => return Err(ChainError::TooLong(n).into()),
-                Err(RegisterError::NotWritten(why)) => why,
+                Err(RegisterError::NotWritten(why)) => why.into(),
                 Err(RegisterError::Unknown(why)) => {
                     hit("vlog.install.unknown");
                     doubt = true;
-                    why
+                    why.into()
                 }
+                Err(e) => return Err(LogError::from(e).into()),
             };
             if self.env.now() >= until {
                 let step = if doubt { Step::Install } else { Step::CheckTail };
@@ -80,7 +80,7 @@ impl Shared {
     fn decide(&self, other: Versioned, nonce: Nonce) -> Result<Installed, ReconfigError> {
         if other.version == Version(0) {
             // A register that was written never is at version 0 again.
-            return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::NoQuorum });
+            return Err(ReconfigError::Unavailable { step: Step::Install, why: Unavailability::NoQuorum });
         }
         let wrote_it = other.nonce == nonce;
         let found = self.adopt(parse(other)?);

@@ -19,7 +19,7 @@ use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
 use crate::chain::{Segment, VersionedChain};
 use atoll_contract::entry::{BatchBuilder, MAX_BATCH_BYTES};
-use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
+use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Unavailability};
 use atoll_contract::position::LogPos;
 use atoll_core::Budget;
 use atoll_core::sync::lock;
@@ -349,7 +349,7 @@ impl Run {
             }
         }
         for item in gone {
-            self.me.drop_item(item, LogError::Unavailable(Why::Stopping));
+            self.me.drop_item(item, LogError::Unavailable(Unavailability::Stopping));
         }
         items
     }
@@ -416,7 +416,7 @@ impl Run {
                 continue;
             }
             let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { continue };
-            match got.unwrap_or(Err(AppendError::Unknown(Why::NoSequencer))) {
+            match got.unwrap_or(Err(AppendError::Unknown(Unavailability::NoSequencer))) {
                 Ok(placement) => {
                     if let Some(target) = &self.target {
                         settle(&self.me, &target.segment, std::mem::take(&mut flight.items), &placement);
@@ -462,13 +462,13 @@ impl Run {
             return self.look_in_open_segment(target).await;
         }
         hit("vlog.lane.again");
-        if worst.why == Some(Why::DiskFull) {
+        if worst.why == Some(Unavailability::DiskFull) {
             // Whoever waits is told so rather than kept waiting for an operator (native T22).
             hit("vlog.lane.disk_full");
-            self.drop_all(&LogError::Unavailable(Why::DiskFull));
+            self.drop_all(&LogError::Unavailable(Unavailability::DiskFull));
         }
         self.back_off().await;
-        if worst.why != Some(Why::Busy)
+        if worst.why != Some(Unavailability::Busy)
             && let Ok(chain) = self.me.refreshed().await
             && chain.chain.active().loglet != target.segment.loglet
         {
@@ -568,7 +568,7 @@ impl BatchSize {
 struct Worst {
     sealed: bool,
     forgotten: bool,
-    why: Option<Why>,
+    why: Option<Unavailability>,
 }
 
 impl Worst {
@@ -594,7 +594,7 @@ fn settle(me: &Shared, segment: &Segment, items: Vec<Item>, placement: &Placemen
     for item in items {
         let Some(offset) = offsets.next() else {
             // The Loglet broke its word: whether this one is there is unknown, and a look for it cannot be made yet.
-            me.fail_item(item, LogAppendError::Unknown(LogError::Unavailable(Why::NoSequencer)));
+            me.fail_item(item, LogAppendError::Unknown(LogError::Unavailable(Unavailability::NoSequencer)));
             continue;
         };
         let at = segment.position_of(offset);

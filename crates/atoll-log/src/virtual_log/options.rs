@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::chain::MAX_SEGMENTS;
-use atoll_contract::loglet::Why;
+use atoll_contract::loglet::Unavailability;
 
 /// Settings of one node's handle of a log. All affect speed and memory only, never safety.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,14 +82,14 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn of(why: Why) -> Option<Trouble> {
+    pub(super) fn of(why: Unavailability) -> Option<Trouble> {
         match why {
-            Why::NoSequencer => Some(Trouble::NoSequencer),
-            Why::WrongSequencer => Some(Trouble::WrongSequencer),
-            Why::StorageFailed => Some(Trouble::SequencerFailed),
-            Why::NoQuorum => Some(Trouble::NoQuorum),
-            Why::DiskFull => Some(Trouble::DiskFull),
-            Why::Busy | Why::TooLarge | Why::Stopping => None,
+            Unavailability::NoSequencer => Some(Trouble::NoSequencer),
+            Unavailability::WrongSequencer => Some(Trouble::WrongSequencer),
+            Unavailability::StorageFailed => Some(Trouble::SequencerFailed),
+            Unavailability::NoQuorum => Some(Trouble::NoQuorum),
+            Unavailability::DiskFull => Some(Trouble::DiskFull),
+            Unavailability::Busy | Unavailability::TooLarge | Unavailability::Stopping => None,
         }
     }
 }

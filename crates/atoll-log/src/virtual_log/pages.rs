@@ -97,10 +97,7 @@ impl Shared {
         let value = match self.page_register(of.id).read().await {
             Ok(found) if found.value.is_empty() => return Ok(None),
             Ok(found) => found.value,
-            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
-                return Err(LogError::Unavailable(why));
-            }
-            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+            Err(e) => return Err(e.into()),
         };
         let page = Arc::new(Page::parse(value, of)?);
         lock(&self.state).pages.put(of.id, page.clone());
@@ -233,11 +230,11 @@ impl Shared {
                 Ok(Written::Yes(_)) => return Ok(of),
                 Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
                 // Emptied already: the chain has gone on without it.
-                Ok(Written::Conflict(_)) => atoll_contract::loglet::Why::Busy,
-                Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
-                Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why,
+                Ok(Written::Conflict(_)) => atoll_contract::loglet::Unavailability::Busy,
+                Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why.into(),
+                Err(e) => return Err(LogError::from(e).into()),
             };
-            if self.env.now() >= until || why == atoll_contract::loglet::Why::Busy {
+            if self.env.now() >= until || why == atoll_contract::loglet::Unavailability::Busy {
                 return Err(ReconfigError::Unavailable { step: Step::ReadChain, why });
             }
             self.env.sleep(self.env.jitter(pause)).await;
@@ -268,10 +265,7 @@ impl Shared {
         let page = match self.page_register(id).read().await {
             Ok(found) if found.value.is_empty() => return Ok(false),
             Ok(found) => Page::read(found.value)?,
-            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
-                return Err(LogError::Unavailable(why));
-            }
-            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+            Err(e) => return Err(e.into()),
         };
         let Some(of) = page.reference(id, |_| None) else { return Ok(false) };
         if chain.chain.page_of(of.start).is_some() {

@@ -8,7 +8,7 @@ use atoll_core::testing::{Mutant, hit, mutant};
 use super::{LogError, LogReadError, Shared};
 use crate::chain::{Segment, VersionedChain};
 use atoll_contract::entry::Entry;
-use atoll_contract::loglet::{ReadError, ReadFrom, Why};
+use atoll_contract::loglet::{ReadError, ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
 
 /// Chain changes that one read follows before it gives up as unavailable.
@@ -73,7 +73,7 @@ impl Shared {
                     // The handle does not know what we know; or, with a chain that is too old, we know too little.
                     hit("vlog.read.beyond");
                     if self.refreshed().await?.version == chain.version {
-                        return Err(LogError::Unavailable(Why::NoQuorum).into());
+                        return Err(LogError::Unavailable(Unavailability::NoQuorum).into());
                     }
                 }
                 Err(ReadError::Unavailable(why)) => {
@@ -90,7 +90,7 @@ impl Shared {
                 }
             }
         }
-        Err(LogError::Unavailable(Why::NoQuorum).into())
+        Err(LogError::Unavailable(Unavailability::NoQuorum).into())
     }
 
     /// Where a read of this segment must end: at its stop; in the active one, at a tail that was obtained while it was open, by

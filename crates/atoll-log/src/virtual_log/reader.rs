@@ -5,7 +5,7 @@ use std::sync::Arc;
 use atoll_core::Abandoned;
 
 use super::{LogError, LogRead, LogReadError, Shared, VirtualLog};
-use atoll_contract::loglet::{ReadFrom, Why};
+use atoll_contract::loglet::{ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
 
 /// Reads a log from a position on. It may be used from anywhere, also outside of the node's executor; dropped, it stops.
@@ -35,11 +35,11 @@ impl Reader {
     /// call tries again. Dropping the future loses nothing.
     pub async fn next(&mut self, max_bytes: usize) -> Result<LogRead, LogReadError> {
         loop {
-            let stopping = |_: Abandoned| Err(LogError::Unavailable(Why::Stopping));
+            let stopping = |_: Abandoned| Err(LogError::Unavailable(Unavailability::Stopping));
             let tail = self.log.wait_tail(self.at).await.unwrap_or_else(stopping)?;
             let range = self.at..tail;
             let read = self.log.read(range, max_bytes, self.scope).await;
-            match read.unwrap_or(Err(LogError::Unavailable(Why::Stopping).into())) {
+            match read.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping).into())) {
                 Ok(read) => {
                     self.at = read.next();
                     return Ok(read);

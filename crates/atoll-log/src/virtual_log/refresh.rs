@@ -9,8 +9,8 @@ use atoll_core::{BoxFuture, Ticket};
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
 use crate::rounds::{First, race};
-use atoll_contract::loglet::{Loglet, LogletId, Why};
-use atoll_contract::register::{RegisterError, Registers, Version, Versioned};
+use atoll_contract::loglet::{Loglet, LogletId, Unavailability};
+use atoll_contract::register::{Registers, Version, Versioned};
 use atoll_core::sync::lock;
 
 /// First wait between two looks at the register for the successor of a sealed segment.
@@ -48,7 +48,7 @@ impl Shared {
 
     /// [`Shared::fresh`] within a procedure.
     pub(super) async fn refreshed(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
-        self.fresh().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+        self.fresh().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
     /// The same; of a deleted log the chain that says so.
@@ -74,7 +74,7 @@ impl Shared {
                 let chain = self.adopt(parse(v)?);
                 if chain.chain.is_deleted() { Err(LogError::Deleted) } else { Ok(chain) }
             }
-            Err(e) => Err(unreadable(e)),
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -264,16 +264,8 @@ pub async fn read_chain(registers: &dyn Registers, name: &str) -> Result<Version
     match registers.register(&format!("{CHAIN_PREFIX}{name}")).read().await {
         Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),
         Ok(v) => Ok(parse(v)?),
-        Err(e) => Err(unreadable(e)),
+        Err(e) => Err(e.into()),
     }
-}
-
-/// Why a register cannot be read. Reads fail only as not done.
-fn unreadable(error: RegisterError) -> LogError {
-    LogError::Unavailable(match error {
-        RegisterError::NotWritten(why) | RegisterError::Unknown(why) => why,
-        RegisterError::TooLarge(_) => Why::TooLarge,
-    })
 }
 
 /// The chain in a register.

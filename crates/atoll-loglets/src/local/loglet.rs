@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
-    SealedConfig, Tail, Why,
+    SealedConfig, Tail, Unavailability,
 };
 use atoll_core::testing::hit;
 use atoll_core::{BoxFuture, CallError, Elapsed, Env, Rpc, Ticket, roles};
@@ -100,13 +100,13 @@ impl LocalLoglet {
                 return match answer.verdict {
                     Verdict::Done {} => Ok(answer),
                     Verdict::Gone {} => Err(LogletError::Gone),
-                    Verdict::DiskFull {} => Err(LogletError::Unavailable(Why::DiskFull)),
+                    Verdict::DiskFull {} => Err(LogletError::Unavailable(Unavailability::DiskFull)),
                     // Also a data directory that is not the one configured: what was in it is lost.
-                    _ => Err(LogletError::Unavailable(Why::StorageFailed)),
+                    _ => Err(LogletError::Unavailable(Unavailability::StorageFailed)),
                 };
             }
             if s.env.now() >= until {
-                return Err(LogletError::Unavailable(Why::NoQuorum));
+                return Err(LogletError::Unavailable(Unavailability::NoQuorum));
             }
             s.env.sleep(s.env.jitter(s.options.retry)).await;
         }
@@ -145,7 +145,7 @@ impl LocalLoglet {
                 Verdict::Done {} if answer.state.sealed => s.tails.learn_sealed(answer.state.local_tail),
                 Verdict::Done {} => s.tails.learn(answer.state.local_tail),
                 Verdict::Gone {} => return Err(LogletError::Gone),
-                _ => return Err(LogletError::Unavailable(Why::StorageFailed)),
+                _ => return Err(LogletError::Unavailable(Unavailability::StorageFailed)),
             },
             Ok(Err(Err(_))) => s.env.sleep(s.env.jitter(s.options.retry)).await,
             Err(Elapsed) => {}
@@ -165,7 +165,7 @@ impl LocalLoglet {
         }
         let own = s.config.node == s.env.node();
         if from == ReadFrom::LocalOnly && !own {
-            return Err(ReadError::Unavailable(Why::NoQuorum));
+            return Err(ReadError::Unavailable(Unavailability::NoQuorum));
         }
         let until = s.env.now().after(s.options.op_timeout);
         let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX);
@@ -188,7 +188,7 @@ impl LocalLoglet {
                 }
             }
             if s.env.now() >= until {
-                return Err(ReadError::Unavailable(Why::NoQuorum));
+                return Err(ReadError::Unavailable(Unavailability::NoQuorum));
             }
             s.env.sleep(s.env.jitter(s.options.retry)).await;
         }
@@ -227,10 +227,10 @@ fn outcome(
         }
         Ordered::Sealed {} => Err(AppendError::Sealed),
         Ordered::Forgotten {} => Err(AppendError::Forgotten),
-        Ordered::TooLarge {} => Err(AppendError::NotAppended(Why::TooLarge)),
-        Ordered::DiskFull {} => Err(AppendError::NotAppended(Why::DiskFull)),
-        Ordered::StorageFailed {} => Err(AppendError::NotAppended(Why::StorageFailed)),
-        _ => Err(AppendError::NotAppended(Why::Busy)),
+        Ordered::TooLarge {} => Err(AppendError::NotAppended(Unavailability::TooLarge)),
+        Ordered::DiskFull {} => Err(AppendError::NotAppended(Unavailability::DiskFull)),
+        Ordered::StorageFailed {} => Err(AppendError::NotAppended(Unavailability::StorageFailed)),
+        _ => Err(AppendError::NotAppended(Unavailability::Busy)),
     }
 }
 
@@ -250,7 +250,7 @@ impl Loglet for LocalLoglet {
                 return Ticket::ready(Err(AppendError::Sealed));
             }
             let Some(place) = lane.next() else {
-                return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
+                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             };
             let config = if lane.configured { Bytes::new() } else { s.config_bytes.clone() };
             let (not_below, batch) = (NotBelow::say(&s.env, not_below), batch.bytes().clone());

@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadFrom, Why,
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadFrom,
+    Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
 
@@ -105,7 +106,7 @@ impl LogletProvider for LocalProvider {
     fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
         let loglet = self.open_local(id, config);
         Box::pin(async move {
-            let loglet = loglet.map_err(|_| LogletError::Unavailable(Why::StorageFailed))?;
+            let loglet = loglet.map_err(|_| LogletError::Unavailable(Unavailability::StorageFailed))?;
             loglet.check_tail().await.map(|_| ())
         })
     }
@@ -122,7 +123,7 @@ impl LogletProvider for LocalProvider {
         range: Range<Offset>,
     ) -> BoxFuture<'a, Result<(), LogletError>> {
         Box::pin(async move {
-            let unavailable = LogletError::Unavailable(Why::NoQuorum);
+            let unavailable = LogletError::Unavailable(Unavailability::NoQuorum);
             let loglet = self.open_local(id, config).map_err(|_| unavailable.clone())?;
             loglet.seal().await?;
             let mut at = range.start;
@@ -143,7 +144,7 @@ impl LogletProvider for LocalProvider {
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
         let loglet = self.open_local(id, config);
         Box::pin(async move {
-            let loglet = loglet.map_err(|_| LogletError::Unavailable(Why::StorageFailed))?;
+            let loglet = loglet.map_err(|_| LogletError::Unavailable(Unavailability::StorageFailed))?;
             loglet.ask(Delete { loglet: id }).await.map(|_| ())
         })
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use atoll_contract::{AppendError, Batch, Offset, Placement, Why};
+use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{CallError, Elapsed, Ticket, Unsent};
 
@@ -29,7 +29,7 @@ impl NativeLoglet {
                 return Ticket::ready(Err(AppendError::Sealed));
             }
             let Some(place) = lane.next() else {
-                return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
+                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             };
             let config = if lane.configured { Bytes::new() } else { group.config_bytes.clone() };
             let batch = batch.bytes().clone();
@@ -79,27 +79,27 @@ fn outcome(
             Err(AppendError::Sealed)
         }
         Ordered::Forgotten {} => Err(AppendError::Forgotten),
-        Ordered::WrongSequencer {} => not(Why::WrongSequencer),
-        Ordered::Busy {} | Ordered::Unconfigured {} => not(Why::Busy),
-        Ordered::StorageFailed {} => not(Why::StorageFailed),
-        Ordered::TooLarge {} => not(Why::TooLarge),
-        Ordered::DiskFull {} => not(Why::DiskFull),
-        Ordered::NoQuorum {} => Err(AppendError::Unknown(Why::NoQuorum)),
-        Ordered::NoSpace {} => Err(AppendError::Unknown(Why::DiskFull)),
+        Ordered::WrongSequencer {} => not(Unavailability::WrongSequencer),
+        Ordered::Busy {} | Ordered::Unconfigured {} => not(Unavailability::Busy),
+        Ordered::StorageFailed {} => not(Unavailability::StorageFailed),
+        Ordered::TooLarge {} => not(Unavailability::TooLarge),
+        Ordered::DiskFull {} => not(Unavailability::DiskFull),
+        Ordered::NoQuorum {} => Err(AppendError::Unknown(Unavailability::NoQuorum)),
+        Ordered::NoSpace {} => Err(AppendError::Unknown(Unavailability::DiskFull)),
     }
 }
 
 /// What it means for an append that no answer came; `None`: not in time.
 pub(crate) fn unanswered(error: Option<CallError>) -> AppendError {
     match error {
-        Some(CallError::NotSent(Unsent::QueueFull(_))) => AppendError::NotAppended(Why::Busy),
-        Some(CallError::NotSent(Unsent::Stopping)) => AppendError::NotAppended(Why::Stopping),
+        Some(CallError::NotSent(Unsent::QueueFull(_))) => AppendError::NotAppended(Unavailability::Busy),
+        Some(CallError::NotSent(Unsent::Stopping)) => AppendError::NotAppended(Unavailability::Stopping),
         Some(CallError::NotSent(Unsent::NotConnected(_)) | CallError::Refused { .. }) => {
-            AppendError::NotAppended(Why::NoSequencer)
+            AppendError::NotAppended(Unavailability::NoSequencer)
         }
         Some(CallError::Lost(_) | CallError::Malformed { .. }) | None => {
             hit("append.unknown");
-            AppendError::Unknown(Why::NoSequencer)
+            AppendError::Unknown(Unavailability::NoSequencer)
         }
     }
 }

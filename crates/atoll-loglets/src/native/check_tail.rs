@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use atoll_contract::{LogletError, Offset, SealedConfig, Tail, Why};
+use atoll_contract::{LogletError, Offset, SealedConfig, Tail, Unavailability};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Call, Class, NodeId, Tick, roles};
 use bytes::Bytes;
@@ -77,7 +77,7 @@ impl Group {
                         let now = self.env.now();
                         let since = *unsettled_since.get_or_insert(now);
                         if now.since(since) >= self.options.settle_timeout || now >= until {
-                            return Err(LogletError::Unavailable(Why::NoSequencer));
+                            return Err(LogletError::Unavailable(Unavailability::NoSequencer));
                         }
                     }
                 }
@@ -117,7 +117,7 @@ impl Group {
         if known > tail {
             // A repair overtook us: some other majority's tail is further on.
             hit("native.check_tail.overtaken");
-            return Err(LogletError::Unavailable(Why::NoQuorum));
+            return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
         if known == tail {
             return Ok(tail);

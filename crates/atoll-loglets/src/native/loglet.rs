@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
-    SealedConfig, Tail, Why,
+    SealedConfig, Tail, Unavailability,
 };
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
@@ -133,12 +133,12 @@ impl Group {
 
 /// An error that some servers' verdicts amount to, when no quorum did what was asked.
 pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> LogletError {
-    let mut why = Why::NoQuorum;
+    let mut why = Unavailability::NoQuorum;
     for verdict in verdicts {
         match verdict {
             Verdict::Gone {} => return LogletError::Gone,
-            Verdict::DiskFull {} => why = Why::DiskFull,
-            Verdict::StorageFailed {} => why = Why::StorageFailed,
+            Verdict::DiskFull {} => why = Unavailability::DiskFull,
+            Verdict::StorageFailed {} => why = Unavailability::StorageFailed,
             _ => {}
         }
     }
@@ -294,7 +294,9 @@ impl Loglet for NativeLoglet {
 
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
         let round = self.start_check();
-        Box::pin(async move { round.await.unwrap_or(Err(LogletError::Unavailable(Why::Stopping))) })
+        Box::pin(
+            async move { round.await.unwrap_or(Err(LogletError::Unavailable(Unavailability::Stopping))) },
+        )
     }
 
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use atoll_contract::{
     Batch, BatchBuilder, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset,
-    PlanError, ReadError, ReadFrom, Why,
+    PlanError, ReadError, ReadFrom, Unavailability,
 };
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
@@ -178,7 +178,7 @@ impl NativeProvider {
             let got =
                 source.read(at..range.end, step_bytes, ReadFrom::Anywhere).await.map_err(|e| match e {
                     ReadError::Gone | ReadError::Trimmed(_) => LogletError::Gone,
-                    _ => LogletError::Unavailable(Why::NoQuorum),
+                    _ => LogletError::Unavailable(Unavailability::NoQuorum),
                 })?;
             for batch in batches(got.entries) {
                 let first = Offset(at.since(range.start));
@@ -339,7 +339,7 @@ impl LogletProvider for NativeProvider {
     fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
         let group = self.group(id, config);
         Box::pin(async move {
-            let group = group.map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
+            let group = group.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?;
             group.collect(false).await.map(|_| ())
         })
     }
@@ -356,7 +356,8 @@ impl LogletProvider for NativeProvider {
         range: Range<Offset>,
     ) -> BoxFuture<'a, Result<(), LogletError>> {
         Box::pin(async move {
-            let group = self.group(id, config).map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
+            let group =
+                self.group(id, config).map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?;
             self.copy(&group, source, range).await
         })
     }
@@ -364,7 +365,7 @@ impl LogletProvider for NativeProvider {
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
         let group = self.group(id, config);
         Box::pin(async move {
-            let group = group.map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
+            let group = group.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?;
             group.delete().await
         })
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::Poll;
 
-use atoll_contract::{Batch, Entry, Offset, ReadBatch, ReadError, ReadFrom, Why};
+use atoll_contract::{Batch, Entry, Offset, ReadBatch, ReadError, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{Call, CallError, Elapsed, NodeId};
 
@@ -45,7 +45,7 @@ impl Group {
             if !again {
                 return Err(match damaged {
                     Some(what) => ReadError::Damaged(what),
-                    None => ReadError::Unavailable(Why::NoQuorum),
+                    None => ReadError::Unavailable(Unavailability::NoQuorum),
                 });
             }
         }

@@ -1,6 +1,6 @@
 //! Repair (native §4 S3): copies what a member of a sealed majority has to the members that lack it.
 
-use atoll_contract::{LogletError, Offset, Why};
+use atoll_contract::{LogletError, Offset, Unavailability};
 use atoll_core::NodeId;
 
 use super::check_tail::Majority;
@@ -52,7 +52,7 @@ impl Group {
                 match self.env.within(left, call).await {
                     Ok(Ok(answer)) if answer.verdict == (Verdict::Done {}) => {}
                     Ok(Ok(answer)) => return Err(failure([&answer.verdict])),
-                    _ => return Err(LogletError::Unavailable(Why::NoQuorum)),
+                    _ => return Err(LogletError::Unavailable(Unavailability::NoQuorum)),
                 }
             }
             at = first;
@@ -67,7 +67,7 @@ impl Group {
         at: Offset,
         to: Offset,
     ) -> Result<Entries, LogletError> {
-        let mut error = LogletError::Unavailable(Why::NoQuorum);
+        let mut error = LogletError::Unavailable(Unavailability::NoQuorum);
         for node in sources {
             let request = Read { loglet: self.id, from: at, to, max_bytes: self.options.step_bytes };
             match self.env.within(self.options.round_timeout, self.env.call(*node, request)).await {

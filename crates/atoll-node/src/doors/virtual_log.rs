@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::{Reason, proto};
-use atoll_contract::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
+use atoll_contract::{
+    ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Unavailability,
+};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, VersionedChain,
@@ -384,18 +386,20 @@ fn describe(
 }
 
 /// What a client should know of a passing trouble: a reason, and what to do.
-fn why(why: Why) -> (Reason, &'static str) {
+fn why(why: Unavailability) -> (Reason, &'static str) {
     match why {
-        Why::Busy => (Reason::Busy, "try again"),
-        Why::NoQuorum | Why::NoSequencer | Why::WrongSequencer => {
+        Unavailability::Busy => (Reason::Busy, "try again"),
+        Unavailability::NoQuorum | Unavailability::NoSequencer | Unavailability::WrongSequencer => {
             (Reason::Unavailable, "`atoll status` shows which nodes are up; it goes on when enough are")
         }
-        Why::DiskFull => (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then"),
-        Why::StorageFailed => {
+        Unavailability::DiskFull => {
+            (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then")
+        }
+        Unavailability::StorageFailed => {
             (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
         }
-        Why::TooLarge => (Reason::TooLarge, "send less at once"),
-        Why::Stopping => (Reason::Stopping, "go on at another node"),
+        Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
+        Unavailability::Stopping => (Reason::Stopping, "go on at another node"),
     }
 }
 
@@ -500,9 +504,13 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
 fn register_refusal(error: &RegisterError) -> Refusal {
     let next = "try again when a majority of the nodes that hold registers is up";
     match error {
-        RegisterError::NotWritten(trouble) => Refusal::no(why(*trouble).0, error.to_string(), next),
-        RegisterError::Unknown(trouble) => Refusal::unknown(why(*trouble).0, error.to_string(), next),
-        RegisterError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), ""),
+        RegisterError::NotWritten(trouble) => Refusal::no(why((*trouble).into()).0, error.to_string(), next),
+        RegisterError::Unknown(trouble) => {
+            Refusal::unknown(why((*trouble).into()).0, error.to_string(), next)
+        }
+        RegisterError::TooLarge(_) | RegisterError::InvalidName(_) => {
+            Refusal::no(Reason::TooLarge, error.to_string(), "")
+        }
     }
 }
 

@@ -16,14 +16,15 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_contract::register::MAX_VALUE_BYTES;
-use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_contract::register::{MAX_NAME_BYTES, Unavailability};
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::testing::{Mutant, mutant};
 use atoll_core::{BoxFuture, DecodeError};
 use bytes::Bytes;
 
 pub use cell::{Cell, CellError, FileCell};
 
-use crate::rmwpaxos::{MAX_NAME_BYTES, State};
+use crate::rmwpaxos::State;
 
 /// Most bytes of all registers together.
 pub const MAX_CONTENT_BYTES: usize = 64 * 1024 * 1024;
@@ -84,7 +85,7 @@ impl FileRegisters {
 
 impl Inner {
     fn usable(&self) -> Result<(), RegisterError> {
-        if self.failed { Err(RegisterError::NotWritten(Why::StorageFailed)) } else { Ok(()) }
+        if self.failed { Err(RegisterError::NotWritten(Unavailability::StorageFailed)) } else { Ok(()) }
     }
 
     fn read(&self, name: &str) -> Result<Versioned, RegisterError> {
@@ -105,7 +106,7 @@ impl Inner {
         let (state, written) = match base.write_if(expected, &value, nonce) {
             (state, Some(written)) => (state, written),
             // As in RMWPaxos: too many writes went over it to say.
-            (_, None) => return Err(RegisterError::Unknown(Why::Busy)),
+            (_, None) => return Err(RegisterError::Unknown(Unavailability::Busy)),
         };
         let Some(state) = state else { return Ok(written) };
         let before = self.states.insert(name.to_owned(), state);
@@ -115,12 +116,12 @@ impl Inner {
                 Some(before) => self.states.insert(name.to_owned(), before),
                 None => self.states.remove(name),
             };
-            return Err(RegisterError::NotWritten(Why::DiskFull));
+            return Err(RegisterError::NotWritten(Unavailability::DiskFull));
         }
         if self.cell.replace(&bytes).is_err() {
             // Old or new may be on disk: nobody may be told either (T22).
             self.failed = !mutant(Mutant::FileAnswersAfterFailure);
-            return Err(RegisterError::Unknown(Why::StorageFailed));
+            return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }
         Ok(written)
     }
@@ -151,7 +152,7 @@ struct FileRegister {
 impl FileRegister {
     fn check_name(&self) -> Result<(), RegisterError> {
         let usable = (1..=MAX_NAME_BYTES).contains(&self.name.len());
-        if usable { Ok(()) } else { Err(RegisterError::NotWritten(Why::TooLarge)) }
+        if usable { Ok(()) } else { Err(RegisterError::InvalidName(self.name.len())) }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_contract::register::MAX_NAME_BYTES;
 use atoll_core::env::Refused;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{
@@ -23,8 +24,6 @@ use super::message::{
     StatusReply, Write, WriteAnswer, WriteReply,
 };
 
-/// Longest name of a register, in bytes.
-pub const MAX_NAME_BYTES: usize = 256;
 /// Default room for all registers of an acceptor, in bytes.
 pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
 /// What a register costs beside its name and state: its ballots.

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use atoll_contract::Why;
+use atoll_contract::register::Unavailability;
 use atoll_core::testing::hit;
 use atoll_core::{Env, NodeId, Rpc, Tick, Ticket, invariant};
 
@@ -45,14 +45,14 @@ pub enum HandOverError {
     },
     /// It may be half done. Nothing is lost; anybody can finish it, by the same call for one.
     #[error("the hand-over is not finished: {0}; call again to finish it")]
-    Unfinished(Why),
+    Unfinished(Unavailability),
 }
 
 /// How a step of a mover ended early.
 enum Stop {
     /// The next group serves already: somebody else did it all.
     Complete,
-    Failed(Why),
+    Failed(Unavailability),
 }
 
 /// See [`super::RmwRegisters::hand_over`].
@@ -77,7 +77,7 @@ pub(super) async fn hand_over(
         Err(Stop::Failed(why)) => return Err(HandOverError::Unfinished(why)),
     };
     hit("rmw.move.chosen");
-    let Some(chosen) = chosen else { return Err(HandOverError::Unfinished(Why::NoQuorum)) };
+    let Some(chosen) = chosen else { return Err(HandOverError::Unfinished(Unavailability::NoQuorum)) };
     finish(shared, &old, &chosen, deadline).await?;
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
 }
@@ -107,13 +107,13 @@ async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverErr
 
 /// Finishes what was begun; the group that serves afterwards.
 pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOverError> {
-    let proposer = shared.proposer(ROOT).ok_or(HandOverError::Unfinished(Why::Busy))?;
+    let proposer = shared.proposer(ROOT).ok_or(HandOverError::Unfinished(Unavailability::Busy))?;
     let deadline = shared.env.now().after(shared.options.hand_over_deadline);
     // A read never answers from a final state: it sees to it that the next group gets to serve, and reads there.
     match read::read(shared, &proposer, deadline).await {
         Ok(_) => Ok(shared.group()),
         Err(Failure::No(why) | Failure::Unknown(why)) => Err(HandOverError::Unfinished(why)),
-        Err(Failure::Overtaken) => Err(HandOverError::Unfinished(Why::NoQuorum)),
+        Err(Failure::Overtaken) => Err(HandOverError::Unfinished(Unavailability::NoQuorum)),
     }
 }
 
@@ -196,8 +196,8 @@ async fn is_done(
     }
     let why = match result {
         Ok(true) => return Ok(true),
-        Err(Setback::StorageFailed) => Why::StorageFailed,
-        _ => Why::NoQuorum,
+        Err(Setback::StorageFailed) => Unavailability::StorageFailed,
+        _ => Unavailability::NoQuorum,
     };
     if shared.env.now() >= deadline {
         return Err(Stop::Failed(why));
@@ -281,7 +281,7 @@ async fn carry_all(
 
 async fn join(ticket: Option<Ticket<Result<(), Stop>>>) -> Result<(), Stop> {
     match ticket {
-        Some(ticket) => ticket.await.unwrap_or(Err(Stop::Failed(Why::Stopping))),
+        Some(ticket) => ticket.await.unwrap_or(Err(Stop::Failed(Unavailability::Stopping))),
         None => Ok(()),
     }
 }
@@ -314,15 +314,17 @@ async fn make_final(
     next: &GroupConfig,
     deadline: Tick,
 ) -> Result<State, Stop> {
-    let proposer = shared.proposer(name).ok_or(Stop::Failed(Why::Busy))?;
+    let proposer = shared.proposer(name).ok_or(Stop::Failed(Unavailability::Busy))?;
     loop {
         let command = Command::Move { epoch: old.epoch, next: next.clone() };
         match proposer.submit(shared, command, deadline).await {
             Ok(Ok(Outcome::State(state))) => return Ok(state),
             Ok(Err(Failure::Overtaken)) => return Err(Stop::Complete),
-            Ok(Err(Failure::No(Why::Busy))) if shared.env.now() < deadline => shared.back_off(1).await,
+            Ok(Err(Failure::No(Unavailability::Busy))) if shared.env.now() < deadline => {
+                shared.back_off(1).await
+            }
             Ok(Err(Failure::No(why) | Failure::Unknown(why))) => return Err(Stop::Failed(why)),
-            Ok(Ok(_)) | Err(_) => return Err(Stop::Failed(Why::Stopping)),
+            Ok(Ok(_)) | Err(_) => return Err(Stop::Failed(Unavailability::Stopping)),
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_contract::{Listed, Why};
+use atoll_contract::Listed;
+use atoll_contract::register::Unavailability;
 use atoll_core::Tick;
 
 use super::ballot::Ballot;
@@ -54,7 +55,7 @@ pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Liste
             }
         }
     }
-    Err(Failure::No(Why::NoQuorum))
+    Err(Failure::No(Unavailability::NoQuorum))
 }
 
 /// One vote of a majority: chosen, so it was written.
@@ -69,7 +70,7 @@ fn mark(epoch: u64, ballot: Ballot) -> u128 {
 }
 
 async fn was_written(shared: &Arc<Shared>, name: &str) -> Result<bool, Failure> {
-    let proposer = shared.proposer(name).ok_or(Failure::No(Why::Busy))?;
+    let proposer = shared.proposer(name).ok_or(Failure::No(Unavailability::Busy))?;
     let deadline = shared.env.now().after(shared.options.deadline);
     Ok(read::read(shared, &proposer, deadline).await?.version > 0)
 }

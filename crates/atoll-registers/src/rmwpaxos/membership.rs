@@ -2,11 +2,12 @@
 
 use std::ops::Bound;
 
+use atoll_contract::register::MAX_NAME_BYTES;
 use atoll_core::testing::hit;
 use atoll_core::{Decode, DecodeError, Effects, Lsn, Stored};
 use bytes::Bytes;
 
-use super::acceptor::{Acceptor, Group, MAX_NAME_BYTES};
+use super::acceptor::{Acceptor, Group};
 use super::ballot::Ballot;
 use super::group::GroupConfig;
 use super::message::{DoneReply, Fact, Fence, Install, List, ListAnswer, ListReply, Open, Reject};

@@ -103,7 +103,7 @@ mod round;
 mod state;
 mod write;
 
-pub use acceptor::{Acceptor, DEFAULT_CAPACITY_BYTES, MAX_NAME_BYTES};
+pub use acceptor::{Acceptor, DEFAULT_CAPACITY_BYTES};
 pub use ballot::{Ballot, ProposerId};
 pub use group::{GroupConfig, InvalidGroup, KnownGroup, MAX_MEMBERS, Member};
 pub use hand_over::HandOverError;

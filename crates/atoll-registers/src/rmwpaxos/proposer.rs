@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_contract::Why;
+use atoll_contract::register::Unavailability;
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{Completer, Tick, Ticket, ticket};
 
@@ -24,9 +24,9 @@ pub(super) const MAX_BATCH: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// It did not happen.
-    No(Why),
+    No(Unavailability),
     /// It may have happened.
-    Unknown(Why),
+    Unknown(Unavailability),
     /// It was for an epoch that is over; it did not happen, or somebody else's did.
     Overtaken,
 }
@@ -44,13 +44,13 @@ pub(super) struct Queued {
 impl Queued {
     pub(super) fn answer(self, outcome: Outcome) {
         self.done.complete(match outcome {
-            // There is no better word for it in `Why`: too many writes went over it.
-            Outcome::Forgotten => Err(Failure::Unknown(Why::Busy)),
+            // Too many writes went over it to tell whether it is one of them.
+            Outcome::Forgotten => Err(Failure::Unknown(Unavailability::Busy)),
             outcome => Ok(outcome),
         });
     }
 
-    fn fail(self, why: Why) {
+    fn fail(self, why: Unavailability) {
         let failure = if self.exposed { Failure::Unknown(why) } else { Failure::No(why) };
         self.done.complete(Err(failure));
     }
@@ -126,7 +126,7 @@ impl Proposer {
         let mut inner = self.inner();
         if inner.queue.len() >= shared.options.queue {
             drop(inner);
-            done.complete(Err(Failure::No(Why::Busy)));
+            done.complete(Err(Failure::No(Unavailability::Busy)));
             return wait;
         }
         inner.queue.push_back(Queued { command, deadline, exposed: false, done });
@@ -193,7 +193,7 @@ impl Proposer {
 }
 
 /// Drops what has expired or is not for this group any more.
-fn expire(shared: &Shared, batch: &mut Vec<Queued>, why: Why) {
+fn expire(shared: &Shared, batch: &mut Vec<Queued>, why: Unavailability) {
     let (now, epoch) = (shared.env.now(), shared.group().epoch);
     for queued in std::mem::take(batch) {
         match &queued.command {
@@ -210,7 +210,7 @@ fn expire(shared: &Shared, batch: &mut Vec<Queued>, why: Why) {
 async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
     let mut batch = Vec::new();
     let mut failures = 0;
-    let mut why = Why::NoQuorum;
+    let mut why = Unavailability::NoQuorum;
     loop {
         expire(&shared, &mut batch, why);
         if !proposer.fill(&mut batch) {
@@ -222,21 +222,21 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
         }
         let group = shared.group();
         let Err(setback) = write::attempt(&shared, &proposer, &group, &mut batch).await else {
-            (failures, why) = (0, Why::NoQuorum);
+            (failures, why) = (0, Unavailability::NoQuorum);
             continue;
         };
         if setback == Setback::VoteRefused && mutant(Mutant::RmwT3) {
             // "A nack means that it failed": with T3 in the acceptor, too, the other half of the bug.
             batch.drain(..).for_each(|q| {
-                q.done.complete(Err(Failure::No(Why::NoQuorum)));
+                q.done.complete(Err(Failure::No(Unavailability::NoQuorum)));
             });
             continue;
         }
         failures += 1;
         why = match &setback {
-            Setback::Full => Why::DiskFull,
-            Setback::StorageFailed => Why::StorageFailed,
-            _ => Why::NoQuorum,
+            Setback::Full => Unavailability::DiskFull,
+            Setback::StorageFailed => Unavailability::StorageFailed,
+            _ => Unavailability::NoQuorum,
         };
         match setback {
             Setback::NewGroup => hit("rmw.proposer.new_group"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_contract::Why;
+use atoll_contract::register::Unavailability;
 use atoll_core::Tick;
 use atoll_core::testing::{Mutant, hit, mutant};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub(super) async fn read(
     let mut highest = Ballot::ZERO;
     let mut without_progress = 0;
     let mut failures = 0;
-    let mut why = Why::NoQuorum;
+    let mut why = Unavailability::NoQuorum;
     while shared.env.now() < deadline {
         let group = shared.group();
         let majority = group.majority();
@@ -51,7 +51,7 @@ pub(super) async fn read(
         .await;
         // R2: whatever else was answered, what a majority has voted for is chosen.
         if let Some(bytes) = agreement(&answers, majority) {
-            let state = State::read(bytes).map_err(|_| Failure::No(Why::StorageFailed))?;
+            let state = State::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
             let Some(next) = &state.moved else { return Ok(state) };
             // Nobody is answered from a final state (§9a).
             shared.await_hand_over(&group, next).await;
@@ -64,7 +64,7 @@ pub(super) async fn read(
                 shared.await_hand_over(&group, &next).await;
                 continue;
             }
-            Some(Setback::StorageFailed) => why = Why::StorageFailed,
+            Some(Setback::StorageFailed) => why = Unavailability::StorageFailed,
             _ => {}
         }
         if answers.taken().count() >= majority {
@@ -86,9 +86,9 @@ async fn establish(shared: &Arc<Shared>, proposer: &Arc<Proposer>, deadline: Tic
     match proposer.submit(shared, Command::Query, deadline).await {
         Ok(Ok(Outcome::State(state))) => Ok(state),
         // A query changes nothing, so whatever stopped it, it did not happen.
-        Ok(Ok(_)) | Err(_) => Err(Failure::No(Why::Stopping)),
+        Ok(Ok(_)) | Err(_) => Err(Failure::No(Unavailability::Stopping)),
         Ok(Err(Failure::No(why) | Failure::Unknown(why))) => Err(Failure::No(why)),
-        Ok(Err(Failure::Overtaken)) => Err(Failure::No(Why::NoQuorum)),
+        Ok(Err(Failure::Overtaken)) => Err(Failure::No(Unavailability::NoQuorum)),
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_contract::register::MAX_VALUE_BYTES;
-use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
+use atoll_contract::register::Unavailability;
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::testing::{Mutant, hit, mutant};
 use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Ticket};
 use bytes::Bytes;
 
-use super::acceptor::MAX_NAME_BYTES;
 use super::ballot::ProposerId;
 use super::group::{GroupConfig, Member};
 use super::hand_over::{self, HandOverError};
@@ -18,6 +18,7 @@ use super::message::Status;
 use super::proposer::{Failure, Proposer};
 use super::read;
 use super::state::{Command, Outcome};
+use atoll_contract::register::MAX_NAME_BYTES;
 
 /// Most registers that one node uses at the same time: each keeps a proposer (T4).
 pub const MAX_OPEN_REGISTERS: usize = 65_536;
@@ -216,7 +217,10 @@ impl RmwRegisters {
 impl Registers for RmwRegisters {
     fn register(&self, name: &str) -> Arc<dyn Register> {
         let usable = (1..=MAX_NAME_BYTES).contains(&name.len());
-        let proposer = if usable { self.shared.proposer(name).ok_or(Why::Busy) } else { Err(Why::TooLarge) };
+        let proposer = match usable {
+            true => self.shared.proposer(name).ok_or(RegisterError::NotWritten(Unavailability::Busy)),
+            false => Err(RegisterError::InvalidName(name.len())),
+        };
         Arc::new(RmwRegister { shared: self.shared.clone(), proposer })
     }
 
@@ -230,7 +234,7 @@ impl Registers for RmwRegisters {
         Box::pin(async move {
             match listing.await {
                 Ok(result) => result.map_err(error),
-                Err(_) => Err(RegisterError::NotWritten(Why::Stopping)),
+                Err(_) => Err(RegisterError::NotWritten(Unavailability::Stopping)),
             }
         })
     }
@@ -240,14 +244,14 @@ impl Registers for RmwRegisters {
 #[derive(Debug)]
 struct RmwRegister {
     shared: Arc<Shared>,
-    proposer: Result<Arc<Proposer>, Why>,
+    proposer: Result<Arc<Proposer>, RegisterError>,
 }
 
 fn error(failure: Failure) -> RegisterError {
     match failure {
         Failure::No(why) => RegisterError::NotWritten(why),
         Failure::Unknown(why) => RegisterError::Unknown(why),
-        Failure::Overtaken => RegisterError::Unknown(Why::NoQuorum),
+        Failure::Overtaken => RegisterError::Unknown(Unavailability::NoQuorum),
     }
 }
 
@@ -255,7 +259,7 @@ impl Register for RmwRegister {
     fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>> {
         let proposer = match &self.proposer {
             Ok(proposer) => proposer.clone(),
-            Err(why) => return Box::pin(std::future::ready(Err(RegisterError::NotWritten(*why)))),
+            Err(error) => return Box::pin(std::future::ready(Err(error.clone()))),
         };
         let shared = self.shared.clone();
         let deadline = shared.env.now().after(shared.options.deadline);
@@ -265,7 +269,7 @@ impl Register for RmwRegister {
             match reading.await {
                 Ok(Ok(state)) => Ok(state.versioned()),
                 Ok(Err(failure)) => Err(error(failure)),
-                Err(_) => Err(RegisterError::NotWritten(Why::Stopping)),
+                Err(_) => Err(RegisterError::NotWritten(Unavailability::Stopping)),
             }
         })
     }
@@ -279,7 +283,7 @@ impl Register for RmwRegister {
         let refused = match &self.proposer {
             _ if value.len() > MAX_VALUE_BYTES => Err(RegisterError::TooLarge(value.len())),
             Ok(proposer) => Ok(proposer),
-            Err(why) => Err(RegisterError::NotWritten(*why)),
+            Err(error) => Err(error.clone()),
         };
         let proposer = match refused {
             Ok(proposer) => proposer,
@@ -292,7 +296,7 @@ impl Register for RmwRegister {
             match writing.await {
                 Ok(Ok(Outcome::Written(written))) => Ok(written),
                 Ok(Err(failure)) => Err(error(failure)),
-                Ok(Ok(_)) | Err(_) => Err(RegisterError::Unknown(Why::Stopping)),
+                Ok(Ok(_)) | Err(_) => Err(RegisterError::Unknown(Unavailability::Stopping)),
             }
         })
     }

@@ -355,7 +355,14 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                     observe(v, &mut seen, found);
                     completed.push((*at, op.called, v.version.0));
                 }
-                Some((_, Told::Written(Err(RegisterError::NotWritten(_) | RegisterError::TooLarge(_))))) => {}
+                Some((
+                    _,
+                    Told::Written(Err(
+                        RegisterError::NotWritten(_)
+                        | RegisterError::TooLarge(_)
+                        | RegisterError::InvalidName(_),
+                    )),
+                )) => {}
                 _ => w.may_have_happened = true,
             }
         } else if let Some((at, Told::Read(Ok(v)))) = returned {

@@ -55,7 +55,9 @@ async fn write<H: HasRegisters>(
         life.env.launch("client.write", async move { register.write_if(expected, value, nonce).await });
     match write.await {
         Ok(Ok(got)) => Attempt::Answer(got),
-        Ok(Err(RegisterError::NotWritten(_) | RegisterError::TooLarge(_))) => Attempt::No,
+        Ok(Err(
+            RegisterError::NotWritten(_) | RegisterError::TooLarge(_) | RegisterError::InvalidName(_),
+        )) => Attempt::No,
         Ok(Err(RegisterError::Unknown(_))) | Err(_) => Attempt::Unknown,
     }
 }
