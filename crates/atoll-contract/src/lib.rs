@@ -8,11 +8,13 @@
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
+//! | `mutants.rs` | known bugs, for tests |
 
 #[cfg(feature = "testing")]
 pub mod conformance;
 pub mod entry;
 pub mod loglet;
+pub mod mutants;
 pub mod position;
 pub mod register;
 

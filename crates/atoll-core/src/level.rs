@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use bytes::BytesMut;
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
-use crate::testing::{Mutant, mutant};
+use crate::mutants;
+use crate::testing::mutant;
 
 /// What the members of a cluster can read. Levels rise by one with each release that writes something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,7 +155,7 @@ impl Levels {
 
     /// The active level of the cluster, as far as this node knows: it may be higher already.
     pub fn active(&self) -> Level {
-        if mutant(Mutant::LevelsWriteWhatTheyRead) {
+        if mutant(mutants::LEVELS_WRITE_WHAT_THEY_READ) {
             return self.0.reads.highest;
         }
         Level(self.0.active.load(Ordering::Acquire))

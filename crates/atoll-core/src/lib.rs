@@ -19,6 +19,7 @@
 //! | `ready.rs` | procedures that want to be polled, and the wake-up of the host |
 //! | `sync.rs` | what pieces that threads share are made of |
 //! | `ticket.rs` | a value that somebody else completes |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod budget;
 pub mod codec;
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod ids;
 pub mod level;
 pub mod member;
+pub mod mutants;
 pub mod node_core;
 pub mod notify;
 pub mod pool;

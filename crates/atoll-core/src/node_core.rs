@@ -14,10 +14,11 @@ use crate::env::{Env, Link, Refused, Spawned};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::level::{LevelRange, Levels};
+use crate::mutants;
 use crate::ready::{TaskId, TaskWaker};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
 use crate::role_table::RoleTable;
-use crate::testing::{Mutant, mutant};
+use crate::testing::mutant;
 use crate::ticket::BoxFuture;
 
 /// Steps in one turn before it is cut and the rest left to the next: a spin shows instead of hanging the node.
@@ -214,7 +215,7 @@ impl NodeCore {
         self.freed = fx.freed;
         for (reveals, effect) in fx.todo.drain(..) {
             assert!(reveals.0 < self.next_lsn, "an answer reveals {reveals}, which was never staged");
-            if reveals <= self.durable || mutant(Mutant::X1) {
+            if reveals <= self.durable || mutant(mutants::X1) {
                 self.perform(now, effect);
             } else if self.space != Space::Closed {
                 self.held.entry(reveals).or_default().push(effect);

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ids::{Incarnation, Lsn, NodeId, StorageId};
-use crate::testing::{Mutant, mutant};
+use crate::mutants;
+use crate::testing::mutant;
 
 /// Nodes that are remembered; far more than a cluster has members.
 const MOST_NODES: usize = 1024;
@@ -80,7 +81,7 @@ impl Witness {
         let has_room = all.len() < MOST_NODES;
         match all.get_mut(&node) {
             Some(seen) if seen.storage == storage => {
-                if seen.life != life && durable < seen.upto && !mutant(Mutant::WitnessForgets) {
+                if seen.life != life && durable < seen.upto && !mutant(mutants::WITNESS_FORGETS) {
                     return Err(PutBack { node, seen: seen.upto, found: durable });
                 }
                 (seen.life, seen.upto) = (life, seen.upto.max(durable));

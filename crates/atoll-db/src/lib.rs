@@ -15,6 +15,7 @@
 //! | `layers.rs` | what is applied over what is committed |
 //! | `store/` | the local store |
 //! | `transfer/` | snapshots between replicas, their hashes compared, the log trimmed |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;
 pub mod engine;
@@ -22,6 +23,7 @@ mod entry;
 mod hosted;
 pub mod key_range;
 mod layers;
+pub mod mutants;
 mod replica;
 pub mod store;
 pub mod transfer;

@@ -8,9 +8,10 @@
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
+use crate::mutants;
 use crate::page::{self, PageId, PageRef};
 use atoll_contract::loglet::{LogletId, SealedConfig};
 use atoll_contract::position::{LogPos, Offset};
@@ -307,7 +308,7 @@ impl Chain {
         kind: &str,
         config: Bytes,
     ) -> Result<Self, ChainError> {
-        let start = if mutant(Mutant::VlogAnewFromZero) { LogPos::ZERO } else { self.active().start };
+        let start = if mutant(mutants::VLOG_ANEW_FROM_ZERO) { LogPos::ZERO } else { self.active().start };
         self.next(nonce, |segments, _| *segments = vec![Segment::open(start, loglet, kind, config)])
     }
 

@@ -8,11 +8,13 @@
 //! | `adapter.rs` | a virtual log as a Loglet |
 //! | `rounds.rs` | an operation that many callers share; a race of two futures |
 //! | `memory/` | Loglets and registers in memory, with faults, for tests |
+//! | `mutants.rs` | known bugs and coverage marks, for tests |
 
 pub mod adapter;
 pub mod chain;
 #[cfg(feature = "testing")]
 pub mod memory;
+pub mod mutants;
 pub mod origin;
 pub mod page;
 mod rounds;

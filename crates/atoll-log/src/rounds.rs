@@ -5,8 +5,10 @@ use std::sync::Mutex;
 use std::task::Poll;
 
 use atoll_core::sync::lock;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Completer, Ticket, ticket};
+
+use crate::mutants;
 
 /// Which of two futures was ready first.
 pub(crate) enum First<A, B> {
@@ -50,7 +52,7 @@ impl<T: Clone> Rounds<T> {
     pub(crate) fn join(&self) -> (Ticket<T>, bool) {
         let (done, wait) = ticket();
         let mut s = lock(&self.0);
-        if mutant(Mutant::VlogV14) && !s.current.is_empty() {
+        if mutant(mutants::VLOG_V14) && !s.current.is_empty() {
             s.current.push(done);
             return (wait, false);
         }

@@ -513,21 +513,21 @@ fn the_log_holds_under_faults() {
 fn caught(mutant: Mutant, seeds: std::ops::Range<u64>) -> usize {
     set_mutant(mutant);
     let n = seeds.filter(|seed| catch_unwind(AssertUnwindSafe(|| scenario(*seed))).is_err()).count();
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     n
 }
 
 #[test]
 fn mutants_are_caught_from_outside() {
     for mutant in [
-        Mutant::VlogV1,
-        Mutant::VlogV2,
-        Mutant::VlogV3,
-        Mutant::VlogV4,
-        Mutant::VlogV7,
-        Mutant::VlogV14,
-        Mutant::VlogInstallWithoutSeal,
-        Mutant::VlogRevivedLoglet,
+        atoll_log::mutants::VLOG_V1,
+        atoll_log::mutants::VLOG_V2,
+        atoll_log::mutants::VLOG_V3,
+        atoll_log::mutants::VLOG_V4,
+        atoll_log::mutants::VLOG_V7,
+        atoll_log::mutants::VLOG_V14,
+        atoll_log::mutants::VLOG_INSTALL_WITHOUT_SEAL,
+        atoll_contract::mutants::VLOG_REVIVED_LOGLET,
     ] {
         let n = caught(mutant, 0..30);
         println!("{mutant:?}: caught by {n} of 30 seeds");

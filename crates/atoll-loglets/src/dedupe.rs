@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use atoll_contract::{ClientId, Offset, OpId};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
+
+use crate::mutants;
 
 /// Longest span: forgetting takes whole spans, so a long one would take fresh numbers along with old ones.
 const SPAN_OPS: u32 = 256;
@@ -185,7 +187,7 @@ impl Dedupe {
                 }
                 recent.forget_first();
                 if recent.spans.is_empty() {
-                    match mutant(Mutant::X16Floor) {
+                    match mutant(mutants::X16_FLOOR) {
                         true => drop(self.clients.remove(&client)),
                         false => self.idle.push_back(client),
                     }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use atoll_contract::{Batch, Offset, OpId};
 use atoll_core::NodeId;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use crate::dedupe::{Dedupe, Known};
 use crate::lane::LanePlace;
+use crate::mutants;
 
 /// Most lanes remembered; the one unused for longest is forgotten, and has to begin a new epoch.
 const MAX_LANES: usize = 1024;
@@ -96,7 +97,7 @@ impl Intake {
             self.look_through(op, n, not_below, |dedupe, op, known, n| {
                 let Known::At(first) = known else {
                     // Noted before the next look, which may be for the same operation.
-                    match mutant(Mutant::VlogV22) {
+                    match mutant(mutants::VLOG_V22) {
                         true => unnoted.push((op, next, n)),
                         false => dedupe.note(op, next, n),
                     }

@@ -8,11 +8,13 @@
 //! | `intake.rs`, `dedupe.rs` | what an orderer checks: no append overtakes another, no operation gets two places |
 //! | `lane.rs` | the sending side of that order |
 //! | `tails.rs` | what a handle knows of the tail, and who waits for it |
+//! | `mutants.rs` | known bugs and coverage marks, for tests |
 
 pub mod dedupe;
 pub mod intake;
 pub mod lane;
 pub mod local;
+pub mod mutants;
 pub mod native;
 pub mod store;
 mod tails;

@@ -327,7 +327,7 @@ fn caught(mutant: Mutant, seeds: u64) {
         for servers in [3, 5] {
             set_mutant(mutant);
             let found = schedule(seed, servers);
-            set_mutant(Mutant::None);
+            set_mutant(Mutant::NONE);
             if let Some(what) = found.filter(|w| !w.starts_with("liveness")) {
                 println!("{mutant:?}: seed {seed}, {servers} servers: {what}");
                 return;
@@ -339,30 +339,30 @@ fn caught(mutant: Mutant, seeds: u64) {
 
 #[test]
 fn mutant_t1_is_caught() {
-    caught(Mutant::NativeT1, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T1, 1500);
 }
 
 #[test]
 fn mutant_t2_is_caught() {
-    caught(Mutant::NativeT2, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T2, 1500);
 }
 
 #[test]
 fn mutant_t3_is_caught() {
-    caught(Mutant::NativeT3, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T3, 1500);
 }
 
 #[test]
 fn mutant_t4_is_caught() {
-    caught(Mutant::NativeT4, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T4, 1500);
 }
 
 #[test]
 fn mutant_t5_is_caught() {
-    caught(Mutant::NativeT5, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T5, 1500);
 }
 
 #[test]
 fn mutant_t19_is_caught() {
-    caught(Mutant::NativeT19, 1500);
+    caught(atoll_loglets::mutants::NATIVE_T19, 1500);
 }

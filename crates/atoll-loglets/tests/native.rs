@@ -106,12 +106,12 @@ fn a_restarted_sequencer_orders_nothing() {
         if got == Err(AppendError::NotAppended(Unavailability::Busy)) {
             got = append(&mut c, &log, 1, 3, &["c"]);
         }
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         got
     };
-    assert_eq!(run(Mutant::None), Err(AppendError::NotAppended(Unavailability::WrongSequencer)));
+    assert_eq!(run(Mutant::NONE), Err(AppendError::NotAppended(Unavailability::WrongSequencer)));
     assert_eq!(
-        run(Mutant::NativeT6),
+        run(atoll_loglets::mutants::NATIVE_T6),
         Ok(Placement::contiguous(Offset(0), 1)),
         "the bug: an offset given twice"
     );
@@ -132,11 +132,11 @@ fn a_wiped_server_is_no_member_of_a_majority() {
         c.wipe(NodeId(2));
         let other = c.open(3, 9, &config);
         let sealed = seal(&mut c, 3, &other).and_then(|()| check(&mut c, 3, &other));
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         sealed.map(|t| t.at.0)
     };
-    assert_eq!(run(Mutant::None), Err(LogletError::Unavailable(Unavailability::NoQuorum)));
-    assert_eq!(run(Mutant::NativeT8), Ok(0), "the bug: an acked entry is beyond the tail");
+    assert_eq!(run(Mutant::NONE), Err(LogletError::Unavailable(Unavailability::NoQuorum)));
+    assert_eq!(run(atoll_loglets::mutants::NATIVE_T8), Ok(0), "the bug: an acked entry is beyond the tail");
 }
 
 /// T10: deleted is for ever, also for those who have not heard of it.
@@ -159,11 +159,11 @@ fn a_deleted_loglet_takes_no_append() {
         c.restart(NodeId(3));
         let stale = append(&mut c, &log, 1, 2, &["b"]);
         let tail = check(&mut c, 2, &log);
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         (stale, tail)
     };
-    assert_eq!(run(Mutant::None), (Err(AppendError::Sealed), Err(LogletError::Gone)));
-    assert!(run(Mutant::NativeT10).0.is_ok(), "the bug: a deleted loglet is open again");
+    assert_eq!(run(Mutant::NONE), (Err(AppendError::Sealed), Err(LogletError::Gone)));
+    assert!(run(atoll_loglets::mutants::NATIVE_T10).0.is_ok(), "the bug: a deleted loglet is open again");
 }
 
 /// T11, X7: what a server lacks it does not skip; it fetches it from its peers.
@@ -183,16 +183,20 @@ fn a_gap_is_not_skipped_and_then_filled() {
         let own = c.open(3, 9, &config);
         let early = read(&mut c, 3, &own, 1, 2, ReadFrom::LocalOnly);
         let anywhere = read(&mut c, 3, &own, 0, 4, ReadFrom::Anywhere);
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         c.run_for(Duration::from_secs(3));
         assert_eq!(status(&mut c, 3)[&9], (false, 4, 4, 0));
         assert_eq!(read(&mut c, 3, &own, 0, 4, ReadFrom::LocalOnly).unwrap(), ["a", "b", "c", "d"]);
         (early, anywhere)
     };
-    let (early, anywhere) = run(Mutant::None);
+    let (early, anywhere) = run(Mutant::NONE);
     assert_eq!(early, Err(ReadError::Unavailable(Unavailability::NoQuorum)));
     assert_eq!(anywhere.unwrap(), ["a", "b", "c", "d"]);
-    assert_eq!(run(Mutant::NativeT11).0.unwrap(), ["d"], "the bug: another entry at the offset");
+    assert_eq!(
+        run(atoll_loglets::mutants::NATIVE_T11).0.unwrap(),
+        ["d"],
+        "the bug: another entry at the offset"
+    );
 }
 
 /// T12: the local tail outlives its entries.
@@ -214,12 +218,16 @@ fn a_trimmed_server_remembers_its_tail() {
             c.restart(NodeId(n));
         }
         let tail = check(&mut c, 4, &log).unwrap().at.0;
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         tail
     };
     for checkpoint in [false, true] {
-        assert_eq!(run(Mutant::None, checkpoint), 3);
-        assert_eq!(run(Mutant::NativeT12, checkpoint), 0, "the bug: an empty store reports 0");
+        assert_eq!(run(Mutant::NONE, checkpoint), 3);
+        assert_eq!(
+            run(atoll_loglets::mutants::NATIVE_T12, checkpoint),
+            0,
+            "the bug: an empty store reports 0"
+        );
     }
 }
 
@@ -237,11 +245,11 @@ fn a_wait_ends_with_the_seal() {
         c.run_for(Duration::from_millis(5));
         seal(&mut c, 1, &log).unwrap();
         let got = c.wait(wait, Duration::from_millis(500));
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         got.map(|tail| tail.unwrap().sealed.is_some())
     };
-    assert_eq!(run(Mutant::None), Some(true));
-    assert_eq!(run(Mutant::NativeT18), None, "the bug: the reader is parked");
+    assert_eq!(run(Mutant::NONE), Some(true));
+    assert_eq!(run(atoll_loglets::mutants::NATIVE_T18), None, "the bug: the reader is parked");
 }
 
 /// X14: with nothing following, every server and every watch learns of the last append.

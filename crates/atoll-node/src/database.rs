@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
     Application, Applications, Bound, Checked, Cluster, Database, Engine, FjallStore, Ground, Health,
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
 use crate::members::Members;
+use crate::mutants;
 use crate::space::Space;
 use crate::start::StartError;
 
@@ -194,7 +195,7 @@ pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
 
 /// Whether a node's replica of the database is in service, as far as it has said. Its node may be up when it is not (X26).
 pub fn is_in_service(members: &Members, node: NodeId) -> bool {
-    mutant(Mutant::ZkHaltedKeepsSessions) || !members.halted_on(node).iter().any(|log| log == LOG)
+    mutant(mutants::ZK_HALTED_KEEPS_SESSIONS) || !members.halted_on(node).iter().any(|log| log == LOG)
 }
 
 /// Opens the database with the applications of these doors.

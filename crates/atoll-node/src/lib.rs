@@ -14,6 +14,7 @@
 //! | `policy/` | when a log is moved without being asked to |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
 //! | `doors/` | gRPC, metrics, ZooKeeper |
+//! | `mutants.rs` | known bugs, for tests |
 
 mod ask_logs;
 pub mod assembly;
@@ -25,6 +26,7 @@ pub mod figures;
 pub mod host;
 pub mod logs;
 pub mod members;
+pub mod mutants;
 pub mod operations;
 pub mod policy;
 pub mod settings;

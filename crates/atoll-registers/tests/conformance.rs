@@ -76,7 +76,7 @@ impl RegisterHarness for Rmw {
 
 #[test]
 fn rmwpaxos_on_one_three_and_five_nodes() {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     register::all(&mut Rmw::new(1, 1, 1), 0..5);
     register::all(&mut Rmw::new(2, 3, 3), 0..30);
     register::all(&mut Rmw::new(3, 5, 5), 0..30);
@@ -88,7 +88,7 @@ fn rmwpaxos_on_one_three_and_five_nodes() {
 
 #[test]
 fn reads_of_ten_thousand_unknown_names_leave_little_behind() {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut rmw = Rmw::new(6, 3, 3);
     let registers = rmw.registers[&NodeId(1)].clone();
     let most = rmw.driver.block_on(NodeId(1), async move {

@@ -62,7 +62,7 @@ fn show_done(reply: &DoneReply) -> String {
 
 impl Trace {
     fn new() -> Self {
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         Trace {
             acceptor: Self::fresh(),
             effects: Self::detached(Lsn::NONE),

@@ -299,7 +299,7 @@ fn chaos(seed: u64) -> (usize, u64, BTreeMap<&'static str, u64>) {
 
 #[test]
 fn registers_survive_hand_overs_under_chaos() {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut done, mut epochs) = (0, 0);
     // More by hand: SEEDS=5000.

@@ -99,7 +99,7 @@ fn run(seed: u64, nodes: u32) -> Outcome {
 }
 
 fn all_hold(nodes: u32, seeds: std::ops::Range<u64>) {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut done, n) = (0, seeds.end - seeds.start);
     for seed in seeds {
@@ -144,22 +144,22 @@ fn seeds_to_find(mutant: Mutant) -> Option<(u64, String)> {
         let outcome = run(seed, 3);
         outcome.violations.into_iter().next().map(|v| (seed, v))
     });
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     found
 }
 
 #[test]
 fn the_oracles_find_every_known_bug() {
     let bugs = [
-        Mutant::X1,
-        Mutant::RmwT1,
-        Mutant::RmwT2,
-        Mutant::RmwT3,
-        Mutant::RmwT4,
-        Mutant::RmwT5,
-        Mutant::RmwT6,
-        Mutant::RmwT7,
-        Mutant::RmwT9,
+        atoll_core::mutants::X1,
+        atoll_registers::mutants::RMW_T1,
+        atoll_registers::mutants::RMW_T2,
+        atoll_registers::mutants::RMW_T3,
+        atoll_registers::mutants::RMW_T4,
+        atoll_registers::mutants::RMW_T5,
+        atoll_registers::mutants::RMW_T6,
+        atoll_registers::mutants::RMW_T7,
+        atoll_registers::mutants::RMW_T9,
     ];
     let mut missed = Vec::new();
     for bug in bugs {
@@ -173,7 +173,7 @@ fn the_oracles_find_every_known_bug() {
 
 #[test]
 fn a_settled_register_costs_one_round_trip() {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut world = World::new(1, 3, &[1, 2, 3]);
     world.start_all();
     let history = Shared::default();
@@ -200,7 +200,7 @@ fn a_settled_register_costs_one_round_trip() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let (a, b) = (run(7, 3), run(7, 3));
     assert_eq!((a.done, a.marks), (b.done, b.marks));
 }
@@ -210,7 +210,8 @@ fn a_seed_replays_exactly() {
 fn one_seed() {
     let seed: u64 = std::env::var("SEED").unwrap().parse().unwrap();
     let name = std::env::var("MUTANT").unwrap_or_default();
-    let mutant = Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).unwrap_or(Mutant::None);
+    let mutant =
+        atoll_registers::mutants::ALL.iter().copied().find(|m| m.name() == name).unwrap_or(Mutant::NONE);
     set_mutant(mutant);
     let outcome = run(seed, 3);
     println!("{:#?}", outcome.violations);

@@ -29,22 +29,22 @@ pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) ->
     watch_local(true);
     take_marks();
     let run = catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed, out)));
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut outcome = run.unwrap_or_else(|_| {
         let what = PANIC.take().unwrap_or_else(|| "a panic without words".to_owned());
         Outcome { failures: vec![format!("PANIC: {what}")], marks: take_marks(), ..Outcome::default() }
     });
     // A mutant that slows everything down is not thereby found.
-    let must_be_full = scenario.full && mutant == Mutant::None && outcome.failures.is_empty();
+    let must_be_full = scenario.full && mutant == Mutant::NONE && outcome.failures.is_empty();
     if must_be_full && !outcome.size.reaches(&Size::FULL) {
         outcome.failures.push(format!("SMALL: {}; a full seed has at least {}", outcome.size, Size::FULL));
     }
     outcome
 }
 
-/// Whether a violation is one of safety: no mere lack of progress, and nothing of the harness.
+/// Whether an oracle found a violation of safety: no mere lack of progress, nothing of the harness, and no panic of the product.
 pub fn is_of_safety(failure: &str) -> bool {
-    !["LIVENESS", "SPIN", "HARNESS", "SMALL"].iter().any(|word| failure.starts_with(word))
+    !["LIVENESS", "SPIN", "HARNESS", "SMALL", "PANIC"].iter().any(|word| failure.starts_with(word))
 }
 
 /// Sums over runs.

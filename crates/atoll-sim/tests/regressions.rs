@@ -77,7 +77,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
 
 fn passes(name: &str, seed: u64, why: &str) {
     let scenario = scenario::find(name).expect("a scenario of the list");
-    let outcome = run_one(&scenario, seed, Mutant::None, None);
+    let outcome = run_one(&scenario, seed, Mutant::NONE, None);
     assert!(outcome.failures.is_empty(), "{name} seed {seed} ({why}): {:?}", outcome.failures);
 }
 
@@ -110,8 +110,8 @@ fn a_seed_is_one_trace_in_every_process() {
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
     for scenario in scenario::all() {
-        let here = run_one(&scenario, 7, Mutant::None, None).trace;
-        assert_eq!(run_one(&scenario, 7, Mutant::None, None).trace, here, "{}", scenario.name);
+        let here = run_one(&scenario, 7, Mutant::NONE, None).trace;
+        assert_eq!(run_one(&scenario, 7, Mutant::NONE, None).trace, here, "{}", scenario.name);
         let there = replay(scenario.name, 7);
         assert!(there.contains(&format!("trace {:016x} over {} events", here.0, here.1)), "{there}");
     }

@@ -14,12 +14,14 @@
 //! | `clients.rs` | exactly once by the client's (id, sequence) |
 //! | `upkeep.rs` | indices built and tables emptied in bounded steps |
 //! | `read.rs` | reading a view: rows, ranges by key and by index |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;
 mod clients;
 pub mod command;
 pub mod key;
 mod layout;
+pub mod mutants;
 pub mod read;
 pub mod row;
 pub mod schema;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use atoll_core::codec::{Decode, Encode};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use bytes::Bytes;
 
 use crate::application::{Refused, State};
 use crate::command::{Action, Done, Expect, Op, RejectKind, Rejection};
+use crate::mutants;
 use crate::row::{StoredRow, Values};
 use crate::schema::{Index, IndexState, Schema};
 use crate::value::Value;
@@ -25,7 +26,7 @@ pub(crate) fn run(state: &mut State<'_, '_>, ops: &[Op]) -> Result<Done, Refused
             rejection
         };
         let row = match one(state, op, version) {
-            Err(_) if n > 0 && mutant(Mutant::TablesTransactionInParts) => None,
+            Err(_) if n > 0 && mutant(mutants::TABLES_TRANSACTION_IN_PARTS) => None,
             row => row.map_err(at)?,
         };
         read_bytes += row.as_ref().map_or(0, Bytes::len);
@@ -73,7 +74,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
         (Expect::Version { version }, Some(row)) if row.version == *version => return Ok(()),
         // The bug is in only now and then, as where a path is forgotten.
         (Expect::Version { .. }, Some(row))
-            if mutant(Mutant::TablesVersionUnchecked) && row.version % 4 == 3 =>
+            if mutant(mutants::TABLES_VERSION_UNCHECKED) && row.version % 4 == 3 =>
         {
             return Ok(());
         }
@@ -157,7 +158,7 @@ fn write(
         }
         if let Some(entry) = before
             && state.tx.get(&entry).as_ref() == Some(key)
-            && !mutant(Mutant::TablesIndexStale)
+            && !mutant(mutants::TABLES_INDEX_STALE)
         {
             state.tx.delete(&entry);
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use atoll_contract::{Entry, LogPos};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use super::Applied;
 use super::Options;
 use super::ProposeError;
 use super::commit::{Committer, Failed, Refill};
 use super::core::{Core, Waiting};
+use crate::mutants;
 use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
 use crate::store::StoreError;
 
@@ -42,7 +43,7 @@ pub(crate) struct Applier {
 
 /// Whether an operation that failed like this is repeated.
 fn is_retried(error: &StoreError) -> bool {
-    error.can_pass() && !mutant(Mutant::DbEveryStoreErrorHalts)
+    error.can_pass() && !mutant(mutants::DB_EVERY_STORE_ERROR_HALTS)
 }
 
 struct Answer {
@@ -216,7 +217,7 @@ impl Applier {
 
     /// Events, the view, answers (X19).
     fn show(&mut self, answers: Vec<Answer>) {
-        let late = mutant(Mutant::DbViewBeforeEvents);
+        let late = mutant(mutants::DB_VIEW_BEFORE_EVENTS);
         let withheld = self.core.is_withheld();
         if !late && !withheld {
             self.replica.tell();

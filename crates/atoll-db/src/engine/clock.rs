@@ -15,8 +15,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
+
+use crate::mutants;
 
 use super::Clock;
 
@@ -148,7 +150,7 @@ impl CheckedClock {
     /// What an entry may say now, if the log's time is `log_ms`.
     pub(super) fn read(&self, log_ms: u64) -> Reading {
         let own_ms = (self.clock)();
-        let Some(peers) = self.peers.as_ref().filter(|_| !mutant(Mutant::DbClockUnchecked)) else {
+        let Some(peers) = self.peers.as_ref().filter(|_| !mutant(mutants::DB_CLOCK_UNCHECKED)) else {
             return Reading::At(own_ms);
         };
         let now = self.env.now();

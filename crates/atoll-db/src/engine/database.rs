@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_contract::LogPos;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
 use atoll_log::VirtualLog;
 
@@ -18,6 +18,7 @@ use super::propose::{LogPath, ToLog};
 use super::{Checked, Engine, Health, Options, OutOfService};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
+use crate::mutants;
 use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Inquiry, Patrol, Shelf, Source};
@@ -143,7 +144,7 @@ impl Database {
         let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
         let env = &db.to.env;
         db.core.check.passed(Vec::new(), now);
-        match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(Mutant::DbServesUnchecked)) {
+        match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(mutants::DB_SERVES_UNCHECKED)) {
             Some(cluster) => {
                 db.core.check.begin(now);
                 env.spawn("db.check", Box::pin(db.inquiry(cluster, threads == Threads::Own).run()));

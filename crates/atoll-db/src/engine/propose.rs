@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
 use atoll_core::sync::lock;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
 use atoll_log::{LogAppendError, LogError, LogRecord, VirtualLog};
 
@@ -22,6 +22,7 @@ use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
 use super::{BarrierError, Busy, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
+use crate::mutants;
 
 /// Wait before an entry is handed in again that the log had no room for.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -109,7 +110,7 @@ impl ToLog {
                 }
                 std::mem::take(&mut barriers.waiting)
             };
-            let tail = if mutant(Mutant::DbBarrierWithoutCheck) {
+            let tail = if mutant(mutants::DB_BARRIER_WITHOUT_CHECK) {
                 Ok(self.log.known_tail())
             } else {
                 self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))

@@ -25,13 +25,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use atoll_contract::{Entry, LogPos, OpId};
-use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
+use atoll_core::testing::{AppliedCommand, hit, mutant, show_applied};
 use atoll_core::{Encode, LevelRange};
 
 use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
+use crate::mutants;
 use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use crate::view::Published;
 
@@ -284,7 +285,7 @@ impl Replica {
                 return Err(Halt::Newer { at, what: format!("an entry of format {format}") }.into());
             }
             Ok((header, commands)) => match self.proposers.judge(entry.op, header.since) {
-                Judged::Copy if !mutant(Mutant::DbAppliesCopies) => {
+                Judged::Copy if !mutant(atoll_log::mutants::DB_APPLIES_COPIES) => {
                     hit("db.apply.copy");
                     Outcome::Copy
                 }
@@ -412,7 +413,7 @@ impl Replica {
     }
 
     fn record(&self) -> StateRecord {
-        let ahead = mutant(Mutant::DbCommitAheadOfState);
+        let ahead = mutant(mutants::DB_COMMIT_AHEAD_OF_STATE);
         StateRecord {
             format: record::FORMAT,
             next: if ahead { self.next.plus(1) } else { self.next },

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_contract::LogPos;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
 use atoll_log::VirtualLog;
 
 use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
 use super::scrub::{Pace, scrub};
 use crate::engine::{Cluster, Core, Divergence, Options};
+use crate::mutants;
 use crate::replica::HashAt;
 
 /// Longest wait for the answers.
@@ -49,7 +50,7 @@ struct Told {
 
 /// Whether a replica is not waited for.
 fn is_out(told: &ServiceTold) -> bool {
-    (told.out_of_service || told.behind) && !mutant(Mutant::DbHaltedHoldsTrim)
+    (told.out_of_service || told.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
 }
 
 impl Patrol {

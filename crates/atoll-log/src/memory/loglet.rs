@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
 use super::{At, Log};
@@ -134,7 +134,7 @@ impl LogletProvider for MemoryProvider {
             {
                 let mut s = lock(&self.at.servers.state);
                 s.logs.remove(&id);
-                if !mutant(Mutant::VlogRevivedLoglet) {
+                if !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET) {
                     s.tombstones.insert(id);
                 }
             }

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Completer, Ticket, ticket};
+
+use crate::mutants;
 
 use super::{Busy, LogAppendError, LogError, Shared};
 use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
@@ -169,7 +171,7 @@ impl Shared {
         let group =
             Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
         // X16's mutant: a first attempt is taken to be of the moment at which it arrives.
-        let floor = known.filter(|_| !mutant(Mutant::X16)).or_else(|| self.floor());
+        let floor = known.filter(|_| !mutant(mutants::X16)).or_else(|| self.floor());
         let items = records.into_iter().enumerate().map(|(index, r)| {
             // Copies of the log's own records are no harm, and their names say nothing.
             let foreign = r.floor.is_some() && r.op.client.0 != 0;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{LogError, Shared};
 use crate::chain::Segment;
+use crate::mutants;
 use crate::rounds::{First, race};
 use atoll_contract::loglet::{Loglet, LogletError, Tail, Unavailability};
 use atoll_contract::position::LogPos;
@@ -112,7 +113,7 @@ impl Shared {
     /// One answer, tail and seal bit of the same moment (V1).
     async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
         let first = loglet.check_tail().await?;
-        if mutant(Mutant::VlogV1) && first.sealed.is_none() {
+        if mutant(mutants::VLOG_V1) && first.sealed.is_none() {
             self.env.sleep(Duration::from_millis(30)).await;
             let second = loglet.check_tail().await?;
             return Ok(Tail { at: second.at, sealed: first.sealed });
@@ -201,7 +202,7 @@ impl Shared {
             First::B(_) => return Ok(()),
         };
         match got {
-            Ok(Tail { at, sealed }) if sealed.is_none() || mutant(Mutant::VlogV4) => {
+            Ok(Tail { at, sealed }) if sealed.is_none() || mutant(mutants::VLOG_V4) => {
                 self.raise_known(active.loglet, active.position_of(at));
                 if at <= above {
                     // It came back early. A Loglet that always does must not spin us.

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, Place, hit, mutant};
+use atoll_core::testing::{Place, hit, mutant};
 use atoll_core::{NodeId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::room::Purpose;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{END_KIND, Segment, VersionedChain};
+use crate::mutants;
 use crate::origin::Origin;
 use atoll_contract::loglet::{
     Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Unavailability,
@@ -245,7 +246,7 @@ impl Shared {
         step: &mut Step,
         place: &mut Place,
     ) -> Result<Tail, LogletError> {
-        if mutant(Mutant::VlogInstallWithoutSeal) {
+        if mutant(mutants::VLOG_INSTALL_WITHOUT_SEAL) {
             let tail = loglet.check_tail().await?;
             return Ok(Tail { at: tail.at, sealed: Some(tail.sealed.unwrap_or_default()) });
         }

@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Tick, Ticket};
 
 use super::append::Item;
 use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
 use crate::chain::{Segment, VersionedChain};
+use crate::mutants;
 use atoll_contract::entry::{BatchBuilder, MAX_BATCH_BYTES};
 use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Unavailability};
 use atoll_contract::position::LogPos;
@@ -501,7 +502,7 @@ impl Run {
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
         items.extend(std::mem::take(&mut lock(&self.me.lane.0).queue));
         // The second: so that there are copies which a replica may take for new.
-        if mutant(Mutant::VlogV2) || mutant(Mutant::DbAppliesCopies) {
+        if mutant(mutants::VLOG_V2) || mutant(mutants::DB_APPLIES_COPIES) {
             items.iter_mut().for_each(|i| i.not_below(end));
         } else {
             self.me.settle_found(&mut items, end).await;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_core::Tick;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use super::install::{MAX_PAUSE, PAUSE};
 use super::{LogError, ReconfigError, Shared, Step};
 use crate::chain::{ChainError, Segment, VersionedChain};
+use crate::mutants;
 use crate::page::{Holders, Page, PageId, PageRef};
 use atoll_contract::position::LogPos;
 use atoll_contract::register::{Register, RegisterError, Version, Written};
@@ -215,7 +216,7 @@ impl Shared {
         let id = PageId { made_at, random: self.env.random() };
         let of = page.reference(id, |s| self.holders(s)).ok_or(ChainError::Page(id))?;
         let (value, nonce, register) = (page.to_value()?, self.draw_nonce(), self.page_register(id));
-        if mutant(Mutant::VlogPageTooLate) {
+        if mutant(mutants::VLOG_PAGE_TOO_LATE) {
             let env = self.env.clone();
             let late = async move {
                 env.sleep(EMPTY_PAUSE).await;

@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use super::{LogError, LogReadError, Shared};
 use crate::chain::{Segment, VersionedChain};
+use crate::mutants;
 use atoll_contract::entry::Entry;
 use atoll_contract::loglet::{ReadError, ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
@@ -101,7 +102,7 @@ impl Shared {
         segment: &Segment,
         range: &Range<LogPos>,
     ) -> Result<Option<LogPos>, LogReadError> {
-        if mutant(Mutant::VlogV3) && range.end > range.start {
+        if mutant(mutants::VLOG_V3) && range.end > range.start {
             return Ok(Some(range.end));
         }
         let mut limit = match segment.stop {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
+use crate::mutants;
 use crate::rounds::{First, race};
 use atoll_contract::loglet::{Loglet, LogletId, Unavailability};
 use atoll_contract::register::{Registers, Version, Versioned};
@@ -97,7 +98,7 @@ impl Shared {
         }
         paged_handles.retain(|id| handles.contains_key(id) && new.chain.segment(*id).is_none());
         handles.retain(|id, _| {
-            mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
+            mutant(mutants::VLOG_V7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
         });
         // All below the start of the active segment is below an installed stop: readable, for ever.
         let active = new.chain.active();
@@ -115,11 +116,11 @@ impl Shared {
     /// those in index pages are kept, too.
     pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
         let mut key = segment.loglet;
-        if mutant(Mutant::VlogV7) {
+        if mutant(mutants::VLOG_V7) {
             key = LogletId(segment.start.0.into());
         }
         if let Some((handle, sealed)) = lock(&self.state).handles.get(&key)
-            && (*sealed == segment.sealed_config || mutant(Mutant::VlogV7))
+            && (*sealed == segment.sealed_config || mutant(mutants::VLOG_V7))
         {
             return Ok(handle.clone());
         }
@@ -236,7 +237,7 @@ impl Shared {
                 }
             }
             // While this node itself is at it, a second attempt would only race the first.
-            let is_time = self.env.now() >= roll_at && !mutant(Mutant::VlogNoRollForward);
+            let is_time = self.env.now() >= roll_at && !mutant(mutants::VLOG_NO_ROLL_FORWARD);
             if is_time && lock(&self.state).reconfiguring == 0 {
                 hit("vlog.roll_forward");
                 if self.roll_forward(of).await.is_ok() {

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{CallError, Elapsed, Ticket, Unsent};
+
+use crate::mutants;
 
 use super::loglet::{NativeLoglet, Shared};
 use super::message::{Append, Appended, NotBelow, Ordered};
@@ -73,7 +75,7 @@ fn outcome(
             Ok(Placement { runs })
         }
         Ordered::Sealed {} => {
-            if mutant(Mutant::NativeT19) {
+            if mutant(mutants::NATIVE_T19) {
                 shared.tails.learn_sealed(answer.known_tail);
             }
             Err(AppendError::Sealed)

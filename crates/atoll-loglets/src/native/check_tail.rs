@@ -7,9 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use atoll_contract::{LogletError, Offset, SealedConfig, Tail, Unavailability};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Call, Class, NodeId, Tick, roles};
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::loglet::{Group, failure};
 use super::message::{Answer, Info, Repair, ServerState, Verdict, Wait};
@@ -167,7 +169,7 @@ impl Group {
                 match reply {
                     Ok(answer) if answer.verdict == (Verdict::Done {}) => {
                         // T3: the seal bit comes with the tail; a sealed server's known tail is no open tail.
-                        if answer.state.sealed && !mutant(Mutant::NativeT3) {
+                        if answer.state.sealed && !mutant(mutants::NATIVE_T3) {
                             return Poll::Ready(Settled::Sealed);
                         }
                         seen.insert(*node, answer.state);
@@ -198,7 +200,7 @@ impl Group {
     /// A majority of all servers reports unsealed and `tail` reached; or one of them knows it as committed (rule K: its
     /// known tail came from the sequencer, because it is unsealed).
     fn is_open_tail(&self, seen: &Majority, tail: Offset) -> bool {
-        let open = |s: &&ServerState| !s.sealed || mutant(Mutant::NativeT3);
+        let open = |s: &&ServerState| !s.sealed || mutant(mutants::NATIVE_T3);
         seen.values().filter(open).filter(|s| s.local_tail >= tail).count() >= self.config.quorum()
             || seen.values().filter(open).any(|s| s.known_tail >= tail)
     }

@@ -12,12 +12,13 @@ use atoll_contract::{
     AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
     SealedConfig, Tail, Unavailability,
 };
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
 
 use super::config::NativeConfig;
 use super::message::{ServerState, Verdict, Wait};
 use crate::lane::Lane;
+use crate::mutants;
 use crate::tails::Tails;
 use atoll_core::sync::lock;
 
@@ -198,7 +199,7 @@ impl Shared {
             if waiting.len() > 1 {
                 hit("native.check_tail.shared");
             }
-            let tail = match mutant(Mutant::NativeT19).then(|| self.tails.sealed()).flatten() {
+            let tail = match mutant(mutants::NATIVE_T19).then(|| self.tails.sealed()).flatten() {
                 Some(at) => Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
                 None => self.group.check_tail(self.sealed.load(Ordering::Relaxed)).await,
             };
@@ -256,7 +257,7 @@ impl NativeLoglet {
             Ok(Err(Ok(answer))) => {
                 shared.learn_from(&answer.state);
                 match answer.verdict {
-                    Verdict::Done {} if answer.state.sealed && !mutant(Mutant::NativeT18) => {
+                    Verdict::Done {} if answer.state.sealed && !mutant(mutants::NATIVE_T18) => {
                         hit("native.wait.sealed");
                         // Not this server's word: a sealed tail is one that a majority gives (T3, T18).
                         return self.check_tail().await;

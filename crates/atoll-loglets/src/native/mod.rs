@@ -38,7 +38,7 @@
 //!
 //! # Traps
 //!
-//! Comments cite these by number. "Mutant": `atoll_core::testing::Mutant` can put the bug in, and a test finds it.
+//! Comments cite these by number. "Mutant": `mutants.rs` of this crate can put the bug in, and a test finds it.
 //!
 //! | | what goes wrong otherwise | where it is met |
 //! | --- | --- | --- |

@@ -10,8 +10,10 @@ use atoll_contract::{
     Batch, BatchBuilder, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset,
     PlanError, ReadError, ReadFrom, Unavailability,
 };
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
+
+use crate::mutants;
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
 use super::loglet::{Group, NativeLoglet, NativeOptions, failure};
@@ -295,7 +297,7 @@ fn pick_sequencer<'a>(
             let is_server = servers.iter().any(|(n, _)| *n == i.node);
             let stores = reached_by(i.node, &mut servers.iter().map(|(n, _)| *n)) + usize::from(is_server);
             let members = reached_by(i.node, &mut candidates.iter().map(|c| c.node));
-            let blind = mutant(Mutant::PolicyLowestId);
+            let blind = mutant(mutants::POLICY_LOWEST_ID);
             let no_quorum = !blind && stores * 2 <= servers.len();
             let kept = previous.is_some_and(|p| p.sequencer.0 == i.node);
             let reached = if blind { 0 } else { members };

@@ -6,10 +6,12 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use atoll_contract::{Batch, LogletId, Offset};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, DecodeError, Effects, Encode, FetchError, Loc, Lsn, Measure, RecordKind, Stored, Tick, invariant,
 };
+
+use crate::mutants;
 
 use super::cache::TailCache;
 use super::durable::Moves;
@@ -98,7 +100,7 @@ impl<P> Kept<P> {
 
     /// What a restart takes the local tail from when the entries are trimmed (native T12).
     pub(super) fn restore_tail(&mut self, tail: Offset) {
-        if !mutant(Mutant::NativeT12) {
+        if !mutant(mutants::NATIVE_T12) {
             self.local_tail = self.local_tail.max(tail);
             self.staged_tail = self.local_tail;
         }
@@ -240,7 +242,9 @@ impl<P: Protocol> Keeper<P> {
 
     /// Whether this id was deleted: for ever (native T10).
     pub fn is_gone(&self, loglet: LogletId) -> bool {
-        self.tombstones.contains(&loglet) && !mutant(Mutant::NativeT10) && !mutant(Mutant::VlogRevivedLoglet)
+        self.tombstones.contains(&loglet)
+            && !mutant(mutants::NATIVE_T10)
+            && !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET)
     }
 
     /// A configuration as it is kept: read, and shared by those that have the same.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use atoll_core::level::since;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, Decode, DecodeError, Effects, Encode, Env, Frame, Incarnation, Link, Loc, Lsn, Message,
     NodeId, Reader, Role, StorageId, Tick, roles,
@@ -19,6 +19,7 @@ use atoll_core::{
 
 use super::liveness::{Health, Told};
 use super::{MAX_HALTED_TOLD, Members};
+use crate::mutants;
 use crate::settings::Timings;
 
 atoll_core::message! {
@@ -285,7 +286,7 @@ impl Detector {
     fn beat(&self, now: Tick, out: &mut Effects) {
         let heard = |p: &Peer| self.hears(now, p);
         let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
-        let health = if mutant(Mutant::PolicyHidesHealth) { Health::Fine } else { self.members.health() };
+        let health = if mutant(mutants::POLICY_HIDES_HEALTH) { Health::Fine } else { self.members.health() };
         let row = self.members.own_row(now);
         let beat = Heartbeat {
             incarnation: self.env.incarnation(),

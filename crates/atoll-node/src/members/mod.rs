@@ -32,12 +32,14 @@ pub mod upgrade;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Candidate, Directory, Identity, NodeId, Notify, Tick};
 use atoll_db::{Clock, PeerClocks};
 
 use reach::{Reach, Row};
 use table::MemberTable;
+
+use crate::mutants;
 
 pub use liveness::{Health, Liveness, Told};
 
@@ -282,7 +284,7 @@ impl Members {
             return true;
         }
         let vouched = |p: &Liveness| p.alive && p.vouches.contains(&node);
-        if !mutant(Mutant::PolicyNoVouching) && self.lock().peers.values().any(vouched) {
+        if !mutant(mutants::POLICY_NO_VOUCHING) && self.lock().peers.values().any(vouched) {
             hit("members.vouched");
             return true;
         }

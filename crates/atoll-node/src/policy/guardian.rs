@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use atoll_contract::{LogletId, LogletSpec, Members as LogletMembers};
 use atoll_core::sync::lock;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 
@@ -17,6 +17,7 @@ use super::pace::Pace;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
 use crate::members::table::MemberTable;
+use crate::mutants;
 use crate::settings::Timings;
 
 /// Most logs that this node moves at once. A node that dies with thousands of logs is no reason for thousands of seals and register
@@ -154,7 +155,7 @@ impl Guardian {
         let mut todo = Vec::new();
         let mut next = None;
         let logs = self.logs.known();
-        let guarded = if mutant(Mutant::PolicyGuardsFew) { logs.len().min(64) } else { logs.len() };
+        let guarded = if mutant(mutants::POLICY_GUARDS_FEW) { logs.len().min(64) } else { logs.len() };
         for log in &logs[..guarded] {
             let trouble = self.logs.take_trouble(&log.name);
             match self.look_at(log, &view, &broken, trouble) {

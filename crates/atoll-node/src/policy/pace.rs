@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use atoll_contract::LogletId;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{NodeId, Tick};
+
+use crate::mutants;
 
 use super::assess::Reason;
 
@@ -59,7 +61,7 @@ impl Pace {
     pub fn saw(&mut self, now: Tick, active: LogletId) {
         match self.active {
             Some((known, _)) if known == active => return,
-            Some(_) if !mutant(Mutant::PolicyNoCalm) => {
+            Some(_) if !mutant(mutants::POLICY_NO_CALM) => {
                 self.level = (self.level_at(now) + 1).min(MAX_LEVEL);
                 self.raised = now;
             }
@@ -110,7 +112,7 @@ impl Pace {
             return self.not_before.max(self.raised.after(wait));
         }
         let life = match self.active {
-            _ if mutant(Mutant::PolicyNoCalm) => Tick(0),
+            _ if mutant(mutants::POLICY_NO_CALM) => Tick(0),
             Some((_, born)) if level > 0 => born.after(MAX_LIFE.min(MIN_LIFE * 2u32.pow(level - 1))),
             Some(_) | None => Tick(0),
         };

@@ -18,12 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::register::{MAX_NAME_BYTES, Unavailability};
 use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, DecodeError};
 use bytes::Bytes;
 
 pub use cell::{Cell, CellError, FileCell};
 
+use crate::mutants;
 use crate::rmwpaxos::State;
 
 /// Most bytes of all registers together.
@@ -120,7 +121,7 @@ impl Inner {
         }
         if self.cell.replace(&bytes).is_err() {
             // Old or new may be on disk: nobody may be told either (T22).
-            self.failed = !mutant(Mutant::FileAnswersAfterFailure);
+            self.failed = !mutant(mutants::FILE_ANSWERS_AFTER_FAILURE);
             return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }
         Ok(written)

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 
 use atoll_contract::register::MAX_NAME_BYTES;
 use atoll_core::env::Refused;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, DecodeError, Effects, Encode, Frame, Loc, Lsn, Measure, Message, NodeId, RecordKind, Role, Space,
     StorageId, Stored, Tick, invariant,
 };
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::ballot::{Ballot, MAX_ROUND, ProposerId};
 use super::checkpoint::Walk;
@@ -101,7 +103,7 @@ impl Acceptor {
     /// The acceptor of a node with this data directory. `initial` is the first group; it counts if the node is in it with this
     /// very data directory (T9), and as long as the journal names no other.
     pub fn new(node: NodeId, storage: StorageId, initial: Option<GroupConfig>) -> Self {
-        let initial = initial.filter(|g| g.contains(node, storage) || mutant(Mutant::RmwT9));
+        let initial = initial.filter(|g| g.contains(node, storage) || mutant(mutants::RMW_T9));
         Acceptor {
             node,
             storage,
@@ -154,7 +156,7 @@ impl Acceptor {
 
     /// The identity that a request names must be ours (T9).
     pub(super) fn check_identity(&self, storage: StorageId) -> Result<(), Reject> {
-        if storage != self.storage && !mutant(Mutant::RmwT9) {
+        if storage != self.storage && !mutant(mutants::RMW_T9) {
             hit("rmw.acceptor.wrong_identity");
             return Err(Reject::WrongIdentity { mine: self.storage });
         }
@@ -296,7 +298,7 @@ impl Acceptor {
             None => (&fresh, m.name.len() + SLOT_BYTES),
         };
         // T3: a duplicate first. The vote promised the next ballot on the side, so it would look stale below.
-        if m.ballot == slot.voted && !mutant(Mutant::RmwT3) {
+        if m.ballot == slot.voted && !mutant(mutants::RMW_T3) {
             hit("rmw.acceptor.duplicate_write");
             invariant!(
                 m.state == slot.state,

@@ -7,8 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_contract::register::Unavailability;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Completer, Tick, Ticket, ticket};
+
+use crate::mutants;
 
 use super::ballot::{Ballot, ProposerId};
 use super::group::GroupConfig;
@@ -141,14 +143,14 @@ impl Proposer {
     /// The token, if it is of this group. Whoever takes it uses it up.
     pub(super) fn take_token(&self, group: &GroupConfig) -> Option<Token> {
         let mut inner = self.inner();
-        if mutant(Mutant::RmwT7) && !inner.begun {
+        if mutant(mutants::RMW_T7) && !inner.begun {
             // "Smallest round": a first write without phase 1.
             inner.begun = true;
             let ballot = Ballot { n: 1, pid: self.pid };
             return Some(Token { epoch: group.epoch, ballot, base: State::empty(), chosen: Ballot::ZERO });
         }
         inner.begun = true;
-        if mutant(Mutant::RmwT4) {
+        if mutant(mutants::RMW_T4) {
             return inner.token.as_ref().filter(|t| t.epoch == group.epoch).map(Token::twin_for_mutant);
         }
         inner.token.take().filter(|t| t.epoch == group.epoch)
@@ -225,7 +227,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             (failures, why) = (0, Unavailability::NoQuorum);
             continue;
         };
-        if setback == Setback::VoteRefused && mutant(Mutant::RmwT3) {
+        if setback == Setback::VoteRefused && mutant(mutants::RMW_T3) {
             // "A nack means that it failed": with T3 in the acceptor, too, the other half of the bug.
             batch.drain(..).for_each(|q| {
                 q.done.complete(Err(Failure::No(Unavailability::NoQuorum)));

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use atoll_contract::register::Unavailability;
 use atoll_core::Tick;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::ballot::Ballot;
 use super::message::{Mode, Prep, PrepAnswer, PrepReply};
@@ -101,7 +103,7 @@ fn votes(answers: &Answers<PrepReply>) -> impl Iterator<Item = (Ballot, &Bytes)>
 
 /// The state that a majority has voted for in one ballot.
 fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
-    if mutant(Mutant::RmwT1) {
+    if mutant(mutants::RMW_T1) {
         return agreement_by_value(answers, majority);
     }
     let mut counts: BTreeMap<Ballot, usize> = BTreeMap::new();

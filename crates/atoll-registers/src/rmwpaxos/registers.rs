@@ -6,9 +6,11 @@ use std::time::Duration;
 use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::register::Unavailability;
 use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Env, Incarnation, NodeId, Pool, Ticket};
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::ballot::ProposerId;
 use super::group::{GroupConfig, Member};
@@ -167,7 +169,7 @@ impl RmwRegisters {
     /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older one leads to the newest.
     pub fn new(env: Env, group: GroupConfig, options: Options) -> Self {
         // T5: a life of its own for each of these objects; two in one process must not share ballots either.
-        let life = if mutant(Mutant::RmwT5) { 1 } else { env.incarnation().0 ^ env.random() };
+        let life = if mutant(mutants::RMW_T5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = Pool::new(options.idle_registers);
         let inner = Mutex::new(Inner { group, proposers, pid, following: false });

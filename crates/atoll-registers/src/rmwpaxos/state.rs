@@ -2,9 +2,11 @@
 
 use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::{Nonce, Version, Versioned, Written};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Decode, DecodeError, Encode};
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::group::GroupConfig;
 
@@ -133,7 +135,7 @@ impl State {
     ) -> (Option<State>, Option<Written>) {
         // T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
         if let Some(version) = self.made_by(nonce.0)
-            && !mutant(Mutant::RmwT2)
+            && !mutant(mutants::RMW_T2)
         {
             return (None, Some(Written::Yes(Version(version))));
         }

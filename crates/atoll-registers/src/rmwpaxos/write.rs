@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use atoll_core::Tick;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use bytes::Bytes;
+
+use crate::mutants;
 
 use super::ballot::Ballot;
 use super::group::GroupConfig;
@@ -188,13 +190,13 @@ impl Attempt<'_> {
         };
         // A state that cannot be read was written by a newer version: this node must not write over it.
         let base = State::read(state).map_err(|_| Setback::NoQuorum)?;
-        let agree = if mutant(Mutant::RmwT1) {
+        let agree = if mutant(mutants::RMW_T1) {
             quorum.iter().all(|(_, s)| State::read(s).is_ok_and(|s| s.value == base.value))
         } else {
             // T1: compare ballots, never values.
             quorum.iter().all(|(voted, _)| voted == highest)
         };
-        let ballot = if mutant(Mutant::RmwT6) {
+        let ballot = if mutant(mutants::RMW_T6) {
             Ballot { n: highest_seen(answers).n, pid: self.proposer.pid }
         } else {
             ballot

@@ -1,6 +1,6 @@
 //! Whether all that must be there is there: what the manifest lists, the checkpoint that it tells of, and the manifest itself.
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, StorageId};
 
 use super::format::SegmentHeader;
@@ -10,6 +10,7 @@ use super::segment::MIN_BLOCK_BYTES;
 use super::{JournalError, checkpoint_path, segment_path, spare_path};
 use crate::disk::{Disk, DiskError, Open};
 use crate::identity::Identity;
+use crate::mutants;
 
 /// The header of a spare file: the one of its last use as a segment, until it is used again.
 pub(super) fn spare_header(disk: &dyn Disk, generation: u64) -> Result<Option<SegmentHeader>, DiskError> {
@@ -65,7 +66,7 @@ pub(super) fn check_unlisted(
 ) -> Result<(), JournalError> {
     let is_old = !files.segments.is_empty();
     let is_new = !is_checkpointed && files.spares.is_empty() && !Identity::is_there(disk)?;
-    if is_old || is_new || mutant(Mutant::JournalLossUnseen) {
+    if is_old || is_new || mutant(mutants::JOURNAL_LOSS_UNSEEN) {
         return Ok(());
     }
     hit("journal.recover.missing");

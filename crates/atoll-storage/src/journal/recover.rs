@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, RecordKind, StorageId, Stored};
 use bytes::Bytes;
 
@@ -28,6 +28,7 @@ use super::{
     generation_of, journal_dir, reserve_path, segment_path, spare_path,
 };
 use crate::disk::{Disk, DiskError, DiskPath, File, Open};
+use crate::mutants;
 
 /// What recovery hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,7 +217,7 @@ struct Walk {
 impl Walk {
     /// Numbers above `last` are missing at `place`: an error if they were synced, else the end.
     fn missing(&mut self, place: Place, what: &'static str) -> Result<(), JournalError> {
-        if self.last < self.evidence && !mutant(Mutant::NativeT9) {
+        if self.last < self.evidence && !mutant(mutants::NATIVE_T9) {
             hit("journal.recover.rot");
             return Err(place.damaged(what));
         }
@@ -304,7 +305,7 @@ impl Walk {
     /// A segment is listed before a record goes into it: one with records that is not listed is older than the manifest, or newer.
     fn check_known(&self, generation: u64) -> Result<(), JournalError> {
         let is_known = self.listed.as_ref().is_none_or(|listed| listed.contains(&generation));
-        if is_known || mutant(Mutant::JournalLossUnseen) {
+        if is_known || mutant(mutants::JOURNAL_LOSS_UNSEEN) {
             return Ok(());
         }
         hit("journal.recover.older");
@@ -436,7 +437,7 @@ impl Journal {
         let checkpoint = checkpoint::load(&*disk, storage)?;
         let covers = checkpoint.as_ref().map_or(Lsn::NONE, |c| c.covers);
         let mut facts = manifest.as_ref().map(Manifest::facts);
-        if mutant(Mutant::JournalLossUnseen) {
+        if mutant(mutants::JOURNAL_LOSS_UNSEEN) {
             facts = facts.map(|_| Facts::default());
         }
         match &facts {

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::View;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -16,6 +16,7 @@ use super::walk::Listed;
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
 use crate::jute::reply::PathReply;
+use crate::mutants;
 use crate::watch::NotYet;
 use crate::watch::outbox::End;
 
@@ -121,7 +122,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// The next read takes a newer view.
     pub(crate) fn forget_view(&mut self) {
-        if !mutant(Mutant::ZkServesBehindSession) {
+        if !mutant(mutants::ZK_SERVES_BEHIND_SESSION) {
             self.view = None;
         }
     }
@@ -132,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.view.is_none() {
             let newest = self.shared.zxid();
             let view = self.shared.engine.view();
-            let drained = match mutant(Mutant::ZkEventsAfterReplies) {
+            let drained = match mutant(mutants::ZK_EVENTS_AFTER_REPLIES) {
                 true => Ok(0),
                 false => self.outbox.drain_for(view.below(), &mut self.out),
             };
@@ -161,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// In front of a reply.
     pub(crate) fn drain_events_first(&mut self) {
-        if !mutant(Mutant::ZkEventsAfterReplies) {
+        if !mutant(mutants::ZK_EVENTS_AFTER_REPLIES) {
             self.drain_events();
         }
     }

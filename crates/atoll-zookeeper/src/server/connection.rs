@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::Ticket;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::View;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -26,6 +26,7 @@ use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
 use crate::jute::{Jute, Reader};
+use crate::mutants;
 use crate::session::keeper::Heard;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -506,7 +507,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match <&str as Jute>::parse(body) {
             Ok(path) => {
                 let engine = &self.shared.engine;
-                let barrier = match mutant(Mutant::ZkSyncWithoutBarrier) {
+                let barrier = match mutant(mutants::ZK_SYNC_WITHOUT_BARRIER) {
                     true => Ticket::ready(Ok(engine.view().below())),
                     false => engine.barrier(),
                 };

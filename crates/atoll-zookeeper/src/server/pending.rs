@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use atoll_core::Ticket;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{BarrierError, LogPos, Proposed, Stopped};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,6 +19,7 @@ use super::watching::Again;
 use crate::jute::codes::OpCode;
 use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
+use crate::mutants;
 
 /// A request that waits for something.
 pub(crate) enum Pending {
@@ -131,7 +132,7 @@ impl Queue {
 
     /// Whether a write must be held back: for a read that it must not be shown by, or for a write that is held back.
     pub(crate) fn holds_back(&self, op: OpCode, body: &[u8]) -> bool {
-        !mutant(Mutant::ZkReadsPassWrites)
+        !mutant(mutants::ZK_READS_PASS_WRITES)
             && (self.held > 0 || self.is_shown(touched(op, body), self.queue.len()))
     }
 

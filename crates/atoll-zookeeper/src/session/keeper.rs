@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::sync::lock;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Direction, KeyRange, Proposer, View};
 use tokio::time::Instant;
 
 use crate::event::Event;
+use crate::mutants;
 use crate::session::state::Session;
 use crate::tree::key;
 use crate::tree::read::{self, ReadError};
@@ -110,7 +111,7 @@ impl Sessions {
             // The clients come again: to this tree, and to those of its sessions that are told next.
             Event::Restored { .. } => self.replace(BTreeMap::new()),
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
-                let at_once = mutant(Mutant::ZkTakeOverWithoutTimeout) && !by_client;
+                let at_once = mutant(mutants::ZK_TAKE_OVER_WITHOUT_TIMEOUT) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
                 let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
                 // Its client came back by another connection; or it has lost the session, whose rest is to be deleted.

@@ -1,6 +1,6 @@
 //! Sessions in the replicated state.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::Proposer;
 
@@ -11,6 +11,7 @@ use crate::command::{
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::{Jute, JuteError, Reader, record};
+use crate::mutants;
 use crate::path;
 use crate::tree::key;
 use crate::tree::state::{Keys, State};
@@ -75,7 +76,7 @@ impl Session {
     /// Whether it has ended, but for ephemerals that are still to be deleted. Its client has lost it: it neither writes nor comes back. Who
     /// holds it goes on deleting, at once, for its timeout is over.
     pub fn is_ending(&self) -> bool {
-        self.timeout_ms == ENDING_MS && !mutant(Mutant::ZkEndingLives)
+        self.timeout_ms == ENDING_MS && !mutant(mutants::ZK_ENDING_LIVES)
     }
 
     fn to_bytes(self) -> Vec<u8> {
@@ -110,7 +111,7 @@ impl<K: Keys> State<'_, K> {
     /// # Errors
     /// It is gone, or was moved since.
     pub fn served_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
-        if mutant(Mutant::ZkWriteAfterMove) {
+        if mutant(mutants::ZK_WRITE_AFTER_MOVE) {
             return self.session(id).ok_or(ErrorCode::SessionExpired);
         }
         match self.held_session(id, by)? {
@@ -185,7 +186,7 @@ impl<K: Keys> State<'_, K> {
 
     /// The session, if it is held as it was when its end was asked for, by whoever asked (contracts X22).
     fn judged_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
-        let unguarded = mutant(Mutant::ZkExpiryUnguarded);
+        let unguarded = mutant(mutants::ZK_EXPIRY_UNGUARDED);
         match self.session(id).filter(|_| unguarded).map_or_else(|| self.held_session(id, by), Ok)? {
             session if session.moves == moves || unguarded => Ok(session),
             _ => Err(ErrorCode::SessionMoved),
@@ -217,7 +218,7 @@ impl<K: Keys> State<'_, K> {
     fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
         let mut ephemerals = key::ephemerals(id);
         let mut left = at_most;
-        while !mutant(Mutant::ZkEphemeralStays) {
+        while !mutant(mutants::ZK_EPHEMERAL_STAYS) {
             let page = self.keys.first(&ephemerals, PAGE.min(left.max(1)));
             if page.is_empty() {
                 break;

@@ -1,7 +1,7 @@
 //! The replicated service: which command does what.
 
 use atoll_core::level::{Level, since};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 
@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
+use crate::mutants;
 
 /// The application. All of its state is in the store.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Byte
             state.commit();
             Ok(answer(state.zxid, None, &body))
         }
-        Err(Refused::Transaction(results)) if mutant(Mutant::ZkMultiInParts) => {
+        Err(Refused::Transaction(results)) if mutant(mutants::ZK_MULTI_IN_PARTS) => {
             state.commit();
             Ok(answer(newest, None, &results))
         }

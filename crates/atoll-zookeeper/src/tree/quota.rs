@@ -4,7 +4,7 @@
 //! The nearest node with a limit counts, at or above the changed one. Soft limits are told, hard ones refuse the write where the door that
 //! proposed it says so (`enforceQuota`): the same on every replica, because it travels with the command.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use bytes::Bytes;
 
 use super::key;
@@ -12,6 +12,7 @@ use super::node::{Data, Node};
 use super::state::{Keys, State, length};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
+use crate::mutants;
 use crate::path;
 
 /// The node with the limits.
@@ -152,7 +153,7 @@ impl<K: Keys> State<'_, K> {
             let (nodes, held) = self.subtree(top);
             self.put_stats(top, nodes, held);
         }
-        if (bytes, count) == (0, 0) || (count < 0 && mutant(Mutant::ZkQuotaForgetsDeletes)) {
+        if (bytes, count) == (0, 0) || (count < 0 && mutant(mutants::ZK_QUOTA_FORGETS_DELETES)) {
             return;
         }
         let Some((top, _)) = self.limited(of) else { return };

@@ -1,6 +1,6 @@
 //! The store under a command.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{Direction, KeyRange, Tx};
 use bytes::Bytes;
 
@@ -11,6 +11,7 @@ use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::Id;
 use crate::jute::{Jute, record};
+use crate::mutants;
 use crate::path;
 
 /// Ordered keys and values that a command reads and writes, and where it tells what it did.
@@ -211,7 +212,7 @@ pub fn check_access(node: &Node, client: &[Id<'_>], wanted: i32) -> Result<(), E
 /// The version after the next change, if the one at hand is what was expected; -1 expects any.
 pub fn next_version(is: i32, expected: i32) -> Result<i32, ErrorCode> {
     // The bug is in only now and then, as where a path is forgotten.
-    let unchecked = mutant(Mutant::ZkVersionUnchecked) && is % 4 == 3;
+    let unchecked = mutant(mutants::ZK_VERSION_UNCHECKED) && is % 4 == 3;
     if expected != -1 && expected != is && !unchecked {
         return Err(ErrorCode::BadVersion);
     }

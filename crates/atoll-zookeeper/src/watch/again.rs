@@ -1,13 +1,14 @@
 //! setWatches: a client that comes from another node, or back, brings its watches. What happened meanwhile is told at once; the rest is
 //! left as before.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::View;
 
 use super::outbox::Outbox;
 use super::table::Kind;
 use super::{ConnectionId, Left, NotLeft, Watches};
 use crate::jute::codes::EventType;
+use crate::mutants;
 use crate::tree::read::{self, ReadError};
 
 /// Why a client's watches were not left.
@@ -65,7 +66,7 @@ impl Watches {
         let view = &left.view;
         // What a restore has brought back may be older than what the client saw: it is told of everything.
         let is_new = read::restored(view).map_err(AgainError::Read)? > relative_zxid;
-        let since = match mutant(Mutant::ZkWatchesIgnoreZxid) {
+        let since = match mutant(mutants::ZK_WATCHES_IGNORE_ZXID) {
             true => i64::MAX,
             false if is_new => -1,
             false => relative_zxid,

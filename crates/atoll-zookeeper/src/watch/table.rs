@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::LogPos;
 
 use super::ConnectionId;
 use super::outbox::{End, Outbox};
 use crate::event::{Change, Event};
 use crate::jute::codes::EventType;
+use crate::mutants;
 use crate::path;
 
 /// Kinds of watches.
@@ -209,7 +210,7 @@ impl Table {
         let path = path.clone();
         for kind in kinds {
             let Some(watchers) = self.by_path.get_mut(&path) else { break };
-            if mutant(Mutant::ZkWatchFiresAgain) {
+            if mutant(mutants::ZK_WATCH_FIRES_AGAIN) {
                 out.extend(watchers.of(*kind));
                 continue;
             }

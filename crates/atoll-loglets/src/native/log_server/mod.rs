@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{LogletId, Offset};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, NodeId, Refused,
     Role, Space, StorageId, Stored, Tick, roles,
@@ -29,6 +29,7 @@ use atoll_core::{
 use self::replica::{Native, Replica};
 use super::config::NativeConfig;
 use super::message::*;
+use crate::mutants;
 use crate::store::{Durable, Keeper, KeeperOptions, Sealing, Waits};
 
 /// Bounds and paces of a LogServer.
@@ -131,7 +132,7 @@ impl LogServer {
 
     fn check_identity(&self, config: &NativeConfig) -> Result<(), Verdict> {
         match config.storage_of(self.env.node()) {
-            Some(storage) if storage == self.storage || mutant(Mutant::NativeT8) => Ok(()),
+            Some(storage) if storage == self.storage || mutant(mutants::NATIVE_T8) => Ok(()),
             _ => {
                 hit("native.server.wrong_identity");
                 Err(Verdict::WrongIdentity {})
@@ -167,7 +168,7 @@ impl LogServer {
             Durable::Filled(_) => {}
             Durable::Entries(_) => {
                 let sealed = replica.seal == Sealing::Sealed;
-                if sealed && mutant(Mutant::NativeT4) {
+                if sealed && mutant(mutants::NATIVE_T4) {
                     let state = ServerState { sealed: false, ..replica.state() };
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }

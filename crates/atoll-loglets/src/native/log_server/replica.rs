@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use atoll_contract::Offset;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{DecodeError, Lsn};
 
+use crate::mutants;
 use crate::native::config::{self, NativeConfig};
 use crate::native::message::{ServerState, Verdict};
 use crate::store::{Kept, Protocol, Sealing};
@@ -103,7 +104,7 @@ impl Replica {
                 None => Admit::OutOfOrder,
             };
         }
-        if from == self.staged_tail || from == self.known_tail || mutant(Mutant::NativeN7) {
+        if from == self.staged_tail || from == self.known_tail || mutant(mutants::NATIVE_N7) {
             return Admit::From(from);
         }
         Admit::OutOfOrder

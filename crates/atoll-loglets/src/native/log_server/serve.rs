@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use atoll_contract::{LogletId, Offset};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Effects, Lsn, Space, Tick};
 
 use super::LogServer;
 use super::replica::Replica;
+use crate::mutants;
 use crate::native::message::*;
 use crate::store::{ReadOutcome, Sealing, Waiter};
 
 fn reached(replica: &Replica, waiter: &Waiter) -> bool {
-    let deaf = mutant(if waiter.known_only { Mutant::NativeT18 } else { Mutant::NativeT3 });
+    let deaf = mutant(if waiter.known_only { mutants::NATIVE_T18 } else { mutants::NATIVE_T3 });
     (replica.seal == Sealing::Sealed && !deaf)
         || replica.known_tail >= waiter.target
         || (!waiter.known_only && replica.local_tail >= waiter.target)
@@ -57,7 +58,7 @@ impl LogServer {
             Some(replica) if m.from < replica.trim => {
                 return self.no_entries(from, loglet, Verdict::Trimmed {}, out);
             }
-            Some(replica) if mutant(Mutant::NativeT11) => {
+            Some(replica) if mutant(mutants::NATIVE_T11) => {
                 if replica.runs.holding(m.from).is_none()
                     && let Some((first, run)) = replica.runs.next_from(m.from)
                 {
@@ -90,7 +91,7 @@ impl LogServer {
                 Verdict::NotHere {}
             }
             ReadOutcome::Busy => Verdict::Busy {},
-            ReadOutcome::Damaged(_) if mutant(Mutant::NativeUnreadIsTrimmed) => {
+            ReadOutcome::Damaged(_) if mutant(mutants::NATIVE_UNREAD_IS_TRIMMED) => {
                 let state = ServerState { trim: first.plus(1), ..self.state_of(loglet) };
                 let (verdict, counts, batches) = (Verdict::Trimmed {}, Vec::new(), Vec::new());
                 return out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);

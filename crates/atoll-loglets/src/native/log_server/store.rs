@@ -3,18 +3,19 @@
 use bytes::Bytes;
 
 use atoll_contract::{Batch, LogletId, Offset};
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space, roles};
 
 use super::LogServer;
 use super::replica::{Admit, Replica};
+use crate::mutants;
 use crate::native::invariants;
 use crate::native::message::*;
 use crate::store::{Sealing, parse_counted};
 
 /// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
-    replica.own.config.sequencer == (from.node, life) || mutant(Mutant::NativeT6)
+    replica.own.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
 
 impl LogServer {
@@ -41,7 +42,7 @@ impl LogServer {
             (Sealing::Sealed | Sealing::Staged(_), _) => {
                 hit("native.server.store_after_seal");
                 let end = m.first.plus(m.count.into());
-                if mutant(Mutant::NativeT1) && replica.runs.covers(m.first..end) {
+                if mutant(mutants::NATIVE_T1) && replica.runs.covers(m.first..end) {
                     let state = ServerState { sealed: false, local_tail: end, ..replica.state() };
                     let verdict = Verdict::Done {};
                     let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
@@ -147,7 +148,7 @@ impl LogServer {
                 // Behind every admitted Store in the journal: durable means that they are, too.
                 let lsn = self.kept.stage_seal(loglet, out);
                 let replica = self.replica(loglet, config, out)?;
-                if mutant(Mutant::NativeT4) {
+                if mutant(mutants::NATIVE_T4) {
                     replica.seal = Sealing::Sealed;
                     return Ok((replica.state(), Lsn::NONE));
                 }

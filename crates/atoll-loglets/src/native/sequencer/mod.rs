@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use atoll_contract::{Batch, LogletId};
 use atoll_core::Budget;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, NodeId, Refused, Role, Tick,
 };
@@ -30,6 +30,7 @@ use super::config;
 use super::loglet::Group;
 use super::message::*;
 use crate::intake::Forgotten;
+use crate::mutants;
 
 /// Bounds and paces of a sequencer.
 #[derive(Clone, Debug)]
@@ -108,7 +109,7 @@ impl Sequencer {
 
     /// Orders a batch, or says why not. A second copy of one that was ordered is passed over: the first is answered.
     fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
-        if m.life != self.env.incarnation() && !mutant(Mutant::NativeT6) {
+        if m.life != self.env.incarnation() && !mutant(mutants::NATIVE_T6) {
             hit("native.sequencer.other_life");
             return Err(Ordered::WrongSequencer {});
         }
@@ -155,7 +156,7 @@ impl Sequencer {
         }
         let parsed = config::parse(config).map_err(|_| Ordered::WrongSequencer {})?;
         let me = (self.env.node(), self.env.incarnation());
-        if parsed.sequencer != me && !mutant(Mutant::NativeT6) {
+        if parsed.sequencer != me && !mutant(mutants::NATIVE_T6) {
             return Err(Ordered::WrongSequencer {});
         }
         let config = Bytes::copy_from_slice(config);

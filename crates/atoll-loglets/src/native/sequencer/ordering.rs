@@ -8,11 +8,12 @@ use bytes::Bytes;
 
 use atoll_contract::{Batch, Offset};
 use atoll_core::Budget;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Caller, Lsn, NodeId, Tick};
 
 use super::window::Window;
 use crate::intake::{Forgotten, Intake};
+use crate::mutants;
 use crate::native::config::NativeConfig;
 use crate::native::invariants;
 use crate::native::message::{StoredUpTo, Verdict};
@@ -171,7 +172,7 @@ impl Ordering {
         server.confirmed = server.confirmed.max(m.state.known_tail);
         if m.state.sealed || matches!(m.verdict, Verdict::Sealed {} | Verdict::Gone {}) {
             server.sealed = true;
-            if mutant(Mutant::NativeT2) {
+            if mutant(mutants::NATIVE_T2) {
                 self.known_tail = known_tail.max(m.state.known_tail.min(next));
             }
             return true;
@@ -210,7 +211,7 @@ impl Ordering {
     pub fn commit(&mut self) -> bool {
         let mut stored: Vec<Offset> = self.servers.iter().map(|s| s.stored).collect();
         let mut quorum = self.config.quorum();
-        if mutant(Mutant::NativeT5) {
+        if mutant(mutants::NATIVE_T5) {
             stored = self.servers.iter().filter(|s| !s.sealed).map(|s| s.stored).collect();
             quorum = stored.len() / 2 + 1;
         }
