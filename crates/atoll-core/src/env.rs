@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::codec::DecodeError;
-use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
+use crate::frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
 use crate::level::Levels;
 use crate::ready::{Ready, TaskId};
@@ -259,7 +259,7 @@ impl Env {
 
     /// Sends a request. It is queued before this returns, so calls leave in the order in which they are made. No hidden
     /// time-out or retry; dropping the future ignores the reply.
-    pub fn call<R: Rpc>(&self, to: NodeId, request: R) -> Call<R> {
+    pub fn call<R: ForRole>(&self, to: NodeId, request: R) -> Call<R> {
         self.call_role(to, R::ROLE, request)
     }
 
@@ -317,14 +317,26 @@ impl Env {
     }
 
     /// Asks several nodes the same, and collects until `enough`, all have answered, or `until`.
-    pub async fn gather<R: Rpc + Clone>(
+    pub async fn gather<R: ForRole + Clone>(
         &self,
         to: &[NodeId],
         request: R,
         until: Tick,
+        enough: impl FnMut(&Replies<R>) -> bool,
+    ) -> Replies<R> {
+        self.gather_role(to, R::ROLE, request, until, enough).await
+    }
+
+    /// Like [`Env::gather`], for a request that more than one role takes.
+    pub async fn gather_role<R: Rpc + Clone>(
+        &self,
+        to: &[NodeId],
+        role: RoleKind,
+        request: R,
+        until: Tick,
         mut enough: impl FnMut(&Replies<R>) -> bool,
     ) -> Replies<R> {
-        let frame = request.into_frame(R::ROLE);
+        let frame = request.into_frame(role);
         let mut calls: Vec<Option<Call<R>>> =
             to.iter().map(|n| Some(self.call_frame(*n, R::CLASS, frame.clone()))).collect();
         let mut replies = Replies { slots: to.iter().map(|n| (*n, None)).collect() };

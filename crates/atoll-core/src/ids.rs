@@ -50,29 +50,13 @@ id!(
     "role {}"
 );
 
-/// The roles that a node can hold.
+/// The roles that every node has. Those of a protocol are in its crate.
 pub mod roles {
     use super::RoleKind;
     /// Nobody: replies, which are matched by request instead.
     pub const NONE: RoleKind = RoleKind(0);
-    /// LogServer of the NativeLoglet.
-    pub const LOG_SERVER: RoleKind = RoleKind(1);
-    /// Sequencer of the NativeLoglet.
-    pub const SEQUENCER: RoleKind = RoleKind(2);
-    /// Acceptor of RMWPaxos.
-    pub const ACCEPTOR: RoleKind = RoleKind(3);
-    /// Store of the LocalLoglet.
-    pub const LOCAL_STORE: RoleKind = RoleKind(4);
     /// Who is there: identity, incarnation, members.
     pub const MEMBER: RoleKind = RoleKind(5);
-    /// The failure detector.
-    pub const DETECTOR: RoleKind = RoleKind(6);
-    /// Gossip about who is up.
-    pub const GOSSIP: RoleKind = RoleKind(7);
-    /// A replica of the database, for its peers.
-    pub const REPLICA: RoleKind = RoleKind(8);
-    /// Feature levels: keeps the active one.
-    pub const LEVELS: RoleKind = RoleKind(9);
 }
 
 /// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.

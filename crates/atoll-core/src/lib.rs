@@ -43,7 +43,7 @@ pub mod witness;
 pub use budget::Budget;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
-pub use frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
+pub use frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
 pub use level::{Level, LevelError, LevelRange, Levels};
 pub use member::{Candidate, Directory, Identify, Identity};

@@ -29,7 +29,7 @@ crate::message! {
     }
 }
 
-crate::rpc!(Identify => Identity, MEMBER, Control);
+crate::rpc!(Identify => Identity, crate::ids::roles::MEMBER, Control);
 
 /// A member of the cluster as this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ pub mod key_range;
 mod layers;
 pub mod mutants;
 mod replica;
+pub mod roles;
 pub mod store;
 pub mod transfer;
 pub mod tx;

@@ -13,9 +13,9 @@ use atoll_contract::{
     Placement, ReadBatch, ReadError, ReadFrom, Registry, Tail,
 };
 use atoll_core::{Encode, Env, NodeId, Ticket};
+use atoll_file_register::{Cell, CellError, FileRegisters};
 use atoll_log::{LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, VirtualLog};
-use atoll_loglets::native::NativeLoglet;
-use atoll_registers::file::{Cell, CellError, FileRegisters};
+use atoll_native::NativeLoglet;
 use bytes::Bytes;
 use serde_json::{Value, json};
 

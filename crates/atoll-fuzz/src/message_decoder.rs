@@ -4,8 +4,8 @@
 use std::fmt::Debug;
 
 use atoll_core::{Decode, Encode, Frame, Identify, Identity, Message, RoleKind};
-use atoll_loglets::native::{NativeConfig, message as native};
-use atoll_registers::rmwpaxos::{GroupConfig, State, message as rmw};
+use atoll_native::{NativeConfig, message as native};
+use atoll_rmwpaxos::{GroupConfig, State, message as rmw};
 use bytes::Bytes;
 
 /// One decoder: reads a frame, checks what came out. True if it was taken.

@@ -6,13 +6,11 @@ use std::sync::{Arc, OnceLock};
 use atoll_contract::Registry;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
+use atoll_local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
-use atoll_loglets::native::{
-    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
-};
-use atoll_registers::rmwpaxos::KnownGroup;
-use atoll_registers::rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
+use atoll_native::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
+use atoll_rmwpaxos::KnownGroup;
+use atoll_rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
 use crate::database::DatabaseCell;
 use crate::doors::tables::TablesCell;
@@ -119,23 +117,26 @@ pub fn assemble(parts: Parts) -> Assembly {
 
     let acceptor = Acceptor::new(me.node, me.storage, None);
     let known = acceptor.known_group();
-    core.add_role(roles::ACCEPTOR, Box::new(acceptor));
+    core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
     core.add_role(
-        roles::LOG_SERVER,
+        atoll_native::roles::LOG_SERVER,
         Box::new(LogServer::new(env.clone(), me.storage, options.log_server.clone())),
     );
-    core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), options.sequencer.clone())));
+    core.add_role(
+        atoll_native::roles::SEQUENCER,
+        Box::new(Sequencer::new(env.clone(), options.sequencer.clone())),
+    );
     let local = LocalStore::new(env.clone(), me.storage, options.local_store.clone());
-    core.add_role(roles::LOCAL_STORE, Box::new(local));
+    core.add_role(atoll_local::roles::LOCAL_STORE, Box::new(local));
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
-    core.add_role(roles::LEVELS, Box::new(LevelRole::new(levels)));
+    core.add_role(crate::members::roles::LEVELS, Box::new(LevelRole::new(levels)));
     let detector = Detector::new(env.clone(), members.clone(), options.timings.clone());
-    core.add_role(roles::DETECTOR, Box::new(detector));
+    core.add_role(crate::members::roles::DETECTOR, Box::new(detector));
     let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
-    core.add_role(roles::GOSSIP, Box::new(gossip));
+    core.add_role(crate::members::roles::GOSSIP, Box::new(gossip));
 
     let database = DatabaseCell::default();
-    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
+    core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
 
     let directory: Arc<Members> = Arc::new(members.clone());
     let registry = Registry::new()

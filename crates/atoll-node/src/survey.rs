@@ -9,10 +9,11 @@ use atoll_contract::{LogPos, LogletId};
 use atoll_core::level::since;
 use atoll_core::{Env, NodeId, RoleKind};
 use atoll_log::virtual_log::Segment;
-use atoll_loglets::native::message::{LogletStatus, STATUS_PAGE, Status, StatusOf};
+use atoll_native::message::{LogletStatus, STATUS_PAGE, Status, StatusOf};
 
 use crate::logs::{Known, Logs};
 use crate::members::Members;
+use atoll_native::roles::LOG_SERVER;
 
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -114,8 +115,11 @@ pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> (V
 async fn ask_for(env: &Env, node: NodeId, loglets: &[LogletId]) -> Option<BTreeMap<LogletId, LogletStatus>> {
     let mut all = BTreeMap::new();
     for part in loglets.chunks(STATUS_PAGE) {
-        let page =
-            env.within(ANSWER, env.call(node, StatusOf { loglets: part.to_vec() })).await.ok()?.ok()?;
+        let page = env
+            .within(ANSWER, env.call_role(node, LOG_SERVER, StatusOf { loglets: part.to_vec() }))
+            .await
+            .ok()?
+            .ok()?;
         all.extend(page.loglets.into_iter().map(|l| (l.loglet, l)));
     }
     Some(all)
@@ -125,7 +129,7 @@ async fn ask_all(env: &Env, node: NodeId) -> Option<BTreeMap<LogletId, LogletSta
     let mut all = BTreeMap::new();
     let mut above = None;
     for _ in 0..MAX_PAGES {
-        let page = env.within(ANSWER, env.call(node, Status { above })).await.ok()?.ok()?;
+        let page = env.within(ANSWER, env.call_role(node, LOG_SERVER, Status { above })).await.ok()?.ok()?;
         above = page.loglets.last().map(|l| l.loglet);
         all.extend(page.loglets.into_iter().map(|l| (l.loglet, l)));
         if !page.more || above.is_none() {

@@ -34,9 +34,9 @@ const FAULTS: Listed = listed(
 pub fn all() -> Vec<Listed> {
     let crates = [
         atoll_log::mutants::COVERAGE,
-        atoll_loglets::mutants::COVERAGE,
+        atoll_native::mutants::COVERAGE,
         atoll_storage::mutants::COVERAGE,
-        atoll_registers::mutants::COVERAGE,
+        atoll_rmwpaxos::mutants::COVERAGE,
         &[FAULTS],
     ];
     crates.concat()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::NodeId;
 use atoll_core::testing::Mutant;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::GroupConfig;
+use atoll_rmwpaxos::GroupConfig;
 use atoll_sim::runner::{catch_panics, run_one};
 use atoll_sim::scenario;
 use atoll_sim::scenario::node::{NodeHandles, Nodes};

@@ -27,7 +27,7 @@ atoll_core::message! {
         pub count: u64,
     }
 }
-atoll_core::rpc!(Add => Added, MEMBER, Data);
+atoll_core::rpc!(Add => Added, roles::MEMBER, Data);
 
 #[derive(Default)]
 struct Counter {

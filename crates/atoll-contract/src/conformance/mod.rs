@@ -3,6 +3,7 @@
 //!
 //! An implementation shows itself through a small harness: nodes in a [`Driver`], and handles on each of them.
 
+pub mod cluster;
 mod driver;
 mod history;
 pub mod loglet;

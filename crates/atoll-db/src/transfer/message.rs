@@ -5,6 +5,7 @@ use atoll_core::{message, record, rpc};
 use bytes::Bytes;
 
 use crate::replica::HashAt;
+use crate::roles::REPLICA;
 
 record! {
     /// A [`HashAt`] on the wire.

@@ -11,8 +11,7 @@ use atoll_contract::LogPos;
 use atoll_core::frame::Message;
 use atoll_core::testing::hit;
 use atoll_core::{
-    BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, roles,
-    ticket,
+    BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, ticket,
 };
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
@@ -223,7 +222,7 @@ fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
             Err(error) => (Some(error.to_string()), Bytes::new(), false),
         };
         let ready = ChunkReady { question, failed, snapshot, below, last, chunk };
-        env.post(env.node(), Class::Data, roles::REPLICA, ready);
+        env.post(env.node(), Class::Data, crate::roles::REPLICA, ready);
     })
 }
 

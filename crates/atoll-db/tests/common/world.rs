@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use atoll_contract::conformance::Driver;
 use atoll_contract::{LogletSpec, Registry};
-use atoll_core::{Candidate, Directory, NodeCore, NodeId, roles};
+use atoll_core::{Candidate, Directory, NodeCore, NodeId};
 use atoll_db::{
     Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, PeerClocks,
     ProposeError, ReplicaRole, Shelf, Store, Threads,
@@ -89,7 +89,7 @@ impl Directory for Everybody {
 }
 
 pub fn with_role(core: &mut NodeCore, shelf: &Shelf) {
-    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(core.env(), shelf.clone())));
+    core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(core.env(), shelf.clone())));
 }
 
 pub struct Node {

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use atoll_core::{Env, Identify, Identity, NodeId, StorageId};
-use atoll_registers::rmwpaxos::message::{Open, Status};
-use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member};
+use atoll_rmwpaxos::message::{Open, Status};
+use atoll_rmwpaxos::{GroupConfig, KnownGroup, Member};
 
 use super::Members;
 use super::role::AskTable;

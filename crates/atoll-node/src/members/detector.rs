@@ -14,7 +14,7 @@ use atoll_core::level::since;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, Decode, DecodeError, Effects, Encode, Env, Frame, Incarnation, Link, Loc, Lsn, Message,
-    NodeId, Reader, Role, StorageId, Tick, roles,
+    NodeId, Reader, Role, StorageId, Tick,
 };
 
 use super::liveness::{Health, Told};
@@ -307,10 +307,10 @@ impl Detector {
             leaving: beat.leaving,
             full: beat.health == Health::Full.code(),
         };
-        let frame = beat.into_frame(roles::DETECTOR);
+        let frame = beat.into_frame(crate::members::roles::DETECTOR);
         // Behind the whole one: who reads that leaves the other alone.
-        let first =
-            (!self.env.levels().allows(since::WHOLE_HEARTBEATS)).then(|| first.into_frame(roles::DETECTOR));
+        let first = (!self.env.levels().allows(since::WHOLE_HEARTBEATS))
+            .then(|| first.into_frame(crate::members::roles::DETECTOR));
         for node in self.members.peers() {
             out.post_frame(node, Class::Control, frame.clone(), Lsn::NONE);
             if let Some(first) = &first {

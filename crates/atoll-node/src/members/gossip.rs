@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 
-use atoll_core::{Caller, Class, Effects, Frame, Loc, Lsn, Message, NodeId, Role, Tick, roles};
+use atoll_core::{Caller, Class, Effects, Frame, Loc, Lsn, Message, NodeId, Role, Tick};
 use bytes::Bytes;
 use foca::{Config, Foca, NoCustomBroadcast, Notification, PostcardCodec, Runtime, Timer};
 
@@ -143,7 +143,7 @@ impl GossipRole {
 
     fn carry_out(&mut self, now: Tick, asked: Asked, out: &mut Effects) {
         for (to, packet) in asked.packets {
-            out.post(NodeId(to), Class::Control, roles::GOSSIP, Gossip { packet }, Lsn::NONE);
+            out.post(NodeId(to), Class::Control, crate::members::roles::GOSSIP, Gossip { packet }, Lsn::NONE);
         }
         for (after, timer) in asked.timers {
             self.timers.insert((now.after(after), self.next_timer), timer);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_contract::register::Unavailability;
 use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::BoxFuture;
-use atoll_registers::rmwpaxos::RmwRegisters;
+use atoll_rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 
 /// Registers to be: operations are "not done" until [`LateRegisters::settle`]. Cheap to clone; all clones are one.

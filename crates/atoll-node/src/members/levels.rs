@@ -95,7 +95,7 @@ atoll_core::message! {
     /// The level is durable on this node.
     pub struct LevelKept = 15 {}
 }
-atoll_core::rpc!(KeepLevel => LevelKept, LEVELS, Control);
+atoll_core::rpc!(KeepLevel => LevelKept, crate::members::roles::LEVELS, Control);
 
 atoll_core::message! {
     /// What do you read? A program from before there were levels refuses it.
@@ -111,7 +111,7 @@ atoll_core::message! {
         pub active: Level,
     }
 }
-atoll_core::rpc!(AskLevels => LevelsTold, LEVELS, Control);
+atoll_core::rpc!(AskLevels => LevelsTold, crate::members::roles::LEVELS, Control);
 
 /// See the module's words. It writes nothing while the first level is active: programs from before there were levels open the data
 /// directory until then.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use atoll_core::{Directory, Env, NodeId, StorageId};
-use atoll_registers::rmwpaxos::message::Open;
-use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
+use atoll_rmwpaxos::message::Open;
+use atoll_rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
 
 use super::Members;
 use super::change::Changes;

@@ -26,6 +26,7 @@ pub mod liveness;
 pub mod meta_group;
 pub mod reach;
 pub mod role;
+pub mod roles;
 pub mod table;
 pub mod upgrade;
 

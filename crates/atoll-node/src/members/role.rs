@@ -24,7 +24,7 @@ atoll_core::message! {
     /// The table is durable on this node.
     pub struct Kept = 11 {}
 }
-atoll_core::rpc!(KeepTable => Kept, MEMBER, Control);
+atoll_core::rpc!(KeepTable => Kept, atoll_core::roles::MEMBER, Control);
 
 atoll_core::message! {
     /// Who belongs to the cluster? Asked by a node that knows one member and needs the others.
@@ -40,7 +40,7 @@ atoll_core::message! {
         pub value: Bytes,
     }
 }
-atoll_core::rpc!(AskTable => TableTold, MEMBER, Control);
+atoll_core::rpc!(AskTable => TableTold, atoll_core::roles::MEMBER, Control);
 
 /// See the module's words.
 #[derive(Debug)]

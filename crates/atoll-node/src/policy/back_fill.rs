@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_contract::LogPos;
 use atoll_core::Env;
 use atoll_log::virtual_log::Segment;
-use atoll_loglets::native::message::BackFill;
+use atoll_native::message::BackFill;
 
 use crate::logs::{Known, Logs};
 use crate::members::Members;

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use atoll_contract::{LogPos, LogletId};
-use atoll_core::{Env, RoleKind, Tick, roles};
+use atoll_core::{Env, RoleKind, Tick};
 use atoll_log::origin::{Suspects, mark_in, mark_of_log};
 use atoll_log::page::PageId;
 use atoll_log::{LogError, virtual_log::VirtualLog};
-use atoll_loglets::native::message::{Answer, Delete, Verdict};
+use atoll_native::message::{Answer, Delete, Verdict};
 
 use crate::logs::{Known, Logs};
 use crate::survey;
@@ -84,7 +84,7 @@ impl Collector {
     async fn next_look(&self, above: &mut Option<Place>) -> BTreeSet<Place> {
         let named = named(&self.logs.known());
         let mut look = BTreeSet::new();
-        for role in [roles::LOG_SERVER, roles::LOCAL_STORE] {
+        for role in [atoll_native::roles::LOG_SERVER, atoll_local::roles::LOCAL_STORE] {
             let mut last = match *above {
                 Some((before, _)) if before > role => continue,
                 Some((same, id)) if same == role => Some(id),

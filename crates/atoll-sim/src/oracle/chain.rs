@@ -18,7 +18,7 @@ use atoll_core::{Decode, NodeId};
 use atoll_log::chain::{Chain, Segment};
 use atoll_log::page::{Page, PageRef};
 use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 use bytes::Bytes;
 
 use crate::oracle::native::NativeOracle;

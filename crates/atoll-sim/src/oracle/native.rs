@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{
-    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId, roles,
+    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId,
 };
-use atoll_loglets::native::config::NativeConfig;
-use atoll_loglets::native::message as msg;
+use atoll_native::config::NativeConfig;
+use atoll_native::message as msg;
 use bytes::Bytes;
 
 use crate::oracle::gaps::{Gaps, Head};
@@ -270,7 +270,7 @@ impl NativeOracle {
 
     /// Records of a LogServer have become durable.
     pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == roles::LOG_SERVER) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_native::roles::LOG_SERVER) {
             let read = match record.kind {
                 RecordKind::Entry => self.synced_entries(who, record, verdict),
                 RecordKind::Fact => self.synced_fact(who, record, verdict),
@@ -283,7 +283,10 @@ impl NativeOracle {
 
     /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
-        if role == roles::LOG_SERVER && !state.is_empty() && self.found_facts(who, state).is_none() {
+        if role == atoll_native::roles::LOG_SERVER
+            && !state.is_empty()
+            && self.found_facts(who, state).is_none()
+        {
             verdict.fail("HARNESS: a LogServer's checkpoint does not decode as the oracle knows it");
         }
     }

@@ -10,10 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_core::{
-    Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId, roles,
-};
-use atoll_registers::rmwpaxos::{Ballot, GroupConfig, State, message as msg};
+use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
+use atoll_rmwpaxos::{Ballot, GroupConfig, State, message as msg};
 use bytes::Bytes;
 
 use crate::oracle::log::digest;
@@ -127,7 +125,7 @@ impl RmwOracle {
 
     /// Records of an acceptor have become durable.
     pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == roles::ACCEPTOR) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_rmwpaxos::roles::ACCEPTOR) {
             if record.kind != RecordKind::Fact {
                 continue;
             }
@@ -140,7 +138,7 @@ impl RmwOracle {
 
     /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
-        if role != roles::ACCEPTOR || state.is_empty() {
+        if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
             return;
         }
         let Ok(image) = msg::AcceptorImage::from_bytes(state.clone()) else {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use atoll_contract::{Batch, ClientId, Entry, LogletProvider, LogletSpec, OpId};
 use atoll_core::testing::hit;
 use atoll_core::{NodeId, StorageId};
-use atoll_loglets::native::NativeOptions;
+use atoll_native::NativeOptions;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
+use atoll_rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
 use bytes::Bytes;
 
 use crate::rng::Rng;

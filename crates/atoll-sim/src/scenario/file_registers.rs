@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_core::testing::hit;
 use atoll_core::{NodeCore, roles};
-use atoll_registers::file::{Cell, CellError, FileRegisters};
+use atoll_file_register::{Cell, CellError, FileRegisters};
 use bytes::Bytes;
 
 use crate::rng::Rng;

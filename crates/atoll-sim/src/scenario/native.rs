@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use atoll_contract::LogletSpec;
 use atoll_core::{NodeId, StorageId};
-use atoll_loglets::native::NativeOptions;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
+use atoll_native::NativeOptions;
+use atoll_rmwpaxos::{GroupConfig, Member, Options};
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;

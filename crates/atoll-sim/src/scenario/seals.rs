@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use atoll_contract::LogletSpec;
 use atoll_core::{NodeId, StorageId};
-use atoll_loglets::native::NativeOptions;
+use atoll_native::NativeOptions;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
+use atoll_rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;

@@ -7,7 +7,7 @@ use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::testing::hit;
 use atoll_core::{Abandoned, Decode, NodeId, Ticket};
 use atoll_log::virtual_log::{LogAppendError, LogRecord, VirtualLog};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 
 use super::log::{Pending, check_once, record};
 use crate::scenario::node::NodeHandles;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Decode, NodeId};
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 use atoll_node::members::table::{Member, MemberTable};
 use bytes::Bytes;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use atoll_contract::{Nonce, RegisterError, Registers, Version, Versioned, Written};
-use atoll_registers::rmwpaxos::{Member, RmwRegisters};
+use atoll_rmwpaxos::{Member, RmwRegisters};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;

@@ -1,0 +1,81 @@
+//! The order of one handle's appends (L8).
+//!
+//! Each append carries an epoch and a number; the orderer takes the numbers of an epoch without a gap. When one fails, the rest
+//! of its epoch is refused by the orderer or here, and a new epoch begins once all of the old one are answered: so
+//! nothing overtakes what failed, whatever the network does.
+
+use atoll_contract::{AppendError, Unavailability};
+use atoll_core::testing::hit;
+use atoll_core::{CallError, Unsent};
+
+atoll_core::record! {
+    /// The place of an append in the order of its handle.
+    #[derive(Copy)]
+    pub struct LanePlace {
+        /// The handle; drawn at random.
+        pub lane: u64,
+        /// Rises when the handle starts again behind a failed append.
+        pub epoch: u64,
+        /// Counts the appends of an epoch from 0.
+        pub number: u64,
+    }
+}
+
+/// The sending side.
+#[derive(Debug)]
+pub struct Lane {
+    place: LanePlace,
+    in_flight: usize,
+    /// An append of this epoch failed.
+    broken: bool,
+    /// The orderer has answered: it knows the configuration.
+    pub configured: bool,
+    /// Sealed is for ever; no need to ask again.
+    pub sealed: bool,
+}
+
+impl Lane {
+    /// Of a handle; `lane` is drawn at random.
+    pub fn new(lane: u64) -> Self {
+        let place = LanePlace { lane, epoch: 0, number: 0 };
+        Lane { place, in_flight: 0, broken: false, configured: false, sealed: false }
+    }
+
+    /// The place of the next append; None while those behind a failed one have to be answered first.
+    pub fn next_place(&mut self) -> Option<LanePlace> {
+        if self.broken {
+            if self.in_flight > 0 {
+                return None;
+            }
+            hit("lane.new_epoch");
+            self.place.epoch += 1;
+            self.place.number = 0;
+            self.broken = false;
+        }
+        let place = self.place;
+        self.place.number += 1;
+        self.in_flight += 1;
+        Some(place)
+    }
+
+    /// An append was answered, or given up.
+    pub fn settle(&mut self, took: bool) {
+        self.in_flight -= 1;
+        self.broken |= !took;
+    }
+}
+
+/// What it means for an append that no answer came; `None`: not in time.
+pub fn unanswered(error: Option<CallError>) -> AppendError {
+    match error {
+        Some(CallError::NotSent(Unsent::QueueFull(_))) => AppendError::NotAppended(Unavailability::Busy),
+        Some(CallError::NotSent(Unsent::Stopping)) => AppendError::NotAppended(Unavailability::Stopping),
+        Some(CallError::NotSent(Unsent::NotConnected(_)) | CallError::Refused { .. }) => {
+            AppendError::NotAppended(Unavailability::NoSequencer)
+        }
+        Some(CallError::Lost(_) | CallError::Malformed { .. }) | None => {
+            hit("append.unknown");
+            AppendError::Unknown(Unavailability::NoSequencer)
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What a role that keeps entries has in common with the others: loglets with a seal bit, tails and a trim; runs of
+//! consecutive entries, each journaled as one record; the newest in memory; the way back from disk after a restart.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `keeper.rs` | the loglets of a role, and the way of every change through the journal |
+//! | `durable.rs` | what happens when the journal answers; compaction |
+//! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
+//! | `runs.rs`, `index.rs` | the index of one loglet: runs by first offset, and the holes between them |
+//! | `occupied.rs` | which loglets have runs in which segment of the journal |
+//! | `cache.rs` | which runs are held in memory, bounded in bytes per role |
+//! | `reads.rs` | reads that mix memory and disk, bounded |
+//! | `waits.rs` | requests that wait for a tail, bounded |
+
+mod cache;
+mod durable;
+mod facts;
+mod index;
+mod keeper;
+mod occupied;
+mod reads;
+mod recovery;
+mod runs;
+mod waits;
+
+pub use keeper::{Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Sealing};
+pub use runs::{Place, Run, Runs};
+pub use waits::{Waiter, Waits};

@@ -1,0 +1,28 @@
+//! LocalLoglet: a log in the journal of one node. Durable when that disk is; available when that node is.
+//!
+//! It is a NativeLoglet of one server that needs no sequencer: the store gives the offsets itself, because its journal
+//! remembers them over a restart. So it has no lives, no quorums and no repair, and its seal is one durable bit.
+//!
+//! | paper (Delos Figure 2) | here |
+//! | --- | --- |
+//! | append, after the sync; a retry gets its first place, also over a restart | `local_store.rs`: `append` |
+//! | checkTail → (tail, sealed) | `Info` |
+//! | readNext | `Read` |
+//! | prefixTrim | `Trim` |
+//! | seal | `Seal`: no more appends, then those admitted and the bit become durable (native T4) |
+//!
+//! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
+
+pub mod config;
+pub mod message;
+
+mod invariants;
+mod local_store;
+mod loglet;
+mod provider;
+pub mod roles;
+
+pub use config::LocalConfig;
+pub use local_store::{LocalStore, LocalStoreOptions};
+pub use loglet::{LocalLoglet, LocalOptions};
+pub use provider::LocalProvider;

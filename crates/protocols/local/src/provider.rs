@@ -1,0 +1,165 @@
+//! Makes LocalLoglets.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadFrom,
+    Unavailability,
+};
+use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
+
+use super::config::{self, LocalConfig};
+use super::loglet::{LocalLoglet, LocalOptions};
+use atoll_loglet_store::batches;
+use atoll_loglet_store::message::Delete;
+
+/// Name of this kind in chains.
+pub const KIND: &str = "local";
+/// How long a node may take to say who it is before it counts as down.
+const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// The provider of "local".
+#[derive(Clone)]
+pub struct LocalProvider {
+    env: Env,
+    directory: Arc<dyn Directory>,
+    options: Arc<LocalOptions>,
+}
+
+impl std::fmt::Debug for LocalProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LocalProvider({:?})", self.env)
+    }
+}
+
+impl LocalProvider {
+    /// On the node of `env`; `directory` shows where else a loglet may be.
+    pub fn new(env: Env, directory: Arc<dyn Directory>, options: LocalOptions) -> Self {
+        LocalProvider { env, directory, options: Arc::new(options) }
+    }
+
+    fn open_local(&self, id: LogletId, bytes: &Bytes) -> Result<LocalLoglet, PlanError> {
+        let config = config::parse(bytes)?;
+        Ok(LocalLoglet::new(self.env.clone(), id, config, bytes.clone(), self.options.clone()))
+    }
+
+    /// The node wanted; else as it was; else this one; else any, the ones to avoid last.
+    async fn plan(&self, spec: &LogletSpec, previous: Option<LocalConfig>) -> Result<LocalConfig, PlanError> {
+        let wanted = match (&spec.servers, spec.sequencer) {
+            (Some(servers), _) if servers.len() != 1 => {
+                return Err(PlanError::Invalid { what: "servers of a local loglet", allowed: "one node" });
+            }
+            (Some(servers), Some(sequencer)) if servers[0] != sequencer => {
+                return Err(PlanError::Invalid {
+                    what: "sequencer of a local loglet",
+                    allowed: "none, or the node that keeps it",
+                });
+            }
+            (Some(servers), _) => Some(servers[0]),
+            (None, sequencer) => sequencer,
+        };
+        let mut nodes: Vec<NodeId> = match wanted {
+            Some(node) => vec![node],
+            None => self.directory.candidates().iter().filter(|c| c.log).map(|c| c.node).collect(),
+        };
+        let until = self.env.now().after(IDENTIFY_TIMEOUT);
+        let replies = self.env.gather(&nodes, Identify {}, until, |_| false).await;
+        let up: Vec<_> = replies.into_ok().filter(|(_, i)| i.log && !i.failed).collect();
+        let own = self.env.node();
+        nodes.retain(|n| up.iter().any(|(u, _)| u == n));
+        nodes.sort_by_key(|n| {
+            let kept = previous.is_some_and(|p| p.node == *n);
+            (spec.avoid.contains(n), !kept, *n != own, *n)
+        });
+        match (nodes.first(), wanted) {
+            (Some(node), _) => up
+                .iter()
+                .find(|(n, _)| n == node)
+                .map(|(_, i)| LocalConfig { node: i.node, storage: i.storage })
+                .ok_or(PlanError::NodeDown(*node)),
+            (None, Some(node)) => Err(PlanError::NodeDown(node)),
+            (None, None) => Err(PlanError::TooFew { up: 0, wanted: 1 }),
+        }
+    }
+}
+
+impl LogletProvider for LocalProvider {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn plan<'a>(
+        &'a self,
+        spec: &'a LogletSpec,
+        previous: Option<&'a Bytes>,
+    ) -> BoxFuture<'a, Result<Bytes, PlanError>> {
+        Box::pin(async move {
+            let previous = previous.map(config::parse).transpose()?;
+            Ok(self.plan(spec, previous).await?.to_bytes())
+        })
+    }
+
+    fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
+        let loglet = self.open_local(id, config);
+        Box::pin(async move {
+            let loglet = loglet.map_err(|_| LogletError::Unavailable(Unavailability::StorageFailed))?;
+            loglet.check_tail().await.map(|_| ())
+        })
+    }
+
+    fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError> {
+        Ok(Arc::new(self.open_local(id, config)?))
+    }
+
+    fn build_sealed<'a>(
+        &'a self,
+        id: LogletId,
+        config: &'a Bytes,
+        source: &'a dyn Loglet,
+        range: Range<Offset>,
+    ) -> BoxFuture<'a, Result<(), LogletError>> {
+        Box::pin(async move {
+            let unavailable = LogletError::Unavailable(Unavailability::NoQuorum);
+            let loglet = self.open_local(id, config).map_err(|_| unavailable.clone())?;
+            loglet.seal().await?;
+            let mut at = range.start;
+            while at < range.end {
+                let got =
+                    source.read(at..range.end, self.options.step_bytes as usize, ReadFrom::Anywhere).await;
+                for batch in batches(got.map_err(|_| unavailable.clone())?.entries) {
+                    loglet.copy_in(Offset(at.since(range.start)), &batch).await?;
+                    at = at.plus(batch.len() as u64);
+                }
+            }
+            let tail = loglet.check_tail().await?;
+            let whole = tail.sealed.is_some() && tail.at.0 == range.end.since(range.start);
+            if whole { Ok(()) } else { Err(unavailable) }
+        })
+    }
+
+    fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>> {
+        let loglet = self.open_local(id, config);
+        Box::pin(async move {
+            let loglet = loglet.map_err(|_| LogletError::Unavailable(Unavailability::StorageFailed))?;
+            loglet.ask(Delete { loglet: id }).await.map(|_| ())
+        })
+    }
+
+    fn describe(&self, config: &Bytes) -> Vec<(&'static str, String)> {
+        match config::parse(config) {
+            Ok(config) => vec![("node", config.node.to_string())],
+            Err(error) => vec![("unreadable", error.to_string())],
+        }
+    }
+
+    fn members(&self, config: &Bytes) -> Members {
+        match config::parse(config) {
+            Ok(config) => Members { servers: vec![(config.node, config.storage)], sequencer: None },
+            Err(_) => Members::default(),
+        }
+    }
+}

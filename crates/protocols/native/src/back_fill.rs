@@ -1,0 +1,88 @@
+//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. It raises no tail and is no
+//! ack. One chunk at a time, each durable before the next: a server that comes back does not flood the cluster.
+
+use std::ops::Range;
+
+use atoll_contract::Offset;
+use atoll_core::testing::hit;
+use atoll_core::{Class, NodeId};
+
+use super::loglet::Group;
+use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
+use crate::roles::LOG_SERVER;
+
+/// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
+pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
+    let own = group.env.node();
+    'gaps: for gap in gaps {
+        let mut at = gap.start;
+        while at < gap.end {
+            let mut sources: Vec<NodeId> = group.readers();
+            sources.retain(|n| *n != own);
+            let entries = match source(&group, &sources, at, gap.end).await {
+                Source::Entries(entries) => entries,
+                Source::Trimmed(to) => {
+                    // This server was away when it was trimmed; nobody can give it what lies below any more.
+                    hit("native.back_fill.trims_too");
+                    let config = group.config_bytes.clone();
+                    let trim = Trim { loglet: group.id, config, to };
+                    group.env.post(own, Class::Control, LOG_SERVER, trim);
+                    at = to;
+                    continue;
+                }
+                Source::Gone => {
+                    delete_too(&group);
+                    break 'gaps;
+                }
+                Source::Nobody => {
+                    hit("native.back_fill.no_source");
+                    continue 'gaps;
+                }
+            };
+            for (count, batch) in entries.counts.into_iter().zip(entries.batches) {
+                let fill = Fill { loglet: group.id, first: at, count, batch };
+                match group.env.call(own, fill).await {
+                    Ok(answer) if answer.verdict == (Verdict::Done {}) => at = at.plus(count.into()),
+                    _ => break 'gaps,
+                }
+            }
+        }
+    }
+    group.env.post(own, Class::Data, LOG_SERVER, FillEnded { loglet: group.id });
+}
+
+/// What the peers say of a gap.
+enum Source {
+    Entries(Entries),
+    /// Given up below this.
+    Trimmed(Offset),
+    Gone,
+    Nobody,
+}
+
+/// Entries from exactly `at` on, from the first peer that has them.
+async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Source {
+    let mut trim = Offset::ZERO;
+    for node in peers {
+        let request = Read { loglet: group.id, from: at, to, max_bytes: group.options.step_bytes };
+        let answer = group
+            .env
+            .within(group.options.round_timeout, group.env.call_role(*node, LOG_SERVER, request))
+            .await;
+        let Ok(Ok(entries)) = answer else { continue };
+        match entries.verdict {
+            Verdict::Done {} if entries.first == at => return Source::Entries(entries),
+            Verdict::Trimmed {} => trim = trim.max(entries.state.trim),
+            Verdict::Gone {} => return Source::Gone,
+            _ => {}
+        }
+    }
+    if trim > at { Source::Trimmed(trim) } else { Source::Nobody }
+}
+
+/// A peer has deleted the loglet, as its owner told it to (T10), and this server was away then: without this it would keep the
+/// entries, and look for what it lacks of them, for ever.
+pub(crate) fn delete_too(group: &Group) {
+    hit("native.server.deletes_too");
+    group.env.post(group.env.node(), Class::Control, LOG_SERVER, Delete { loglet: group.id });
+}

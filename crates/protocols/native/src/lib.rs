@@ -1,0 +1,95 @@
+//! NativeLoglet (Delos, OSDI'20 §4.2.1): a fixed sequencer gives offsets, 2f + 1 fixed LogServers keep entries, majorities
+//! decide. No elections and no membership change: those are the virtual log's, which seals this one and makes another.
+//!
+//! | the paper's words | our words |
+//! | --- | --- |
+//! | LogServer, sequencer | [`LogServer`], [`Sequencer`]: one role object each per node, for all loglets |
+//! | locally committed | durable: the journal has answered |
+//! | globally committed, global tail | durable on a majority, and everything below is, too |
+//! | knownTail | `known_tail`: at most the global tail |
+//! | local tail | `local_tail`: above every durable entry that came by Store or Repair |
+//!
+//! | paper | file |
+//! | --- | --- |
+//! | append | `append.rs` (client), `sequencer/` |
+//! | LogServer: store, seal, repair | `log_server/store.rs` |
+//! | seal | `seal.rs` |
+//! | checkTail: all sealed, some sealed, none sealed | `check_tail.rs` (S1–S5), `repair.rs` |
+//! | readNext | `read.rs` |
+//! | prefixTrim | `trim.rs` |
+//! | (deletion after a truncate) | `delete.rs`: tombstones, T10 |
+//! | (a server that was away) | `back_fill.rs`, X7 |
+//! | (copies for reconfigModify) | `provider.rs`: `build_sealed` |
+//! | invariants | `invariants.rs` |
+//!
+//! # Departures from the paper, and why
+//!
+//! - *A sealed server answers Sealed for what it holds* (T1), *only own Stored from a majority ack* (T2), *seals flush* (T4): the
+//!   paper leaves these open, and each other choice loses acknowledged appends.
+//! - *Stored is cumulative*, one per turn: a server skips only what is committed and repairs only when sealed, so an unsealed
+//!   local tail above p, with p at or above the known tail, means that p is there (contracts §3.6).
+//! - *A batch is the unit of Store*, with consecutive offsets: one record, one answer.
+//! - *The configuration names the sequencer's life and the servers' data directories* (T6, T8).
+//! - *The first Sealed makes the sequencer complete the seal* (T15).
+//! - *Appends of one handle carry an epoch and a number* (`atoll_loglet_store::lane`), so that they land in the order of the calls whatever
+//!   the network loses (L8).
+//! - *After a repair the known tail is told to sealed servers*, inside a Repair of nothing (rule K): the next check takes one
+//!   round, and servers know what they lack.
+//!
+//! # Traps
+//!
+//! Comments cite these by number. "Mutant": `mutants.rs` of this crate can put the bug in, and a test finds it.
+//!
+//! | | what goes wrong otherwise | where it is met |
+//! | --- | --- | --- |
+//! | T1 | a sealed server that says Stored for what it holds lets an entry above the sealed tail be acked (mutant) | `log_server/store.rs` |
+//! | T2 | so does an ack because a known tail moved (mutant) | `sequencer/ordering.rs` |
+//! | T3 | a known tail from a sealed server taken for an open tail (mutant) | `check_tail.rs` S5 |
+//! | T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `atoll-loglet-store/src/store/keeper.rs` |
+//! | T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
+//! | T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
+//! | T7 | Sealed or silence taken for "not appended" | `atoll_contract::AppendError` |
+//! | T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
+//! | T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
+//! | T10 | a deleted loglet made again by a late message (mutant) | tombstones |
+//! | T11 | a reader skips what one server lacks (mutant) | `atoll-loglet-store/src/store/reads.rs`, `read.rs` |
+//! | T12 | a trimmed server forgets its tail (mutant) | `atoll-loglet-store/src/store/keeper.rs` |
+//! | T13 | two sealers each wait for a majority of the other | `seal.rs` |
+//! | T14 | a check waits for ever for a dead sequencer | `check_tail.rs` |
+//! | T15 | half a seal leaves appends without an answer | `sequencer/mod.rs` |
+//! | T16 | a tail from a convenient part of the replies | `check_tail.rs` S1 |
+//! | T17 | sealed tails taken for equal: only the installed one counts | the virtual log |
+//! | T18 | readers parked at a sealed tail (mutant) | `log_server/serve.rs`, `loglet.rs` |
+//! | T19 | a sealed tail from the sequencer's memory (mutant) | `loglet.rs` |
+//! | T20 | a slow server's queue grows | `sequencer/window.rs` |
+//! | T21 | an empty loglet: tail 0, sealed | `check_tail.rs` |
+//! | T22 | writing on after a failed sync; no room for a seal | `log_server/`, the journal |
+//!
+//! # What is bounded
+//!
+//! The window per loglet and per server, remembered operations, waits, reads and moves per server, back-fills per node, rounds
+//! per operation: each in the options of its role, with what too small and too large do.
+
+mod append;
+mod back_fill;
+mod check_tail;
+pub mod config;
+mod delete;
+mod invariants;
+mod log_server;
+mod loglet;
+pub mod message;
+pub mod mutants;
+mod provider;
+mod read;
+mod repair;
+pub mod roles;
+mod seal;
+mod sequencer;
+mod trim;
+
+pub use config::NativeConfig;
+pub use log_server::{LogServer, LogServerOptions};
+pub use loglet::{NativeLoglet, NativeOptions};
+pub use provider::NativeProvider;
+pub use sequencer::{Sequencer, SequencerOptions};

@@ -1,0 +1,323 @@
+//! Messages between proposers and acceptors (kinds 200–299), and the acceptor's facts in the journal.
+//!
+//! A register's state travels and is kept as opaque bytes beside the head: an acceptor never reads it.
+#![allow(missing_docs)] // The words on a variant explain its fields, too.
+
+use atoll_core::StorageId;
+use bytes::Bytes;
+
+use super::ballot::{Ballot, ProposerId};
+use super::group::GroupConfig;
+use crate::roles::ACCEPTOR;
+
+atoll_core::record! {
+    /// For whom a request is: an acceptor answers only under its own identity (T9) and for groups that it serves (§9a).
+    pub struct Address {
+        /// Epoch of the group.
+        pub epoch: u64,
+        /// [`GroupConfig::mark`] of the group.
+        pub mark: u64,
+        /// The data directory that the group names for this node.
+        pub storage: StorageId,
+    }
+}
+
+atoll_core::choice! {
+    /// Why an acceptor did not take a request. Nothing was promised or voted.
+    pub enum Reject {
+        /// It has another data directory than the group names: its disk was lost (T9).
+        0 = WrongIdentity { mine: StorageId },
+        /// It does not know this group; the newest serving one that it knows.
+        1 = WrongEpoch { known: Option<GroupConfig> },
+        /// The group has handed over; this one serves.
+        2 = Moved { to: GroupConfig },
+        /// The group is handing over to this one, and the register may have to be created there.
+        3 = Fenced { next: GroupConfig },
+        /// The group is not complete yet.
+        4 = NotOpen {},
+        /// No room for more registers.
+        5 = Full {},
+        /// Its journal is closed.
+        6 = StorageFailed {},
+        /// A name or round number out of bounds, or a mover's request to an acceptor that is not fenced.
+        7 = Invalid {},
+    }
+}
+
+atoll_core::choice! {
+    /// What a prepare asks for.
+    pub enum Mode {
+        /// A ballot above all that the acceptor has seen.
+        0 = Incremental {},
+        /// This ballot.
+        1 = Explicit { ballot: Ballot },
+        /// No promise: show the vote.
+        2 = ReadOnly {},
+    }
+}
+
+atoll_core::message! {
+    /// Phase 1, or a read (§3).
+    pub struct Prep = 200 {
+        /// For whom.
+        pub to: Address,
+        /// The register.
+        pub name: String,
+        /// Distinguishes the prepares of one proposer, to recognise duplicates (T15).
+        pub request: u64,
+        /// Who asks.
+        pub pid: ProposerId,
+        /// For what.
+        pub mode: Mode,
+        /// Sent by a hand-over: passes the fence (§9a).
+        pub moving: bool,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to a [`Prep`].
+    pub enum PrepAnswer {
+        /// The ballot promised (none: a read), and the vote; the state is the payload.
+        0 = Ack { ballot: Option<Ballot>, voted: Ballot },
+        /// A higher promise was given.
+        1 = Nack { promised: Ballot },
+        /// Not taken.
+        2 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Prep`].
+    pub struct PrepReply = 201 {
+        /// What.
+        pub answer: PrepAnswer,
+    } + payload
+    /// The state voted for, empty if none.
+    state
+}
+
+atoll_core::message! {
+    /// Phase 2: vote for this state (§3).
+    pub struct Write = 202 {
+        /// For whom.
+        pub to: Address,
+        /// The register.
+        pub name: String,
+        /// The ballot that a majority promised (T6).
+        pub ballot: Ballot,
+        /// An older vote written again unchanged (W4).
+        pub through: bool,
+        /// The state is the last one of this register in this group (§9a): passes the fence.
+        pub last: bool,
+    } + payload
+    /// The whole state, never a delta (T10).
+    state
+}
+
+atoll_core::choice! {
+    /// The answer to a [`Write`].
+    pub enum WriteAnswer {
+        /// Voted, and promised the next ballot of the same proposer.
+        0 = Ack { next: Ballot },
+        /// A higher promise was given.
+        1 = Nack { promised: Ballot, voted: Ballot },
+        /// Not taken.
+        2 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Write`].
+    pub struct WriteReply = 203 {
+        /// What.
+        pub answer: WriteAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, H2): from now on take no register that you never voted for, except final values.
+    pub struct Fence = 204 {
+        /// For whom, in the old group.
+        pub to: Address,
+        /// The group chosen in the root register.
+        pub next: GroupConfig,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to requests that are either done or not taken.
+    pub enum DoneAnswer {
+        /// Done, durably.
+        0 = Done {},
+        /// Not taken.
+        1 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Fence`], [`Install`] and [`Open`].
+    pub struct DoneReply = 205 {
+        /// What.
+        pub answer: DoneAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// The registers that this acceptor has voted for, a page of them.
+    pub struct List = 206 {
+        /// For whom.
+        pub to: Address,
+        /// They start with this.
+        pub prefix: String,
+        /// They come behind this one, if any.
+        pub after: Option<String>,
+        /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, H3).
+        pub moving: bool,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to a [`List`].
+    pub enum ListAnswer {
+        /// Names in order with the ballot of their vote, and whether more follow behind the last.
+        0 = Names { names: Vec<(String, Ballot)>, more: bool },
+        /// Not taken.
+        1 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`List`].
+    pub struct ListReply = 207 {
+        /// What.
+        pub answer: ListAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, H5): a register starts with this state in the new group, voted at [`Ballot::GENESIS`].
+    pub struct Install = 208 {
+        /// The receiver's data directory in the new group (T9).
+        pub storage: StorageId,
+        /// The new group.
+        pub group: GroupConfig,
+        /// The register.
+        pub name: String,
+    } + payload
+    /// Its state.
+    state
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, H6): this group is complete; it serves, all earlier ones are over.
+    pub struct Open = 210 {
+        /// The receiver's data directory, in this group or an earlier one (T9).
+        pub storage: StorageId,
+        /// The group.
+        pub group: GroupConfig,
+    }
+}
+
+atoll_core::message! {
+    /// Which group serves?
+    pub struct Status = 212 {}
+}
+
+atoll_core::message! {
+    /// Answers [`Status`].
+    pub struct StatusReply = 213 {
+        /// The newest serving group that this acceptor knows.
+        pub serving: Option<GroupConfig>,
+    }
+}
+
+atoll_core::rpc!(Prep => PrepReply, ACCEPTOR, Control);
+atoll_core::rpc!(Write => WriteReply, ACCEPTOR, Control);
+atoll_core::rpc!(Fence => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(List => ListReply, ACCEPTOR, Control);
+atoll_core::rpc!(Install => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(Open => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(Status => StatusReply, ACCEPTOR, Control);
+
+impl PrepReply {
+    pub(super) fn reject(why: Reject) -> Self {
+        PrepReply { answer: PrepAnswer::Rejected { why }, state: Bytes::new() }
+    }
+}
+
+/// A reply that may be a rejection.
+pub(super) trait MayReject {
+    /// Why it was not taken, if it was not.
+    fn rejection(&self) -> Option<&Reject>;
+}
+
+macro_rules! may_reject {
+    ($($reply:ty, $answer:ident);*) => {$(
+        impl MayReject for $reply {
+            fn rejection(&self) -> Option<&Reject> {
+                match &self.answer { $answer::Rejected { why } => Some(why), _ => None }
+            }
+        }
+    )*};
+}
+may_reject!(PrepReply, PrepAnswer; WriteReply, WriteAnswer; DoneReply, DoneAnswer; ListReply, ListAnswer);
+
+atoll_core::choice! {
+    /// What an acceptor keeps in the journal. Replaying one twice, or over a newer checkpoint, changes nothing.
+    pub enum Fact {
+        /// The first group, from the node's configuration.
+        0 = First { group: GroupConfig },
+        /// A promise.
+        1 = Promised { epoch: u64, name: String, ballot: Ballot },
+        /// A vote and the promise that goes with it; the state is the record's payload.
+        2 = Voted { epoch: u64, name: String, ballot: Ballot, last: bool },
+        /// The group is handing over.
+        3 = Fenced { epoch: u64, next: GroupConfig },
+        /// A register of a group that is being filled; the state is the record's payload.
+        4 = Installed { group: GroupConfig, name: String },
+        /// The group serves, all earlier ones are over.
+        5 = Opened { group: GroupConfig },
+    }
+}
+
+atoll_core::record! {
+    /// A register in a checkpoint.
+    pub struct SlotImage {
+        /// Its name.
+        pub name: String,
+        /// Promise.
+        pub promised: Ballot,
+        /// Vote.
+        pub voted: Ballot,
+        /// The vote is final (§9a).
+        pub last: bool,
+        /// The state voted for.
+        pub state: Bytes,
+    }
+}
+
+atoll_core::record! {
+    /// A group in a checkpoint.
+    pub struct GroupImage {
+        /// Which.
+        pub group: GroupConfig,
+        /// It serves.
+        pub open: bool,
+        /// It is handing over to this one.
+        pub fenced: Option<GroupConfig>,
+        /// Its registers.
+        pub slots: Vec<SlotImage>,
+    }
+}
+
+atoll_core::record! {
+    /// A checkpoint of an acceptor.
+    pub struct AcceptorImage {
+        /// Format of this image.
+        pub format: u16,
+        /// The newest serving group.
+        pub serving: Option<GroupConfig>,
+        /// Groups that are not over.
+        pub groups: Vec<GroupImage>,
+    }
+}

@@ -1,0 +1,45 @@
+//! Known bugs of this protocol, for tests to put in, each with the scenarios of the simulator in which an oracle
+//! must find it, and the coverage marks that a long run must reach.
+
+use atoll_core::testing::{Listed, listed};
+
+atoll_core::mutants! {
+    RMW_T1 = "RmwT1", caught by ["registers"];
+    RMW_T2 = "RmwT2", caught by ["registers"];
+    RMW_T3 = "RmwT3", caught by ["registers"];
+    RMW_T4 = "RmwT4", caught by ["registers"];
+    RMW_T5 = "RmwT5", caught by ["register-lives"];
+    RMW_T6 = "RmwT6", caught by ["registers"];
+    RMW_T7 = "RmwT7", caught by ["registers"];
+    RMW_T9 = "RmwT9", caught by ["registers", "disks"];
+}
+
+/// What a long run of the simulator must have reached: who never got there does not test what it is meant to.
+pub const COVERAGE: &[Listed] = &[
+    listed(
+        "rmwpaxos: duplicated and swapped messages (T3, T15)",
+        &["rmw.acceptor.duplicate_write", "rmw.acceptor.duplicate_prepare"],
+    ),
+    listed(
+        "rmwpaxos: acknowledgements are lost, nacks come first (T2)",
+        &["rmw.write.timed_out", "rmw.write.nacked"],
+    ),
+    listed("rmwpaxos: a holder of a token is overtaken (T4)", &["rmw.write.token", "rmw.write.stale_token"]),
+    listed("rmwpaxos: equal values, different ballots (T1)", &["rmw.write.through", "rmw.read.establish"]),
+    listed(
+        "rmwpaxos: a proposer restarts with messages of its last life under way (T5)",
+        &["sim.fault.kill"],
+    ),
+    listed("rmwpaxos: duels (T13)", &["rmw.write.incremental_disagrees"]),
+    listed("rmwpaxos: lost disks (T9)", &["rmw.acceptor.wrong_identity"]),
+    listed(
+        "rmwpaxos: hand-overs, unfinished ones, and late installs (§9a)",
+        &[
+            "rmw.move.opened",
+            "rmw.move.rolled_forward",
+            "rmw.acceptor.late_install",
+            "rmw.acceptor.moved",
+            "rmw.acceptor.shut_out",
+        ],
+    ),
+];
