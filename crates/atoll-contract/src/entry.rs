@@ -21,7 +21,7 @@ pub const ENTRY_HEADER_BYTES: usize = 20;
 pub struct ClientId(pub u64);
 
 /// The name of one append: the client counts `seq` up by one for each, from 1. Sending the same operation again, through
-/// any node, carries the same name (virtuallog V2).
+/// any node, carries the same name (vlog-V2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
     /// Who.

@@ -34,12 +34,12 @@ id!(
     "{}"
 );
 id!(
-    /// One life of a node's process: drawn at random at start, never used again (rmwpaxos T5, native T6).
+    /// One life of a node's process: drawn at random at start, never used again (rmw-T5, native-T6).
     Incarnation(u64),
     "{:016x}"
 );
 id!(
-    /// The identity of a data directory, written into a marker file before its first use (native T8). A wiped
+    /// The identity of a data directory, written into a marker file before its first use (native-T8). A wiped
     /// disk has a new one.
     StorageId(u128),
     "{:032x}"

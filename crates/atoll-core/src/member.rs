@@ -12,9 +12,9 @@ crate::message! {
     pub struct Identity = 3 {
         /// Its id.
         pub node: NodeId,
-        /// This life; a sequencer's configuration names it (native T6).
+        /// This life; a sequencer's configuration names it (native-T6).
         pub incarnation: Incarnation,
-        /// Its data directory; a LogServer's configuration names it (native T8).
+        /// Its data directory; a LogServer's configuration names it (native-T8).
         pub storage: StorageId,
         /// It takes new Loglets as a LogServer.
         pub log: bool,

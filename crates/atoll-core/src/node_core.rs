@@ -276,7 +276,7 @@ impl NodeCore {
     }
 
     /// The batch given out by the last turn is synced; `written` has the place of each of its records. Or the journal
-    /// failed: it is closed for good, and what waited for it dies (T22).
+    /// failed: it is closed for good, and what waited for it dies (native-T22).
     pub fn durable(&mut self, now: Tick, written: Result<Vec<(Lsn, Loc)>, String>) {
         self.clock(now);
         self.steps += 1;

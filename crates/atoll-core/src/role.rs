@@ -61,7 +61,7 @@ pub struct Stored {
     pub record: Record,
 }
 
-/// How much the journal takes at the moment (native T22, contracts X5).
+/// How much the journal takes at the moment (native-T22, contracts X5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// Everything.

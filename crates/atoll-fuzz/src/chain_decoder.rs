@@ -1,4 +1,4 @@
-//! Chains: bytes that parse hold together (VL2), and are the same bytes again when they are written.
+//! Chains: bytes that parse hold together (vlog-VL2), and are the same bytes again when they are written.
 
 use std::collections::BTreeSet;
 

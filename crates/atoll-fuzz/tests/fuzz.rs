@@ -111,7 +111,7 @@ fn every_message_kind_has_a_seed() {
     assert_eq!(kinds, (0..41).collect());
 }
 
-/// The target is not asleep: a recovery that cuts at rot instead of refusing it (native T9) is found at once.
+/// The target is not asleep: a recovery that cuts at rot instead of refusing it (native-T9) is found at once.
 #[test]
 fn journal_recovery_finds_a_known_bug() {
     let target = target("journal_recovery");

@@ -96,9 +96,9 @@ pub enum ChainError {
 pub struct Segment {
     /// Its first position.
     pub start: LogPos,
-    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (V7).
+    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (vlog-V7).
     pub stop: Option<LogPos>,
-    /// Which Loglet. Segments are told apart by this, never by `start` alone (V7).
+    /// Which Loglet. Segments are told apart by this, never by `start` alone (vlog-V7).
     pub loglet: LogletId,
     /// Which provider opens it.
     pub kind: String,
@@ -106,7 +106,7 @@ pub struct Segment {
     pub base: Offset,
     /// The Loglet's configuration, opaque here.
     pub config: Bytes,
-    /// What the sealer that installed the stop got from the Loglet, opaque here (L9).
+    /// What the sealer that installed the stop got from the Loglet, opaque here (vlog-L9).
     pub sealed_config: SealedConfig,
 }
 
@@ -258,7 +258,7 @@ impl Chain {
     }
 
     /// The segment of the chain itself that holds, or will hold, a position; None below the first: see [`Chain::page_of`]. Of
-    /// several segments that start there all but the last are empty (V7).
+    /// several segments that start there all but the last are empty (vlog-V7).
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
         after.checked_sub(1).map(|i| &self.segments[i])
@@ -338,7 +338,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    /// VL2: contiguity, one open segment at the end, no Loglet twice; and limits.
+    /// vlog-VL2: contiguity, one open segment at the end, no Loglet twice; and limits.
     fn checked(self) -> Result<Self, ChainError> {
         let n = self.segments.len();
         if n == 0 || n > MAX_SEGMENTS {

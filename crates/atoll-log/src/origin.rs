@@ -1,5 +1,5 @@
 //! What the id of a Loglet says of the change that made it, so that servers can tell a Loglet that its maker left behind from
-//! one that is still to come (virtuallog V8).
+//! one that is still to come (vlog-V8).
 //!
 //! | bits of a [`LogletId`] | |
 //! | --- | --- |

@@ -37,7 +37,7 @@ struct Shares<T> {
 }
 
 /// An operation that many callers share. Who asks while one is under way gets the next one, never that one: its answer
-/// may be older than the question (V14). Bounded by the callers that wait.
+/// may be older than the question (vlog-V14). Bounded by the callers that wait.
 #[derive(Debug)]
 pub(crate) struct Rounds<T>(Mutex<Shares<T>>);
 

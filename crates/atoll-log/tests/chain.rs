@@ -1,4 +1,4 @@
-//! The chain: positions map one to one to places in Loglets (V12), and nothing that does not hold together is taken.
+//! The chain: positions map one to one to places in Loglets (vlog-V12), and nothing that does not hold together is taken.
 #![allow(clippy::unwrap_used)]
 
 use atoll_contract::{LogPos, LogletId, Nonce, Offset, SealedConfig};

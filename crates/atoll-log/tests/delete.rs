@@ -197,7 +197,7 @@ fn all_that_a_deleted_log_had_is_garbage_but_for_the_first_of_the_next() {
     assert!(!abandoned.contains(&next), "somebody may be creating the log anew");
 }
 
-/// The record that was acknowledged at each position, which never changes (VL3, VL4).
+/// The record that was acknowledged at each position, which never changes (vlog-VL3, vlog-VL4).
 #[derive(Default)]
 struct Acknowledged(Mutex<BTreeMap<u64, (u64, u64)>>);
 

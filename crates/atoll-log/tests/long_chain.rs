@@ -1,4 +1,4 @@
-//! Logs that are reconfigured again and again: the chain never closes behind a log that can still be used (V17).
+//! Logs that are reconfigured again and again: the chain never closes behind a log that can still be used (vlog-V17).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -127,7 +127,7 @@ fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
     assert!(chain.chain.pages().len() <= 20, "{:?}", chain.chain.pages());
     assert!(chain.chain.pages()[0].level >= 3);
     assert_eq!(chain.chain.segment_count(), 101);
-    // V12: each position has one place, in order.
+    // vlog-V12: each position has one place, in order.
     let segments = walk(&mut c, &log, 0);
     assert_eq!(segments.len(), 101);
     for (i, s) in segments.iter().enumerate() {

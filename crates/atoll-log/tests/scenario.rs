@@ -1,5 +1,5 @@
 //! Whole clusters under faults: clients that move between nodes, operators that reconfigure and die half way, nodes that are
-//! killed. The oracles stand outside: they see what clients were told, and the log as it is read at the end (VL3–VL7).
+//! killed. The oracles stand outside: they see what clients were told, and the log as it is read at the end (vlog-VL3–vlog-VL7).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -263,7 +263,7 @@ async fn operator(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick, kin
     }
 }
 
-/// A client that reads the chain, sleeps through reconfigurations and truncates, and then appends (V6, VL10).
+/// A client that reads the chain, sleeps through reconfigurations and truncates, and then appends (vlog-V6, vlog-VL10).
 async fn sleeper(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Tick) {
     let _ = log.refresh().await;
     env.sleep(Duration::from_micros(roll(&env, 300_000))).await;

@@ -293,7 +293,7 @@ fn readers_follow_over_segments_and_stop_at_stops() {
     for seq in 1..=30 {
         append(&mut c, 1, &log, 1, seq);
         if seq.is_multiple_of(5) {
-            // Two in a row have an empty segment between them (V7).
+            // Two in a row have an empty segment between them (vlog-V7).
             for _ in 0..2 {
                 let extend = log.extend(LogletSpec::default());
                 c.run(1, extend).unwrap().unwrap();

@@ -50,7 +50,7 @@ impl Intake {
         Intake { dedupe: Dedupe::new(dedupe_spans, forgotten_end), lanes: BTreeMap::new(), uses: 0 }
     }
 
-    /// True if this is the next append of its handle (L8). Marked only by [`Intake::took`].
+    /// True if this is the next append of its handle (vlog-L8). Marked only by [`Intake::took`].
     pub fn in_order(&self, node: NodeId, place: LanePlace) -> bool {
         match self.lanes.get(&(node, place.lane)) {
             Some(known) if known.epoch == place.epoch => known.next_number == place.number,
@@ -82,7 +82,7 @@ impl Intake {
     }
 
     /// Finds the entries of a batch that are there already, and gives the others consecutive offsets from `next` on. An operation
-    /// that stands in the batch twice gets one place (V22). None of them is below `not_below`. All or nothing.
+    /// that stands in the batch twice gets one place (vlog-V22). None of them is below `not_below`. All or nothing.
     pub fn place(&mut self, batch: &Batch, next: Offset, not_below: Offset) -> Result<Vec<Part>, Forgotten> {
         // All are looked at before one is noted.
         let mut forgotten = false;

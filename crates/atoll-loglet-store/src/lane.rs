@@ -1,4 +1,4 @@
-//! The order of one handle's appends (L8).
+//! The order of one handle's appends (vlog-L8).
 //!
 //! Each append carries an epoch and a number; the orderer takes the numbers of an epoch without a gap. When one fails, the rest
 //! of its epoch is refused by the orderer or here, and a new epoch begins once all of the old one are answered: so

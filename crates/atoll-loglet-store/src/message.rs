@@ -1,7 +1,7 @@
 //! What any server of loglets is asked, whichever protocol it serves (native §3): where it stands, to seal, to read, to trim, to delete.
 //!
 //! Every message names its loglet. `config` is the encoded configuration, or empty: only a message that carries it may
-//! create a loglet on its receiver (native §1, T10). Every answer of a server carries (sealed, tails) of one moment.
+//! create a loglet on its receiver (native §1, native-T10). Every answer of a server carries (sealed, tails) of one moment.
 //!
 //! Who answers is the protocol's role: callers name it.
 
@@ -40,29 +40,29 @@ atoll_core::choice! {
     pub enum Verdict {
         /// What was asked for is done, and durable if it had to be.
         0 = Done {},
-        /// Sealed, or about to be (T1).
+        /// Sealed, or about to be (native-T1).
         1 = Sealed {},
         /// Not the next offset (native §4 Store 3, 4).
         2 = OutOfOrder {},
         /// A repair before the seal: seal first.
         3 = NotSealed {},
-        /// A repair while the seal is being flushed: again, soon (T4).
+        /// A repair while the seal is being flushed: again, soon (native-T4).
         4 = Sealing {},
         /// Below the trim.
         5 = Trimmed {},
-        /// This server does not have it; another may (T11).
+        /// This server does not have it; another may (native-T11).
         6 = NotHere {},
-        /// The disk is full (T22).
+        /// The disk is full (native-T22).
         7 = DiskFull {},
-        /// The journal is closed for good (T22).
+        /// The journal is closed for good (native-T22).
         8 = StorageFailed {},
         /// The loglet is not known here: send its configuration along.
         9 = Unconfigured {},
-        /// Deleted for ever (T10).
+        /// Deleted for ever (native-T10).
         10 = Gone {},
-        /// The configuration means another data directory than this node has (T8).
+        /// The configuration means another data directory than this node has (native-T8).
         11 = WrongIdentity {},
-        /// Not from the configured sequencer's configured life (T6).
+        /// Not from the configured sequencer's configured life (native-T6).
         12 = WrongSequencer {},
         /// Too many requests wait already.
         13 = Busy {},
@@ -118,7 +118,7 @@ atoll_core::choice! {
         1 = Sealed {},
         /// An earlier attempt may be there, too old to be remembered.
         2 = Forgotten {},
-        /// Not the configured life of the sequencer (T6); nothing happened.
+        /// Not the configured life of the sequencer (native-T6); nothing happened.
         3 = WrongSequencer {},
         /// The window is full, or an append before this one is missing; nothing happened.
         4 = Busy {},
@@ -132,7 +132,7 @@ atoll_core::choice! {
         8 = NoQuorum {},
         /// Too many disks filled up while it was in flight; it may still happen.
         9 = NoSpace {},
-        /// The journal is closed for good (T22); nothing happened.
+        /// The journal is closed for good (native-T22); nothing happened.
         10 = StorageFailed {},
     }
 }
@@ -296,7 +296,7 @@ message! {
 }
 
 message! {
-    /// Delete the loglet, for ever (T10).
+    /// Delete the loglet, for ever (native-T10).
     pub struct Delete = 130 {
         /// Which.
         pub loglet: LogletId,

@@ -10,7 +10,7 @@ use atoll_core::sync::lock;
 
 #[derive(Debug, Default)]
 struct Known {
-    /// From acks, open tails and unsealed servers: readable, and never of a zombie (native T3).
+    /// From acks, open tails and unsealed servers: readable, and never of a zombie (native-T3).
     tail: Offset,
     /// The sealed tail, once a check found one.
     sealed: Option<Offset>,

@@ -165,7 +165,7 @@ pub fn held_by(logs: &Logs, node: NodeId) -> Option<String> {
 }
 
 /// What a node still holds of any log of the cluster, in words; None if nothing: it may be removed. Reads every chain anew, since a
-/// cached one may be of a time before a segment was laid on the node; one that cannot be read counts as holding something (V23).
+/// cached one may be of a time before a segment was laid on the node; one that cannot be read counts as holding something (vlog-V23).
 pub async fn held_afresh(env: &Env, logs: &Logs, node: NodeId) -> Option<String> {
     let Ok(Ok(Ok(names))) = env.within(READ, logs.list()).await else {
         return Some("logs, maybe: the list of logs could not be read".to_owned());

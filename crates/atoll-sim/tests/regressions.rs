@@ -50,7 +50,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         878,
         "no write of a client was done before its 33rd, which was taken for one of a client that is forgotten",
     ),
-    ("vlog-retries", 8, "a record and its retry, in one batch, got two positions (V22)"),
+    ("vlog-retries", 8, "a record and its retry, in one batch, got two positions (vlog-V22)"),
     (
         "vlog-retries",
         5,

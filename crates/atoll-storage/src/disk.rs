@@ -147,7 +147,7 @@ pub trait File: Send + Sync {
     fn sync_data(&mut self) -> Result<(), DiskError>;
 
     /// Forgets what memory knows of synced bytes, so that reads show what the medium holds. After a failed sync, memory
-    /// may show bytes that were never written (native T22). A hint.
+    /// may show bytes that were never written (native-T22). A hint.
     fn forget_cached(&mut self);
 
     /// Cuts the file, or extends it with zeros that may not be allocated.

@@ -1,4 +1,4 @@
-//! The marker of a data directory: whose it is, written and synced before anything else in it is used (native T8).
+//! The marker of a data directory: whose it is, written and synced before anything else in it is used (native-T8).
 //!
 //! A disk that was replaced or wiped has no marker, so its node gets a new [`StorageId`] and takes no part in Loglets
 //! configured with the old one.

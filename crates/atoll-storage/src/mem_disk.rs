@@ -1,9 +1,9 @@
 //! A disk in memory for the simulator: it knows what a power cut may keep, and fails on request.
 //!
 //! * A **power cut** ([`MemDisk::crash`]) keeps any subset of the 512-byte sectors written since the last sync of their file,
-//!   and any subset of the directory operations since the last sync of their directory (native T9).
+//!   and any subset of the directory operations since the last sync of their directory (native-T9).
 //! * A **failed sync** loses: its sectors show in reads until the cut, but no later sync makes them durable, as on Linux
-//!   (native T22).
+//!   (native-T22).
 //! * Zeros over nothing cost nothing, so that thousands of small journals can be prepared.
 //!
 //! All is deterministic: what is left to chance comes from the caller.

@@ -1,4 +1,4 @@
-//! L1–L9 of virtuallog §2, for any Loglet. [`all`] runs everything; the parts may be called one by one.
+//! vlog-L1–vlog-L9 of virtuallog §2, for any Loglet. [`all`] runs everything; the parts may be called one by one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn pair(h: &mut dyn LogletHarness) -> (NodeId, NodeId) {
     (nodes[0], nodes[1])
 }
 
-/// L1, L4, L6: what was acknowledged is below a tail checked afterwards by anybody, and is read back by everybody.
+/// vlog-L1, vlog-L4, vlog-L6: what was acknowledged is below a tail checked afterwards by anybody, and is read back by everybody.
 pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -151,7 +151,7 @@ pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     assert_eq!(read, Ok((1..6).map(|seq| entry(1, seq)).collect()));
 }
 
-/// L8: appends of one handle land in the order of the calls, where the Loglet says so.
+/// vlog-L8: appends of one handle land in the order of the calls, where the Loglet says so.
 pub fn one_handle_keeps_its_order(h: &mut dyn LogletHarness) {
     let (a, _) = pair(h);
     let log = h.fresh();
@@ -194,7 +194,7 @@ pub fn retries_are_not_doubled(h: &mut dyn LogletHarness) {
     assert_eq!(tail.map(|t| t.at), Ok(Offset(4)), "no second copy");
 }
 
-/// L2, L3: a seal is idempotent and permanent; appends after it fail; its tail covers what was acknowledged.
+/// vlog-L2, vlog-L3: a seal is idempotent and permanent; appends after it fail; its tail covers what was acknowledged.
 pub fn a_seal_is_for_ever(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -219,7 +219,7 @@ pub fn a_seal_is_for_ever(h: &mut dyn LogletHarness) {
     }
 }
 
-/// L9: sealing an empty Loglet gives tail 0 and a sealed configuration (native T21).
+/// vlog-L9: sealing an empty Loglet gives tail 0 and a sealed configuration (native-T21).
 pub fn an_empty_loglet_seals_at_zero(h: &mut dyn LogletHarness) {
     let (a, _) = pair(h);
     let log = h.fresh();
@@ -232,7 +232,7 @@ pub fn an_empty_loglet_seals_at_zero(h: &mut dyn LogletHarness) {
     assert!(matches!(tail, Ok(Tail { at: Offset::ZERO, sealed: Some(_) })), "got {tail:?}");
 }
 
-/// A wait ends when an append of somebody else moves the tail, and when the Loglet is sealed (native T18).
+/// A wait ends when an append of somebody else moves the tail, and when the Loglet is sealed (native-T18).
 pub fn waiting_ends(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -270,7 +270,7 @@ pub fn waiting_ends(h: &mut dyn LogletHarness) {
     }
 }
 
-/// Trimmed offsets are gone for all handles, the others stay, and the tail does not move (native T12).
+/// Trimmed offsets are gone for all handles, the others stay, and the tail does not move (native-T12).
 pub fn trimmed_is_gone(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -292,7 +292,7 @@ pub fn trimmed_is_gone(h: &mut dyn LogletHarness) {
     });
 }
 
-/// L7: a deleted Loglet is gone for ever; it never looks empty and open.
+/// vlog-L7: a deleted Loglet is gone for ever; it never looks empty and open.
 pub fn deleted_is_gone(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();

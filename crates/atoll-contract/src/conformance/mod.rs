@@ -1,4 +1,4 @@
-//! What every Loglet and every register must pass (virtuallog L1–L9), whoever wrote it, and a driver that runs nodes on
+//! What every Loglet and every register must pass (vlog-L1–vlog-L9), whoever wrote it, and a driver that runs nodes on
 //! virtual time. For tests: behind the feature `testing`.
 //!
 //! An implementation shows itself through a small harness: nodes in a [`Driver`], and handles on each of them.

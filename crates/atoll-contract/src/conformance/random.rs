@@ -210,7 +210,7 @@ fn acks(events: &[Event<Seen>]) -> impl Iterator<Item = (u64, u64, Vec<Offset>)>
     })
 }
 
-/// L3, L4: sealed tails above all acks; open tails above earlier acks, not above any sealed one, and never going back.
+/// vlog-L3, vlog-L4: sealed tails above all acks; open tails above earlier acks, not above any sealed one, and never going back.
 fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     let tails: Vec<(u64, u64, Tail, bool)> = events
         .iter()
@@ -250,7 +250,7 @@ fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// L2: after a seal returned, nothing is open and nothing is acknowledged that began later.
+/// vlog-L2: after a seal returned, nothing is open and nothing is acknowledged that began later.
 fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     let sealed_by = |e: &&Event<Seen>| match &e.what {
         Seen::Seal(Ok(())) => true,
@@ -269,7 +269,7 @@ fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// L1, L8: real-time order of acknowledged appends; the order of calls of one handle.
+/// vlog-L1, vlog-L8: real-time order of acknowledged appends; the order of calls of one handle.
 fn judge_order(seed: u64, events: &[Event<Seen>]) {
     let acks: Vec<_> = acks(events).collect();
     let mut by_end: Vec<_> = acks.iter().collect();
@@ -301,7 +301,7 @@ fn judge_order(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// L1, L6 and trims: everybody reads the same; acknowledged entries are where they were said to be; nothing is there twice;
+/// vlog-L1, vlog-L6 and trims: everybody reads the same; acknowledged entries are where they were said to be; nothing is there twice;
 /// nothing is there that nobody appended.
 fn judge_contents(seed: u64, events: &[Event<Seen>], contents: &[(Offset, Tail, Vec<Entry>)]) {
     let mut all: BTreeMap<Offset, &Entry> = BTreeMap::new();

@@ -15,7 +15,7 @@ pub enum Unavailability {
     /// The sequencer did not answer, or its connection broke.
     #[error("the sequencer does not answer")]
     NoSequencer,
-    /// The sequencer is another life than the configuration names (native T6).
+    /// The sequencer is another life than the configuration names (native-T6).
     #[error("the sequencer was restarted and has stopped serving this loglet")]
     WrongSequencer,
     /// The disk is full; ends by itself when space returns.
@@ -50,7 +50,7 @@ pub enum AppendError {
     /// It did not happen and will not.
     #[error("not appended: {0}")]
     NotAppended(Unavailability),
-    /// The Loglet is sealed, or gone. The entries may be part of it all the same (V2): scan, then append elsewhere.
+    /// The Loglet is sealed, or gone. The entries may be part of it all the same (vlog-V2): scan, then append elsewhere.
     #[error("the loglet is sealed; the entries may be in it")]
     Sealed,
     /// An earlier attempt of one of these entries may be there, too old to be remembered: nothing was appended now;
@@ -68,7 +68,7 @@ pub enum LogletError {
     /// Not available at the moment.
     #[error("unavailable: {0}")]
     Unavailable(Unavailability),
-    /// Deleted for ever (L7).
+    /// Deleted for ever (vlog-L7).
     #[error("the loglet was deleted")]
     Gone,
 }
@@ -79,13 +79,13 @@ pub enum ReadError {
     /// Offsets below this one were trimmed.
     #[error("trimmed below offset {0}")]
     Trimmed(Offset),
-    /// The range is empty, or lies beyond every tail that was obtained (L6).
+    /// The range is empty, or lies beyond every tail that was obtained (vlog-L6).
     #[error("offset {0} is not below a known tail")]
     BeyondTail(Offset),
     /// No server that has the entry answered; or it is not on this node's disk and only that was asked.
     #[error("unavailable: {0}")]
     Unavailable(Unavailability),
-    /// Deleted for ever (L7).
+    /// Deleted for ever (vlog-L7).
     #[error("the loglet was deleted")]
     Gone,
     /// A copy is damaged, and no other answered.

@@ -39,15 +39,15 @@ impl atoll_core::Decode for LogletId {
     }
 }
 
-/// What a reader of a sealed segment needs, opaque to the virtual log (L9). Empty for native and local.
+/// What a reader of a sealed segment needs, opaque to the virtual log (vlog-L9). Empty for native and local.
 pub type SealedConfig = Bytes;
 
 /// The end of a Loglet: the first offset that is not readable yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// Every offset below is readable; acknowledged offsets are below every sealed tail (L3).
+    /// Every offset below is readable; acknowledged offsets are below every sealed tail (vlog-L3).
     pub at: Offset,
-    /// Set once the Loglet is sealed. Sealed tails may differ between calls (L5): only the installed one counts.
+    /// Set once the Loglet is sealed. Sealed tails may differ between calls (vlog-L5): only the installed one counts.
     pub sealed: Option<SealedConfig>,
 }
 
@@ -89,9 +89,9 @@ pub struct ReadBatch {
     pub remote: u64,
 }
 
-/// A log with a fixed configuration (virtuallog L1–L9).
+/// A log with a fixed configuration (vlog-L1–vlog-L9).
 pub trait Loglet: Send + Sync + fmt::Debug {
-    /// Appends all entries of a batch, in order, or none. Answered when they are durable on this Loglet's quorum (L1).
+    /// Appends all entries of a batch, in order, or none. Answered when they are durable on this Loglet's quorum (vlog-L1).
     /// Queued before this returns: appends of one caller keep their order where [`Loglet::keeps_order`] says so. A full
     /// window is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
@@ -104,10 +104,10 @@ pub trait Loglet: Send + Sync + fmt::Debug {
         self.append(batch)
     }
 
-    /// Whether appends in flight land in the order of the calls (L8).
+    /// Whether appends in flight land in the order of the calls (vlog-L8).
     fn keeps_order(&self) -> bool;
 
-    /// A tail above every append acknowledged before the call; an open one is never above a sealed one (L3, L4).
+    /// A tail above every append acknowledged before the call; an open one is never above a sealed one (vlog-L3, vlog-L4).
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
     /// Waits until the tail may be above `above`, or the Loglet is sealed; then what is known. A hint, not a check: the
@@ -118,7 +118,7 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     fn known_tail(&self) -> Offset;
 
     /// Entries from `range.start`, at most up to `range.end` (not in it) and about `max_bytes`, one at least. The range must be
-    /// below a tail or stop that the caller obtained (L6).
+    /// below a tail or stop that the caller obtained (vlog-L6).
     fn read(
         &self,
         range: Range<Offset>,
@@ -129,6 +129,6 @@ pub trait Loglet: Send + Sync + fmt::Debug {
     /// Gives up offsets below `to` (not `to` itself), for ever. `to` is at most a known tail. Idempotent.
     fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// Ends appends for ever; durable on the seal quorum when it returns. Idempotent (L2).
+    /// Ends appends for ever; durable on the seal quorum when it returns. Idempotent (vlog-L2).
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
 }

@@ -78,7 +78,7 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// A handle. Cheap; no server is asked.
     fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
 
-    /// A handle to a sealed Loglet, with the sealed configuration that was installed (L9). Most kinds need none.
+    /// A handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds need none.
     fn open_sealed(
         &self,
         id: LogletId,
@@ -98,7 +98,7 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
         range: Range<Offset>,
     ) -> BoxFuture<'a, Result<(), LogletError>>;
 
-    /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (L7, V6). Idempotent.
+    /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (vlog-L7, vlog-V6). Idempotent.
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
     /// The configuration in words: fields and values, for `atoll chain show`.

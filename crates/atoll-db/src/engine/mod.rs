@@ -132,7 +132,7 @@ impl<A: Application> Engine<A> {
     /// Completed when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; with the
     /// position below which entries are applied then. For linearizable reads: barrier, then view. Calls that come while a check of
     /// the tail is under way
-    /// share the next one (V14).
+    /// share the next one (vlog-V14).
     pub fn barrier(&self) -> Ticket<Result<LogPos, BarrierError>> {
         self.core.barrier()
     }

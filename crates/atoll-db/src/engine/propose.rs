@@ -97,7 +97,7 @@ impl ToLog {
         }
     }
 
-    /// One check of the tail after the other, as long as somebody waits for one that has not begun (V14).
+    /// One check of the tail after the other, as long as somebody waits for one that has not begun (vlog-V14).
     async fn check(self: Arc<Self>, core: Arc<Core>) {
         // The other end stays: the core outlives this.
         let _ = core.check.wait().await;

@@ -164,7 +164,7 @@ impl At {
         limit > 0 && self.env.random() % 1000 < limit
     }
 
-    /// A step there, `f` on the Loglet, and a step back. The Loglet comes to be by the first message (V6).
+    /// A step there, `f` on the Loglet, and a step back. The Loglet comes to be by the first message (vlog-V6).
     async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
         self.step().await;
         if self.chance(|f| f.unavailable) {

@@ -1,4 +1,4 @@
-//! checkTail, and waiting for the tail to move (virtuallog §3; V1, V4, V14).
+//! checkTail, and waiting for the tail to move (virtuallog §3; vlog-V1, vlog-V4, vlog-V14).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// One answer, tail and seal bit of the same moment (V1).
+    /// One answer, tail and seal bit of the same moment (vlog-V1).
     async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
         let first = loglet.check_tail().await?;
         if mutant(mutants::VLOG_V1) && first.sealed.is_none() {
@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// One wait at the active segment; ends early when anything changes here (V4, V5).
+    /// One wait at the active segment; ends early when anything changes here (vlog-V4, vlog-V5).
     async fn follow_segment(self: &Arc<Self>, active: &Segment, seen: u64) -> Result<(), LogError> {
         let loglet = self.handle(active)?;
         let known = self.known();
@@ -210,7 +210,7 @@ impl Shared {
                 }
                 Ok(())
             }
-            // The tail of a sealed Loglet is no tail of the log: only the installed stop is (V4).
+            // The tail of a sealed Loglet is no tail of the log: only the installed stop is (vlog-V4).
             Ok(_) => {
                 hit("vlog.follow.sealed");
                 self.successor(active.loglet).await.map(|_| ())

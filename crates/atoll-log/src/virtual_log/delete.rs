@@ -3,14 +3,15 @@
 //! - D1: the active Loglet is sealed, and its tail found. After a crash it is a sealed segment: whoever meets it rolls the log forward,
 //!   and nothing was deleted.
 //! - D2: one conditional write puts a chain in place that has no segment but the mark of the deletion, at the tail.
-//! - D3: Loglets are deleted, and index pages emptied. After a crash each server finds what no chain names (V8, [`crate::origin`]), and
-//!   the pages are found likewise.
+//! - D3: Loglets are deleted, and index pages emptied. After a crash each server finds what no chain names (vlog-V8, [`crate::origin`]),
+//!   and the pages are found likewise.
 //!
 //! D1 comes first so that an appender with an old chain is refused by the servers, reads the chain, and hears of the deletion: nothing is
 //! acknowledged behind it. D2 is the only step that counts, so a log is there or deleted, never half of both. Until D3 has reached a
 //! server, a reader with an old chain may still be given what was at a position; never anything else.
 //!
-//! A log that is created again begins at the tail of the deleted one. No position is used twice (VL3), and reads of an old position fail as
+//! A log that is created again begins at the tail of the deleted one. No position is used twice (vlog-VL3), and reads of an old position
+//! fail as
 //! reads of trimmed ones do. The versions of the chain continue, too. The id of its first Loglet comes after that of the deletion's mark,
 //! so that a collector that still sees the mark does not delete it.
 

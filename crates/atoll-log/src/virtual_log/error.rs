@@ -96,13 +96,13 @@ pub enum Busy {
 /// The steps of a reconfiguration (virtuallog §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reading the chain (E1). Nothing was changed.
+    /// Reading the chain (vlog-E1). Nothing was changed.
     ReadChain,
-    /// Sealing the active Loglet (E2). It may be sealed: then whoever meets it first rolls the log forward.
+    /// Sealing the active Loglet (vlog-E2). It may be sealed: then whoever meets it first rolls the log forward.
     Seal,
-    /// Finding the sealed tail (E3). The Loglet is sealed; the log is rolled forward by whoever meets it.
+    /// Finding the sealed tail (vlog-E3). The Loglet is sealed; the log is rolled forward by whoever meets it.
     CheckTail,
-    /// Writing the new chain (E6). It may have been written.
+    /// Writing the new chain (vlog-E6). It may have been written.
     Install,
 }
 

@@ -1,4 +1,4 @@
-//! reconfigExtend (virtuallog §4, E1–E6): seal, then tail, then install. In this order only: a tail from before the seal loses
+//! reconfigExtend (virtuallog §4, vlog-E1–vlog-E6): seal, then tail, then install. In this order only: a tail from before the seal loses
 //! appends.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Successor {
 }
 
 /// Takes the sealed segments without a position out of a chain: nobody reads in them, and nothing that was ever acknowledged is
-/// in them. So reconfigurations without appends between them leave no trace (V7, V17).
+/// in them. So reconfigurations without appends between them leave no trace (vlog-V7, vlog-V17).
 fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
     let (empty, kept) = std::mem::take(segments).into_iter().partition(|s| s.stop == Some(s.start));
     *segments = kept;
@@ -128,12 +128,12 @@ impl Shared {
         if chain.chain.active().loglet != from {
             return Ok(Installed::Lost(chain));
         }
-        // Before anything is provisioned or sealed: behind a seal there is no way back (V17).
+        // Before anything is provisioned or sealed: behind a seal there is no way back (vlog-V17).
         self.check_room(&chain.chain, next.segment(LogPos::ZERO), purpose)?;
         lock(&self.state).reconfiguring += 1;
         let mut place = Place::at("vlog.extend.died_before_seal");
         if let Some(provider) = &next.provider {
-            // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
+            // vlog-E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
             self.provision(provider, next.id, &next.config);
         }
         let done = self.replace_steps(from, &next, &mut place).await;
@@ -149,7 +149,7 @@ impl Shared {
         done
     }
 
-    /// E2 to E6, again as long as `from` is active.
+    /// vlog-E2 to vlog-E6, again as long as `from` is active.
     async fn replace_steps(
         self: &Arc<Self>,
         from: LogletId,
@@ -176,7 +176,7 @@ impl Shared {
                 }
                 continue;
             };
-            // L4: a tail that was seen while the Loglet was open is never above a sealed one (VL6).
+            // vlog-L4: a tail that was seen while the Loglet was open is never above a sealed one (vlog-VL6).
             let seen = self.seen_in(from);
             atoll_core::invariant!(
                 seen.is_none_or(|tail| tail <= stop),
@@ -206,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// E2, E3: the stop, and what readers of the sealed Loglet need. None if the Loglet is not the active one any more.
+    /// vlog-E2, vlog-E3: the stop, and what readers of the sealed Loglet need. None if the Loglet is not the active one any more.
     pub(super) async fn seal_and_find_tail(
         &self,
         old: &Segment,
@@ -273,7 +273,7 @@ impl Shared {
         self.env.spawn("vlog.provision", Box::pin(work));
     }
 
-    /// Deletes a Loglet that was provisioned and never installed (V8). Only for one whose install is known to have lost.
+    /// Deletes a Loglet that was provisioned and never installed (vlog-V8). Only for one whose install is known to have lost.
     pub(super) fn discard(&self, provider: Arc<dyn LogletProvider>, id: LogletId, config: Bytes) {
         let work = async move {
             let _ = provider.delete(id, &config).await;

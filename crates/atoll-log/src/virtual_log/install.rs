@@ -1,4 +1,4 @@
-//! Writing a new chain by conditional write, and finding out whether it was written (E6, virtuallog §8).
+//! Writing a new chain by conditional write, and finding out whether it was written (vlog-E6, virtuallog §8).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -464,7 +464,7 @@ impl Run {
         }
         hit("vlog.lane.again");
         if worst.why == Some(Unavailability::DiskFull) {
-            // Whoever waits is told so rather than kept waiting for an operator (native T22).
+            // Whoever waits is told so rather than kept waiting for an operator (native-T22).
             hit("vlog.lane.disk_full");
             self.drop_all(&LogError::Unavailable(Unavailability::DiskFull));
         }
@@ -496,7 +496,7 @@ impl Run {
         }
     }
 
-    /// All segments before the target have their stops: what is there is settled, and the rest is nowhere below (V2).
+    /// All segments before the target have their stops: what is there is settled, and the rest is nowhere below (vlog-V2).
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
@@ -602,6 +602,6 @@ fn settle(me: &Shared, segment: &Segment, items: Vec<Item>, placement: &Placemen
         highest = highest.max(at.plus(1));
         me.settle_item(item, at);
     }
-    // Acknowledged by an open Loglet: below every sealed tail (L3), so below every stop.
+    // Acknowledged by an open Loglet: below every sealed tail (vlog-L3), so below every stop.
     me.raise_known(segment.loglet, highest);
 }

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
 //! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
-//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, V2) |
+//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, vlog-V2) |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
 //! | prefixTrim | `trim.rs` |
@@ -19,16 +19,16 @@
 //! | (not in the paper) deletion of a whole log | `delete.rs` |
 //!
 //! Departures, and why:
-//! - Positions of a Loglet are contiguous (V13). The paper's VirtualLog tolerates gaps; without them every position has an entry,
+//! - Positions of a Loglet are contiguous (vlog-V13). The paper's VirtualLog tolerates gaps; without them every position has an entry,
 //!   and a reader never has to tell a gap from a loss.
-//! - A Loglet answers tail and seal bit as one (V1). The paper lets them be asked for in parallel; taken literally, a tail
+//! - A Loglet answers tail and seal bit as one (vlog-V1). The paper lets them be asked for in parallel; taken literally, a tail
 //!   that was grown by a repair after the seal would pass for an open one.
-//! - A sealed answer to an append is followed by a look for the entry in the sealed part (V2) before it is sent again; the paper
+//! - A sealed answer to an append is followed by a look for the entry in the sealed part (vlog-V2) before it is sent again; the paper
 //!   leaves duplicates to the layer above, but a plain log has none.
 //! - A rebuilt segment whose head was trimmed starts at the trim position, since what is trimmed cannot be copied (`modify.rs`).
 //! - There is no surgery on a sealed segment (virtuallog §7): it changes what was read, so it needs learners that can be fenced,
 //!   and those belong to the layer above. `reconfigModify` keeps contents and compares them.
-//! - A Loglet's id says which change made it, so that servers can collect what a dead reconfigurer left (V8, [`crate::origin`]).
+//! - A Loglet's id says which change made it, so that servers can collect what a dead reconfigurer left (vlog-V8, [`crate::origin`]).
 //! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -239,7 +239,7 @@ impl VirtualLog {
     /// Like [`VirtualLog::submit`], for records that come from a client outside, which may have left for another node by now:
     /// `known` is a tail that the client, or whoever spoke to it, knew before it sent those of them that have no floor. A node
     /// that was stopped in between finds what the client has appended elsewhere from there on, whatever segments came since
-    /// (X16, V2).
+    /// (X16, vlog-V2).
     #[allow(clippy::type_complexity)]
     pub fn submit_known(
         &self,
@@ -249,7 +249,7 @@ impl VirtualLog {
         self.0.submit(records, Some(known))
     }
 
-    /// The tail: above every append acknowledged before this call, by anybody. Joins the next round, never one under way (V14).
+    /// The tail: above every append acknowledged before this call, by anybody. Joins the next round, never one under way (vlog-V14).
     pub fn check_tail(&self) -> Ticket<Result<LogPos, LogError>> {
         let (me, round) = (self.0.clone(), self.0.check());
         self.0.env.launch("vlog.check_tail", async move { me.checked(round).await.map(|c| c.tail) })
@@ -317,7 +317,7 @@ impl VirtualLog {
         self.0.env.launch("vlog.truncate", async move { me.truncate().await })
     }
 
-    /// Rebuilds the sealed segment of a Loglet on another one: reconfigModify (virtuallog §7, M1–M4). Positions and contents
+    /// Rebuilds the sealed segment of a Loglet on another one: reconfigModify (virtuallog §7, vlog-M1–vlog-M4). Positions and contents
     /// stay; readers of either see the same.
     pub fn modify(
         &self,

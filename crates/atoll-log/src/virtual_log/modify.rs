@@ -1,4 +1,4 @@
-//! reconfigModify (virtuallog §7, M1–M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
+//! reconfigModify (virtuallog §7, vlog-M1–vlog-M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
 //! Nothing is sealed for it: positions that are not written do not move, and readers of either copy see the same.
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Shared {
         self.put_in_place(&segment, copy, provider).await
     }
 
-    /// M1, M2: exactly the entries of the segment, never one from beyond its stop; then both are read and compared.
+    /// vlog-M1, vlog-M2: exactly the entries of the segment, never one from beyond its stop; then both are read and compared.
     async fn copy(
         &self,
         segment: &Segment,
@@ -100,7 +100,7 @@ impl Shared {
         found.filter(|s| s.loglet == loglet).ok_or(ReconfigError::NoSuchSegment(loglet))
     }
 
-    /// M3, M4: replaces the segment if it is still in the chain as it was; the old Loglet goes after a grace period.
+    /// vlog-M3, vlog-M4: replaces the segment if it is still in the chain as it was; the old Loglet goes after a grace period.
     async fn put_in_place(
         self: &Arc<Self>,
         old: &Segment,
@@ -203,7 +203,7 @@ struct Replaced {
     pages: Vec<PageId>,
 }
 
-/// M2: every entry, by name and content.
+/// vlog-M2: every entry, by name and content.
 async fn compare(
     source: &dyn Loglet,
     from: Offset,

@@ -32,7 +32,7 @@ pub struct Options {
     /// How long a reconfiguration keeps trying a step before it reports that it failed. Too small: planned changes fail
     /// during short outages. Too large: operators wait.
     pub reconfigure_within: Duration,
-    /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (virtuallog M4).
+    /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (vlog-M4).
     pub delete_after: Duration,
     /// With so many logs, a node lets its clients create no more. Too small: refusals. Too large: each takes room in the registers, and a
     /// look from every node when a node dies.

@@ -1,4 +1,4 @@
-//! Moving old sealed segments to index pages (V17), and pages to pages of pages: so that a chain stays short, and the cost of the
+//! Moving old sealed segments to index pages (vlog-V17), and pages to pages of pages: so that a chain stays short, and the cost of the
 //! next change with it, however many came before. First the page is durable, then a chain names it.
 
 use std::sync::Arc;

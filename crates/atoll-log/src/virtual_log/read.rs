@@ -1,4 +1,4 @@
-//! readNext (virtuallog §3; V3, V7, V12).
+//! readNext (virtuallog §3; vlog-V3, vlog-V7, vlog-V12).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Shared {
     }
 
     /// Where a read of this segment must end: at its stop; in the active one, at a tail that was obtained while it was open, by
-    /// this node (V3: what others say of the tail may be beyond a stop that we do not know). None: the chain has changed.
+    /// this node (vlog-V3: what others say of the tail may be beyond a stop that we do not know). None: the chain has changed.
     async fn bound(
         self: &Arc<Self>,
         chain: &VersionedChain,

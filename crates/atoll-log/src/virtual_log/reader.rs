@@ -1,4 +1,4 @@
-//! A tailing reader: entries in order over segments, and then as they come (V3–V5, native T18).
+//! A tailing reader: entries in order over segments, and then as they come (vlog-V3–vlog-V5, native-T18).
 
 use std::sync::Arc;
 

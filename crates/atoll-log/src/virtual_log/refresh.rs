@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Takes a chain if it is newer than the cached one; the newest either way. Wakes everybody who waits for a stop (V4, V5).
+    /// Takes a chain if it is newer than the cached one; the newest either way. Wakes everybody who waits for a stop (vlog-V4, vlog-V5).
     pub(super) fn adopt(&self, new: VersionedChain) -> Arc<VersionedChain> {
         let mut state = lock(&self.state);
         if let Some(old) = &state.chain
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (V3, V4).
+    /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (vlog-V3, vlog-V4).
     pub(super) fn raise_known(&self, seen_in: LogletId, tail: atoll_contract::LogPos) {
         let served = {
             let mut state = lock(&self.state);
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Waits until `of`, which was seen sealed, is not the active Loglet any more. After T_roll this node installs a successor
-    /// itself (virtuallog §4 "Roll forward", V10). Ends with an error only if the chain cannot be used at all.
+    /// itself (virtuallog §4 "Roll forward", vlog-V10). Ends with an error only if the chain cannot be used at all.
     pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
         loop {
             let seen = self.changed.count();

@@ -1,4 +1,4 @@
-//! Room in the chain (V17). Every limit is checked before anything is provisioned or sealed: a chain that is found too long after
+//! Room in the chain (vlog-V17). Every limit is checked before anything is provisioned or sealed: a chain that is found too long after
 //! the seal leaves a log that takes nothing more. Planned changes stop early enough that repairs, which appends wait for, and
 //! the end of the log still fit.
 

@@ -1,4 +1,4 @@
-//! Looking for records that may be in the log already (V2, X16): after a seal, and for a client's retry through another node.
+//! Looking for records that may be in the log already (vlog-V2, X16): after a seal, and for a client's retry through another node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
 //! reconfigTruncate (virtuallog §6): segments that are trimmed as a whole leave the chain; only then are their Loglets deleted,
-//! and leave tombstones (L7). No seal is needed, and the active segment never goes.
+//! and leave tombstones (vlog-L7). No seal is needed, and the active segment never goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Trimmed {
 
 impl Trimmed {
     /// Sealed segments that are below `trim` as a whole, and pages of nothing else. Each segment is judged by its own stop: an
-    /// empty one shares its start with the next, which may hold entries (V7).
+    /// empty one shares its start with the next, which may hold entries (vlog-V7).
     pub(super) fn of(chain: &Chain, trim: LogPos) -> Self {
         let is_trimmed = |s: &&Segment| s.stop.is_some_and(|stop| stop <= trim);
         Trimmed {
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Only after the install of the
-    /// chain without them: they never come back into a chain (L7).
+    /// chain without them: they never come back into a chain (vlog-L7).
     pub(super) fn delete_removed(self: &Arc<Self>, removed: Vec<Segment>, grace: Duration) {
         for segment in removed {
             let me = self.clone();

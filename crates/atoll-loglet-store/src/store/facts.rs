@@ -30,10 +30,10 @@ atoll_core::choice! {
             loglet: LogletId,
             /// Not this one.
             to: Offset,
-            /// It outlives its entries (native T12).
+            /// It outlives its entries (native-T12).
             local_tail: Offset
         },
-        /// Deleted for ever (native T10).
+        /// Deleted for ever (native-T10).
         3 = Tombstone {
             /// Which.
             loglet: LogletId

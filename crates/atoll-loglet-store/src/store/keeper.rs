@@ -43,7 +43,7 @@ const SHARED_CONFIGS: usize = 64;
 pub enum Sealing {
     /// Entries are taken.
     Open,
-    /// No more entries; those admitted, and then the bit, are on the way to the disk (native T4).
+    /// No more entries; those admitted, and then the bit, are on the way to the disk (native-T4).
     Staged(Lsn),
     /// Durable.
     Sealed,
@@ -54,9 +54,9 @@ pub enum Sealing {
 pub struct Kept<P> {
     /// The encoded configuration.
     pub config_bytes: Bytes,
-    /// The seal bit. Never cleared (native N2).
+    /// The seal bit. Never cleared (native-N2).
     pub seal: Sealing,
-    /// Above every durable entry that counts. Never falls, restarts and trims included (native N2, T12).
+    /// Above every durable entry that counts. Never falls, restarts and trims included (native-N2, native-T12).
     pub local_tail: Offset,
     /// The same, with what is on the way to the disk.
     pub staged_tail: Offset,
@@ -87,20 +87,20 @@ impl<P> Kept<P> {
         }
     }
 
-    /// The caller has checked where the value comes from (native rule K). True if it was news.
+    /// The caller has checked where the value comes from (native-K). True if it was news.
     pub fn raise_known_tail(&mut self, to: Offset) -> bool {
         let up = to > self.known_tail;
         self.known_tail = self.known_tail.max(to);
         up
     }
 
-    /// Entries up to `end` are durable (native N2).
+    /// Entries up to `end` are durable (native-N2).
     pub(super) fn raise_local_tail(&mut self, end: Offset) {
         invariant!(end <= self.staged_tail, "durable up to {end}, staged up to {}", self.staged_tail);
         self.local_tail = self.local_tail.max(end);
     }
 
-    /// What a restart takes the local tail from when the entries are trimmed (native T12).
+    /// What a restart takes the local tail from when the entries are trimmed (native-T12).
     pub(super) fn restore_tail(&mut self, tail: Offset) {
         if !mutant(mutants::NATIVE_T12) {
             self.local_tail = self.local_tail.max(tail);
@@ -129,7 +129,7 @@ impl<P> Kept<P> {
 }
 
 impl<P> Kept<P> {
-    /// Durable facts only (T9).
+    /// Durable facts only (native-T9).
     pub fn state(&self) -> ServerState {
         ServerState {
             sealed: self.seal == Sealing::Sealed,
@@ -264,7 +264,7 @@ impl<P: Protocol> Keeper<P> {
         lsn
     }
 
-    /// Whether this id was deleted: for ever (native T10).
+    /// Whether this id was deleted: for ever (native-T10).
     pub fn is_gone(&self, loglet: LogletId) -> bool {
         self.tombstones.contains(&loglet)
             && !mutant(mutants::NATIVE_T10)
@@ -318,7 +318,7 @@ impl<P: Protocol> Keeper<P> {
         lsn
     }
 
-    /// Journals the seal bit, behind every entry admitted so far: once it is durable, they are, too (native T4).
+    /// Journals the seal bit, behind every entry admitted so far: once it is durable, they are, too (native-T4).
     pub fn stage_seal(&mut self, loglet: LogletId, out: &mut Effects) -> Lsn {
         let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
         if let Some(kept) = self.loglets.get_mut(&loglet) {

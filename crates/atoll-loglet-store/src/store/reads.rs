@@ -41,7 +41,7 @@ pub struct ReadPlan {
     pub reveals: Lsn,
 }
 
-/// Plans a read of consecutive entries from exactly `range.start`. None: that one is not here (native T11).
+/// Plans a read of consecutive entries from exactly `range.start`. None: that one is not here (native-T11).
 pub fn plan_read(runs: &Runs, range: Range<Offset>, max_bytes: usize) -> Option<ReadPlan> {
     let max_bytes = max_bytes.min(MAX_READ_BYTES);
     let mut plan = ReadPlan { pieces: Vec::new(), locs: Vec::new(), reveals: Lsn::NONE };

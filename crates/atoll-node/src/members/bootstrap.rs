@@ -1,6 +1,6 @@
 //! How a node finds the group of acceptors that holds the registers, and how the first group comes to be.
 //!
-//! A group names data directories (rmwpaxos T9), and those are drawn when a node first starts. So the first group is made by
+//! A group names data directories (rmw-T9), and those are drawn when a node first starts. So the first group is made by
 //! one founder, the one with the lowest id among the founders with registers, and only when *all* of them have answered and
 //! none knows a group. A founder that lost its disk is told the old group by the others and is not in it; if it is the
 //! maker itself, it makes a new group only if nobody remembers one, and then no vote of the old one was ever acknowledged:

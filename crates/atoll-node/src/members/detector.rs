@@ -1,8 +1,8 @@
 //! The role that tells who is up. Evidence in band decides (X21): a connection that broke and is not restored, or silence
-//! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (V11).
+//! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (vlog-V11).
 //!
-//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (V20), whom it reaches (V18), and what
-//! its clock shows (X29). A
+//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (vlog-V20), whom it reaches (vlog-V18), and
+//! what its clock shows (X29). A
 //! peer counts as alive only if it hears this node, too.
 
 use std::collections::BTreeMap;
@@ -151,7 +151,7 @@ impl Detector {
     }
 
     fn is_silent(&self, now: Tick, p: &Peer) -> bool {
-        // A member that nobody has heard of since the start is as gone as one that fell silent (V19): what is counted then is this
+        // A member that nobody has heard of since the start is as gone as one that fell silent (vlog-V19): what is counted then is this
         // node's own time.
         let patience = if p.ever_up { self.timings.silent_after } else { self.timings.silent_after * GRACE };
         now.since(p.heard) >= patience

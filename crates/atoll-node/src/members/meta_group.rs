@@ -1,5 +1,5 @@
 //! Keeps the group of acceptors in step with the members: drained and replaced ones leave it, new ones join
-//! (rmwpaxos §9a; virtuallog V15: independent of the logs' own changes).
+//! (rmwpaxos §9a; vlog-V15: independent of the logs' own changes).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Who reaches whom, as the members say: what one node cannot see alone. A node that loses a peer must not act on that if a
-//! majority still reaches the peer; and the next sequencer has to be one that as many as possible reach (virtuallog V18).
+//! majority still reaches the peer; and the next sequencer has to be one that as many as possible reach (vlog-V18).
 //!
 //! A pair reaches each other if it works in both directions: each hears the other. Every member tells with its heartbeats whom it
 //! reaches; a node knows the rows of those that it hears itself.

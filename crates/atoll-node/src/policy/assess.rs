@@ -19,19 +19,19 @@ pub enum Reason {
     SequencerGone(NodeId),
     /// The sequencer's node can keep nothing: its journal is closed, or its disk hangs.
     SequencerFailing(NodeId),
-    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (V18).
+    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (vlog-V18).
     SequencerCutOff(NodeId),
-    /// The sequencer's node lives another life and has forgotten its positions (native T6).
+    /// The sequencer's node lives another life and has forgotten its positions (native-T6).
     SequencerRestarted(NodeId),
     /// The sequencer's node is about to stop, is drained, or was removed.
     SequencerLeaving(NodeId),
-    /// A server has another data directory than the segment names (native T8).
+    /// A server has another data directory than the segment names (native-T8).
     StorageReplaced(NodeId),
     /// A server is drained for good, or was removed.
     ServerDrained(NodeId),
     /// A server was gone for long, and another can take its place.
     ServerGone(NodeId),
-    /// A server's disk could keep nothing for long, and another can take its place (V20).
+    /// A server's disk could keep nothing for long, and another can take its place (vlog-V20).
     ServerFailing(NodeId),
 }
 

@@ -1,4 +1,4 @@
-//! Deletes the Loglets on this node that no chain will ever name (virtuallog V8): made by a reconfigurer that died before its
+//! Deletes the Loglets on this node that no chain will ever name (vlog-V8): made by a reconfigurer that died before its
 //! install, or that lost and died before it could clean up; and those that a deletion did not reach. Each node looks after its
 //! own disk. Which Loglets they are, and why a slow maker that lives cannot lose one under him, is in `atoll_log::origin`.
 
@@ -18,7 +18,7 @@ use crate::survey;
 /// Rounds are this many times rarer than the patrol: nobody waits for them.
 const RARER: u32 = 5;
 /// A Loglet goes when it was found abandoned for so long: readers of an older chain may still use one that was replaced
-/// (virtuallog M4). Safety needs no wait.
+/// (vlog-M4). Safety needs no wait.
 const GRACE: Duration = Duration::from_secs(30);
 /// Most deletions in one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
@@ -160,7 +160,7 @@ impl Collector {
         None
     }
 
-    /// Deletes it from this disk, behind a tombstone (L7, V6). A failure is tried again in the next round.
+    /// Deletes it from this disk, behind a tombstone (vlog-L7, vlog-V6). A failure is tried again in the next round.
     async fn delete(&self, (role, loglet): Place) -> bool {
         atoll_core::testing::hit("policy.collect");
         let asked = self.env.call_role(self.env.node(), role, Delete { loglet });

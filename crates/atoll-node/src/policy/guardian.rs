@@ -238,8 +238,8 @@ impl Guardian {
         self.timings.heartbeat_every * UNSETTLED_BEATS
     }
 
-    /// Appenders may run into what no heartbeat shows (native T14): a sequencer that hangs, a network that loses data only. One node's
-    /// word is not enough to move a log; all hear of it with its heartbeats, and weigh who can work with whom (V21).
+    /// Appenders may run into what no heartbeat shows (native-T14): a sequencer that hangs, a network that loses data only. One node's
+    /// word is not enough to move a log; all hear of it with its heartbeats, and weigh who can work with whom (vlog-V21).
     fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &LogletMembers) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
         if let Some((node, _)) = active.sequencer.filter(|_| silent)

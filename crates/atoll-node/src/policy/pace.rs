@@ -1,4 +1,4 @@
-//! How often one log may be moved: a state machine without a clock. It damps successes as well as failures (virtuallog V18): nodes
+//! How often one log may be moved: a state machine without a clock. It damps successes as well as failures (vlog-V18): nodes
 //! that see different halves of a cluster must not take turns, and no cause may change a chain without end.
 
 use std::time::Duration;

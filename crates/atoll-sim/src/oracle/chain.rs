@@ -2,11 +2,11 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
-//! | VL2 | contiguity, one open segment at the end, Loglet ids used once |
-//! | VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
-//! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
-//! | V24 | a deletion seals the active Loglet, and what follows begins where that ended |
+//! | vlog-VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
+//! | vlog-VL2 | contiguity, one open segment at the end, Loglet ids used once |
+//! | vlog-VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
+//! | vlog-VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
+//! | vlog-V24 | a deletion seals the active Loglet, and what follows begins where that ended |
 //! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
 //!
 //! A chain is looked at with the segments of all its index pages, so that moving them there is no change.
@@ -132,14 +132,14 @@ impl ChainOracle {
             if chosen.value.is_empty() {
                 self.pages.remove(&chosen.name);
             } else if self.pages.insert(chosen.name.clone(), chosen.value.clone()).is_some() {
-                verdict.fail(format!("VL2 index page written twice: {}", chosen.name));
+                verdict.fail(format!("vlog-VL2 index page written twice: {}", chosen.name));
             }
             return;
         }
         let Some(name) = chosen.name.strip_prefix(CHAIN_PREFIX) else { return };
         let chain = match Chain::parse(chosen.value.clone()) {
             Ok(chain) => chain,
-            Err(e) => return verdict.fail(format!("VL2 unreadable chain: {name}: {e}")),
+            Err(e) => return verdict.fail(format!("vlog-VL2 unreadable chain: {name}: {e}")),
         };
         let active = chain.active().loglet;
         let chain = match self.whole(name, &chain) {
@@ -183,7 +183,7 @@ impl ChainOracle {
             }
             let Some(value) = self.pages.get(&format!("{PAGE_PREFIX}{name}/{}", next.id)) else {
                 return Err(format!(
-                    "VL2 the chain names an index page that is not there: {name}: {}",
+                    "vlog-VL2 the chain names an index page that is not there: {name}: {}",
                     next.id
                 ));
             };
@@ -192,7 +192,7 @@ impl ChainOracle {
                     segments.extend(all.into_iter().filter(|s| s.stop > Some(chain.trim())));
                 }
                 Ok(Page::Pages(_, all)) => left.extend(all.into_iter().rev()),
-                Err(e) => return Err(format!("VL2 unreadable index page: {name}: {}: {e}", next.id)),
+                Err(e) => return Err(format!("vlog-VL2 unreadable index page: {name}: {}: {e}", next.id)),
             }
         }
         let paged = segments.len();
@@ -201,27 +201,27 @@ impl ChainOracle {
     }
 }
 
-/// VL2.
+/// vlog-VL2.
 fn shape(name: &str, chain: &Whole, verdict: &mut Verdict) {
     let segments = chain.segments();
     for pair in segments.windows(2) {
         if pair[0].stop != Some(pair[1].start) {
             verdict.fail(format!(
-                "VL2 gap: {name}: {:?} is followed by a segment from {}",
+                "vlog-VL2 gap: {name}: {:?} is followed by a segment from {}",
                 pair[0].stop, pair[1].start
             ));
         }
     }
     if segments.last().is_none_or(|s| s.stop.is_some()) {
-        verdict.fail(format!("VL2 no active segment: {name}"));
+        verdict.fail(format!("vlog-VL2 no active segment: {name}"));
     }
     let ids: BTreeSet<LogletId> = segments.iter().map(|s| s.loglet).collect();
     if ids.len() != segments.len() {
-        verdict.fail(format!("VL2 a loglet is in the chain twice: {name}"));
+        verdict.fail(format!("vlog-VL2 a loglet is in the chain twice: {name}"));
     }
 }
 
-/// VL1, VL6, VL9: from one version to the next.
+/// vlog-VL1, vlog-VL6, vlog-VL9: from one version to the next.
 fn step(
     name: &str,
     before: &Whole,
@@ -231,7 +231,7 @@ fn step(
     verdict: &mut Verdict,
 ) {
     if after.trim() < before.trim() {
-        verdict.fail(format!("VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));
+        verdict.fail(format!("vlog-VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));
     }
     let first = after.segments().first().map_or(LogPos::ZERO, |s| s.start);
     for old in before.segments() {
@@ -242,13 +242,14 @@ fn step(
                 match after.segments().iter().find(follows) {
                     Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),
                     None => {
-                        verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                        verdict
+                            .fail(format!("vlog-VL9 the active segment went: {name}: loglet {}", old.loglet));
                     }
                 }
                 continue;
             };
             if now.start != old.start || now.base != old.base {
-                verdict.fail(format!("VL9 the active segment moved: {name}: loglet {}", old.loglet));
+                verdict.fail(format!("vlog-VL9 the active segment moved: {name}: loglet {}", old.loglet));
             }
             if let Some(stop) = now.stop {
                 native.installed(old.loglet, now.offset_of(stop), verdict);
@@ -261,7 +262,7 @@ fn step(
         let trimmed = stop <= after.trim() && stop <= first;
         if !kept && !trimmed && stop > old.start {
             verdict.fail(format!(
-                "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
+                "vlog-VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
                 old.start,
                 old.loglet,
                 after.trim()
@@ -270,7 +271,7 @@ fn step(
     }
     for new in after.segments() {
         if before.segment(new.loglet).is_none() && used.contains(&new.loglet) {
-            verdict.fail(format!("VL2 loglet id used again: {name}: {}", new.loglet));
+            verdict.fail(format!("vlog-VL2 loglet id used again: {name}: {}", new.loglet));
         }
     }
 }

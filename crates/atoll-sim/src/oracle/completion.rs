@@ -1,4 +1,4 @@
-//! VL8 from outside: what a reconfigurer began before it died, somebody else completes.
+//! vlog-VL8 from outside: what a reconfigurer began before it died, somebody else completes.
 //!
 //! The oracle sees who is up, seal bits on disks, and chains as their registers choose them. A Loglet that is active by the newest chain
 //! and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers and of the acceptors
@@ -69,7 +69,7 @@ impl CompletionOracle {
             let waited = at - since.max(self.quiet_since);
             if could && waited > WITHIN_NS {
                 verdict.fail(format!(
-                    "VL8 not completed: {name}: loglet {active} is active and sealed on {sealed:?}; for {} ms nobody has died, and \
+                    "vlog-VL8 not completed: {name}: loglet {active} is active and sealed on {sealed:?}; for {} ms nobody has died, and \
                      majorities of {servers:?} and {acceptors:?} are up: {:?}",
                     waited / 1_000_000,
                     self.up

@@ -1,10 +1,10 @@
-//! N7 from outside: what a LogServer lacks below its local tail is committed, and somebody had told it so.
+//! native-N7 from outside: what a LogServer lacks below its local tail is committed, and somebody had told it so.
 //!
 //! A server may only skip what it knows to be committed, and it knows that from nobody but the senders of Store, Advance, Repair and
 //! BackFill. So three things are checked, each without asking the server:
 //!
 //! - a record on its disk that skips offsets was written when a known tail covered them;
-//! - no record claims a known tail above all that was ever sent to its node (whether those are true is N9, in `native.rs`);
+//! - no record claims a known tail above all that was ever sent to its node (whether those are true is native-N9, in `native.rs`);
 //! - of a local tail that the server tells, every offset below is on its disk, or below such a tail, or trimmed.
 
 use std::collections::BTreeMap;
@@ -73,14 +73,14 @@ impl Gaps {
         let told = self.told.get(&(loglet, node)).copied().unwrap_or_default();
         if head.known_tail.0 > told {
             verdict.fail(format!(
-                "N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {told} at most",
+                "native-N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {told} at most",
                 head.known_tail
             ));
         }
         let disk = self.disks.entry((loglet, who.storage)).or_default();
         if !head.filled && first > disk.tail && first > head.known_tail.0 {
             verdict.fail(format!(
-                "N7 skipped what is not committed: loglet {loglet}: node {node} keeps {first} behind {}, its known tail is {}",
+                "native-N7 skipped what is not committed: loglet {loglet}: node {node} keeps {first} behind {}, its known tail is {}",
                 disk.tail, head.known_tail
             ));
         }
@@ -99,7 +99,7 @@ impl Gaps {
             let at = disk.judged;
             if at >= told && !disk.has.get(at as usize).copied().unwrap_or_default() {
                 return verdict.fail(format!(
-                    "N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {told}",
+                    "native-N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {told}",
                     who.node
                 ));
             }

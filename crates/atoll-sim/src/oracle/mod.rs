@@ -6,10 +6,10 @@
 //! | `log.rs` | logs as clients see them |
 //! | `register.rs` | registers as clients see them |
 //! | `native.rs` | NativeLoglets as the wire and the disks show them |
-//! | `gaps.rs` | what servers of NativeLoglets lack, N7 |
+//! | `gaps.rs` | what servers of NativeLoglets lack, native-N7 |
 //! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
 //! | `chain.rs` | chains of virtual logs as their registers choose them |
-//! | `completion.rs` | reconfigurations that were begun, VL8 |
+//! | `completion.rs` | reconfigurations that were begun, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
 //! | `tables.rs` | tables as their clients see them, against rows of our own |
 //! | `zookeeper/` | ZooKeeper as its clients see it, against a tree of our own |

@@ -3,15 +3,15 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | N1 | every synced copy of an offset, and every copy that is served, has one digest |
-//! | N2, N6 | a server's answer to a request shows at least what it had said before that request was sent |
-//! | N3, VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
-//! | N4 | no open tail above a sealed one; all below it is on a majority |
-//! | N5 | all below a sealed tail or stop is on a majority |
-//! | N7 | in `gaps.rs` |
-//! | N9 | no message carries a known tail above what is on a majority |
-//! | T8 | copies are kept only in data directories that the configuration names |
-//! | VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
+//! | native-N1 | every synced copy of an offset, and every copy that is served, has one digest |
+//! | native-N2, native-N6 | a server's answer to a request shows at least what it had said before that request was sent |
+//! | native-N3, vlog-VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
+//! | native-N4 | no open tail above a sealed one; all below it is on a majority |
+//! | native-N5 | all below a sealed tail or stop is on a majority |
+//! | native-N7 | in `gaps.rs` |
+//! | native-N9 | no message carries a known tail above what is on a majority |
+//! | native-T8 | copies are kept only in data directories that the configuration names |
+//! | vlog-VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ impl Ghost {
         match self.content[index] {
             Some(other) if other != bytes => {
                 verdict.fail(format!(
-                    "N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
+                    "native-N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
                 ));
             }
             _ => self.content[index] = Some(bytes),
@@ -218,13 +218,13 @@ impl NativeOracle {
             if at < ghost.acked {
                 let acked = ghost.acked;
                 verdict.fail(format!(
-                    "N3 sealed below an ack: loglet {loglet}: sealed tail {at}, acknowledged below {acked}"
+                    "native-N3 sealed below an ack: loglet {loglet}: sealed tail {at}, acknowledged below {acked}"
                 ));
             }
             if at < ghost.open_tail {
                 let open = ghost.open_tail;
                 verdict.fail(format!(
-                    "N4 sealed below an open tail: loglet {loglet}: sealed tail {at}, open tail {open} was told"
+                    "native-N4 sealed below an open tail: loglet {loglet}: sealed tail {at}, open tail {open} was told"
                 ));
             }
             ghost.sealed_tail = Some(ghost.sealed_tail.map_or(at, |t| t.min(at)));
@@ -233,7 +233,7 @@ impl NativeOracle {
                 && at > tail
             {
                 verdict.fail(format!(
-                    "N4 open above a sealed tail: loglet {loglet}: open tail {at}, sealed tail {tail} was told"
+                    "native-N4 open above a sealed tail: loglet {loglet}: open tail {at}, sealed tail {tail} was told"
                 ));
             }
             ghost.open_tail = ghost.open_tail.max(at);
@@ -246,12 +246,12 @@ impl NativeOracle {
         let Some(config) = &ghost.config else { return };
         if ghost.sealed_servers() < config.quorum() {
             verdict.fail(format!(
-                "VL1 installed without seal: loglet {loglet}: a stop at {stop} is in the chain, {} of {} servers are sealed",
+                "vlog-VL1 installed without seal: loglet {loglet}: a stop at {stop} is in the chain, {} of {} servers are sealed",
                 ghost.sealed_servers(),
                 config.servers.len()
             ));
         }
-        // Readers may be told open tails later than this by nobody: L4 is checked where tails are returned.
+        // Readers may be told open tails later than this by nobody: vlog-L4 is checked where tails are returned.
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(
@@ -260,7 +260,7 @@ impl NativeOracle {
         }
         if stop.0 > committed {
             verdict.fail(format!(
-                "N5 stop above majority: loglet {loglet}: stop {stop}, {committed} are on a majority"
+                "native-N5 stop above majority: loglet {loglet}: stop {stop}, {committed} are on a majority"
             ));
         }
         if let Some(ghost) = self.loglets.get_mut(&loglet) {
@@ -322,13 +322,13 @@ impl NativeOracle {
             && config.storage_of(who.node) != Some(who.storage)
         {
             verdict.fail(format!(
-                "T8 foreign disk: node {} keeps entries of loglet {loglet} in a data directory that it does not name",
+                "native-T8 foreign disk: node {} keeps entries of loglet {loglet} in a data directory that it does not name",
                 who.node
             ));
         }
         if ghost.servers.get(&who.storage).is_some_and(|s| s.tombstone) {
             verdict.fail(format!(
-                "VL10 revived: loglet {loglet} was deleted on node {} and stores again",
+                "vlog-VL10 revived: loglet {loglet} was deleted on node {} and stores again",
                 who.node
             ));
         }
@@ -356,7 +356,7 @@ impl NativeOracle {
         match tag {
             0 if server.tombstone => {
                 verdict.fail(format!(
-                    "VL10 revived: loglet {loglet} was deleted on node {} and is made again",
+                    "vlog-VL10 revived: loglet {loglet} was deleted on node {} and is made again",
                     who.node
                 ));
             }
@@ -519,13 +519,13 @@ impl NativeOracle {
         self.gaps.told(loglet, server, at);
     }
 
-    /// N9: what a component believes to be committed, is.
+    /// native-N9: what a component believes to be committed, is.
     fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Verdict) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && at.0 > ghost.committed {
             let committed = ghost.committed;
             verdict.fail(format!(
-                "N9 known tail above majority: loglet {loglet}: {what} carries {at}, {committed} are on a majority"
+                "native-N9 known tail above majority: loglet {loglet}: {what} carries {at}, {committed} are on a majority"
             ));
         }
     }
@@ -535,20 +535,20 @@ impl NativeOracle {
         if ghost.config.is_some() && end > ghost.committed {
             let committed = ghost.committed;
             verdict.fail(format!(
-                "L1 acknowledged too early: loglet {loglet}: below {end} acknowledged, {committed} are on a majority"
+                "vlog-L1 acknowledged too early: loglet {loglet}: below {end} acknowledged, {committed} are on a majority"
             ));
         }
         if let Some(tail) = ghost.sealed_tail
             && end > tail
         {
             verdict.fail(format!(
-                "N3 acknowledged beyond a sealed tail: loglet {loglet}: below {end} acknowledged, sealed tail {tail}"
+                "native-N3 acknowledged beyond a sealed tail: loglet {loglet}: below {end} acknowledged, sealed tail {tail}"
             ));
         }
         ghost.acked = ghost.acked.max(end);
     }
 
-    /// N2, N6: a server's answer shows at least what it had said before the request was sent.
+    /// native-N2, native-N6: a server's answer shows at least what it had said before the request was sent.
     fn state(
         &mut self,
         who: &Who,
@@ -569,13 +569,13 @@ impl NativeOracle {
         }
         if state.local_tail.0 < asked.said.local_tail {
             verdict.fail(format!(
-                "N2 local tail back: loglet {} on node {}: {}, had said {}",
+                "native-N2 local tail back: loglet {} on node {}: {}, had said {}",
                 asked.loglet, who.node, state.local_tail, asked.said.local_tail
             ));
         }
         if asked.said.said_sealed && !state.sealed {
             verdict.fail(format!(
-                "N2 seal bit cleared: loglet {} on node {} had said that it is sealed",
+                "native-N2 seal bit cleared: loglet {} on node {} had said that it is sealed",
                 asked.loglet, who.node
             ));
         }

@@ -2,11 +2,11 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | I1 | per acceptor the synced promises and votes rise; an answer shows at least what was synced before its request |
-//! | I2 | one state per ballot, over all Writes and votes |
-//! | I3, I4 | a state proposed above a chosen ballot contains the chosen state: its writes, in their places |
-//! | I7 | a Write's ballot was promised by a majority: by PrepAcks or by the votes for the ballot before it |
-//! | I8, T9 | votes are kept only in data directories that the group names |
+//! | rmw-I1 | per acceptor the synced promises and votes rise; an answer shows at least what was synced before its request |
+//! | rmw-I2 | one state per ballot, over all Writes and votes |
+//! | rmw-I3, rmw-I4 | a state proposed above a chosen ballot contains the chosen state: its writes, in their places |
+//! | rmw-I7 | a Write's ballot was promised by a majority: by PrepAcks or by the votes for the ballot before it |
+//! | rmw-I8, rmw-T9 | votes are kept only in data directories that the group names |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -180,7 +180,7 @@ impl RmwOracle {
                     .or_default();
                 if ballot < acceptor.promised {
                     verdict.fail(format!(
-                        "I1 promise back: node {} to {ballot} after {}",
+                        "rmw-I1 promise back: node {} to {ballot} after {}",
                         who.node, acceptor.promised
                     ));
                 }
@@ -208,8 +208,10 @@ impl RmwOracle {
         let ghost = self.registers.entry(key.clone()).or_default();
         let acceptor = ghost.acceptors.entry(who.storage).or_default();
         if ballot < acceptor.voted {
-            verdict
-                .fail(format!("I1 vote back: node {} votes for {ballot} after {}", who.node, acceptor.voted));
+            verdict.fail(format!(
+                "rmw-I1 vote back: node {} votes for {ballot} after {}",
+                who.node, acceptor.voted
+            ));
         }
         acceptor.voted = acceptor.voted.max(ballot);
         acceptor.promised = acceptor.promised.max(ballot.next());
@@ -232,7 +234,7 @@ impl RmwOracle {
             Some(p) if p.state.is_some() => {
                 if p.digest != digest(bytes) {
                     verdict.fail(format!(
-                        "I2 two states: register {:?} ballot {ballot}: {what} differs from an earlier one",
+                        "rmw-I2 two states: register {:?} ballot {ballot}: {what} differs from an earlier one",
                         key.1
                     ));
                 }
@@ -271,7 +273,7 @@ impl RmwOracle {
         };
         if lost {
             verdict.fail(format!(
-                "I3 lost update: register {:?}: version {} was chosen at {chosen}, {later} proposes version {} without it",
+                "rmw-I3 lost update: register {:?}: version {} was chosen at {chosen}, {later} proposes version {} without it",
                 key.1, old.version, new.version
             ));
         }
@@ -347,7 +349,7 @@ impl RmwOracle {
         let proposal = self.registers.entry(key.clone()).or_default().proposals.entry(ballot).or_default();
         if !proposal.sent && proposal.promises.len() < majority {
             verdict.fail(format!(
-                "I7 not promised: register {:?}: a Write at {ballot}, which {} of at least {majority} have promised",
+                "rmw-I7 not promised: register {:?}: a Write at {ballot}, which {} of at least {majority} have promised",
                 key.1,
                 proposal.promises.len()
             ));

@@ -1,4 +1,4 @@
-//! Directed: what the protocol notes tell as stories. Sleepers that go on with what is of another time (virtuallog V2, V3, contracts
+//! Directed: what the protocol notes tell as stories. Sleepers that go on with what is of another time (vlog-V2, vlog-V3, contracts
 //! X16), and the five servers of rule K (native §4).
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Directed: the node that reconfigures a log dies in the middle, after a random number of frames, and stays dead; sometimes its successor
-//! does, too. The other nodes must complete the reconfiguration (VL8) and accept appends. No links are cut: the oracle cannot see them.
+//! does, too. The other nodes must complete the reconfiguration (vlog-VL8) and accept appends. No links are cut: the oracle cannot see
+//! them.
 
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ async fn round(stage: &Stage<NodeHandles>, hosts: usize) {
     stage.env.sleep(ENDS_WITHIN).await;
     if stage.oracles.log.acknowledged(LOG) == before {
         stage.cluster.fail(format!(
-            "VL8 not completed: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
+            "vlog-VL8 not completed: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
         ));
     }
 }

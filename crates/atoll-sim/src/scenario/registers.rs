@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
-/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmwpaxos T5).
+/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmw-T5).
 pub const LIVES: Scenario = Scenario {
     name: "register-lives",
     about: "directed: proposers die and return within milliseconds; what a life began meets the next one",

@@ -35,7 +35,7 @@ async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
 }
 
 /// A client whose node is stopped (SIGSTOP) with an append of it: queued, under way, or still in a socket. The client moves on to another
-/// node, the log to other segments, and then the first node continues with what it has (V2, X16).
+/// node, the log to other segments, and then the first node continues with what it has (vlog-V2, X16).
 pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;

@@ -129,7 +129,7 @@ pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
         let at = stage.below(64) as usize;
-        // Several at one node, one a little after the other: a later one must not be answered by an earlier one's round (V14).
+        // Several at one node, one a little after the other: a later one must not be answered by an earlier one's round (vlog-V14).
         for _ in 0..stage.below(4) {
             let (stage, log) = (stage.clone(), log.clone());
             stage.clone().spawn("check", async move {
@@ -184,9 +184,9 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
             Ok(read) => {
                 let mut at = read.first;
                 if at != *next {
-                    stage
-                        .cluster
-                        .fail(format!("T11 gap: a reader of {name} was given {at} where {next} comes next"));
+                    stage.cluster.fail(format!(
+                        "native-T11 gap: a reader of {name} was given {at} where {next} comes next"
+                    ));
                 }
                 for entry in &read.entries {
                     stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
@@ -516,7 +516,7 @@ async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
                 if to <= next {
                     return stage
                         .cluster
-                        .fail(format!("T12 trim back: {name}: trimmed below {to} at {next}"));
+                        .fail(format!("native-T12 trim back: {name}: trimmed below {to} at {next}"));
                 }
                 from = to;
                 next = to;

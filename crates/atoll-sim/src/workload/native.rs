@@ -105,7 +105,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
         let Some(island) = islands.newest() else { continue };
         let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
         let Some(loglet) = open(&life, &island) else { continue };
-        // One handle for a while: what is in flight through it keeps its order (L8).
+        // One handle for a while: what is in flight through it keeps its order (vlog-L8).
         for _ in 0..1 + stage.below(12) {
             let mut flight = Vec::new();
             for _ in 0..1 + stage.below(4) {
@@ -126,7 +126,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
             }
             stage.report();
             if !fine {
-                // What this handle was told with the refusal must not pass for the sealed tail (T19).
+                // What this handle was told with the refusal must not pass for the sealed tail (native-T19).
                 check_through(&stage, &island, &life, loglet.clone()).await;
                 stage.report();
             }
@@ -341,7 +341,7 @@ async fn trim(stage: &Stage<Handles>, islands: &Islands) {
     let Some(island) = islands.some(stage) else { return };
     let Some(life) = live(stage, stage.below(64) as usize) else { return };
     let Some(loglet) = open(&life, &island) else { return };
-    // All of it, at times: an empty store must still know its tail (T12).
+    // All of it, at times: an empty store must still know its tail (native-T12).
     let floor = stage.oracles.log.floor(&island.name);
     let to = if stage.below(3) == 0 { floor } else { stage.below(floor + 1) };
     stage.oracles.log.trim_begins(&island.name, to);
@@ -443,7 +443,7 @@ async fn append_somewhere(stage: &Stage<Handles>, islands: &Islands, host: usize
     }
 }
 
-/// Reads all of a sealed loglet through one node; a wait for more ends (T18).
+/// Reads all of a sealed loglet through one node; a wait for more ends (native-T18).
 async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host: usize) {
     let tail = loop {
         if islands.is_deleted(island.id) {
@@ -474,7 +474,7 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
         // as many as there are, and again, was not told what servers know.
         if told_open > WAITS_TOLD_OPEN {
             return stage.cluster.fail(format!(
-                "T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",
+                "native-T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",
                 island.name
             ));
         }

@@ -8,7 +8,7 @@
 //! footer  = magic 4 | crc u32 | end u32 | 0 u32 | first_lsn u64 | last_lsn u64 | synced_upto u64
 //! ```
 //! Checksums are CRC32C. Those of batches, records and footers begin with the data directory's identity and the segment's
-//! generation, so that what an earlier use of the file left behind never looks valid (native T9).
+//! generation, so that what an earlier use of the file left behind never looks valid (native-T9).
 
 use atoll_core::{Loc, Lsn, Record, RecordKind, RoleKind, StorageId, Stored};
 use bytes::Bytes;
@@ -111,7 +111,7 @@ pub(crate) struct BatchHeader {
     pub body_bytes: u32,
     /// Number of the first record; in a mark, of the next.
     pub first_lsn: Lsn,
-    /// Everything up to here was synced when this was written (native T9).
+    /// Everything up to here was synced when this was written (native-T9).
     pub synced_upto: Lsn,
 }
 

@@ -5,7 +5,7 @@
 //! records has a checksum over its content and the segment's generation. A closed segment has a footer that says where its
 //! batches end. A record's place ([`Loc`]) is its segment's generation, offset and length; the journal keeps no other index.
 //!
-//! **Recovery** tells a torn tail from rot (native T9): every batch header, segment header and footer says what was synced
+//! **Recovery** tells a torn tail from rot (native-T9): every batch header, segment header and footer says what was synced
 //! when it was written. What is missing up to the highest such number is rot: refused, with file and offset. What is
 //! missing above was never acknowledged, whatever sectors of it survived: cut, and never looked at again, for a restart goes
 //! on in a new segment. One case no header can show is rot in the very last batch; [`Journal::mark`] makes it small.
@@ -17,7 +17,7 @@
 //! entries are freed and a checkpoint covers their facts (X4); sparse ones are reported, so that the owner of their entries
 //! moves them.
 //!
-//! **Failure**: after a failed write or sync the journal is closed for good and says why (native T22).
+//! **Failure**: after a failed write or sync the journal is closed for good and says why (native-T22).
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -211,7 +211,7 @@ pub enum JournalError {
     /// The disk failed during recovery.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// Something that was synced is not as it was written. The node must not serve what it held (native T8, T9).
+    /// Something that was synced is not as it was written. The node must not serve what it held (native-T8, native-T9).
     #[error("{file} at byte {offset}: {what}; synced records are lost or changed; {REJOIN}")]
     Damaged {
         /// The file, below the data directory.
@@ -534,7 +534,7 @@ impl Journal {
     /// Makes everything written durable; returns the number of the last record. Free if nothing was written since.
     ///
     /// # Errors
-    /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native T22).
+    /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native-T22).
     pub fn sync(&mut self) -> Result<Lsn, JournalError> {
         self.check_open()?;
         if self.active.dirty || !self.closing.is_empty() {

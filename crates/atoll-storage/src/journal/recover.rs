@@ -1,4 +1,4 @@
-//! Reading a journal back, segment by segment, and telling a torn tail from rot (native T9).
+//! Reading a journal back, segment by segment, and telling a torn tail from rot (native-T9).
 //!
 //! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and
 //! finds the *evidence*: the highest number that some header says was synced. The second goes forward and hands out

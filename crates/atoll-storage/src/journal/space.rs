@@ -1,4 +1,4 @@
-//! Which segments are still needed, and what the journal takes (native T22, contracts X4, X5).
+//! Which segments are still needed, and what the journal takes (native-T22, contracts X4, X5).
 
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space, invariant};

@@ -120,7 +120,7 @@ impl Inner {
             return Err(RegisterError::NotWritten(Unavailability::DiskFull));
         }
         if self.cell.replace(&bytes).is_err() {
-            // Old or new may be on disk: nobody may be told either (T22).
+            // Old or new may be on disk: nobody may be told either (rmw-T22).
             self.failed = !mutant(mutants::FILE_ANSWERS_AFTER_FAILURE);
             return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }

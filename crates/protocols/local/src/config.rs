@@ -12,7 +12,7 @@ const FORMAT: u8 = 1;
 pub struct LocalConfig {
     /// The node.
     pub node: NodeId,
-    /// The identity of its data directory: a wiped one must not answer for what it lost (native T8).
+    /// The identity of its data directory: a wiped one must not answer for what it lost (native-T8).
     pub storage: StorageId,
 }
 

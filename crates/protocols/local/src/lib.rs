@@ -9,7 +9,7 @@
 //! | checkTail → (tail, sealed) | `Info` |
 //! | readNext | `Read` |
 //! | prefixTrim | `Trim` |
-//! | seal | `Seal`: no more appends, then those admitted and the bit become durable (native T4) |
+//! | seal | `Seal`: no more appends, then those admitted and the bit become durable (native-T4) |
 //!
 //! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
 

@@ -406,7 +406,7 @@ impl Role for LocalStore {
                 kept.own.staged.pop_front();
             }
             if kept.seal == Sealing::Sealed {
-                // Nothing is ordered any more; what a retry asks for is looked for in the log (V2).
+                // Nothing is ordered any more; what a retry asks for is looked for in the log (vlog-V2).
                 (kept.own.intake, kept.own.staged) = (None, VecDeque::new());
             }
             self.touched.insert(loglet);

@@ -86,7 +86,7 @@ fn nothing_is_acked_before_the_sync() {
     let mut tickets: Vec<_> = (0..4).map(|i| log.append(batch(1, 1 + i, &["x"]))).collect();
     c.run_for(Duration::from_millis(20));
     assert!(tickets.iter_mut().all(|t| t.try_take().is_none()));
-    assert_eq!(tail(&mut c, 1, &log).unwrap().0, 0, "only what is durable is below the tail (T9)");
+    assert_eq!(tail(&mut c, 1, &log).unwrap().0, 0, "only what is durable is below the tail (native-T9)");
     c.kill(NodeId(1));
     c.restart(NodeId(1));
     let log = open(&c, 1, 7, &config);

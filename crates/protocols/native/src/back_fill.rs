@@ -80,7 +80,7 @@ async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Sour
     if trim > at { Source::Trimmed(trim) } else { Source::Nobody }
 }
 
-/// A peer has deleted the loglet, as its owner told it to (T10), and this server was away then: without this it would keep the
+/// A peer has deleted the loglet, as its owner told it to (native-T10), and this server was away then: without this it would keep the
 /// entries, and look for what it lacks of them, for ever.
 pub(crate) fn delete_too(group: &Group) {
     hit("native.server.deletes_too");

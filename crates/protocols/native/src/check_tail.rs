@@ -1,4 +1,4 @@
-//! checkTail (native §4, states S1–S5 as in the paper's figure).
+//! checkTail (native §4, states native-S1–native-S5 as in the paper's figure).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,9 +24,9 @@ pub(crate) type Majority = BTreeMap<NodeId, ServerState>;
 enum Settled {
     /// A majority has it.
     Open,
-    /// Somebody is sealed: S4.
+    /// Somebody is sealed: native-S4.
     Sealed,
-    /// No progress: S1 again, or the failure policy (T14).
+    /// No progress: native-S1 again, or the failure policy (native-T14).
     TimedOut,
 }
 
@@ -37,7 +37,7 @@ impl Group {
         let until = self.op_deadline();
         let mut unsettled_since: Option<Tick> = None;
         loop {
-            // S1 COLLECT
+            // native-S1 COLLECT
             let majority = match self.collect(std::mem::take(&mut sealed)).await {
                 Ok(majority) => majority,
                 Err(LogletError::Gone) => return Err(LogletError::Gone),
@@ -51,7 +51,7 @@ impl Group {
             let sealed_count = majority.values().filter(|s| s.sealed).count();
             let tail = majority.values().map(|s| s.local_tail).max().unwrap_or_default();
             if sealed_count == majority.len() {
-                // S2 ALL-SEALED, S3 REPAIR
+                // native-S2 ALL-SEALED, native-S3 REPAIR
                 match self.sealed_tail(&majority, tail).await {
                     Ok(at) => return Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
                     Err(error) => {
@@ -62,12 +62,12 @@ impl Group {
                     }
                 }
             } else if sealed_count > 0 {
-                // S4 SOME-SEALED
+                // native-S4 SOME-SEALED
                 hit("native.check_tail.some_sealed");
                 self.seal().await?;
                 sealed = true;
             } else {
-                // S5 NONE-SEALED
+                // native-S5 NONE-SEALED
                 match self.settle(&majority, tail).await {
                     Settled::Open => return Ok(Tail { at: tail, sealed: None }),
                     Settled::Sealed => {
@@ -88,8 +88,8 @@ impl Group {
         }
     }
 
-    /// S1: exactly the replies of one attempt, from a majority at least. Where a majority of them is sealed, those alone (T16):
-    /// the others are on their way to the same seal.
+    /// native-S1: exactly the replies of one attempt, from a majority at least. Where a majority of them is sealed, those alone
+    /// (native-T16): the others are on their way to the same seal.
     pub(crate) async fn collect(&self, sealed: bool) -> Result<Majority, LogletError> {
         let quorum = self.config.quorum();
         let request = Info { loglet: self.id, config: self.config_bytes.clone() };
@@ -109,11 +109,11 @@ impl Group {
         if majority.values().filter(|s| s.sealed).count() >= quorum {
             majority.retain(|_, s| s.sealed);
         }
-        // Deleted is for ever, whoever else still answers (L7).
+        // Deleted is for ever, whoever else still answers (vlog-L7).
         if error == LogletError::Gone || majority.len() < quorum { Err(error) } else { Ok(majority) }
     }
 
-    /// S2, S3: the sealed tail X, once every offset below is on a majority.
+    /// native-S2, native-S3: the sealed tail X, once every offset below is on a majority.
     async fn sealed_tail(&self, majority: &Majority, tail: Offset) -> Result<Offset, LogletError> {
         // What was trimmed was below a tail that somebody obtained, hence is committed.
         let known = majority.values().map(|s| s.known_tail.max(s.trim)).max().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Group {
         Ok(tail)
     }
 
-    /// S5: waits until a majority of all servers holds everything below `tail` while unsealed.
+    /// native-S5: waits until a majority of all servers holds everything below `tail` while unsealed.
     async fn settle(&self, majority: &Majority, tail: Offset) -> Settled {
         let mut seen: Majority = majority.clone();
         if self.is_open_tail(&seen, tail) {
@@ -172,7 +172,7 @@ impl Group {
                 *slot = None;
                 match reply {
                     Ok(answer) if answer.verdict == (Verdict::Done {}) => {
-                        // T3: the seal bit comes with the tail; a sealed server's known tail is no open tail.
+                        // native-T3: the seal bit comes with the tail; a sealed server's known tail is no open tail.
                         if answer.state.sealed && !mutant(mutants::NATIVE_T3) {
                             return Poll::Ready(Settled::Sealed);
                         }

@@ -12,9 +12,9 @@ pub const MAX_SERVERS: usize = 9;
 /// Who keeps and who orders. Any two majorities of the servers share one: all safety rests on that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
-    /// LogServers: 1 to 9, an odd number, each with the identity of its data directory (T8).
+    /// LogServers: 1 to 9, an odd number, each with the identity of its data directory (native-T8).
     pub servers: Vec<(NodeId, StorageId)>,
-    /// The sequencer: a node, and the life of it (T6).
+    /// The sequencer: a node, and the life of it (native-T6).
     pub sequencer: (NodeId, Incarnation),
 }
 

@@ -1,4 +1,4 @@
-//! Deletion (T10, V6): tombstones on every server that answers.
+//! Deletion (native-T10, vlog-V6): tombstones on every server that answers.
 
 use atoll_contract::LogletError;
 

@@ -14,56 +14,56 @@
 //! | append | `append.rs` (client), `sequencer/` |
 //! | LogServer: store, seal, repair | `log_server/store.rs` |
 //! | seal | `seal.rs` |
-//! | checkTail: all sealed, some sealed, none sealed | `check_tail.rs` (S1–S5), `repair.rs` |
+//! | checkTail: all sealed, some sealed, none sealed | `check_tail.rs` (native-S1–native-S5), `repair.rs` |
 //! | readNext | `read.rs` |
 //! | prefixTrim | `trim.rs` |
-//! | (deletion after a truncate) | `delete.rs`: tombstones, T10 |
+//! | (deletion after a truncate) | `delete.rs`: tombstones, native-T10 |
 //! | (a server that was away) | `back_fill.rs`, X7 |
 //! | (copies for reconfigModify) | `provider.rs`: `build_sealed` |
 //! | invariants | `invariants.rs` |
 //!
 //! # Departures from the paper, and why
 //!
-//! - *A sealed server answers Sealed for what it holds* (T1), *only own Stored from a majority ack* (T2), *seals flush* (T4): the
-//!   paper leaves these open, and each other choice loses acknowledged appends.
+//! - *A sealed server answers Sealed for what it holds* (native-T1), *only own Stored from a majority ack* (native-T2), *seals flush*
+//!   (native-T4): the paper leaves these open, and each other choice loses acknowledged appends.
 //! - *Stored is cumulative*, one per turn: a server skips only what is committed and repairs only when sealed, so an unsealed
 //!   local tail above p, with p at or above the known tail, means that p is there (contracts §3.6).
 //! - *A batch is the unit of Store*, with consecutive offsets: one record, one answer.
-//! - *The configuration names the sequencer's life and the servers' data directories* (T6, T8).
-//! - *The first Sealed makes the sequencer complete the seal* (T15).
+//! - *The configuration names the sequencer's life and the servers' data directories* (native-T6, native-T8).
+//! - *The first Sealed makes the sequencer complete the seal* (native-T15).
 //! - *Appends of one handle carry an epoch and a number* (`atoll_loglet_store::lane`), so that they land in the order of the calls whatever
-//!   the network loses (L8).
+//!   the network loses (vlog-L8).
 //! - *After a repair the known tail is told to sealed servers*, inside a Repair of nothing (rule K): the next check takes one
 //!   round, and servers know what they lack.
 //!
 //! # Traps
 //!
-//! Comments cite these by number. "Mutant": `mutants.rs` of this crate can put the bug in, and a test finds it.
+//! Comments cite these. `store/` is that of `atoll-loglet-store`. "Mutant": `mutants.rs` can put the bug in, and a test finds it.
 //!
 //! | | what goes wrong otherwise | where it is met |
 //! | --- | --- | --- |
-//! | T1 | a sealed server that says Stored for what it holds lets an entry above the sealed tail be acked (mutant) | `log_server/store.rs` |
-//! | T2 | so does an ack because a known tail moved (mutant) | `sequencer/ordering.rs` |
-//! | T3 | a known tail from a sealed server taken for an open tail (mutant) | `check_tail.rs` S5 |
-//! | T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `atoll-loglet-store/src/store/keeper.rs` |
-//! | T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
-//! | T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
-//! | T7 | Sealed or silence taken for "not appended" | `atoll_contract::AppendError` |
-//! | T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
-//! | T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
-//! | T10 | a deleted loglet made again by a late message (mutant) | tombstones |
-//! | T11 | a reader skips what one server lacks (mutant) | `atoll-loglet-store/src/store/reads.rs`, `read.rs` |
-//! | T12 | a trimmed server forgets its tail (mutant) | `atoll-loglet-store/src/store/keeper.rs` |
-//! | T13 | two sealers each wait for a majority of the other | `seal.rs` |
-//! | T14 | a check waits for ever for a dead sequencer | `check_tail.rs` |
-//! | T15 | half a seal leaves appends without an answer | `sequencer/mod.rs` |
-//! | T16 | a tail from a convenient part of the replies | `check_tail.rs` S1 |
-//! | T17 | sealed tails taken for equal: only the installed one counts | the virtual log |
-//! | T18 | readers parked at a sealed tail (mutant) | `log_server/serve.rs`, `loglet.rs` |
-//! | T19 | a sealed tail from the sequencer's memory (mutant) | `loglet.rs` |
-//! | T20 | a slow server's queue grows | `sequencer/window.rs` |
-//! | T21 | an empty loglet: tail 0, sealed | `check_tail.rs` |
-//! | T22 | writing on after a failed sync; no room for a seal | `log_server/`, the journal |
+//! | native-T1 | a sealed server says Stored: an entry above the sealed tail is acked (mutant) | `log_server/store.rs` |
+//! | native-T2 | so does an ack because a known tail moved (mutant) | `sequencer/ordering.rs` |
+//! | native-T3 | a known tail from a sealed server taken for an open tail (mutant) | `check_tail.rs` native-S5 |
+//! | native-T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `store/keeper.rs` |
+//! | native-T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
+//! | native-T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
+//! | native-T7 | Sealed or silence taken for "not appended" | `atoll_contract::AppendError` |
+//! | native-T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
+//! | native-T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
+//! | native-T10 | a deleted loglet made again by a late message (mutant) | tombstones |
+//! | native-T11 | a reader skips what one server lacks (mutant) | `store/reads.rs`, `read.rs` |
+//! | native-T12 | a trimmed server forgets its tail (mutant) | `store/keeper.rs` |
+//! | native-T13 | two sealers each wait for a majority of the other | `seal.rs` |
+//! | native-T14 | a check waits for ever for a dead sequencer | `check_tail.rs` |
+//! | native-T15 | half a seal leaves appends without an answer | `sequencer/mod.rs` |
+//! | native-T16 | a tail from a convenient part of the replies | `check_tail.rs` native-S1 |
+//! | native-T17 | sealed tails taken for equal: only the installed one counts | the virtual log |
+//! | native-T18 | readers parked at a sealed tail (mutant) | `log_server/serve.rs`, `loglet.rs` |
+//! | native-T19 | a sealed tail from the sequencer's memory (mutant) | `loglet.rs` |
+//! | native-T20 | a slow server's queue grows | `sequencer/window.rs` |
+//! | native-T21 | an empty loglet: tail 0, sealed | `check_tail.rs` |
+//! | native-T22 | writing on after a failed sync; no room for a seal | `log_server/`, the journal |
 //!
 //! # What is bounded
 //!

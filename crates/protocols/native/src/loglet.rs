@@ -36,7 +36,7 @@ pub struct NativeOptions {
     /// How long to wait between two tries; jittered.
     pub retry: Duration,
     /// How long a check of an open tail waits for entries in flight to settle, before it says that the sequencer does
-    /// not make progress (T14).
+    /// not make progress (native-T14).
     pub settle_timeout: Duration,
     /// How long a server may hold a request that waits for the tail.
     pub wait_patience: Duration,
@@ -149,7 +149,7 @@ pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> Lo
 
 type TailResult = Result<Tail, LogletError>;
 
-/// Checks that wait for the next round to start, and whether one runs (V14).
+/// Checks that wait for the next round to start, and whether one runs (vlog-V14).
 #[derive(Debug, Default)]
 struct Checks {
     running: bool,
@@ -178,7 +178,7 @@ impl std::fmt::Debug for NativeLoglet {
 }
 
 impl Shared {
-    /// A server's known tail counts only while it is unsealed (T3, V4).
+    /// A server's known tail counts only while it is unsealed (native-T3, vlog-V4).
     pub fn learn_from(&self, state: &ServerState) {
         if !state.sealed {
             self.tails.learn(state.known_tail);
@@ -260,7 +260,7 @@ impl NativeLoglet {
                 match answer.verdict {
                     Verdict::Done {} if answer.state.sealed && !mutant(mutants::NATIVE_T18) => {
                         hit("native.wait.sealed");
-                        // Not this server's word: a sealed tail is one that a majority gives (T3, T18).
+                        // Not this server's word: a sealed tail is one that a majority gives (native-T3, native-T18).
                         return self.check_tail().await;
                     }
                     Verdict::Done {} if self.known_tail() > above => {

@@ -21,7 +21,7 @@ message! {
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// The life of the sequencer that is meant (T6).
+        /// The life of the sequencer that is meant (native-T6).
         pub life: Incarnation,
         /// Its place in the order of the handle that sends.
         pub place: LanePlace,
@@ -68,7 +68,7 @@ message! {
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// The life of the sequencer that sends (T6).
+        /// The life of the sequencer that sends (native-T6).
         pub life: Incarnation,
         /// Echoed in the answer.
         pub round: u32,
@@ -89,7 +89,7 @@ message! {
     pub struct Advance = 121 {
         /// Which.
         pub loglet: LogletId,
-        /// The life of the sequencer that sends (T6).
+        /// The life of the sequencer that sends (native-T6).
         pub life: Incarnation,
         /// Rule K (a).
         pub known_tail: Offset,

@@ -41,15 +41,15 @@ pub const COVERAGE: &[Listed] = &[
         "native: repair after the install while the sequencer tries on (T1, T2)",
         &["native.server.repaired", "native.server.store_after_seal"],
     ),
-    listed("native: the sequencer is killed and returns (T6)", &["native.sequencer.other_life"]),
+    listed("native: the sequencer is killed and returns (native-T6)", &["native.sequencer.other_life"]),
     listed("native: a crash between sync and reply", &["sim.crash.between_sync_and_reply"]),
     listed(
-        "native: a lost disk (T8)",
+        "native: a lost disk (native-T8)",
         &["sim.fault.wipe", "native.server.wrong_identity", "native.rebuild.server_lost"],
     ),
-    listed("native: rot (T9)", &["sim.fault.rot", "journal.recover.rot"]),
+    listed("native: rot (native-T9)", &["sim.fault.rot", "journal.recover.rot"]),
     listed(
-        "native: trim and restart (T12), deletion (T10)",
+        "native: trim and restart (T12), deletion (native-T10)",
         &["native.server.tombstone", "native.server.deletes_too"],
     ),
     listed("native: a sealer dies with a minority sealed", &["native.seal.died_with_a_minority"]),
@@ -71,7 +71,7 @@ pub const COVERAGE: &[Listed] = &[
         &["native.server.filled", "native.server.slept_through_seal", "policy.back_fill"],
     ),
     listed(
-        "native: full and failing disks (T22)",
+        "native: full and failing disks (native-T22)",
         &["journal.space.full", "native.server.disk_full", "journal.closed"],
     ),
 ];

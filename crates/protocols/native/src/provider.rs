@@ -290,7 +290,7 @@ fn pick_sequencer<'a>(
         of.filter(|other| *other != node && directory.reaches(*other, node)).count()
     };
     // A restarted sequencer may serve again in its new life. A majority of the servers has to reach it, and then as many members as
-    // possible: otherwise two nodes that each see another majority take turns (virtuallog V18). One that is also a server saves a hop;
+    // possible: otherwise two nodes that each see another majority take turns (vlog-V18). One that is also a server saves a hop;
     // else as it was; else by id.
     up.iter()
         .filter(|i| i.sequencer)

@@ -18,7 +18,7 @@ use crate::roles::LOG_SERVER;
 const SLOW_PART: u32 = 6;
 
 impl Group {
-    /// Entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (L6).
+    /// Entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (vlog-L6).
     pub(crate) async fn read(
         &self,
         range: Range<Offset>,
@@ -110,7 +110,7 @@ impl Group {
             Verdict::Trimmed {} => return Some(Err(ReadError::Trimmed(entries.state.trim))),
             Verdict::Gone {} => return Some(Err(ReadError::Gone)),
             Verdict::Damaged { reason } => *damaged = Some(format!("node {node}: {reason}")),
-            // T11: not here is not the end of the log; another server has it.
+            // native-T11: not here is not the end of the log; another server has it.
             _ => hit("native.read.not_here"),
         }
         None

@@ -1,4 +1,4 @@
-//! Repair (native §4 S3): copies what a member of a sealed majority has to the members that lack it.
+//! Repair (native §4 native-S3): copies what a member of a sealed majority has to the members that lack it.
 
 use atoll_contract::{LogletError, Offset, Unavailability};
 use atoll_core::NodeId;
@@ -17,7 +17,7 @@ impl Group {
         known: Offset,
         tail: Offset,
     ) -> Result<(), LogletError> {
-        // A member with local tail X has all of [known, X): what it lacks below its own tail is below a known tail (N7).
+        // A member with local tail X has all of [known, X): what it lacks below its own tail is below a known tail (native-N7).
         let mut behind: Vec<(NodeId, Offset)> = majority
             .iter()
             .filter(|(_, s)| s.local_tail < tail)

@@ -1,4 +1,4 @@
-//! seal (native §4): to all servers, done at a majority (T13: always all, again and again, with jitter).
+//! seal (native §4): to all servers, done at a majority (native-T13: always all, again and again, with jitter).
 
 use atoll_contract::LogletError;
 use atoll_core::Tick;

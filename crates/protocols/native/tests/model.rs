@@ -1,5 +1,5 @@
 //! Random schedules of appends, sealers and checkers over a network that loses, doubles, reorders and partitions, with
-//! crashes; the oracles are native N1, N3, N4, N5, N8. Each known bug must be found by them.
+//! crashes; the oracles are native-N1, native-N3, native-N4, native-N5, native-N8. Each known bug must be found by them.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -160,7 +160,7 @@ fn schedule(seed: u64, servers: u32) -> Option<String> {
             }
             3 | 4 => c.cut.clear(),
             _ => {
-                // The sequencer's node, too: its next life orders nothing of this loglet (T6).
+                // The sequencer's node, too: its next life orders nothing of this loglet (native-T6).
                 if c.rng.chance(30) {
                     c.checkpoint(a);
                 }
@@ -183,8 +183,8 @@ fn schedule(seed: u64, servers: u32) -> Option<String> {
     finish(&mut c, servers, sequencer, &config, &seen)
 }
 
-/// The way into T1 to T3: a sequencer that reaches one server, and then nobody; a seal without that server; a check that finds
-/// its entries all the same; and the sequencer back.
+/// The way into native-T1 to native-T3: a sequencer that reaches one server, and then nobody; a seal without that server; a check that
+/// finds its entries all the same; and the sequencer back.
 fn lonely_entry(c: &mut Cluster, servers: u32, sequencer: u32, config: &NativeConfig, seen: &Seen) {
     let run = Duration::from_millis(5 + c.rng.below(30));
     c.run_for(run);
@@ -239,7 +239,7 @@ fn finish(c: &mut Cluster, servers: u32, at: u32, config: &NativeConfig, seen: &
     copies(c, servers, tail.at).or_else(|| readable(c, at, &log, tail.at, seen))
 }
 
-/// N1 and N5 on the disks.
+/// native-N1 and native-N5 on the disks.
 fn copies(c: &Cluster, servers: u32, tail: Offset) -> Option<String> {
     let mut payloads: BTreeMap<u64, Entry> = BTreeMap::new();
     let mut count: BTreeMap<u64, usize> = BTreeMap::new();

@@ -96,7 +96,7 @@ fn status(c: &mut Cluster, node: u32) -> BTreeMap<u128, (bool, u64, u64, u64)> {
         .collect()
 }
 
-/// T6: a sequencer that was restarted knows no offsets; its old configuration does not work any more.
+/// native-T6: a sequencer that was restarted knows no offsets; its old configuration does not work any more.
 #[test]
 fn a_restarted_sequencer_orders_nothing() {
     let run = |mutant| {
@@ -122,7 +122,7 @@ fn a_restarted_sequencer_orders_nothing() {
     );
 }
 
-/// T8: a wiped data directory does not answer for what it lost.
+/// native-T8: a wiped data directory does not answer for what it lost.
 #[test]
 fn a_wiped_server_is_no_member_of_a_majority() {
     let run = |mutant| {
@@ -144,7 +144,7 @@ fn a_wiped_server_is_no_member_of_a_majority() {
     assert_eq!(run(atoll_native::mutants::NATIVE_T8), Ok(0), "the bug: an acked entry is beyond the tail");
 }
 
-/// T10: deleted is for ever, also for those who have not heard of it.
+/// native-T10: deleted is for ever, also for those who have not heard of it.
 #[test]
 fn a_deleted_loglet_takes_no_append() {
     let run = |mutant| {
@@ -174,7 +174,7 @@ fn a_deleted_loglet_takes_no_append() {
     );
 }
 
-/// T11, X7: what a server lacks it does not skip; it fetches it from its peers.
+/// native-T11, X7: what a server lacks it does not skip; it fetches it from its peers.
 #[test]
 fn a_gap_is_not_skipped_and_then_filled() {
     let run = |mutant| {
@@ -207,7 +207,7 @@ fn a_gap_is_not_skipped_and_then_filled() {
     );
 }
 
-/// T12: the local tail outlives its entries.
+/// native-T12: the local tail outlives its entries.
 #[test]
 fn a_trimmed_server_remembers_its_tail() {
     let run = |mutant, checkpoint| {
@@ -239,7 +239,7 @@ fn a_trimmed_server_remembers_its_tail() {
     }
 }
 
-/// T18: who waits for the tail of a loglet that is sealed is told.
+/// native-T18: who waits for the tail of a loglet that is sealed is told.
 #[test]
 fn a_wait_ends_with_the_seal() {
     let run = |mutant| {
@@ -286,7 +286,7 @@ fn an_idle_log_is_known_everywhere() {
     assert_eq!(c.steps, before, "and then there is silence");
 }
 
-/// One round trip when nothing is in flight; calls that arrive before it starts share it (V14).
+/// One round trip when nothing is in flight; calls that arrive before it starts share it (vlog-V14).
 #[test]
 fn an_idle_check_is_one_round_trip() {
     let mut c = Cluster::new(5, 3);
@@ -385,7 +385,7 @@ fn a_seal_that_was_slept_through_is_found_out() {
     }
 }
 
-/// T22: a full disk refuses appends with its own error, lets seals through, and ends by itself.
+/// native-T22: a full disk refuses appends with its own error, lets seals through, and ends by itself.
 #[test]
 fn full_disks_refuse_appends_and_nothing_else() {
     let mut c = Cluster::new(3, 3);
@@ -415,7 +415,7 @@ fn full_disks_refuse_appends_and_nothing_else() {
     assert_eq!(check(&mut c, 1, &log).unwrap().at, Offset(3));
 }
 
-/// T22: a closed journal counts as no answer; its durable state can still be read.
+/// native-T22: a closed journal counts as no answer; its durable state can still be read.
 #[test]
 fn a_closed_journal_is_no_answer() {
     let mut c = Cluster::new(3, 3);
@@ -431,7 +431,7 @@ fn a_closed_journal_is_no_answer() {
     assert_eq!(seal(&mut c, 1, &log), Err(LogletError::Unavailable(Unavailability::StorageFailed)));
 }
 
-/// T15: two of five sealed by somebody who died, one server dead: only completing the seal resolves what is in flight.
+/// native-T15: two of five sealed by somebody who died, one server dead: only completing the seal resolves what is in flight.
 #[test]
 fn a_minority_seal_is_completed_by_the_sequencer() {
     let mut c = Cluster::new(6, 3);
@@ -457,7 +457,7 @@ fn a_minority_seal_is_completed_by_the_sequencer() {
     assert!(tail.sealed.is_some() && tail.at >= Offset(1));
 }
 
-/// T14: with the sequencer dead and an entry on one server, a check says who does not make progress, in bounded time.
+/// native-T14: with the sequencer dead and an entry on one server, a check says who does not make progress, in bounded time.
 #[test]
 fn an_open_tail_that_cannot_settle_ends_in_an_error() {
     let mut c = Cluster::new(4, 3);
@@ -613,7 +613,7 @@ fn plans_follow_wishes_health_and_habit() {
     );
 }
 
-/// T20: a slow server is a cursor; it never blocks the others, and comes back with a gap that it fills.
+/// native-T20: a slow server is a cursor; it never blocks the others, and comes back with a gap that it fills.
 #[test]
 fn a_slow_server_blocks_nobody() {
     let mut options = RoleOptions::default();

@@ -163,7 +163,7 @@ fn stores_in_order_are_told_when_durable() {
     assert_eq!(t.turn(), ["2#1 Done open lt=5 kt=4 trim=0"]);
 }
 
-/// T1, T4: a seal waits for the Stores before it, and nothing comes after it.
+/// native-T1, native-T4: a seal waits for the Stores before it, and nothing comes after it.
 #[test]
 fn a_seal_finishes_stores_and_ends_them() {
     let mut t = server();
@@ -199,10 +199,14 @@ fn a_seal_finishes_stores_and_ends_them() {
     t.give(3, Some(5), repair(1, &["b"], 0));
     assert_eq!(t.turn(), ["3#4 OutOfOrder sealed lt=1 kt=0 trim=0", "3#5 Done sealed lt=1 kt=0 trim=0 held"]);
     t.sync();
-    assert_eq!(t.turn(), ["1 Stored Sealed r1 next=2 sealed lt=2 kt=0 trim=0"], "a repair is no Stored (N6)");
+    assert_eq!(
+        t.turn(),
+        ["1 Stored Sealed r1 next=2 sealed lt=2 kt=0 trim=0"],
+        "a repair is no Stored (native-N6)"
+    );
 }
 
-/// T6, T8, T10 and what is not known.
+/// native-T6, native-T8, native-T10 and what is not known.
 #[test]
 fn strangers_are_refused() {
     let mut t = server();
@@ -370,7 +374,7 @@ fn going_back_is_bounded() {
     assert_eq!(again.len(), 9, "everything unanswered, to everybody");
 }
 
-/// T1, T2, T5, T6, T15 at the sequencer.
+/// native-T1, native-T2, native-T5, native-T6, native-T15 at the sequencer.
 #[test]
 fn only_unsealed_copies_count() {
     let mut t = sequencer();

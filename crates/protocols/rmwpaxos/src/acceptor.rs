@@ -43,7 +43,7 @@ pub(super) struct Slot {
     pub(super) lsn: Lsn,
     /// The fact that has the vote.
     pub(super) voted_lsn: Lsn,
-    /// The last incremental prepare and what it got (T15). Volatile: it matters to liveness only.
+    /// The last incremental prepare and what it got (rmw-T15). Volatile: it matters to liveness only.
     assigned: Option<(ProposerId, u64, Ballot)>,
 }
 
@@ -71,7 +71,7 @@ impl Group {
     }
 
     /// A fenced acceptor stays silent on registers that it never voted for: with a majority fenced and none of it having
-    /// voted, such a register has no value here and never will (§9a, H2). A final vote does not count as having voted:
+    /// voted, such a register has no value here and never will (§9a, rmw-H2). A final vote does not count as having voted:
     /// it may have come after the fence, and must not open the door for a vote that is not final.
     fn shut_out(&self, name: &str) -> Option<Reject> {
         let next = self.fenced.as_ref()?;
@@ -101,7 +101,7 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// The acceptor of a node with this data directory. `initial` is the first group; it counts if the node is in it with this
-    /// very data directory (T9), and as long as the journal names no other.
+    /// very data directory (rmw-T9), and as long as the journal names no other.
     pub fn new(node: NodeId, storage: StorageId, initial: Option<GroupConfig>) -> Self {
         let initial = initial.filter(|g| g.contains(node, storage) || mutant(mutants::RMW_T9));
         Acceptor {
@@ -154,7 +154,7 @@ impl Acceptor {
         out.journal(RecordKind::Fact, fact.to_bytes(), payload)
     }
 
-    /// The identity that a request names must be ours (T9).
+    /// The identity that a request names must be ours (rmw-T9).
     pub(super) fn check_identity(&self, storage: StorageId) -> Result<(), Reject> {
         if storage != self.storage && !mutant(mutants::RMW_T9) {
             hit("rmw.acceptor.wrong_identity");
@@ -297,12 +297,12 @@ impl Acceptor {
             Some(slot) => (slot, 0),
             None => (&fresh, m.name.len() + SLOT_BYTES),
         };
-        // T3: a duplicate first. The vote promised the next ballot on the side, so it would look stale below.
+        // rmw-T3: a duplicate first. The vote promised the next ballot on the side, so it would look stale below.
         if m.ballot == slot.voted && !mutant(mutants::RMW_T3) {
             hit("rmw.acceptor.duplicate_write");
             invariant!(
                 m.state == slot.state,
-                "register {:?}: two states in ballot {} (I2)",
+                "register {:?}: two states in ballot {} (rmw-I2)",
                 m.name,
                 m.ballot
             );

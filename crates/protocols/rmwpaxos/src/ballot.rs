@@ -1,4 +1,4 @@
-//! Ballots: the order of proposals (rmwpaxos §2). One comparison everywhere, number first, then proposer (T6).
+//! Ballots: the order of proposals (rmwpaxos §2). One comparison everywhere, number first, then proposer (rmw-T6).
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use bytes::BytesMut;
 /// Highest round number that an acceptor takes from a request: leaves room to count up for ever after.
 pub const MAX_ROUND: u64 = u64::MAX / 2;
 
-/// One life of one proposer. Never used again after it ended: two lives with one id could write two values in one ballot (T5).
+/// One life of one proposer. Never used again after it ended: two lives with one id could write two values in one ballot (rmw-T5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProposerId {
     /// Its node.

@@ -1,4 +1,4 @@
-//! Who holds the registers: a group of acceptors, named by node *and* data directory (T9), and its epoch (§9a).
+//! Who holds the registers: a group of acceptors, named by node *and* data directory (rmw-T9), and its epoch (§9a).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use atoll_core::{Encode, NodeId, StorageId};
 pub const MAX_MEMBERS: usize = 9;
 
 atoll_core::record! {
-    /// One acceptor: a node and the data directory that holds its promises and votes. A wiped disk is another member (T9).
+    /// One acceptor: a node and the data directory that holds its promises and votes. A wiped disk is another member (rmw-T9).
     pub struct Member {
         /// The node.
         pub node: NodeId,

@@ -1,5 +1,6 @@
-//! Sealed hand-over of a group (§9a): H0 ask whether the next group is there, H1 choose it, H2 fence, H3 list, H4 make each
-//! register final, H5 install it in the next group, H6 open that. Every step is idempotent and may be done by several movers at
+//! Sealed hand-over of a group (§9a): rmw-H0 ask whether the next group is there, rmw-H1 choose it, rmw-H2 fence, rmw-H3 list, rmw-H4
+//! make each
+//! register final, rmw-H5 install it in the next group, rmw-H6 open that. Every step is idempotent and may be done by several movers at
 //! once; the argument is in the words of [`super`].
 
 use std::collections::VecDeque;
@@ -68,9 +69,9 @@ pub(super) async fn hand_over(
     if next.members == old.members {
         return Ok(old);
     }
-    // H0
+    // rmw-H0
     is_there(shared, &next).await?;
-    // H1
+    // rmw-H1
     let chosen = match make_final(shared, ROOT, &old, &next, deadline).await {
         Ok(state) => state.moved,
         Err(Stop::Complete) => return Err(HandOverError::Overtaken { now: shared.group() }),
@@ -82,8 +83,8 @@ pub(super) async fn hand_over(
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
 }
 
-/// H0: a successor that is chosen cannot be taken back, and without a majority of its members nothing is ever installed in it.
-/// A wiped disk is another member (T9), so a table that is a moment old may name one that is lost already.
+/// rmw-H0: a successor that is chosen cannot be taken back, and without a majority of its members nothing is ever installed in it.
+/// A wiped disk is another member (rmw-T9), so a table that is a moment old may name one that is lost already.
 async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverError> {
     let until = shared.env.now().after(shared.options.reply_timeout);
     // Of a group that nobody knows yet an acceptor tells only whether the identity is its own.
@@ -147,7 +148,7 @@ pub(super) async fn newest_group(env: &Env, nodes: &[NodeId], until: Tick) -> Op
     replies.into_ok().filter_map(|(_, r)| r.serving).max_by_key(|g| g.epoch)
 }
 
-/// H2–H6. On success the next group, or a later one, serves.
+/// rmw-H2–rmw-H6. On success the next group, or a later one, serves.
 async fn finish(
     shared: &Arc<Shared>,
     old: &GroupConfig,
@@ -214,7 +215,7 @@ fn done_by(majority: usize) -> impl FnMut(&Answers<DoneReply>) -> Verdict {
     }
 }
 
-/// H2: a majority of the old group is fenced.
+/// rmw-H2: a majority of the old group is fenced.
 async fn fence(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
     let mut failures = 0;
     loop {
@@ -236,7 +237,7 @@ async fn fence_once(shared: &Shared, old: &GroupConfig, next: &GroupConfig) -> R
     }
 }
 
-/// H3: a page of the names that a fenced majority holds.
+/// rmw-H3: a page of the names that a fenced majority holds.
 async fn fenced_page(
     shared: &Shared,
     old: &GroupConfig,
@@ -256,7 +257,7 @@ async fn fenced_page(
     }
 }
 
-/// H4 and H5 for a page of registers, some at a time.
+/// rmw-H4 and rmw-H5 for a page of registers, some at a time.
 async fn carry_all(
     shared: &Arc<Shared>,
     old: &GroupConfig,
@@ -306,7 +307,7 @@ async fn carry(
     install(shared, name, &State { moved: None, ..state }, old, next, deadline).await
 }
 
-/// H1 and H4: chooses the final state of a register, by way of the one proposer that this node has for it.
+/// rmw-H1 and rmw-H4: chooses the final state of a register, by way of the one proposer that this node has for it.
 async fn make_final(
     shared: &Arc<Shared>,
     name: &str,
@@ -339,7 +340,7 @@ fn learn_newer(shared: &Shared, answers: &Answers<DoneReply>) {
     }
 }
 
-/// H5: a majority of the next group holds the register.
+/// rmw-H5: a majority of the next group holds the register.
 async fn install(
     shared: &Shared,
     name: &str,
@@ -380,7 +381,7 @@ async fn to_next<R: ForRole<Reply = DoneReply>>(
     }
 }
 
-/// H6: a majority of the next group serves. The acceptors that are in the old group only are told on the way; one that is
+/// rmw-H6: a majority of the next group serves. The acceptors that are in the old group only are told on the way; one that is
 /// not reached keeps pointing at the next group, register by register.
 async fn open(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
     to_next(shared, old, next, deadline, |m| Open { storage: m.storage, group: next.clone() }).await?;

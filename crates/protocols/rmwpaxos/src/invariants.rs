@@ -5,7 +5,7 @@ use atoll_core::invariant;
 
 use super::ballot::Ballot;
 
-/// I1: promises and votes never go back, and a promise is never below the vote.
+/// rmw-I1: promises and votes never go back, and a promise is never below the vote.
 pub(super) fn acceptor_moved(name: &str, before: (Ballot, Ballot), after: (Ballot, Ballot)) {
     let ((promised, voted), (promised_now, voted_now)) = (before, after);
     invariant!(
@@ -19,12 +19,12 @@ pub(super) fn acceptor_moved(name: &str, before: (Ballot, Ballot), after: (Ballo
     );
 }
 
-/// I7: phase 2 uses the ballot that a majority promised in this attempt, and no other (T6).
+/// rmw-I7: phase 2 uses the ballot that a majority promised in this attempt, and no other (rmw-T6).
 pub(super) fn phase_two(ballot: Ballot, promised_by: usize, majority: usize) {
     invariant!(promised_by >= majority, "phase 2 at {ballot} with {promised_by} promises of {majority}");
 }
 
-/// I4: a chosen state follows from the one before by the mutations of one batch.
+/// rmw-I4: a chosen state follows from the one before by the mutations of one batch.
 pub(super) fn version_rises(name: &str, from: u64, to: u64, mutations: u64) {
     invariant!(to == from + mutations, "register {name:?}: {mutations} writes took version {from} to {to}");
 }

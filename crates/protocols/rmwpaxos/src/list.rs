@@ -63,7 +63,7 @@ fn chosen(votes: &[Ballot], majority: usize) -> Option<Ballot> {
     votes.iter().find(|v| votes.iter().filter(|w| w == v).count() >= majority).copied()
 }
 
-/// What tells the states of a register apart: a ballot of an epoch has one state (I2), and the lives of proposers are drawn at random.
+/// What tells the states of a register apart: a ballot of an epoch has one state (rmw-I2), and the lives of proposers are drawn at random.
 fn mark(epoch: u64, ballot: Ballot) -> u128 {
     let proposer = ballot.pid.life.0 ^ u64::from(ballot.pid.node.0).rotate_left(32);
     u128::from(proposer) << 64 | u128::from(epoch.rotate_left(40) ^ ballot.n)

@@ -16,7 +16,7 @@ use super::message::{DoneReply, Fact, Fence, Install, List, ListAnswer, ListRepl
 pub const NAMES_PER_PAGE: usize = 1000;
 
 impl Acceptor {
-    /// H2: shuts registers out that this acceptor never voted for. Durable before it is answered; idempotent.
+    /// rmw-H2: shuts registers out that this acceptor never voted for. Durable before it is answered; idempotent.
     pub fn fence(&mut self, m: &Fence, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();
         let result = self.try_fence(m, out);
@@ -89,7 +89,7 @@ impl Acceptor {
         }
     }
 
-    /// H5: a register of a group that is being filled. Durable before it is answered; idempotent, since the content is
+    /// rmw-H5: a register of a group that is being filled. Durable before it is answered; idempotent, since the content is
     /// what was chosen in the old group.
     pub fn install(&mut self, m: &Install, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();
@@ -134,7 +134,7 @@ impl Acceptor {
         self.voted(epoch, name, (Ballot::GENESIS, Ballot::GENESIS), false, state, lsn);
     }
 
-    /// H6: the group serves from now on, all earlier ones are over and forgotten but for where they went. Durable before it
+    /// rmw-H6: the group serves from now on, all earlier ones are over and forgotten but for where they went. Durable before it
     /// is answered; idempotent. Sent only once every register of the old group is durable on a majority of this one.
     pub fn open(&mut self, m: &Open, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();

@@ -11,7 +11,7 @@ use super::group::GroupConfig;
 use crate::roles::ACCEPTOR;
 
 atoll_core::record! {
-    /// For whom a request is: an acceptor answers only under its own identity (T9) and for groups that it serves (§9a).
+    /// For whom a request is: an acceptor answers only under its own identity (rmw-T9) and for groups that it serves (§9a).
     pub struct Address {
         /// Epoch of the group.
         pub epoch: u64,
@@ -25,7 +25,7 @@ atoll_core::record! {
 atoll_core::choice! {
     /// Why an acceptor did not take a request. Nothing was promised or voted.
     pub enum Reject {
-        /// It has another data directory than the group names: its disk was lost (T9).
+        /// It has another data directory than the group names: its disk was lost (rmw-T9).
         0 = WrongIdentity { mine: StorageId },
         /// It does not know this group; the newest serving one that it knows.
         1 = WrongEpoch { known: Option<GroupConfig> },
@@ -63,7 +63,7 @@ atoll_core::message! {
         pub to: Address,
         /// The register.
         pub name: String,
-        /// Distinguishes the prepares of one proposer, to recognise duplicates (T15).
+        /// Distinguishes the prepares of one proposer, to recognise duplicates (rmw-T15).
         pub request: u64,
         /// Who asks.
         pub pid: ProposerId,
@@ -103,14 +103,14 @@ atoll_core::message! {
         pub to: Address,
         /// The register.
         pub name: String,
-        /// The ballot that a majority promised (T6).
+        /// The ballot that a majority promised (rmw-T6).
         pub ballot: Ballot,
-        /// An older vote written again unchanged (W4).
+        /// An older vote written again unchanged (rmw-W4).
         pub through: bool,
         /// The state is the last one of this register in this group (§9a): passes the fence.
         pub last: bool,
     } + payload
-    /// The whole state, never a delta (T10).
+    /// The whole state, never a delta (rmw-T10).
     state
 }
 
@@ -135,7 +135,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Hand-over (§9a, H2): from now on take no register that you never voted for, except final values.
+    /// Hand-over (§9a, rmw-H2): from now on take no register that you never voted for, except final values.
     pub struct Fence = 204 {
         /// For whom, in the old group.
         pub to: Address,
@@ -171,7 +171,7 @@ atoll_core::message! {
         pub prefix: String,
         /// They come behind this one, if any.
         pub after: Option<String>,
-        /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, H3).
+        /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, rmw-H3).
         pub moving: bool,
     }
 }
@@ -195,9 +195,9 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Hand-over (§9a, H5): a register starts with this state in the new group, voted at [`Ballot::GENESIS`].
+    /// Hand-over (§9a, rmw-H5): a register starts with this state in the new group, voted at [`Ballot::GENESIS`].
     pub struct Install = 208 {
-        /// The receiver's data directory in the new group (T9).
+        /// The receiver's data directory in the new group (rmw-T9).
         pub storage: StorageId,
         /// The new group.
         pub group: GroupConfig,
@@ -209,9 +209,9 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Hand-over (§9a, H6): this group is complete; it serves, all earlier ones are over.
+    /// Hand-over (§9a, rmw-H6): this group is complete; it serves, all earlier ones are over.
     pub struct Open = 210 {
-        /// The receiver's data directory, in this group or an earlier one (T9).
+        /// The receiver's data directory, in this group or an earlier one (rmw-T9).
         pub storage: StorageId,
         /// The group.
         pub group: GroupConfig,

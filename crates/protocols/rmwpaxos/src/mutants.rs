@@ -21,17 +21,23 @@ pub const COVERAGE: &[Listed] = &[
         &["rmw.acceptor.duplicate_write", "rmw.acceptor.duplicate_prepare"],
     ),
     listed(
-        "rmwpaxos: acknowledgements are lost, nacks come first (T2)",
+        "rmwpaxos: acknowledgements are lost, nacks come first (rmw-T2)",
         &["rmw.write.timed_out", "rmw.write.nacked"],
     ),
-    listed("rmwpaxos: a holder of a token is overtaken (T4)", &["rmw.write.token", "rmw.write.stale_token"]),
-    listed("rmwpaxos: equal values, different ballots (T1)", &["rmw.write.through", "rmw.read.establish"]),
     listed(
-        "rmwpaxos: a proposer restarts with messages of its last life under way (T5)",
+        "rmwpaxos: a holder of a token is overtaken (rmw-T4)",
+        &["rmw.write.token", "rmw.write.stale_token"],
+    ),
+    listed(
+        "rmwpaxos: equal values, different ballots (rmw-T1)",
+        &["rmw.write.through", "rmw.read.establish"],
+    ),
+    listed(
+        "rmwpaxos: a proposer restarts with messages of its last life under way (rmw-T5)",
         &["sim.fault.kill"],
     ),
-    listed("rmwpaxos: duels (T13)", &["rmw.write.incremental_disagrees"]),
-    listed("rmwpaxos: lost disks (T9)", &["rmw.acceptor.wrong_identity"]),
+    listed("rmwpaxos: duels (rmw-T13)", &["rmw.write.incremental_disagrees"]),
+    listed("rmwpaxos: lost disks (rmw-T9)", &["rmw.acceptor.wrong_identity"]),
     listed(
         "rmwpaxos: hand-overs, unfinished ones, and late installs (§9a)",
         &[

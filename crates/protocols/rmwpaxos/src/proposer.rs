@@ -1,7 +1,7 @@
 //! The proposer of one register on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
 //!
-//! There is one per register and proposer id, for ever: two would share ballots (T4). One that nobody uses may be given up, for whoever
-//! needs the register again gets a proposer of another id (T5).
+//! There is one per register and proposer id, for ever: two would share ballots (rmw-T4). One that nobody uses may be given up, for whoever
+//! needs the register again gets a proposer of another id (rmw-T5).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ pub(super) enum Failure {
 pub(super) struct Queued {
     pub(super) command: Command,
     pub(super) deadline: Tick,
-    /// A state that has it in was sent for a vote: from then on it may happen at any time (W9).
+    /// A state that has it in was sent for a vote: from then on it may happen at any time (rmw-W9).
     pub(super) exposed: bool,
     done: Completer<Result<Outcome, Failure>>,
 }
@@ -63,7 +63,7 @@ impl Queued {
 }
 
 /// The right to send one proposal without phase 1: a majority has promised `ballot`, and `base` is the state chosen before.
-/// Affine: no `Clone`, consumed by use (T4).
+/// Affine: no `Clone`, consumed by use (rmw-T4).
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) epoch: u64,
@@ -74,7 +74,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The bug of T4.
+    /// The bug of rmw-T4.
     fn twin_for_mutant(&self) -> Token {
         Token { epoch: self.epoch, ballot: self.ballot, base: self.base.clone(), chosen: self.chosen }
     }
@@ -86,11 +86,11 @@ struct Inner {
     queue: VecDeque<Queued>,
     driving: bool,
     token: Option<Token>,
-    /// Highest round seen since the last success: prepare explicitly above it (T13). 0: prepare incrementally.
+    /// Highest round seen since the last success: prepare explicitly above it (rmw-T13). 0: prepare incrementally.
     floor: u64,
-    /// Prepares sent, to tell their duplicates apart (T15).
+    /// Prepares sent, to tell their duplicates apart (rmw-T15).
     prepares: u64,
-    /// Something was proposed or prepared before (T7's mutant asks).
+    /// Something was proposed or prepared before (rmw-T7's mutant asks).
     begun: bool,
 }
 
@@ -228,7 +228,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             continue;
         };
         if setback == Setback::VoteRefused && mutant(mutants::RMW_T3) {
-            // "A nack means that it failed": with T3 in the acceptor, too, the other half of the bug.
+            // "A nack means that it failed": with rmw-T3 in the acceptor, too, the other half of the bug.
             batch.drain(..).for_each(|q| {
                 q.done.complete(Err(Failure::No(Unavailability::NoQuorum)));
             });

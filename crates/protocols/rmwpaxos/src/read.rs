@@ -1,4 +1,4 @@
-//! `read` (§4, R1–R4).
+//! `read` (§4, rmw-R1–rmw-R4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) async fn read(
         let group = shared.group();
         let majority = group.majority();
         let until = deadline.min(shared.env.now().after(shared.options.reply_timeout));
-        // R1
+        // rmw-R1
         let requests = to_all(&group, |to| Prep {
             to,
             name: proposer.name.clone(),
@@ -45,13 +45,13 @@ pub(super) async fn read(
             match () {
                 () if agreement(answers, majority).is_some() || answers.elsewhere() => Verdict::Done,
                 () if answers.hopeless(replied, majority) => Verdict::Done,
-                // R3: late answers may still make a majority agree.
+                // rmw-R3: late answers may still make a majority agree.
                 () if replied >= majority => Verdict::Soon,
                 () => Verdict::Wait,
             }
         })
         .await;
-        // R2: whatever else was answered, what a majority has voted for is chosen.
+        // rmw-R2: whatever else was answered, what a majority has voted for is chosen.
         if let Some(bytes) = agreement(&answers, majority) {
             let state = State::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
             let Some(next) = &state.moved else { return Ok(state) };
@@ -82,7 +82,7 @@ pub(super) async fn read(
     Err(Failure::No(why))
 }
 
-/// R4: gets the highest vote chosen, by way of the proposer's queue: all readers of a register share one attempt (T12).
+/// rmw-R4: gets the highest vote chosen, by way of the proposer's queue: all readers of a register share one attempt (rmw-T12).
 async fn establish(shared: &Arc<Shared>, proposer: &Arc<Proposer>, deadline: Tick) -> Result<State, Failure> {
     hit("rmw.read.establish");
     match proposer.submit(shared, Command::Query, deadline).await {
@@ -114,7 +114,7 @@ fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     })
 }
 
-/// The bug of T1: equal values are no proof of one vote.
+/// The bug of rmw-T1: equal values are no proof of one vote.
 fn agreement_by_value(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     let read =
         |(_, bytes): (Ballot, _)| -> Option<(State, &Bytes)> { State::read(bytes).ok().map(|s| (s, bytes)) };

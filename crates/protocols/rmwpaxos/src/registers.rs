@@ -22,7 +22,7 @@ use super::read;
 use super::state::{Command, Outcome};
 use atoll_contract::register::MAX_NAME_BYTES;
 
-/// Most registers that one node uses at the same time: each keeps a proposer (T4).
+/// Most registers that one node uses at the same time: each keeps a proposer (rmw-T4).
 pub const MAX_OPEN_REGISTERS: usize = 65_536;
 /// The register that says where a group went (§9a). Reserved.
 pub(super) const ROOT: &str = "";
@@ -41,7 +41,7 @@ pub struct Options {
     pub back_off: Duration,
     /// An operation is answered within this time, one way or the other.
     pub deadline: Duration,
-    /// Reads that see no progress before one settles the register by itself (R3, T12).
+    /// Reads that see no progress before one settles the register by itself (rmw-R3, rmw-T12).
     pub read_tries: u32,
     /// Commands that wait per register; more are refused as busy.
     pub queue: usize,
@@ -123,7 +123,7 @@ impl Shared {
             false => inner.proposers.insert(name, proposer.clone(), is_idle),
         };
         if !given_up.is_empty() {
-            // T5: a register that comes back must not find the ballots of the proposer that is given up now.
+            // rmw-T5: a register that comes back must not find the ballots of the proposer that is given up now.
             hit("rmw.proposer.given_up");
             inner.pid.life = Incarnation(self.env.random());
         }
@@ -168,7 +168,7 @@ impl RmwRegisters {
     /// Registers of a group that serves: the configured first one, the one that this node's acceptor knows
     /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older one leads to the newest.
     pub fn new(env: Env, group: GroupConfig, options: Options) -> Self {
-        // T5: a life of its own for each of these objects; two in one process must not share ballots either.
+        // rmw-T5: a life of its own for each of these objects; two in one process must not share ballots either.
         let life = if mutant(mutants::RMW_T5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = Pool::new(options.idle_registers);

@@ -23,8 +23,8 @@ pub(super) enum Verdict {
     Done,
 }
 
-/// The answers of one round, one slot per member: a member counts once (T15), and only with its answer to this very request
-/// (T14: calls and answers are matched by number).
+/// The answers of one round, one slot per member: a member counts once (rmw-T15), and only with its answer to this very request
+/// (rmw-T14: calls and answers are matched by number).
 #[derive(Debug)]
 pub(super) struct Answers<T> {
     slots: Vec<(NodeId, Option<Result<T, CallError>>)>,
@@ -105,7 +105,7 @@ where
     })
 }
 
-/// A request to each member of a group, under its own identity (T9).
+/// A request to each member of a group, under its own identity (rmw-T9).
 pub(super) fn to_all<R>(group: &GroupConfig, make: impl Fn(Address) -> R) -> Vec<(NodeId, R)> {
     let mark = group.mark();
     let address = |m: &Member| Address { epoch: group.epoch, mark, storage: m.storage };
@@ -121,7 +121,7 @@ pub(super) enum Setback {
     HandingOver(GroupConfig),
     /// Another proposer is at it: back off.
     Contended,
-    /// A vote was refused: whether the write happens is unknown (W9).
+    /// A vote was refused: whether the write happens is unknown (rmw-W9).
     VoteRefused,
     /// Too few answers in time.
     NoQuorum,
@@ -169,7 +169,7 @@ pub(super) fn learn<T: MayReject>(
     }
 }
 
-/// A member of a group that serves does not know so: the mover died, or its message was lost. Anybody may say it (§9a, H6).
+/// A member of a group that serves does not know so: the mover died, or its message was lost. Anybody may say it (§9a, rmw-H6).
 fn help(shared: &Shared, group: &GroupConfig, node: NodeId) {
     if let Some(member) = group.members.iter().find(|m| m.node == node) {
         hit("rmw.proposer.opens_laggard");

@@ -10,18 +10,18 @@ use crate::mutants;
 
 use super::group::GroupConfig;
 
-/// How many of its last writes a register remembers by nonce (T2). A writer that asks later is told "unknown".
+/// How many of its last writes a register remembers by nonce (rmw-T2). A writer that asks later is told "unknown".
 pub const REMEMBERED_WRITES: usize = 128;
 
 atoll_core::record! {
-    /// The state of a register: what acceptors vote on, always whole (T10).
+    /// The state of a register: what acceptors vote on, always whole (rmw-T10).
     pub struct State {
         /// How many writes made it; 0: never written.
         pub version: u64,
         /// What the last of them wrote.
         pub value: Bytes,
         /// Nonces of the last writes, at most [`REMEMBERED_WRITES`], oldest first: the last one is of `version`, the one before
-        /// of `version - 1`, and so on. By it a retry finds out that it happened (T2).
+        /// of `version - 1`, and so on. By it a retry finds out that it happened (rmw-T2).
         pub nonces: Vec<u128>,
         /// Final: the register goes on in this group, and nothing is written here any more (§9a).
         pub moved: Option<GroupConfig>,
@@ -89,7 +89,7 @@ impl State {
 pub(super) enum Command {
     /// Write if the version is `expected`.
     WriteIf { expected: u64, value: Bytes, nonce: u128 },
-    /// Read (R4).
+    /// Read (rmw-R4).
     Query,
     /// Make the state final (§9a), in the group of this epoch only.
     Move { epoch: u64, next: GroupConfig },
@@ -133,7 +133,7 @@ impl State {
         value: &Bytes,
         nonce: Nonce,
     ) -> (Option<State>, Option<Written>) {
-        // T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
+        // rmw-T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
         if let Some(version) = self.made_by(nonce.0)
             && !mutant(mutants::RMW_T2)
         {

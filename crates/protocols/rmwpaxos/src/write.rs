@@ -1,4 +1,4 @@
-//! `write` (§4, P1–W9): one attempt to get a batch of commands chosen.
+//! `write` (§4, rmw-P1–rmw-W9): one attempt to get a batch of commands chosen.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use super::state::{Command, Outcome, State};
 
 /// What an attempt builds on.
 struct Ground {
-    /// For phase 2, and no other (T6).
+    /// For phase 2, and no other (rmw-T6).
     ballot: Ballot,
     /// The state to build on.
     base: State,
     /// The ballot that chose the base; None if the base may not be chosen.
     chosen: Option<Ballot>,
-    /// Phase 1 was sent in this attempt, after the commands came in: the base may be shown to them (T8).
+    /// Phase 1 was sent in this attempt, after the commands came in: the base may be shown to them (rmw-T8).
     fresh: bool,
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn attempt(
         }
         let (state, outcomes) = apply(&ground.base, batch);
         if let (None, Some(chosen)) = (&state, ground.chosen) {
-            // W6, T8: failed guards and queries are reads. A token's base may be out of date by now.
+            // rmw-W6, rmw-T8: failed guards and queries are reads. A token's base may be out of date by now.
             if ground.fresh || attempt.still_chosen(chosen).await? {
                 proposer.put_token(attempt.token(ground.ballot, ground.base, chosen));
                 answer(batch, outcomes);
@@ -86,7 +86,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// W5: applies the batch in order; the new state if anything changed, and the outcome of each command.
+/// rmw-W5: applies the batch in order; the new state if anything changed, and the outcome of each command.
 fn apply(base: &State, batch: &mut [Queued]) -> (Option<State>, Vec<(Outcome, bool)>) {
     let mut state: Option<State> = None;
     let mut outcomes = Vec::with_capacity(batch.len());
@@ -135,11 +135,11 @@ impl Attempt<'_> {
         }
     }
 
-    /// P1–P2 and W3: a majority that promised one ballot, and what it voted.
+    /// rmw-P1–rmw-P2 and rmw-W3: a majority that promised one ballot, and what it voted.
     async fn prepare(&self) -> Result<Ground, Setback> {
         let majority = self.group.majority();
         let mut last = Setback::NoQuorum;
-        // T13: incremental prepares disagree under contention; after the first disagreement name the ballot.
+        // rmw-T13: incremental prepares disagree under contention; after the first disagreement name the ballot.
         for _ in 0..2 {
             let floor = self.proposer.floor();
             let explicit = Ballot { n: floor + 1, pid: self.proposer.pid };
@@ -173,7 +173,7 @@ impl Attempt<'_> {
         Err(last)
     }
 
-    /// W3: if the quorum agrees on what it voted, that is chosen; otherwise its highest vote may be.
+    /// rmw-W3: if the quorum agrees on what it voted, that is chosen; otherwise its highest vote may be.
     fn judge_base(
         &self,
         answers: &Answers<PrepReply>,
@@ -193,7 +193,7 @@ impl Attempt<'_> {
         let agree = if mutant(mutants::RMW_T1) {
             quorum.iter().all(|(_, s)| State::read(s).is_ok_and(|s| s.value == base.value))
         } else {
-            // T1: compare ballots, never values.
+            // rmw-T1: compare ballots, never values.
             quorum.iter().all(|(voted, _)| voted == highest)
         };
         let ballot = if mutant(mutants::RMW_T6) {
@@ -204,14 +204,14 @@ impl Attempt<'_> {
         Ok(Ground { ballot, base, chosen: agree.then_some(*highest), fresh: true })
     }
 
-    /// W4: writes the highest vote again, unchanged, and goes on with the ballot promised on the side: no new phase 1.
+    /// rmw-W4: writes the highest vote again, unchanged, and goes on with the ballot promised on the side: no new phase 1.
     async fn write_through(&self, ground: Ground) -> Result<Ground, Setback> {
         hit("rmw.write.through");
         self.vote(ground.ballot, &ground.base, true).await?;
         Ok(Ground { ballot: ground.ballot.next(), chosen: Some(ground.ballot), ..ground })
     }
 
-    /// W7–W9: gets the new state chosen, answers, and keeps the token.
+    /// rmw-W7–rmw-W9: gets the new state chosen, answers, and keeps the token.
     async fn propose(
         &self,
         ground: &Ground,
@@ -234,7 +234,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Phase 2 to all acceptors; a majority of votes is "chosen". Otherwise whether it will be is unknown (W9).
+    /// Phase 2 to all acceptors; a majority of votes is "chosen". Otherwise whether it will be is unknown (rmw-W9).
     async fn vote(&self, ballot: Ballot, state: &State, through: bool) -> Result<(), Setback> {
         let majority = self.group.majority();
         let bytes = state.written();
@@ -275,7 +275,7 @@ impl Attempt<'_> {
         Err(setback.unwrap_or(if nacks > 0 { Setback::VoteRefused } else { Setback::NoQuorum }))
     }
 
-    /// T8 (iii): a majority, asked now, still shows the vote that chose the token's base.
+    /// rmw-T8 (iii): a majority, asked now, still shows the vote that chose the token's base.
     async fn still_chosen(&self, chosen: Ballot) -> Result<bool, Setback> {
         let majority = self.group.majority();
         let same = |answers: &Answers<PrepReply>| {

@@ -53,7 +53,7 @@ fn run(seed: u64, nodes: u32) -> Outcome {
         let victim = NodeId(1 + world.rng.below(u64::from(nodes)) as u32);
         match world.rng.below(10) {
             0..2 if world.running(victim) => world.crash(victim),
-            // At once back, while messages of the life before are still under way (T5).
+            // At once back, while messages of the life before are still under way (rmw-T5).
             2..4 if world.running(victim) => {
                 world.crash(victim);
                 let d = Duration::from_micros(world.rng.below(3_000));

@@ -81,7 +81,7 @@ pub struct LogServer {
 }
 
 impl LogServer {
-    /// A LogServer of the node of `env`, on the data directory `storage` (T8).
+    /// A LogServer of the node of `env`, on the data directory `storage` (native-T8).
     pub fn new(env: Env, storage: StorageId, options: LogServerOptions) -> Self {
         LogServer {
             env,
@@ -113,7 +113,7 @@ impl LogServer {
         self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
-    /// Creation from a full configuration, never of what was deleted (T10), only with the data directory meant (T8).
+    /// Creation from a full configuration, never of what was deleted (native-T10), only with the data directory meant (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
         if self.kept.is_gone(loglet) {
             hit("native.server.tombstone");
@@ -178,7 +178,7 @@ impl LogServer {
             Durable::Seal(_) => {
                 if replica.local_tail > replica.own.told_tail && replica.seal != Sealing::Sealed {
                     // These were stored before the seal and are part of its tail: finishing them means answering them
-                    // (T4), and saves their appends the doubt.
+                    // (native-T4), and saves their appends the doubt.
                     hit("native.server.stores_finished_by_seal");
                     let state = replica.state();
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);

@@ -73,7 +73,7 @@ pub(super) type Replica = Kept<Native>;
 ///
 /// What lies below the known tail is committed elsewhere and not wanted here; above it, only the next offset is, or one
 /// before which nothing but committed entries are missing. So a missing offset below the local tail is always below
-/// a known tail (N7).
+/// a known tail (native-N7).
 pub(super) fn admit(replica: &Replica, first: Offset, count: u32) -> Admit {
     let end = first.plus(count.into());
     let from = first.max(replica.staged_tail).max(replica.known_tail);

@@ -15,7 +15,7 @@ use crate::roles::SEQUENCER;
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::Sealing;
 
-/// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (T6).
+/// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (native-T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
     replica.own.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
@@ -40,7 +40,7 @@ impl LogServer {
         replica.own.round = m.round;
         replica.raise_known_tail(m.known_tail);
         let stage = match (replica.seal, space) {
-            // T1: sealed means Sealed, whatever is here already.
+            // native-T1: sealed means Sealed, whatever is here already.
             (Sealing::Sealed | Sealing::Staged(_), _) => {
                 hit("native.server.store_after_seal");
                 let end = m.first.plus(m.count.into());
@@ -117,7 +117,7 @@ impl LogServer {
         }
     }
 
-    /// Seal: no more Stores from here on; the answer leaves when those admitted, and the bit, are durable (T4).
+    /// Seal: no more Stores from here on; the answer leaves when those admitted, and the bit, are durable (native-T4).
     pub(super) fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
         match self.seal(m.loglet, &m.config, out) {
             Ok((state, reveals)) => {
@@ -246,7 +246,7 @@ impl LogServer {
     }
 }
 
-/// N1: one offset, one payload; checked where the first copy is in memory and has the same bounds.
+/// native-N1: one offset, one payload; checked where the first copy is in memory and has the same bounds.
 fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
     if let Some(run) = replica.runs.get(first)
         && run.count as usize == batch.len()

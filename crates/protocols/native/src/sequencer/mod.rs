@@ -1,6 +1,6 @@
 //! The sequencer: gives offsets, sends every entry to every server, and acks in order what a majority stored (native §4).
 //!
-//! Its state is lost with its life; a configuration names that life, so no other ever gives out the same offsets (T6).
+//! Its state is lost with its life; a configuration names that life, so no other ever gives out the same offsets (native-T6).
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -40,7 +40,7 @@ pub struct SequencerOptions {
     pub window_bytes: u64,
     /// The same for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
     pub node_window_bytes: usize,
-    /// Bytes sent to one server and not stored yet; beyond it the server is a cursor that waits (T20).
+    /// Bytes sent to one server and not stored yet; beyond it the server is a cursor that waits (native-T20).
     pub server_window_bytes: u64,
     /// How long a server may be silent before its Stores are sent again. Too small: a slow disk gets everything twice.
     pub resend_after: Duration,
@@ -176,7 +176,7 @@ impl Sequencer {
         self.touched.insert(m.loglet);
     }
 
-    /// The sealer may be dead: a half-done seal would leave appends without an answer for ever (T15).
+    /// The sealer may be dead: a half-done seal would leave appends without an answer for ever (native-T15).
     fn complete_seal(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         if std::mem::replace(&mut ordering.sealing, true) {

@@ -31,13 +31,13 @@ const TELL_WITHIN: Duration = Duration::from_millis(1);
 pub(super) enum State {
     /// Takes appends.
     Open,
-    /// Somebody is sealed: takes none, completes the seal, lets what is in flight resolve (T15).
+    /// Somebody is sealed: takes none, completes the seal, lets what is in flight resolve (native-T15).
     Draining,
     /// A majority is sealed, or nothing is in flight any more.
     Sealed,
 }
 
-/// What the sequencer knows of one server: a cursor into the window, never a copy (T20).
+/// What the sequencer knows of one server: a cursor into the window, never a copy (native-T20).
 #[derive(Debug)]
 pub(super) struct Server {
     pub node: NodeId,
@@ -164,7 +164,8 @@ impl Ordering {
         Ok(())
     }
 
-    /// A server's report. Only what it stored while unsealed counts (T1, T2, T5); true if the loglet has to be drained.
+    /// A server's report. Only what it stored while unsealed counts (native-T1, native-T2, native-T5); true if the loglet has to be
+    /// drained.
     pub fn on_stored(&mut self, now: Tick, from: NodeId, m: &StoredUpTo) -> bool {
         let (known_tail, next) = (self.known_tail, self.next);
         let Some(server) = self.servers.iter_mut().find(|s| s.node == from) else { return false };
@@ -206,7 +207,7 @@ impl Ordering {
         false
     }
 
-    /// Moves the known tail to what a majority of all servers stored (T5), and never past that for any other reason (T2).
+    /// Moves the known tail to what a majority of all servers stored (native-T5), and never past that for any other reason (native-T2).
     /// True if it moved.
     pub fn commit(&mut self) -> bool {
         let mut stored: Vec<Offset> = self.servers.iter().map(|s| s.stored).collect();

@@ -1,4 +1,4 @@
-//! The entries in flight of one loglet: ordered, not yet globally committed. Payloads are shared, never copied (T20).
+//! The entries in flight of one loglet: ordered, not yet globally committed. Payloads are shared, never copied (native-T20).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -66,7 +66,7 @@ pub async fn busy(
         } else {
             let expected = memory.lock().unwrap().versions[i];
             memory.lock().unwrap().writing = Some(i);
-            // Few values, so that equal ones stand at different versions (T1).
+            // Few values, so that equal ones stand at different versions (rmw-T1).
             let value = Bytes::from(vec![b'a' + (env.random() % 2) as u8]);
             let nonce = u128::from(env.random()) << 64 | u128::from(env.random());
             for _ in 0..2 {

@@ -31,7 +31,7 @@ enum Asked {
     Write(Write),
 }
 
-/// I1, I2, I3, I5, I8 and what was chosen.
+/// rmw-I1, rmw-I2, rmw-I3, rmw-I5, rmw-I8 and what was chosen.
 #[derive(Default)]
 pub struct Protocol {
     /// What each acceptor has on disk, in the journal and in checkpoints.
@@ -114,7 +114,7 @@ impl Protocol {
         }
     }
 
-    /// I2: one state per ballot, on the wire and on disk.
+    /// rmw-I2: one state per ballot, on the wire and on disk.
     fn state(&mut self, epoch: u64, name: &str, ballot: Ballot, state: &Bytes) {
         let known = self.states.entry((epoch, name.to_owned())).or_default();
         match known.get(&ballot) {
@@ -163,7 +163,7 @@ impl Protocol {
         }
     }
 
-    /// I8 and X1: what an answer shows is on the disk that answers.
+    /// rmw-I8 and X1: what an answer shows is on the disk that answers.
     fn shown(
         &mut self,
         n: NodeId,
@@ -181,7 +181,7 @@ impl Protocol {
         }
     }
 
-    /// I3 and I5 over the whole run: what follows a chosen state contains it.
+    /// rmw-I3 and rmw-I5 over the whole run: what follows a chosen state contains it.
     pub fn check(&mut self) {
         let mut found = Vec::new();
         for ((epoch, name), states) in &self.states {
