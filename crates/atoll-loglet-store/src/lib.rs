@@ -4,18 +4,18 @@
 //! | --- | --- |
 //! | `store/` | what a role keeps on its disk: loglets, runs of entries, their places, the newest in memory |
 //! | `message.rs` | what any server of loglets is asked |
-//! | `intake.rs`, `dedupe.rs` | what an orderer checks: no append overtakes another, no operation gets two places |
-//! | `lane.rs` | the sending side of that order |
+//! | `deduplicator.rs`, `remembered_ops.rs` | what an orderer checks: no append overtakes another, no operation gets two places |
+//! | `handle_order.rs` | the sending side of that order |
 //! | `tails.rs` | what a handle knows of the tail, and who waits for it |
 //! | `entries.rs` | entries in batches |
 //! | `mutants.rs` | known bugs, for tests |
 
-pub mod dedupe;
+pub mod deduplicator;
 mod entries;
-pub mod intake;
-pub mod lane;
+pub mod handle_order;
 pub mod message;
 pub mod mutants;
+pub mod remembered_ops;
 pub mod store;
 pub mod tails;
 

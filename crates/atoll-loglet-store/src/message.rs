@@ -13,7 +13,7 @@ use atoll_contract::{LogletId, Offset};
 use atoll_core::level::since;
 use atoll_core::{Decode, DecodeError, Encode, Env, Message, NodeId, Reader, message, rpc};
 
-use crate::store::{Keeper, Kept, Protocol};
+use crate::store::{LogletState, LogletStore, Protocol};
 
 atoll_core::record! {
     /// A server's state at one moment, durable facts only.
@@ -351,11 +351,11 @@ message! {
 /// Loglets in one page of a status.
 pub const STATUS_PAGE: usize = 1000;
 
-/// A page of what a keeper keeps, and whether there is more.
+/// A page of what a loglet store keeps, and whether there is more.
 pub fn status_page<P: Protocol>(
-    kept: &Keeper<P>,
+    kept: &LogletStore<P>,
     above: Option<LogletId>,
-    state: impl Fn(&Kept<P>) -> ServerState,
+    state: impl Fn(&LogletState<P>) -> ServerState,
 ) -> (Vec<LogletStatus>, bool) {
     let start = above.map_or(Bound::Unbounded, Bound::Excluded);
     let mut page: Vec<LogletStatus> = kept
@@ -370,7 +370,7 @@ pub fn status_page<P: Protocol>(
 }
 
 /// How one of them stands.
-pub fn status_of<P>(loglet: LogletId, kept: &Kept<P>, state: ServerState) -> LogletStatus {
+pub fn status_of<P>(loglet: LogletId, kept: &LogletState<P>, state: ServerState) -> LogletStatus {
     LogletStatus {
         loglet,
         state,

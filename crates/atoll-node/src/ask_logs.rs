@@ -17,7 +17,7 @@ const ALL_WITHIN: Duration = Duration::from_secs(8);
 
 /// Why there is no fresh answer of a log. Its absence: there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silent {
+pub enum NoAnswer {
     /// Its register did not tell its chain.
     Chain,
     /// Its tail was not found.
@@ -26,12 +26,12 @@ pub enum Silent {
     NotAsked,
 }
 
-impl std::fmt::Display for Silent {
+impl std::fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Silent::Chain => "its chain was not read within 1 s: no majority of the registers answers",
-            Silent::Tail => "its tail was not found within 1 s: appends may wait, too",
-            Silent::NotAsked => "it was not asked: too many other logs did not answer within 8 s",
+            NoAnswer::Chain => "its chain was not read within 1 s: no majority of the registers answers",
+            NoAnswer::Tail => "its tail was not found within 1 s: appends may wait, too",
+            NoAnswer::NotAsked => "it was not asked: too many other logs did not answer within 8 s",
         })
     }
 }
@@ -42,7 +42,7 @@ pub struct Answer {
     /// None: nothing is known of it but that it exists.
     pub known: Option<Known>,
     /// Why that is not fresh; None if it is.
-    pub silent: Option<Silent>,
+    pub silent: Option<NoAnswer>,
 }
 
 type Answers = Arc<Mutex<BTreeMap<String, Answer>>>;
@@ -73,17 +73,17 @@ pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<Str
 }
 
 async fn ask(env: &Env, logs: &Logs, name: &str, until: Tick) -> Answer {
-    let not_asked = Answer { known: None, silent: Some(Silent::NotAsked) };
+    let not_asked = Answer { known: None, silent: Some(NoAnswer::NotAsked) };
     if env.now() >= until {
         return not_asked;
     }
     let Ok(log) = logs.open(name) else { return not_asked };
     let fresh_chain = matches!(env.within(ANSWER, log.refresh()).await, Ok(Ok(Ok(_))));
     let silent = if !fresh_chain {
-        Some(Silent::Chain)
+        Some(NoAnswer::Chain)
     } else {
         let fresh_tail = matches!(env.within(ANSWER, log.check_tail()).await, Ok(Ok(Ok(_))));
-        (!fresh_tail).then_some(Silent::Tail)
+        (!fresh_tail).then_some(NoAnswer::Tail)
     };
     Answer { known: Known::of(&log), silent }
 }

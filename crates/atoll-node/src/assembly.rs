@@ -26,7 +26,7 @@ use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
-use crate::policy::{Collector, Filler, Guardian};
+use crate::policy::{BackFiller, Collector, Guardian};
 use crate::settings::Timings;
 
 /// Settings of every layer.
@@ -208,8 +208,12 @@ impl NodeParts {
         };
         self.env.spawn("meta_group", Box::pin(meta.run()));
         self.guardian.start();
-        let filler =
-            Filler { env: self.env.clone(), logs: self.logs.clone(), members: self.members.clone(), every };
+        let filler = BackFiller {
+            env: self.env.clone(),
+            logs: self.logs.clone(),
+            members: self.members.clone(),
+            every,
+        };
         self.env.spawn("back_fill", Box::pin(filler.run()));
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));

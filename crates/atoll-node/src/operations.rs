@@ -8,7 +8,7 @@ use atoll_core::{Directory, Level, NodeId};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
-use crate::ask_logs::{Answer, Silent, ask_all};
+use crate::ask_logs::{Answer, NoAnswer, ask_all};
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::logs::{Known, Logs};
@@ -227,7 +227,7 @@ fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
 }
 
 /// What is known of a log that did not answer, and that it did not.
-fn not_fresh(info: proto::LogInfo, why: Silent) -> proto::LogInfo {
+fn not_fresh(info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
     let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
     proto::LogInfo { healthy: false, reason, ..info }
 }

@@ -49,7 +49,7 @@ pub struct Tables {
 }
 
 /// The state under a command.
-pub(crate) struct State<'a, 'b> {
+pub(crate) struct TableState<'a, 'b> {
     pub(crate) tx: &'a mut Tx<'b, ()>,
     pub(crate) counters: Counters,
     /// See [`Tables::quiet_from`].
@@ -72,7 +72,8 @@ impl Application for Tables {
             .map_or(Counters { version: 0, table: 0, tables: 0, clients: 0 }, |bytes| {
                 Counters::from_bytes(bytes).expect("damaged state: the counters of tables")
             });
-        let mut state = State { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
+        let mut state =
+            TableState { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
         let done = state.run(&command).map_err(refused)?;
         Ok(done.to_bytes())
     }
@@ -88,7 +89,7 @@ impl Application for Tables {
     }
 }
 
-impl State<'_, '_> {
+impl TableState<'_, '_> {
     fn run(&mut self, command: &Command) -> Result<Done, Refused> {
         let named = command.client != 0 && !matches!(command.body, Body::Step { .. });
         if named && let Some(done) = clients::outcome(self, command.client, command.seq)? {

@@ -8,7 +8,7 @@ use atoll_core::record;
 use atoll_db::Direction;
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::{Done, RejectKind, Rejection};
 use crate::{CLIENT_WINDOW, MAX_CLIENTS, layout};
 
@@ -25,13 +25,13 @@ record! {
     }
 }
 
-fn load(state: &mut State<'_, '_>, id: u64) -> Option<Client> {
+fn load(state: &mut TableState<'_, '_>, id: u64) -> Option<Client> {
     let bytes = state.tx.get(&layout::client(id))?;
     Some(Client::from_bytes(bytes).expect("damaged state: a client"))
 }
 
 /// What became of a write before; None if it is to be done now.
-pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
+pub(crate) fn outcome(state: &mut TableState<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
     if seq == 0 {
         return Err(Rejection::new(RejectKind::Invalid, "sequences of a client start at 1"));
     }
@@ -54,7 +54,7 @@ pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Op
 }
 
 /// Remembers what was done.
-pub(crate) fn note(state: &mut State<'_, '_>, id: u64, seq: u64, done: &Done) {
+pub(crate) fn note(state: &mut TableState<'_, '_>, id: u64, seq: u64, done: &Done) {
     let version = state.counters.version;
     let newest = match load(state, id) {
         Some(client) => {
@@ -85,7 +85,7 @@ pub(crate) fn note(state: &mut State<'_, '_>, id: u64, seq: u64, done: &Done) {
 }
 
 /// Forgets the client that was quiet for longest, if there are as many as may be.
-fn make_room(state: &mut State<'_, '_>) {
+fn make_room(state: &mut TableState<'_, '_>) {
     if state.counters.clients < MAX_CLIENTS {
         return;
     }

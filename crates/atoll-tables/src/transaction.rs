@@ -6,7 +6,7 @@ use atoll_core::codec::{Decode, Encode};
 use atoll_core::testing::mutant;
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::{Action, Done, Expect, Op, RejectKind, Rejection};
 use crate::mutants;
 use crate::row::{StoredRow, Values};
@@ -15,7 +15,7 @@ use crate::value::Value;
 use crate::{MAX_READ_BYTES, MAX_ROW_BYTES, layout};
 
 /// Applies the operations of a transaction.
-pub(crate) fn run(state: &mut State<'_, '_>, ops: &[Op]) -> Result<Done, Refused> {
+pub(crate) fn run(state: &mut TableState<'_, '_>, ops: &[Op]) -> Result<Done, Refused> {
     let writes = ops.iter().any(|op| matches!(op.action, Action::Put { .. } | Action::Delete { .. }));
     let version = if writes { state.next_version() } else { state.counters.version };
     let mut read = Vec::with_capacity(ops.len());
@@ -46,7 +46,7 @@ pub(crate) fn decode(stored: Option<&Bytes>) -> Option<StoredRow> {
     stored.map(|bytes| StoredRow::from_bytes(bytes.clone()).expect("damaged state: a row"))
 }
 
-fn one(state: &mut State<'_, '_>, op: &Op, version: u64) -> Result<Option<Bytes>, Refused> {
+fn one(state: &mut TableState<'_, '_>, op: &Op, version: u64) -> Result<Option<Bytes>, Refused> {
     let gone = || Rejection::new(RejectKind::NoSuchTable, "the table was dropped");
     let schema = state.schema(op.table).ok_or_else(gone)?;
     let key = schema.key_bytes(&op.key)?;
@@ -115,7 +115,7 @@ fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Resul
 
 /// Replaces a row, and its entries in all indices.
 fn write(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     schema: &Arc<Schema>,
     key_values: &[Value],
     key: &Bytes,
@@ -188,7 +188,7 @@ pub(crate) fn entry_key(
 
 /// Puts an entry; another row's in its place is a duplicate.
 pub(crate) fn put_entry(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     schema: &Schema,
     index: &Index,
     entry: &Bytes,

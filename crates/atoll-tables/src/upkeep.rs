@@ -10,7 +10,7 @@ use atoll_core::codec::Decode;
 use atoll_db::{Direction, KeyRange, StoreError, View};
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::Done;
 use crate::row::Values;
 use crate::schema::{Index, IndexState, Schema};
@@ -57,7 +57,7 @@ pub fn pending(view: &View) -> Result<Vec<Pending>, StoreError> {
 
 /// One step.
 pub(crate) fn step(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     table: u32,
     index: u16,
     from: &Bytes,
@@ -120,7 +120,7 @@ pub(crate) fn step(
 /// Deletes some keys with a prefix, from `from` on if that has the prefix: all before are deleted, and nothing comes there any more.
 /// True if there were as many as may be, so that there may be more; `to` is the last one then.
 fn empty(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     prefix: &[u8],
     from: &Bytes,
     rows: usize,
@@ -139,7 +139,13 @@ fn empty(
 }
 
 /// Puts the entries of some rows; the state of the index then.
-fn fill(state: &mut State<'_, '_>, schema: &Schema, index: &Index, next: &Bytes, rows: usize) -> IndexState {
+fn fill(
+    state: &mut TableState<'_, '_>,
+    schema: &Schema,
+    index: &Index,
+    next: &Bytes,
+    rows: usize,
+) -> IndexState {
     let prefix = layout::row_prefix(schema.table);
     let mut range = KeyRange::prefix(&prefix);
     range.start = layout::joined(&prefix, next);

@@ -8,7 +8,7 @@ use tonic::Streaming;
 
 use super::Shared;
 use super::outbox::Outbox;
-use super::queue::Verdict;
+use super::queue::Settlement;
 use crate::HEARTBEAT;
 use crate::connections::Connections;
 use crate::error::{Failure, Outcome, is_worth_retrying, parse};
@@ -170,9 +170,9 @@ fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> 
         }
         for outcome in reply.outcomes {
             match queue.settle(outcome, now) {
-                Verdict::Fine => {}
-                Verdict::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
-                Verdict::Nonsense(what) => {
+                Settlement::Fine => {}
+                Settlement::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
+                Settlement::Nonsense(what) => {
                     let message = format!("the node broke the protocol: {what}");
                     let next = "do client and server have versions that go together?";
                     return Some(End::Failed(

@@ -59,7 +59,7 @@ pub(super) struct StreamOver;
 
 /// What an outcome means for the stream it came on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Settlement {
     /// Nothing.
     Fine,
     /// This node cannot do it now: everything unsettled goes elsewhere.
@@ -265,9 +265,9 @@ impl Queue {
     }
 
     /// The outcome of the oldest unanswered message.
-    pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Verdict {
+    pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Settlement {
         let Some(message) = self.sent.pop_front() else {
-            return Verdict::Nonsense("an outcome for no message");
+            return Settlement::Nonsense("an outcome for no message");
         };
         if let Some(failed) = outcome.failed {
             return self.settle_failed(message, failed, now);
@@ -275,7 +275,7 @@ impl Queue {
         let count: u64 = outcome.runs.iter().map(|run| u64::from(run.count)).sum();
         if count != message.len() as u64 {
             self.sent.push_front(message);
-            return Verdict::Nonsense("positions for another number of records than were sent");
+            return Settlement::Nonsense("positions for another number of records than were sent");
         }
         let positions = outcome
             .runs
@@ -286,10 +286,10 @@ impl Queue {
             Self::tell(&mut self.aftermath, &mut op, Ok(position));
         }
         self.answered(now);
-        Verdict::Fine
+        Settlement::Fine
     }
 
-    fn settle_failed(&mut self, message: Vec<Op>, failed: Failed, now: Instant) -> Verdict {
+    fn settle_failed(&mut self, message: Vec<Op>, failed: Failed, now: Instant) -> Settlement {
         let reason = failed.reason();
         let certain = failed.happened() == Happened::No;
         let failure = Failure::new(reason, failed.message, failed.next);
@@ -300,7 +300,7 @@ impl Queue {
                 op.doubtful |= !certain;
                 self.put_back(op);
             }
-            return Verdict::GoElsewhere(failure);
+            return Settlement::GoElsewhere(failure);
         }
         for mut op in message {
             let outcome = match certain && !op.doubtful {
@@ -310,7 +310,7 @@ impl Queue {
             Self::tell(&mut self.aftermath, &mut op, Err(outcome));
         }
         self.answered(now);
-        Verdict::Fine
+        Settlement::Fine
     }
 
     fn answered(&mut self, now: Instant) {

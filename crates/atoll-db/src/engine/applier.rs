@@ -11,7 +11,7 @@ use super::ProposeError;
 use super::commit::{Committer, Failed, Refill};
 use super::core::{Core, Waiting};
 use crate::mutants;
-use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
+use crate::replica::{EntryOutcome, Halt, Reads, Replica, Stop};
 use crate::store::StoreError;
 
 /// A replica that lacks so many entries catches up: more than are under way at any moment while it keeps pace.
@@ -48,7 +48,7 @@ fn is_retried(error: &StoreError) -> bool {
 
 struct Answer {
     waiting: Waiting,
-    outcome: Outcome,
+    outcome: EntryOutcome,
     position: LogPos,
     time_ms: u64,
 }
@@ -168,7 +168,7 @@ impl Applier {
                     if checking {
                         trail.push(self.replica.hash_now());
                     }
-                    if let Outcome::Applied(replies) = &outcome {
+                    if let EntryOutcome::Applied(replies) = &outcome {
                         commands += replies.len() as u64;
                         rejected += replies.iter().filter(|r| r.is_err()).count() as u64;
                     }
@@ -362,23 +362,23 @@ impl Answer {
         let op = self.waiting.op;
         let callers = self.waiting.callers;
         match self.outcome {
-            Outcome::Applied(_) if withheld => {
+            EntryOutcome::Applied(_) if withheld => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Doubtful));
                 }
             }
-            Outcome::Applied(replies) => {
+            EntryOutcome::Applied(replies) => {
                 for ((index, caller), reply) in (0..).zip(callers).zip(replies) {
                     caller.complete(Ok(Applied { position, index, time_ms, reply }));
                 }
             }
             // A first copy would have answered them: this replica did not see it.
-            Outcome::Copy => {
+            EntryOutcome::Copy => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Skipped(position)));
                 }
             }
-            Outcome::Refused | Outcome::Foreign => {
+            EntryOutcome::Refused | EntryOutcome::Foreign => {
                 core.refused(op);
                 for caller in callers {
                     caller.complete(Err(ProposeError::Refused));

@@ -69,7 +69,7 @@ impl fmt::Display for ClockAhead {
 
 /// What the other members say of a clock.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ClockCheck {
     Agreed,
     /// Nobody who counts is heard.
     Unheard,
@@ -79,25 +79,25 @@ enum Verdict {
     },
 }
 
-fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> Verdict {
+fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> ClockCheck {
     let nobody = peers.told.is_empty() && peers.untold == 0 && peers.silent == 0;
     // A time that does not move the log does no harm.
     if nobody || own_ms <= log_ms {
-        return Verdict::Agreed;
+        return ClockCheck::Agreed;
     }
     // The log's time may itself be ahead of a right clock by what is allowed, and a right clock behind another by as much.
     let counts = |ms: u64| ms.saturating_add(allowed_ms.saturating_mul(2)) >= log_ms;
     let witnesses: Vec<_> = peers.told.iter().filter(|(_, ms)| counts(*ms)).collect();
     if witnesses.is_empty() {
         let unchecked = peers.told.is_empty() && peers.untold > 0;
-        return if unchecked { Verdict::Agreed } else { Verdict::Unheard };
+        return if unchecked { ClockCheck::Agreed } else { ClockCheck::Unheard };
     }
     let behind: Vec<_> = witnesses.iter().filter(|(_, ms)| ms.saturating_add(allowed_ms) < own_ms).collect();
     if behind.len() * 2 <= witnesses.len() {
-        return Verdict::Agreed;
+        return ClockCheck::Agreed;
     }
     let latest_ms = behind.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
-    Verdict::Ahead { of: behind.iter().map(|(node, _)| *node).collect(), ahead_ms: own_ms - latest_ms }
+    ClockCheck::Ahead { of: behind.iter().map(|(node, _)| *node).collect(), ahead_ms: own_ms - latest_ms }
 }
 
 /// What an entry may say.
@@ -158,16 +158,16 @@ impl CheckedClock {
         let started = *agreed.started.get_or_insert(now);
         let at = *agreed.at.get_or_insert(now);
         match judge(own_ms, log_ms, &peers(), self.allowed_ms) {
-            Verdict::Agreed => {
+            ClockCheck::Agreed => {
                 *agreed = Agreed { time_ms: own_ms, at: Some(now), started: Some(started) };
                 Reading::At(own_ms)
             }
-            Verdict::Ahead { of, ahead_ms } => {
+            ClockCheck::Ahead { of, ahead_ms } => {
                 hit("db.clock.ahead");
                 let (node, allowed_ms) = (self.env.node(), self.allowed_ms);
                 Reading::Ahead(ClockAhead { node, ahead_ms, allowed_ms, of })
             }
-            Verdict::Unheard => {
+            ClockCheck::Unheard => {
                 let paced_ms = agreed.time_ms.saturating_add(millis(now.since(at))).max(log_ms);
                 if own_ms > paced_ms && now.since(started) < LISTEN {
                     return Reading::Listening;

@@ -110,7 +110,7 @@ pub(crate) enum Reads {
 
 /// What became of an entry.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum EntryOutcome {
     /// One reply for each command.
     Applied(Vec<Result<Bytes, Rejected>>),
     /// A second copy of one that was applied.
@@ -273,13 +273,13 @@ impl Replica {
     }
 
     /// Applies the next entry as a whole, or stops in front of it.
-    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<Outcome, Stop> {
+    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<EntryOutcome, Stop> {
         self.working.reads = reads;
         let at = self.next;
         let outcome = match entry::parse(entry.payload.clone(), self.reads_levels) {
             Err(Unreadable::Foreign) => {
                 self.foreign += 1;
-                Outcome::Foreign
+                EntryOutcome::Foreign
             }
             Err(Unreadable::Newer(format)) => {
                 return Err(Halt::Newer { at, what: format!("an entry of format {format}") }.into());
@@ -287,15 +287,15 @@ impl Replica {
             Ok((header, commands)) => match self.proposers.judge(entry.op, header.since) {
                 Judged::Copy if !mutant(atoll_log::mutants::DB_APPLIES_COPIES) => {
                     hit("db.apply.copy");
-                    Outcome::Copy
+                    EntryOutcome::Copy
                 }
-                Judged::Refused => Outcome::Refused,
+                Judged::Refused => EntryOutcome::Refused,
                 Judged::Next | Judged::Copy => {
                     let time_ms = self.time_ms.max(header.time_ms);
                     let replies = self.apply_commands(at, &header, time_ms, &commands)?;
                     self.time_ms = time_ms;
                     self.proposers.applied(entry.op, at);
-                    Outcome::Applied(replies)
+                    EntryOutcome::Applied(replies)
                 }
             },
         };

@@ -10,7 +10,7 @@ use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode,
 
 use atoll_core::sync::lock;
 
-use super::leftovers::Leftovers;
+use super::deferred_deletes::DeferredDeletes;
 use super::owner::{Bound, Owner, OwnerError};
 use super::pinned::{Items, Pinned};
 use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
@@ -62,7 +62,7 @@ struct Open {
     tree: Keyspace,
     /// A second state that is filled.
     second: Option<Keyspace>,
-    _leftovers: Leftovers,
+    _deferred: DeferredDeletes,
 }
 
 impl fmt::Debug for FjallStore {
@@ -153,12 +153,12 @@ impl Open {
             }
         }
         let tree = db.keyspace(&name, tree_options).map_err(&opening)?;
-        let leftovers = Leftovers::of(path).map_err(|error| StoreError {
+        let deferred = DeferredDeletes::of(path).map_err(|error| StoreError {
             doing: "was opened",
             reason: error.to_string(),
             persistence: persistence_of(&error),
         })?;
-        Ok(Open { db, choice, number, tree, second: None, _leftovers: leftovers })
+        Ok(Open { db, choice, number, tree, second: None, _deferred: deferred })
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {

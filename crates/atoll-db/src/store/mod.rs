@@ -4,8 +4,8 @@
 //! What is committed is visible at once and durable only after [`Store::persist`]; after a crash the store holds all batches up to
 //! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
 
+mod deferred_deletes;
 mod fjall;
-mod leftovers;
 mod memory;
 mod owner;
 mod pinned;

@@ -124,11 +124,11 @@ impl Shared {
     }
 }
 
-type Outcome = Result<Placement, AppendError>;
+type AppendResult = Result<Placement, AppendError>;
 
 struct Flight {
     items: Vec<Item>,
-    wait: Ticket<Outcome>,
+    wait: Ticket<AppendResult>,
     /// Set once it ended without positions.
     failed: Option<AppendError>,
     sent: Tick,

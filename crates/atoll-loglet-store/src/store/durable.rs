@@ -8,7 +8,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Effects, Encode, FetchError, Loc, Lsn, RecordKind, Space, Stored, Tick, invariant};
 
 use super::facts::{ENTRY_FORMAT, EntryHead};
-use super::keeper::{Durable, Keeper, Protocol, Staged};
+use super::loglet_store::{Durable, LogletStore, Protocol, Staged};
 use super::runs::Place;
 
 /// Live runs on their way out of sparse segments.
@@ -61,7 +61,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(1);
 /// Where the runs of a deleted loglet are swept to.
 const EVERYTHING: Offset = Offset(u64::MAX);
 
-impl<P: Protocol> Keeper<P> {
+impl<P: Protocol> LogletStore<P> {
     /// One record is durable: what the protocol has to know of it.
     pub fn on_durable(&mut self, lsn: Lsn, loc: Loc, out: &mut Effects) -> Option<Durable> {
         let (staged_lsn, what) = self.staged.pop_front()?;
@@ -90,12 +90,12 @@ impl<P: Protocol> Keeper<P> {
         }
     }
 
-    /// When [`Keeper::sweep`] has more to do: to sweep, or to look for.
+    /// When [`LogletStore::sweep`] has more to do: to sweep, or to look for.
     pub fn sweep_at(&self) -> Option<Tick> {
         self.sweep_at
     }
 
-    /// Frees some of the places that durable trims and deletions gave up, and goes on with the search of [`Keeper::start_moves`]. To be
+    /// Frees some of the places that durable trims and deletions gave up, and goes on with the search of [`LogletStore::start_moves`]. To be
     /// called in every turn, and when it says.
     pub fn sweep(&mut self, now: Tick, out: &mut Effects) {
         let mut left = SWEEP_RUNS;
@@ -177,7 +177,7 @@ impl<P: Protocol> Keeper<P> {
     }
 
     /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts. They are looked for
-    /// among the runs of the loglets that have some there, a part at a time, by [`Keeper::sweep`].
+    /// among the runs of the loglets that have some there, a part at a time, by [`LogletStore::sweep`].
     pub fn start_moves(&mut self, segment: u64) {
         if !self.moves.searches.iter().any(|search| search.segment == segment) {
             self.moves.searches.push_back(Search { segment, next: (LogletId(0), Offset::ZERO), at: Tick(0) });
@@ -308,7 +308,7 @@ mod tests {
     use atoll_core::{NodeId, Record, RoleKind};
     use bytes::Bytes;
 
-    use super::super::keeper::KeeperOptions;
+    use super::super::loglet_store::LogletStoreOptions;
     use super::*;
 
     struct Plain;
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    fn settle(keeper: &mut Keeper<Plain>, out: &mut Effects) {
+    fn settle(keeper: &mut LogletStore<Plain>, out: &mut Effects) {
         for (lsn, record) in out.take_staged() {
             let len_bytes = record.payload.len() as u32;
             let loc = Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     /// One by one until nothing is due: how much each sweep freed.
-    fn sweep_all(keeper: &mut Keeper<Plain>, out: &mut Effects) -> Vec<usize> {
+    fn sweep_all(keeper: &mut LogletStore<Plain>, out: &mut Effects) -> Vec<usize> {
         let mut freed = Vec::new();
         loop {
             keeper.sweep(Tick(0), out);
@@ -349,7 +349,7 @@ mod tests {
     fn what_trims_and_deletions_give_up_is_freed_in_pieces_and_once() {
         const RUNS: u64 = 3 * SWEEP_RUNS as u64;
         let (kept, left) = (LogletId(1), LogletId(2));
-        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut keeper = LogletStore::<Plain>::new(LogletStoreOptions::default());
         let mut out = Effects::detached(NodeId(1), RoleKind(1), Lsn::NONE);
         for loglet in [kept, left] {
             keeper.create(loglet, (Bytes::from_static(b"c"), ()), &mut out);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     /// One run each for loglets `1..=n`, durable in this segment.
-    fn tiny(keeper: &mut Keeper<Plain>, n: u128, segment: u64, out: &mut Effects) {
+    fn tiny(keeper: &mut LogletStore<Plain>, n: u128, segment: u64, out: &mut Effects) {
         for id in 1..=n {
             let loglet = LogletId(id + u128::from(segment) * 1_000_000);
             keeper.create(loglet, (Bytes::from_static(b"c"), ()), out);
@@ -402,7 +402,7 @@ mod tests {
     /// moved everything at once: the node's clients waited for seconds.
     #[test]
     fn compaction_looks_at_its_segment_and_moves_some_at_a_time() {
-        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut keeper = LogletStore::<Plain>::new(LogletStoreOptions::default());
         let mut out = Effects::detached(NodeId(1), RoleKind(1), Lsn::NONE);
         tiny(&mut keeper, 5_000, 1, &mut out);
         tiny(&mut keeper, 400, 2, &mut out);

@@ -3,7 +3,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `keeper.rs` | the loglets of a role, and the way of every change through the journal |
+//! | `loglet_store.rs` | the loglets of a role, and the way of every change through the journal |
 //! | `durable.rs` | what happens when the journal answers; compaction |
 //! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
 //! | `runs.rs`, `index.rs` | the index of one loglet: runs by first offset, and the holes between them |
@@ -16,13 +16,15 @@ mod cache;
 mod durable;
 mod facts;
 mod index;
-mod keeper;
+mod loglet_store;
 mod occupied;
 mod reads;
 mod recovery;
 mod runs;
 mod waits;
 
-pub use keeper::{Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Sealing};
+pub use loglet_store::{
+    Durable, LogletState, LogletStore, LogletStoreOptions, Protocol, ReadOutcome, Sealing,
+};
 pub use runs::{Place, Run, Runs};
 pub use waits::{Waiter, Waits};

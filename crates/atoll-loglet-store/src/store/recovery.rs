@@ -10,7 +10,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Decode, DecodeError, Encode, Loc, RecordKind, Stored};
 
 use super::facts::*;
-use super::keeper::{Keeper, Kept, Protocol, Sealing};
+use super::loglet_store::{LogletState, LogletStore, Protocol, Sealing};
 use super::runs::{Place, Run};
 
 /// Room for a [`KeptState`] of three servers; more is found when it is needed.
@@ -64,7 +64,7 @@ impl Walk {
     }
 }
 
-impl<P: Protocol> Keeper<P> {
+impl<P: Protocol> LogletStore<P> {
     /// All facts, about `max_bytes` more of them in each call, and None until all are there; nothing in it rests on an entry that is only
     /// staged (see [`atoll_core::Role::checkpoint`]).
     pub fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
@@ -121,9 +121,9 @@ impl<P: Protocol> Keeper<P> {
         Ok(())
     }
 
-    fn revive(&mut self, loglet: LogletId, config: Bytes) -> Result<&mut Kept<P>, DecodeError> {
+    fn revive(&mut self, loglet: LogletId, config: Bytes) -> Result<&mut LogletState<P>, DecodeError> {
         let (bytes, read) = self.config(&config)?;
-        Ok(self.loglets.entry(loglet).or_insert_with(|| Box::new(Kept::new(P::new(read), bytes))))
+        Ok(self.loglets.entry(loglet).or_insert_with(|| Box::new(LogletState::new(P::new(read), bytes))))
     }
 
     /// Takes a record back; entries that are new are handed on, for what else the protocol keeps of them.
@@ -232,7 +232,7 @@ impl<P: Protocol> Keeper<P> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::keeper::KeeperOptions;
+    use super::super::loglet_store::LogletStoreOptions;
     use super::*;
     use atoll_core::{Effects, Lsn, NodeId, RoleKind};
 
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_has_the_bytes_of_its_record() {
-        let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut keeper = LogletStore::<Plain>::new(LogletStoreOptions::default());
         let mut out = Effects::detached(NodeId(1), RoleKind(1), Lsn::NONE);
         for id in 1..=5u128 {
             let config = Bytes::from(vec![7; id as usize]);
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(state.kept.len(), 4);
         assert!(state.kept[1].sealed && state.tombstones == [LogletId(4)]);
         assert_eq!(state.to_bytes(), bytes);
-        let mut again = Keeper::<Plain>::new(KeeperOptions::default());
+        let mut again = LogletStore::<Plain>::new(LogletStoreOptions::default());
         again.restore(bytes.clone()).unwrap();
         assert_eq!(again.checkpoint(usize::MAX).unwrap(), bytes);
     }
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_checkpoint_in_steps_shows_no_deleted_loglet() {
         for deleted in 1..=20u128 {
-            let mut keeper = Keeper::<Plain>::new(KeeperOptions::default());
+            let mut keeper = LogletStore::<Plain>::new(LogletStoreOptions::default());
             let mut out = Effects::detached(NodeId(1), RoleKind(1), Lsn::NONE);
             let config = Bytes::from_static(b"config");
             for id in 1..=20u128 {
@@ -292,9 +292,9 @@ mod tests {
             assert!(steps > 3, "{steps}");
             keeper.stage_delete(LogletId(deleted), &mut out);
             let stepped = std::iter::from_fn(|| Some(keeper.checkpoint(KEPT))).flatten().next().unwrap();
-            let mut again = Keeper::<Plain>::new(KeeperOptions::default());
+            let mut again = LogletStore::<Plain>::new(LogletStoreOptions::default());
             again.restore(stepped).unwrap();
-            let mut same = Keeper::<Plain>::new(KeeperOptions::default());
+            let mut same = LogletStore::<Plain>::new(LogletStoreOptions::default());
             same.restore(whole).unwrap();
             same.stage_delete(LogletId(deleted), &mut out);
             assert_eq!(again.checkpoint(usize::MAX), same.checkpoint(usize::MAX), "{deleted}");

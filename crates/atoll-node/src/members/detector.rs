@@ -17,7 +17,7 @@ use atoll_core::{
     NodeId, Reader, Role, StorageId, Tick,
 };
 
-use super::liveness::{Health, Told};
+use super::liveness::{Health, Report};
 use super::{MAX_HALTED_TOLD, Members};
 use crate::mutants;
 use crate::settings::Timings;
@@ -244,7 +244,7 @@ impl Detector {
         }
         self.members.heard_of_table(beat.table_version);
         self.members.heard_wall(now, from, beat.more.wall_ms);
-        let told = Told {
+        let told = Report {
             incarnation: beat.incarnation,
             leaving: beat.leaving,
             health: Health::of_code(beat.health),

@@ -235,10 +235,10 @@ fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
 #[test]
 fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     let reaches = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
-    let told = |ids: &[u32], vouches: &[u32]| Told {
+    let told = |ids: &[u32], vouches: &[u32]| Report {
         reaches: reaches(ids),
         vouches: reaches(vouches),
-        ..Told::default()
+        ..Report::default()
     };
     // 1 and 2 do not hear 3 and 4; 5 hears all, and so 1 hears 2 and 5.
     let seen_by_1 = Members::new(identity(1), table_of(5));

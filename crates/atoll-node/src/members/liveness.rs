@@ -51,7 +51,7 @@ impl Health {
 
 /// What a peer says of itself with every sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Report {
     /// Its life.
     pub incarnation: Incarnation,
     /// It is about to stop.
@@ -84,13 +84,13 @@ pub struct Liveness {
     pub health: Health,
     /// Since when, on this node's clock.
     pub health_since: Tick,
-    /// See [`Told::reaches`].
+    /// See [`Report::reaches`].
     pub reaches: Vec<NodeId>,
-    /// See [`Told::distrusts`].
+    /// See [`Report::distrusts`].
     pub distrusts: Vec<NodeId>,
-    /// See [`Told::halted`].
+    /// See [`Report::halted`].
     pub halted: Vec<String>,
-    /// See [`Told::vouches`].
+    /// See [`Report::vouches`].
     pub vouches: Vec<NodeId>,
     /// The others have lost it, as gossip has it.
     pub lost_by_gossip: bool,
@@ -114,7 +114,7 @@ impl Liveness {
     }
 
     /// What is known after a sign of life, or its absence.
-    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Told>) -> Self {
+    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Report>) -> Self {
         let since = if self.alive == alive { self.since } else { now };
         let Some(told) = told else {
             return Liveness { alive, since, leaving: self.leaving && alive, ..self };

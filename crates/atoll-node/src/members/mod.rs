@@ -42,7 +42,7 @@ use table::MemberTable;
 
 use crate::mutants;
 
-pub use liveness::{Health, Liveness, Told};
+pub use liveness::{Health, Liveness, Report};
 
 /// Most halted replicas that a node names; how many more there are, nobody needs to know.
 pub const MAX_HALTED_TOLD: usize = 8;
@@ -352,7 +352,7 @@ impl Members {
     }
 
     /// Records a sign of a peer's life, or its absence; rings if that is news.
-    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Told>) {
+    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Report>) {
         let news = {
             let mut inner = self.lock();
             let before = inner.peers.get(&node).cloned();

@@ -235,7 +235,7 @@ impl<'a> View<'a> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::members::Told;
+    use crate::members::Report;
     use crate::members::table::Member;
     use atoll_core::{Incarnation, StorageId};
 
@@ -267,7 +267,7 @@ mod tests {
         let view = Members::new(me.clone(), table);
         for node in 2..=4 {
             let reaches = [1, 2, 3, 4].map(NodeId).into_iter().filter(|n| n.0 != node).collect();
-            let told = Told { incarnation: Incarnation(node.into()), reaches, ..Told::default() };
+            let told = Report { incarnation: Incarnation(node.into()), reaches, ..Report::default() };
             view.note(Tick(0), NodeId(node), true, Some(told));
         }
         let active = LogletMembers {
@@ -306,11 +306,11 @@ mod tests {
         let nodes = (1..=members).map(row).collect();
         let view = Members::new(identity(me), MemberTable { version: 9, nodes, ..MemberTable::default() });
         for node in 1..=members {
-            let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Told {
+            let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Report {
                 incarnation: Incarnation(node.into()),
                 reaches: reaches.iter().map(|n| NodeId(*n)).collect(),
                 health: *health,
-                ..Told::default()
+                ..Report::default()
             });
             if node != me {
                 view.note(Tick(0), NodeId(node), told.is_some(), told);

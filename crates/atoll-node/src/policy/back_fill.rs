@@ -23,7 +23,7 @@ const NATIVE: &str = "native";
 
 /// The procedure of each node; see the module's words.
 #[derive(Clone, Debug)]
-pub struct Filler {
+pub struct BackFiller {
     /// This node's executor.
     pub env: Env,
     /// The logs that it knows.
@@ -42,7 +42,7 @@ struct Turn {
     at: LogPos,
 }
 
-impl Filler {
+impl BackFiller {
     /// Runs until the node ends.
     pub async fn run(self) {
         let mut turn = Turn::default();

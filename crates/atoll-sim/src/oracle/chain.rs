@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::Chosen;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 /// A chain with all its segments, those in index pages included.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl ChainOracle {
     }
 
     /// A version of a register was chosen.
-    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Verdict) {
+    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Violations) {
         if chosen.name.starts_with(PAGE_PREFIX) {
             if chosen.value.is_empty() {
                 self.pages.remove(&chosen.name);
@@ -202,7 +202,7 @@ impl ChainOracle {
 }
 
 /// vlog-VL2.
-fn shape(name: &str, chain: &Whole, verdict: &mut Verdict) {
+fn shape(name: &str, chain: &Whole, verdict: &mut Violations) {
     let segments = chain.segments();
     for pair in segments.windows(2) {
         if pair[0].stop != Some(pair[1].start) {
@@ -228,7 +228,7 @@ fn step(
     after: &Whole,
     used: &BTreeSet<LogletId>,
     native: &mut NativeOracle,
-    verdict: &mut Verdict,
+    verdict: &mut Violations,
 ) {
     if after.trim() < before.trim() {
         verdict.fail(format!("vlog-VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));

@@ -11,7 +11,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Lsn, NodeId, Record};
 
 use crate::oracle::wire::WireOracle;
-use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};
+use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
 /// How long it may stay half done, from the last start or death of a node on. Detection and one round of roll forward take about a
 /// second with the timings of the scenarios; the rest is for proposers that outbid each other.
@@ -41,7 +41,7 @@ impl CompletionOracle {
         nodes.iter().filter(|n| self.up.contains(n)).count() * 2 > nodes.len()
     }
 
-    fn look(&mut self, at: u64, verdict: &mut Verdict) {
+    fn look(&mut self, at: u64, verdict: &mut Violations) {
         if at < self.next_look {
             return;
         }
@@ -80,20 +80,20 @@ impl CompletionOracle {
 }
 
 impl Observer for CompletionOracle {
-    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         self.look(wire.at, verdict);
     }
 
-    fn synced(&mut self, at: u64, _who: &Who, _records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    fn synced(&mut self, at: u64, _who: &Who, _records: &[(Lsn, Record)], verdict: &mut Violations) {
         self.look(at, verdict);
     }
 
-    fn booted(&mut self, at: u64, who: &Who, _found: &Found, _verdict: &mut Verdict) {
+    fn booted(&mut self, at: u64, who: &Who, _found: &Found, _verdict: &mut Violations) {
         self.up.insert(who.node);
         self.quiet_since = at;
     }
 
-    fn died(&mut self, at: u64, who: &Who, _verdict: &mut Verdict) {
+    fn died(&mut self, at: u64, who: &Who, _verdict: &mut Violations) {
         self.up.remove(&who.node);
         self.quiet_since = at;
     }

@@ -14,7 +14,7 @@ use atoll_core::{Decode, NodeId, Record, StorageId};
 use atoll_core::{DecodeError, Reader};
 
 use crate::oracle::native::MAX_OFFSETS;
-use crate::world::observer::{Verdict, Who};
+use crate::world::observer::{Violations, Who};
 
 /// The head of an entry record, read by ourselves.
 pub(super) struct Head {
@@ -67,7 +67,7 @@ impl Gaps {
     }
 
     /// Entries have become durable.
-    pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Verdict) {
+    pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Violations) {
         let (loglet, node, first) = (head.loglet, who.node, head.first.0);
         let end = (first + u64::from(head.count)).min(MAX_OFFSETS);
         let told = self.told.get(&(loglet, node)).copied().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Gaps {
     }
 
     /// A server tells its local tail.
-    pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Verdict) {
+    pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Violations) {
         let told = self.told.get(&(loglet, who.node)).copied().unwrap_or_default();
         let disk = self.disks.entry((loglet, who.storage)).or_default();
         while disk.judged < tail.0.min(MAX_OFFSETS) {
@@ -123,8 +123,8 @@ mod tests {
         Head { loglet: LOGLET, first: Offset(first), count: 2, filled, known_tail: Offset(known_tail) }
     }
 
-    fn failure_of(f: impl FnOnce(&mut Gaps, &mut Verdict)) -> String {
-        let (mut gaps, mut verdict) = (Gaps::default(), Verdict::default());
+    fn failure_of(f: impl FnOnce(&mut Gaps, &mut Violations)) -> String {
+        let (mut gaps, mut verdict) = (Gaps::default(), Violations::default());
         f(&mut gaps, &mut verdict);
         verdict.failures.join("; ")
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_contract::OpId;
 
 use crate::oracle::Answered;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 /// A record's bytes in short, eight of them at a time.
 pub fn digest(bytes: &[u8]) -> u64 {
@@ -65,7 +65,7 @@ struct Log {
 struct State {
     /// By name; a run has a few.
     logs: Vec<(String, Log)>,
-    verdict: Verdict,
+    verdict: Violations,
 }
 
 /// What clients asked and got, for all logs. Cheap to clone.
@@ -226,7 +226,7 @@ impl LogOracle {
 }
 
 impl Log {
-    fn acked(&mut self, name: &str, op: OpId, at: u64, verdict: &mut Verdict) {
+    fn acked(&mut self, name: &str, op: OpId, at: u64, verdict: &mut Violations) {
         self.acks += 1;
         let floor = match self.ops.get(&op) {
             Some(o) => o.floor,
@@ -267,7 +267,7 @@ impl Log {
         self.seen(name, at, op, None, verdict);
     }
 
-    fn seen(&mut self, name: &str, at: u64, op: OpId, bytes: Option<u64>, verdict: &mut Verdict) {
+    fn seen(&mut self, name: &str, at: u64, op: OpId, bytes: Option<u64>, verdict: &mut Violations) {
         match self.content.get(&at) {
             Some(other) if *other != op => {
                 let other = *other;

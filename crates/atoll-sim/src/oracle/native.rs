@@ -26,7 +26,7 @@ use bytes::Bytes;
 
 use crate::oracle::gaps::{Gaps, Head};
 use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Verdict, Who};
+use crate::world::observer::{OnWire, Violations, Who};
 
 /// What is known of one server of one Loglet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,7 +119,7 @@ impl Ghost {
         servers.filter(move |(_, s)| sealed(s)).map(|(node, _)| *node)
     }
 
-    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Verdict) {
+    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Violations) {
         if at >= MAX_OFFSETS {
             return;
         }
@@ -205,7 +205,7 @@ impl NativeOracle {
     }
 
     /// Somebody was told a tail.
-    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Verdict) {
+    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         let at = at.0;
         if at > ghost.committed {
@@ -241,7 +241,7 @@ impl NativeOracle {
     }
 
     /// A stop was installed in a chain: like a sealed tail, and the Loglet must be sealed on a majority by now.
-    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Verdict) {
+    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
         let Some(ghost) = self.loglets.get(&loglet) else { return };
         let Some(config) = &ghost.config else { return };
         if ghost.sealed_servers() < config.quorum() {
@@ -269,7 +269,7 @@ impl NativeOracle {
     }
 
     /// Records of a LogServer have become durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_native::roles::LOG_SERVER) {
             let read = match record.kind {
                 RecordKind::Entry => self.synced_entries(who, record, verdict),
@@ -282,7 +282,7 @@ impl NativeOracle {
     }
 
     /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role == atoll_native::roles::LOG_SERVER
             && !state.is_empty()
             && self.found_facts(who, state).is_none()
@@ -313,7 +313,7 @@ impl NativeOracle {
         from.finish("checkpoint").ok()
     }
 
-    fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+    fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Violations) -> Option<()> {
         let head = Head::read(record).ok()?;
         let (loglet, first) = (head.loglet, head.first);
         self.gaps.on_disk(who, &head, verdict);
@@ -343,7 +343,7 @@ impl NativeOracle {
         Some(())
     }
 
-    fn synced_fact(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+    fn synced_fact(&mut self, who: &Who, record: &Record, verdict: &mut Violations) -> Option<()> {
         let mut from = Reader::new(record.head.clone());
         let tag = u8::decode(&mut from).ok()?;
         let loglet = LogletId::decode(&mut from).ok()?;
@@ -368,7 +368,7 @@ impl NativeOracle {
     }
 
     /// A frame leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => {
                 let life = wire.from.life;
@@ -384,7 +384,7 @@ impl NativeOracle {
         }
     }
 
-    fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Verdict) {
+    fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Violations) {
         macro_rules! parse {
             ($type:ty) => {
                 match <$type>::from_frame(frame.clone()) {
@@ -443,7 +443,7 @@ impl NativeOracle {
         self.asked.insert(key, asked);
     }
 
-    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Verdict) {
+    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::Appended::KIND => {
                 let Ok(m) = msg::Appended::from_frame(frame.clone()) else { return };
@@ -474,7 +474,7 @@ impl NativeOracle {
         }
     }
 
-    fn post(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Verdict) {
+    fn post(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::Store::KIND => {
                 let Ok(m) = msg::Store::from_frame(frame.clone()) else { return };
@@ -514,13 +514,13 @@ impl NativeOracle {
     }
 
     /// Notes the known tail that a message to a server carries.
-    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Verdict) {
+    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Violations) {
         self.known_tail(loglet, at, what, verdict);
         self.gaps.told(loglet, server, at);
     }
 
     /// native-N9: what a component believes to be committed, is.
-    fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Verdict) {
+    fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && at.0 > ghost.committed {
             let committed = ghost.committed;
@@ -530,7 +530,7 @@ impl NativeOracle {
         }
     }
 
-    fn acked(&mut self, loglet: LogletId, end: u64, verdict: &mut Verdict) {
+    fn acked(&mut self, loglet: LogletId, end: u64, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && end > ghost.committed {
             let committed = ghost.committed;
@@ -555,7 +555,7 @@ impl NativeOracle {
         asked: Asked,
         what: &msg::Verdict,
         state: &msg::ServerState,
-        verdict: &mut Verdict,
+        verdict: &mut Violations,
     ) {
         self.known_tail(asked.loglet, state.known_tail, "an answer", verdict);
         let ghost = self.loglets.entry(asked.loglet).or_default();

@@ -8,7 +8,7 @@ use atoll_contract::{Nonce, Version, Versioned, Written};
 
 use crate::oracle::Answered;
 use crate::oracle::log::digest;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 #[derive(Debug, Default)]
 struct Register {
@@ -27,7 +27,7 @@ struct Register {
 #[derive(Debug, Default)]
 struct State {
     registers: BTreeMap<String, Register>,
-    verdict: Verdict,
+    verdict: Violations,
 }
 
 /// What clients asked and got, for all registers. Cheap to clone.
@@ -134,7 +134,7 @@ impl RegisterOracle {
 }
 
 impl Register {
-    fn saw(&mut self, name: &str, asked: u64, got: &Versioned, verdict: &mut Verdict) {
+    fn saw(&mut self, name: &str, asked: u64, got: &Versioned, verdict: &mut Violations) {
         let version = got.version.0;
         if version < asked {
             verdict.fail(format!(
@@ -164,7 +164,7 @@ impl Register {
         self.floor = self.floor.max(version);
     }
 
-    fn made(&mut self, name: &str, version: u64, nonce: Nonce, value: u64, verdict: &mut Verdict) {
+    fn made(&mut self, name: &str, version: u64, nonce: Nonce, value: u64, verdict: &mut Violations) {
         match self.versions.get(&version) {
             Some((other, _)) if *other != nonce => {
                 verdict.fail(format!(

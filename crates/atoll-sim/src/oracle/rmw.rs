@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
-use atoll_rmwpaxos::{Ballot, GroupConfig, State, message as msg};
+use atoll_rmwpaxos::{Ballot, GroupConfig, RegisterState, message as msg};
 use bytes::Bytes;
 
 use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Verdict, Who};
+use crate::world::observer::{OnWire, Violations, Who};
 
 /// Epoch and name of a register.
 type Key = (u64, String);
@@ -23,7 +23,7 @@ type Key = (u64, String);
 #[derive(Debug, Default)]
 struct Proposal {
     digest: u64,
-    state: Option<State>,
+    state: Option<RegisterState>,
     /// Disks that have voted for it.
     votes: BTreeSet<StorageId>,
     /// Disks that have promised it.
@@ -111,7 +111,7 @@ impl RmwOracle {
         self.is_handing_over() || root.is_some_and(|ghost| ghost.proposals.values().any(is_move))
     }
 
-    fn learn(&mut self, group: &GroupConfig, verdict: &mut Verdict) {
+    fn learn(&mut self, group: &GroupConfig, verdict: &mut Violations) {
         match self.groups.get(&group.epoch) {
             Some(other) if other != group => {
                 verdict.fail(format!("§9a two groups: epoch {} is {other} and {group}", group.epoch));
@@ -124,7 +124,7 @@ impl RmwOracle {
     }
 
     /// Records of an acceptor have become durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_rmwpaxos::roles::ACCEPTOR) {
             if record.kind != RecordKind::Fact {
                 continue;
@@ -137,7 +137,7 @@ impl RmwOracle {
     }
 
     /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
             return;
         }
@@ -158,7 +158,7 @@ impl RmwOracle {
         }
     }
 
-    fn fact(&mut self, who: &Who, fact: msg::Fact, payload: &Bytes, verdict: &mut Verdict) {
+    fn fact(&mut self, who: &Who, fact: msg::Fact, payload: &Bytes, verdict: &mut Violations) {
         match fact {
             msg::Fact::First { group } | msg::Fact::Opened { group } => {
                 self.learn(&group, verdict);
@@ -193,7 +193,7 @@ impl RmwOracle {
         }
     }
 
-    fn member(&self, who: &Who, epoch: u64, what: &str, verdict: &mut Verdict) {
+    fn member(&self, who: &Who, epoch: u64, what: &str, verdict: &mut Violations) {
         if let Some(group) = self.groups.get(&epoch)
             && !group.contains(who.node, who.storage)
         {
@@ -204,7 +204,7 @@ impl RmwOracle {
         }
     }
 
-    fn voted(&mut self, who: &Who, key: Key, ballot: Ballot, payload: &Bytes, verdict: &mut Verdict) {
+    fn voted(&mut self, who: &Who, key: Key, ballot: Ballot, payload: &Bytes, verdict: &mut Violations) {
         let ghost = self.registers.entry(key.clone()).or_default();
         let acceptor = ghost.acceptors.entry(who.storage).or_default();
         if ballot < acceptor.voted {
@@ -228,7 +228,7 @@ impl RmwOracle {
     }
 
     /// I2: one state per ballot.
-    fn proposed(&mut self, key: &Key, ballot: Ballot, bytes: &Bytes, what: &str, verdict: &mut Verdict) {
+    fn proposed(&mut self, key: &Key, ballot: Ballot, bytes: &Bytes, what: &str, verdict: &mut Violations) {
         let ghost = self.registers.entry(key.clone()).or_default();
         match ghost.proposals.get(&ballot) {
             Some(p) if p.state.is_some() => {
@@ -242,7 +242,7 @@ impl RmwOracle {
             _ => {
                 let proposal = ghost.proposals.entry(ballot).or_default();
                 proposal.digest = digest(bytes);
-                proposal.state = State::read(bytes).ok();
+                proposal.state = RegisterState::read(bytes).ok();
                 if proposal.state.is_none() {
                     return verdict.fail(format!("HARNESS: a state of {:?} does not decode", key.1));
                 }
@@ -254,7 +254,7 @@ impl RmwOracle {
     }
 
     /// I3, I4: the later state has all writes of the chosen one, in their places.
-    fn contains(&mut self, key: &Key, chosen: Ballot, later: Ballot, verdict: &mut Verdict) {
+    fn contains(&mut self, key: &Key, chosen: Ballot, later: Ballot, verdict: &mut Violations) {
         let Some(ghost) = self.registers.get(key) else { return };
         let state = |b| ghost.proposals.get(&b).and_then(|p| p.state.as_ref());
         let (Some(old), Some(new)) = (state(chosen), state(later)) else { return };
@@ -279,7 +279,7 @@ impl RmwOracle {
         }
     }
 
-    fn choose(&mut self, key: &Key, ballot: Ballot, verdict: &mut Verdict) {
+    fn choose(&mut self, key: &Key, ballot: Ballot, verdict: &mut Violations) {
         let Some(ghost) = self.registers.get_mut(key) else { return };
         let later: Vec<Ballot> = ghost
             .proposals
@@ -305,7 +305,7 @@ impl RmwOracle {
     }
 
     /// A frame leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => self.request(wire, number, verdict),
             Exchange::Reply(number) => {
@@ -318,7 +318,7 @@ impl RmwOracle {
         }
     }
 
-    fn request(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Verdict) {
+    fn request(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Violations) {
         let frame = wire.frame();
         let (key, ballot) = match frame.kind {
             msg::Prep::KIND => {
@@ -344,7 +344,7 @@ impl RmwOracle {
     }
 
     /// I7: a majority has promised the ballot.
-    fn promised(&mut self, key: &Key, ballot: Ballot, verdict: &mut Verdict) {
+    fn promised(&mut self, key: &Key, ballot: Ballot, verdict: &mut Violations) {
         let Some(majority) = self.groups.get(&key.0).map(GroupConfig::majority) else { return };
         let proposal = self.registers.entry(key.clone()).or_default().proposals.entry(ballot).or_default();
         if !proposal.sent && proposal.promises.len() < majority {
@@ -357,7 +357,7 @@ impl RmwOracle {
         proposal.sent = true;
     }
 
-    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Verdict) {
+    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::PrepReply::KIND => {
                 let Ok(m) = msg::PrepReply::from_frame(frame.clone()) else { return };
@@ -396,7 +396,7 @@ impl RmwOracle {
     }
 
     /// X1: an acknowledged vote is on the disk.
-    fn acknowledged(&mut self, who: &Who, asked: &Asked, verdict: &mut Verdict) {
+    fn acknowledged(&mut self, who: &Who, asked: &Asked, verdict: &mut Violations) {
         let Some(ballot) = asked.ballot else { return };
         let ghost = self.registers.entry(asked.key.clone()).or_default();
         let voted = ghost.proposals.get(&ballot).is_some_and(|p| p.votes.contains(&who.storage));
@@ -414,7 +414,7 @@ impl RmwOracle {
         asked: &Asked,
         promised: Option<Ballot>,
         voted: Option<Ballot>,
-        verdict: &mut Verdict,
+        verdict: &mut Violations,
     ) {
         if asked.storage != Some(who.storage) {
             return;

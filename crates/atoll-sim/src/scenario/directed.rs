@@ -35,7 +35,7 @@ pub const RETRIES: Scenario = Scenario {
     name: "vlog-retries",
     about: "directed: records are handed in again at the same door while they are pending, and late; few are remembered",
     run: run_retries,
-    marks: &[&["sim.retried_at_the_same_door", "sim.first_attempt_came_late", "intake.forgotten"]],
+    marks: &[&["sim.retried_at_the_same_door", "sim.first_attempt_came_late", "deduplicator.forgotten"]],
     full: false,
 };
 

@@ -197,7 +197,7 @@ impl<H: Clone + Send + 'static> Stage<H> {
 
     /// Reports a tail of a NativeLoglet that a client was told.
     pub fn told(&self, loglet: atoll_contract::LogletId, at: atoll_contract::Offset, sealed: bool) {
-        let mut verdict = crate::world::observer::Verdict::default();
+        let mut verdict = crate::world::observer::Violations::default();
         self.oracles.wire.lock().native.told_tail(loglet, at, sealed, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }

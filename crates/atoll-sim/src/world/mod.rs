@@ -40,7 +40,7 @@ use clock::Clock;
 use disk::{HostDisk, OpenError, WriteError};
 use host::{Host, Input, Process};
 use network::Network;
-use observer::{Observer, OnWire, Verdict, Who};
+use observer::{Observer, OnWire, Violations, Who};
 use queue::{Answer, Event, Queue};
 use trace::Trace;
 
@@ -103,7 +103,7 @@ pub struct World<A: Assembly> {
     assembly: A,
     observers: Vec<Box<dyn Observer>>,
     /// What was found wrong.
-    pub verdict: Verdict,
+    pub verdict: Violations,
     trace: Trace,
     totals: Totals,
     instant: (u64, u64),
@@ -160,7 +160,7 @@ impl<A: Assembly> World<A> {
             cluster: Cluster::new(hosts),
             assembly,
             observers: Vec::new(),
-            verdict: Verdict::default(),
+            verdict: Violations::default(),
             trace: Trace::new(out),
             totals: Totals::default(),
             instant: (0, 0),

@@ -70,9 +70,9 @@ pub(crate) struct Make {
 }
 
 /// The outcome of a [`PrepareJob`].
-pub struct Prepared(pub(crate) Outcome);
+pub struct Prepared(pub(crate) Preparation);
 
-pub(crate) enum Outcome {
+pub(crate) enum Preparation {
     Made(Source, Result<Ready, DiskError>),
     /// Bytes that the file still has; none if it is gone.
     Removed(u64, Result<Option<u64>, DiskError>),
@@ -90,11 +90,11 @@ impl PrepareJob {
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
         let disk = &*self.disk;
         Prepared(match self.task {
-            Task::Make(make) => Outcome::Made(make.source, make.run(disk, pause)),
+            Task::Make(make) => Preparation::Made(make.source, make.run(disk, pause)),
             Task::Remove(generation, manifest) => {
-                Outcome::Removed(generation, remove_piece(disk, &manifest, generation))
+                Preparation::Removed(generation, remove_piece(disk, &manifest, generation))
             }
-            Task::Shorten(shorten) => Outcome::Shortened(shorten.generation, shorten.run(disk)),
+            Task::Shorten(shorten) => Preparation::Shortened(shorten.generation, shorten.run(disk)),
         })
     }
 }

@@ -3,7 +3,7 @@
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space, invariant};
 
-use super::prepare::{Make, Outcome, PrepareJob, Prepared, Shorten, Source, Task};
+use super::prepare::{Make, Preparation, PrepareJob, Prepared, Shorten, Source, Task};
 use super::segment::Ready;
 use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
 use crate::disk::DiskError;
@@ -257,13 +257,13 @@ impl Journal {
         self.job = None;
         self.check_open()?;
         match prepared.0 {
-            Outcome::Made(source, made) => self.adopt(source, made),
-            Outcome::Removed(generation, left) => {
+            Preparation::Made(source, made) => self.adopt(source, made),
+            Preparation::Removed(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
                 self.spares.shrunk(generation, left);
                 self.recycle()
             }
-            Outcome::Shortened(generation, left) => {
+            Preparation::Shortened(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
                 self.shortened(generation, left);
                 self.recycle()

@@ -27,7 +27,7 @@ use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
 use crate::jute::{Jute, Reader};
 use crate::mutants;
-use crate::session::keeper::Heard;
+use crate::session::keeper::LastSeen;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
@@ -53,7 +53,7 @@ pub(crate) struct Parts {
     pub(crate) input: BytesMut,
     pub(crate) out: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) heard: Arc<LastSeen>,
     /// The client is served without the log.
     pub(crate) read_only: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Connection<S> {
     read_at: Instant,
     served: u64,
     pub(crate) sasl: Sasl,
-    heard: Arc<Heard>,
+    heard: Arc<LastSeen>,
     /// The client is served without the log.
     read_only: bool,
     pub(super) turn: Turn,

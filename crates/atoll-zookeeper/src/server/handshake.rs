@@ -16,7 +16,7 @@ use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, Sessio
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::{ConnectRequest, ConnectResponse};
-use crate::session::keeper::Heard;
+use crate::session::keeper::LastSeen;
 use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -163,7 +163,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     let heard = match shared.sessions.bind(number, moves, id, outbox) {
         Some(heard) => heard,
         // Nobody judges it here.
-        None if read_only => Heard::new(),
+        None if read_only => LastSeen::new(),
         None => return Err(Ended::Here(End::SessionMoved)),
     };
     figures.session.store(number, Ordering::Relaxed);

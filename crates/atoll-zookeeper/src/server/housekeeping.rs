@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Shared, admin, frame, membership};
 use crate::command::{CloseSession, Command, EndSession, ExpireSession, Reap, TakeOver};
-use crate::session::keeper::{self, JUDGED_EVERY, Silent};
+use crate::session::keeper::{self, Expired, JUDGED_EVERY};
 use crate::session::state::TAKEN_AT_ONCE;
 use crate::tree::read::ReadError;
 use crate::tree::{key, read};
@@ -125,8 +125,8 @@ async fn expire(shared: &Arc<Shared>) {
     }
 }
 
-async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
-    let Silent { session, moves, .. } = silent;
+async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Expired) {
+    let Expired { session, moves, .. } = silent;
     if silent.is_ending {
         let _turn = turns.ending.acquire().await;
         loop {

@@ -15,7 +15,7 @@ use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
 use crate::tree::read::{self, ReadError};
 use crate::watch::NotLeft;
-use crate::watch::again::{AgainError, Brought};
+use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
 /// Watches of a request that are left at once: each is looked up, and others wait meanwhile.
@@ -208,7 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (watches, out) = (&self.shared.watches, &mut self.out);
         let to = (self.id, &*self.outbox);
         let some = again.next();
-        match watches.leave_again(to, &some, again.relative_zxid, out, || engine.view()) {
+        match watches.reset_watches(to, &some, again.relative_zxid, out, || engine.view()) {
             Ok(left) => {
                 // What was missed stands in front of the reply. The view may be older than that.
                 let count = some.len();
@@ -223,17 +223,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.pending.push_first(Pending::Watches { again, applied: None });
                 Ok(())
             }
-            Err(AgainError::NotLeft(NotLeft::Full)) => {
+            Err(ResetError::NotLeft(NotLeft::Full)) => {
                 // Clients take no note of an error in this answer: they would rely on watches that are not there.
                 self.shared.figures.refuse(Refusal::Watch);
                 Err(Ended::Watches)
             }
-            Err(AgainError::NotLeft(NotLeft::NotYet(not_yet))) => {
+            Err(ResetError::NotLeft(NotLeft::NotYet(not_yet))) => {
                 let applied = Some(self.shared.engine.wait_applied(not_yet.0));
                 self.pending.push_first(Pending::Watches { again, applied });
                 Ok(())
             }
-            Err(AgainError::Read(error)) => Err(error.into()),
+            Err(ResetError::Read(error)) => Err(error.into()),
         }
     }
 }

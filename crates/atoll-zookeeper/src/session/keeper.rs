@@ -27,16 +27,20 @@ const PAUSED_AFTER: Duration = Duration::from_millis(1000);
 
 /// When a client was heard of last; shared with its connection.
 #[derive(Debug)]
-pub struct Heard {
+pub struct LastSeen {
     start: Instant,
     after_ms: AtomicU64,
     waits: AtomicBool,
 }
 
-impl Heard {
+impl LastSeen {
     /// Now, for the first time.
-    pub fn new() -> Arc<Heard> {
-        Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0), waits: AtomicBool::new(false) })
+    pub fn new() -> Arc<LastSeen> {
+        Arc::new(LastSeen {
+            start: Instant::now(),
+            after_ms: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
+        })
     }
 
     /// Whether the client waits for answers: then it is this side that is silent, and its pings may lie in the socket.
@@ -60,7 +64,7 @@ impl Heard {
 struct Held {
     moves: i64,
     timeout: Duration,
-    heard: Arc<Heard>,
+    heard: Arc<LastSeen>,
     connection: Option<(ConnectionId, Arc<Outbox>)>,
     /// Its expiry is on its way to the log.
     expiring: bool,
@@ -73,13 +77,13 @@ impl Held {
     fn new(moves: i64, timeout_ms: i32) -> Held {
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         let is_ending = timeout_ms < 0;
-        Held { moves, timeout, heard: Heard::new(), connection: None, expiring: false, is_ending }
+        Held { moves, timeout, heard: LastSeen::new(), connection: None, expiring: false, is_ending }
     }
 }
 
 /// A session that is to be expired, and by which move it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silent {
+pub struct Expired {
     /// Which.
     pub session: i64,
     /// As it was judged.
@@ -129,7 +133,7 @@ impl Sessions {
         moves: i64,
         id: ConnectionId,
         outbox: &Arc<Outbox>,
-    ) -> Option<Arc<Heard>> {
+    ) -> Option<Arc<LastSeen>> {
         let mut held = lock(&self.held);
         let held = held.get_mut(&session).filter(|h| h.moves == moves)?;
         held.heard.touch();
@@ -154,7 +158,7 @@ impl Sessions {
     }
 
     /// The sessions whose clients were silent for their timeout. Each is told once, until [`Sessions::spare`].
-    pub fn judge(&self, now: Instant) -> Vec<Silent> {
+    pub fn judge(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
         let mut held = lock(&self.held);
@@ -167,13 +171,13 @@ impl Sessions {
         let due = held.iter_mut().filter(|(_, h)| silent(h));
         due.map(|(session, h)| {
             h.expiring = true;
-            Silent { session: *session, moves: h.moves, is_ending: h.is_ending }
+            Expired { session: *session, moves: h.moves, is_ending: h.is_ending }
         })
         .collect()
     }
 
     /// The expiry did not happen, or was a step of several: it may be judged again.
-    pub fn spare(&self, silent: Silent) {
+    pub fn spare(&self, silent: Expired) {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
         }
@@ -262,7 +266,7 @@ mod tests {
     }
 
     /// Judges every now and then from `from_ms` to `to_ms` after `start`.
-    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Silent> {
+    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Expired> {
         let times = (from_ms..=to_ms).step_by(200);
         times.flat_map(|ms| sessions.judge(start + Duration::from_millis(ms))).collect()
     }
@@ -272,7 +276,7 @@ mod tests {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
         sessions.tell(&held(7, ME, 3));
         assert_eq!(judge(&sessions, start, 0, 800), []);
-        let silent = Silent { session: 7, moves: 3, is_ending: false };
+        let silent = Expired { session: 7, moves: 3, is_ending: false };
         assert_eq!(judge(&sessions, start, 1_000, 3_000), [silent]);
         sessions.spare(silent);
         assert_eq!(judge(&sessions, start, 3_200, 3_200), [silent]);
@@ -292,7 +296,7 @@ mod tests {
         sessions.unbind(7, 1);
         assert_eq!(
             judge(&sessions, start, 1_100, 3_000),
-            [Silent { session: 7, moves: 0, is_ending: false }]
+            [Expired { session: 7, moves: 0, is_ending: false }]
         );
     }
 

@@ -14,7 +14,7 @@ use crate::jute::{Jute, JuteError, Reader, record};
 use crate::mutants;
 use crate::path;
 use crate::tree::key;
-use crate::tree::state::{Keys, State};
+use crate::tree::state::{Keys, TreeState};
 
 /// Most sessions that one command takes over: a command must not stop the others for long. The proposer repeats it.
 pub const TAKEN_AT_ONCE: usize = 1000;
@@ -91,7 +91,7 @@ impl Session {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// A session, if there is one.
     pub fn session(&mut self, id: i64) -> Option<Session> {
         let bytes = self.keys.get(&key::session(id))?;

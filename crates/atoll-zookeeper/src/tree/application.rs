@@ -6,7 +6,7 @@ use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 
 use super::multi::{Refused, Writer};
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
 use crate::command::{AnswerHead, Command, WriteHead};
 use crate::event::Event;
 use crate::jute::codes::{ErrorCode, OpCode};
@@ -42,7 +42,7 @@ impl Application for ZooKeeper {
 /// It was refused, and changes nothing once the caller has undone its writes.
 pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Bytes, Rejected> {
     let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
-    let mut state = State::open(keys, time_ms);
+    let mut state = TreeState::open(keys, time_ms);
     let newest = state.counters.zxid;
     match dispatch(at, command, &mut state) {
         Ok(body) => {
@@ -65,7 +65,7 @@ fn answer(zxid: i64, err: Option<ErrorCode>, body: &[u8]) -> Bytes {
     out.into()
 }
 
-fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> Result<Vec<u8>, Refused> {
+fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut TreeState<'_, K>) -> Result<Vec<u8>, Refused> {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).to_vec();
     // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
     match Command::read(command).map_err(|_| ErrorCode::MarshallingError)? {
@@ -117,7 +117,7 @@ fn write<K: Keys>(
     at: &ApplyAt,
     head: &WriteHead<'_>,
     body: &[u8],
-    state: &mut State<'_, K>,
+    state: &mut TreeState<'_, K>,
 ) -> Result<Vec<u8>, Refused> {
     state.served_session(head.session, head.moves, at.proposer)?;
     state.enforce_quota = head.enforce_quota;

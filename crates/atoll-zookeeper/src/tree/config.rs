@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use super::key;
-use super::state::{Keys, State, length};
+use super::state::{Keys, TreeState, length};
 use crate::command::{Announce, Forget};
 use crate::event::{Change, Event};
 use crate::jute::codes::ErrorCode;
@@ -47,7 +47,7 @@ fn write_line(id: u32, server: &Server<'_>, out: &mut String) {
     let _ = writeln!(out, "server.{id}={}:{port}:participant;{}", server.peer, server.client);
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// A node serves clients at these addresses from here on.
     ///
     /// # Errors

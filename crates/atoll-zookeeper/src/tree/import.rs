@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, State, check_access, length};
+use super::state::{Keys, TreeState, check_access, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{ErrorCode, perms};
@@ -33,7 +33,7 @@ fn lifetime(owner: i64) -> Result<Lifetime, ErrorCode> {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Takes znodes as they were elsewhere. Quotas do not stop them.
     ///
     /// # Errors

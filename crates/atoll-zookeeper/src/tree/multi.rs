@@ -1,7 +1,7 @@
 //! Writes of clients, alone or as the operations of a transaction.
 
 use super::create::Create;
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
 use crate::event::Event;
 use crate::jute::codes::{CreateMode, ErrorCode};
 use crate::jute::records::Id;
@@ -38,7 +38,7 @@ fn mode(flags: i32) -> Result<CreateMode, ErrorCode> {
     CreateMode::of(flags).ok_or(ErrorCode::BadArguments)
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Does what a client asks for; the body of the reply.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Node};
-use super::state::{Keys, State, length};
+use super::state::{Keys, TreeState, length};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::mutants;
@@ -62,19 +62,19 @@ impl Track {
 }
 
 /// How a changed number stands to its limits.
-enum Verdict {
+enum QuotaCheck {
     Within,
     AboveSoft,
     AboveHard,
 }
 
-fn judge(now: i64, soft: i64, hard: i64) -> Verdict {
+fn judge(now: i64, soft: i64, hard: i64) -> QuotaCheck {
     // As ZooKeeper has it, a hard limit replaces the soft one.
     match (soft, hard) {
-        (_, 0..) if now > hard => Verdict::AboveHard,
-        (_, 0..) => Verdict::Within,
-        (0.., _) if now > soft => Verdict::AboveSoft,
-        _ => Verdict::Within,
+        (_, 0..) if now > hard => QuotaCheck::AboveHard,
+        (_, 0..) => QuotaCheck::Within,
+        (0.., _) if now > soft => QuotaCheck::AboveSoft,
+        _ => QuotaCheck::Within,
     }
 }
 
@@ -84,7 +84,7 @@ fn subject<'p>(of: &'p str, name: &str) -> Option<&'p str> {
     (!top.is_empty()).then_some(top)
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     fn quota_node(&mut self, top: &str, name: &str) -> Option<(String, Node)> {
         let path = format!("{}{top}/{name}", path::QUOTA);
         self.node(&path).map(|node| (path, node))
@@ -132,9 +132,9 @@ impl<K: Keys> State<'_, K> {
         let verdicts = [(count != 0, of_count), (bytes != 0, of_bytes)];
         for (_, verdict) in verdicts.into_iter().filter(|(changes, _)| *changes) {
             match verdict {
-                Verdict::Within => {}
-                Verdict::AboveHard if self.enforce_quota => return Err(ErrorCode::QuotaExceeded),
-                Verdict::AboveSoft | Verdict::AboveHard => {
+                QuotaCheck::Within => {}
+                QuotaCheck::AboveHard if self.enforce_quota => return Err(ErrorCode::QuotaExceeded),
+                QuotaCheck::AboveSoft | QuotaCheck::AboveHard => {
                     self.keys.emit(Event::OverQuota { top: top.to_owned(), zxid: self.zxid });
                 }
             }
@@ -181,7 +181,7 @@ impl<K: Keys> State<'_, K> {
             while let Some(range) = rest.take() {
                 let page = self.keys.first(&range, PAGE);
                 for (found, value) in &page {
-                    // A record that cannot be read is damage: see `State::node`.
+                    // A record that cannot be read is damage: see `TreeState::node`.
                     let node =
                         Node::of_bytes(value).unwrap_or_else(|e| panic!("{}: {e}", found.escape_ascii()));
                     nodes += 1;

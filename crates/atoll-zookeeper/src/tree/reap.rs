@@ -3,7 +3,7 @@
 use atoll_core::testing::mutant;
 
 use super::node::{Lifetime, Node};
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
 use crate::mutants;
 use crate::path;
 
@@ -17,7 +17,7 @@ pub fn is_due(node: &Node, time_ms: i64) -> bool {
         }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Deletes those nodes of `paths` that are due; how many.
     pub fn reap(&mut self, paths: &[&str]) -> usize {
         let (mut gone, time_ms) = (0, self.time_ms);

@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use super::key;
 use super::node::{Data, Node};
 use super::snapshot::{self, HASH_BYTES, Snapshot};
-use super::state::{Counters, Keys, State, length};
+use super::state::{Counters, Keys, TreeState, length};
 use crate::command::{Discard, Restore, Stage};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -41,7 +41,7 @@ record! {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     fn staged(&mut self) -> Option<Staged> {
         let bytes = self.keys.get(key::STAGED)?;
         // As for znodes: a replica that cannot read what it has applied must stop.

@@ -97,7 +97,7 @@ pub fn is_foreign_zxid(zxid: i64) -> bool {
 }
 
 /// The state under one command.
-pub struct State<'k, K> {
+pub struct TreeState<'k, K> {
     /// The store.
     pub keys: &'k mut K,
     /// As they are after the command so far.
@@ -110,13 +110,13 @@ pub struct State<'k, K> {
     pub enforce_quota: bool,
 }
 
-impl<'k, K: Keys> State<'k, K> {
+impl<'k, K: Keys> TreeState<'k, K> {
     /// The state; makes the first nodes if there are none yet.
-    pub fn open(keys: &'k mut K, time_ms: i64) -> State<'k, K> {
+    pub fn open(keys: &'k mut K, time_ms: i64) -> TreeState<'k, K> {
         let found = keys.get(key::COUNTERS);
         let counters = found.as_ref().map_or(Counters::FIRST, |bytes| Counters::of_bytes(bytes));
         let zxid = counters.zxid + 1;
-        let mut state = State { keys, counters, zxid, time_ms, enforce_quota: false };
+        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false };
         if found.is_none() {
             state.make_first_nodes();
         }

@@ -14,10 +14,10 @@
 //! | --- | --- |
 //! | `table.rs` | who watches what; which of them a change concerns |
 //! | `outbox.rs` | what a connection is to be sent |
-//! | `again.rs` | setWatches: a client that comes from elsewhere |
+//! | `reset.rs` | setWatches: a client that comes from elsewhere |
 
-pub mod again;
 pub mod outbox;
+pub mod reset;
 pub mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

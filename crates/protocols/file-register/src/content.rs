@@ -6,13 +6,13 @@ use atoll_core::{Decode, Encode};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{MAX_CONTENT_BYTES, OpenError};
-use atoll_rmwpaxos::State;
+use atoll_rmwpaxos::RegisterState;
 
 const MAGIC: &[u8; 8] = b"ATOLLREG";
 const FORMAT: u16 = 1;
 const HEADER_BYTES: usize = 8 + 2 + 4;
 
-pub(super) fn encode(states: &BTreeMap<String, State>) -> Bytes {
+pub(super) fn encode(states: &BTreeMap<String, RegisterState>) -> Bytes {
     let body = states.to_bytes();
     let mut out = BytesMut::with_capacity(HEADER_BYTES + body.len());
     out.put_slice(MAGIC);
@@ -22,7 +22,7 @@ pub(super) fn encode(states: &BTreeMap<String, State>) -> Bytes {
     out.freeze()
 }
 
-pub(super) fn decode(bytes: Bytes) -> Result<BTreeMap<String, State>, OpenError> {
+pub(super) fn decode(bytes: Bytes) -> Result<BTreeMap<String, RegisterState>, OpenError> {
     if bytes.len() > MAX_CONTENT_BYTES {
         return Err(OpenError::Damaged("it is longer than any content"));
     }
@@ -41,7 +41,7 @@ pub(super) fn decode(bytes: Bytes) -> Result<BTreeMap<String, State>, OpenError>
     if crc32c::crc32c(&body) != crc {
         return Err(OpenError::Damaged("its checksum does not hold"));
     }
-    let raw = BTreeMap::<String, State>::from_bytes(body)?;
+    let raw = BTreeMap::<String, RegisterState>::from_bytes(body)?;
     // The same limits as on the wire.
     for state in raw.values() {
         state.check()?;

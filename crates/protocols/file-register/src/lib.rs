@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 pub use cell::{Cell, CellError, FileCell};
 
-use atoll_rmwpaxos::State;
+use atoll_rmwpaxos::RegisterState;
 
 /// Most bytes of all registers together.
 pub const MAX_CONTENT_BYTES: usize = 64 * 1024 * 1024;
@@ -54,7 +54,7 @@ pub enum OpenError {
 
 struct Inner {
     cell: Box<dyn Cell>,
-    states: BTreeMap<String, State>,
+    states: BTreeMap<String, RegisterState>,
     /// A replacement failed: what is on disk is unknown, so nothing is answered any more until the next open.
     failed: bool,
 }
@@ -91,7 +91,7 @@ impl Inner {
 
     fn read(&self, name: &str) -> Result<Versioned, RegisterError> {
         self.usable()?;
-        Ok(self.states.get(name).map(State::versioned).unwrap_or_default())
+        Ok(self.states.get(name).map(RegisterState::versioned).unwrap_or_default())
     }
 
     fn write_if(
@@ -102,7 +102,7 @@ impl Inner {
         nonce: Nonce,
     ) -> Result<Written, RegisterError> {
         self.usable()?;
-        let empty = State::empty();
+        let empty = RegisterState::empty();
         let base = self.states.get(name).unwrap_or(&empty);
         let (state, written) = match base.write_if(expected, &value, nonce) {
             (state, Some(written)) => (state, written),

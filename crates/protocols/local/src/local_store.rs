@@ -17,21 +17,21 @@ use atoll_core::{
 use super::config::{self, LocalConfig};
 use super::invariants;
 use super::message::LocalAppend;
-use atoll_loglet_store::intake::{Forgotten, Intake};
+use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
 use atoll_loglet_store::message::{
     Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Status, StatusPage,
     Trim, Verdict, Wait, status_page,
 };
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::{
-    Durable, Keeper, KeeperOptions, Kept, Protocol, ReadOutcome, Sealing, Waiter, Waits,
+    Durable, LogletState, LogletStore, LogletStoreOptions, Protocol, ReadOutcome, Sealing, Waiter, Waits,
 };
 
 /// Bounds of a local store.
 #[derive(Clone, Debug)]
 pub struct LocalStoreOptions {
     /// Memory, reads and compaction.
-    pub keeper: KeeperOptions,
+    pub keeper: LogletStoreOptions,
     /// Requests that wait for a tail, on this node. Beyond it they are answered at once.
     pub max_waits: usize,
     /// Bytes on the way to the disk per loglet; beyond it appends are refused as busy.
@@ -45,7 +45,7 @@ pub struct LocalStoreOptions {
 impl Default for LocalStoreOptions {
     fn default() -> Self {
         LocalStoreOptions {
-            keeper: KeeperOptions::default(),
+            keeper: LogletStoreOptions::default(),
             max_waits: 16 * 1024,
             window_bytes: 64 << 20,
             node_window_bytes: 256 << 20,
@@ -58,7 +58,7 @@ impl Default for LocalStoreOptions {
 #[derive(Debug)]
 pub(super) struct Local {
     /// None until the first append: most loglets that are opened are only read.
-    intake: Option<Intake>,
+    deduplicator: Option<Deduplicator>,
     /// Ends and lengths of what is on its way to the disk.
     staged: VecDeque<(Offset, usize)>,
     staged_bytes: usize,
@@ -72,11 +72,11 @@ impl Protocol for Local {
     }
 
     fn new(_: LocalConfig) -> Self {
-        Local { intake: None, staged: VecDeque::new(), staged_bytes: 0 }
+        Local { deduplicator: None, staged: VecDeque::new(), staged_bytes: 0 }
     }
 }
 
-fn state(kept: &Kept<Local>) -> ServerState {
+fn state(kept: &LogletState<Local>) -> ServerState {
     ServerState {
         sealed: kept.seal == Sealing::Sealed,
         local_tail: kept.local_tail,
@@ -85,7 +85,7 @@ fn state(kept: &Kept<Local>) -> ServerState {
     }
 }
 
-fn reached(kept: &Kept<Local>, waiter: &Waiter) -> bool {
+fn reached(kept: &LogletState<Local>, waiter: &Waiter) -> bool {
     kept.seal == Sealing::Sealed || kept.local_tail >= waiter.target
 }
 
@@ -94,7 +94,7 @@ pub struct LocalStore {
     env: Env,
     storage: StorageId,
     options: LocalStoreOptions,
-    kept: Keeper<Local>,
+    kept: LogletStore<Local>,
     /// Bytes of all loglets that are on their way to the disk.
     in_flight: Arc<Budget>,
     waits: Waits,
@@ -107,7 +107,7 @@ impl LocalStore {
         LocalStore {
             env,
             storage,
-            kept: Keeper::new(options.keeper.clone()),
+            kept: LogletStore::new(options.keeper.clone()),
             in_flight: Arc::new(Budget::new(options.node_window_bytes)),
             waits: Waits::new(options.max_waits),
             options,
@@ -121,7 +121,7 @@ impl LocalStore {
         loglet: LogletId,
         config: &Bytes,
         out: &mut Effects,
-    ) -> Result<&mut Kept<Local>, Verdict> {
+    ) -> Result<&mut LogletState<Local>, Verdict> {
         if !self.kept.loglets.contains_key(&loglet) {
             if self.kept.is_gone(loglet) {
                 return Err(Verdict::Gone {});
@@ -185,18 +185,19 @@ impl LocalStore {
             Space::Closed => return Err(now(Ordered::StorageFailed {})),
         }
         // Operations of an earlier life were found again, but for those that were trimmed.
-        let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans, kept.trim));
-        let (own, more) = (kept.own.staged_bytes, m.batch.len());
+        let deduplicator =
+            kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, kept.trim));
+        let (own, more) = (kept.protocol.staged_bytes, m.batch.len());
         let has_room = own + more <= window_bytes && in_flight.has_room(own, more);
-        if !intake.in_order(from.node, m.place) || !has_room {
+        if !deduplicator.in_order(from.node, m.place) || !has_room {
             hit("local.busy");
             return Err(now(Ordered::Busy {}));
         }
         let batch = Batch::parse(m.batch).map_err(|_| now(Ordered::TooLarge {}))?;
-        let parts = intake.place(&batch, kept.staged_tail, m.not_below.offset());
+        let parts = deduplicator.place(&batch, kept.staged_tail, m.not_below.offset());
         let parts = parts.map_err(|Forgotten| now(Ordered::Forgotten {}))?;
-        intake.took(from.node, m.place);
-        intake.forget_below(kept.local_tail);
+        deduplicator.took(from.node, m.place);
+        deduplicator.forget_below(kept.local_tail);
         let (mut runs, mut end, mut reveals) = (Vec::with_capacity(parts.len()), Offset::ZERO, Lsn::NONE);
         for part in parts {
             let upto = part.first.plus(part.count.into());
@@ -226,8 +227,8 @@ impl LocalStore {
         let lsn = self.kept.stage_entries(loglet, first, batch, false, out);
         if let Some(kept) = self.kept.loglets.get_mut(&loglet) {
             let len = batch.bytes().len();
-            kept.own.staged.push_back((first.plus(batch.len() as u64), len));
-            kept.own.staged_bytes += len;
+            kept.protocol.staged.push_back((first.plus(batch.len() as u64), len));
+            kept.protocol.staged_bytes += len;
             self.in_flight.add(len);
         }
         lsn
@@ -321,8 +322,8 @@ impl LocalStore {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
         }
         if let Some(kept) = self.kept.loglets.get_mut(&m.loglet) {
-            kept.own.staged.clear();
-            self.in_flight.give_back(std::mem::take(&mut kept.own.staged_bytes));
+            kept.protocol.staged.clear();
+            self.in_flight.give_back(std::mem::take(&mut kept.protocol.staged_bytes));
         }
         let lsn = self.kept.stage_delete(m.loglet, out);
         for waiter in self.waits.take(m.loglet, |_| true) {
@@ -397,17 +398,17 @@ impl Role for LocalStore {
                 kept.seal = Sealing::Sealed;
             }
             kept.raise_known_tail(kept.local_tail);
-            while let Some((end, len)) = kept.own.staged.front().copied() {
+            while let Some((end, len)) = kept.protocol.staged.front().copied() {
                 if end > kept.local_tail {
                     break;
                 }
-                kept.own.staged_bytes -= len;
+                kept.protocol.staged_bytes -= len;
                 self.in_flight.give_back(len);
-                kept.own.staged.pop_front();
+                kept.protocol.staged.pop_front();
             }
             if kept.seal == Sealing::Sealed {
                 // Nothing is ordered any more; what a retry asks for is looked for in the log (vlog-V2).
-                (kept.own.intake, kept.own.staged) = (None, VecDeque::new());
+                (kept.protocol.deduplicator, kept.protocol.staged) = (None, VecDeque::new());
             }
             self.touched.insert(loglet);
         }
@@ -471,9 +472,10 @@ impl Role for LocalStore {
             if let Some(kept) = self.kept.loglets.get_mut(&loglet)
                 && kept.seal == Sealing::Open
             {
-                let intake = kept.own.intake.get_or_insert_with(|| Intake::new(spans, Offset::ZERO));
-                intake.note(&batch, first);
-                intake.forget_below(kept.local_tail);
+                let deduplicator =
+                    kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, Offset::ZERO));
+                deduplicator.note(&batch, first);
+                deduplicator.forget_below(kept.local_tail);
             }
         }
         Ok(())
@@ -483,8 +485,8 @@ impl Role for LocalStore {
         for kept in self.kept.loglets.values_mut() {
             kept.raise_known_tail(kept.local_tail);
             // What was trimmed may be gone from the disk, and its operations were not noted.
-            if let Some(intake) = &mut kept.own.intake {
-                intake.forgot(kept.trim);
+            if let Some(deduplicator) = &mut kept.protocol.deduplicator {
+                deduplicator.forgot(kept.trim);
             }
         }
         self.kept.recovered()

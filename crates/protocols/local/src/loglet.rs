@@ -18,8 +18,8 @@ use super::message::LocalAppend;
 use crate::roles::LOCAL_STORE;
 use atoll_core::sync::lock;
 use atoll_loglet_store::decode_entries;
-use atoll_loglet_store::lane::Lane;
-use atoll_loglet_store::lane::unanswered;
+use atoll_loglet_store::handle_order::HandleOrder;
+use atoll_loglet_store::handle_order::unanswered;
 use atoll_loglet_store::message::{
     Answer, Appended, Info, NotBelow, Ordered, Read, Repair, Seal, Trim, Verdict, Wait,
 };
@@ -67,7 +67,7 @@ struct Shared {
     config_bytes: Bytes,
     options: Arc<LocalOptions>,
     tails: Tails,
-    lane: Mutex<Lane>,
+    order: Mutex<HandleOrder>,
 }
 
 impl std::fmt::Debug for LocalLoglet {
@@ -84,9 +84,9 @@ impl LocalLoglet {
         config_bytes: Bytes,
         options: Arc<LocalOptions>,
     ) -> Self {
-        let lane = Mutex::new(Lane::new(env.random()));
+        let order = Mutex::new(HandleOrder::new(env.random()));
         let tails = Tails::default();
-        LocalLoglet(Arc::new(Shared { env, id, config, config_bytes, options, tails, lane }))
+        LocalLoglet(Arc::new(Shared { env, id, config, config_bytes, options, tails, order }))
     }
 
     /// Asks the store until it answers, or time is up.
@@ -217,11 +217,11 @@ fn outcome(
     let answer = match answer.map_err(|Elapsed| None).and_then(|answer| answer.map_err(Some)) {
         Ok(answer) => answer,
         Err(error) => {
-            lock(&s.lane).configured = false;
+            lock(&s.order).configured = false;
             return Err(unanswered(error));
         }
     };
-    lock(&s.lane).configured = !matches!(answer.outcome, Ordered::Unconfigured {});
+    lock(&s.order).configured = !matches!(answer.outcome, Ordered::Unconfigured {});
     match answer.outcome {
         Ordered::Committed { runs } => {
             s.tails.learn(answer.known_tail);
@@ -247,14 +247,14 @@ impl Loglet for LocalLoglet {
         }
         let s = &self.0;
         let call = {
-            let mut lane = lock(&s.lane);
-            if lane.sealed {
+            let mut order = lock(&s.order);
+            if order.sealed {
                 return Ticket::ready(Err(AppendError::Sealed));
             }
-            let Some(place) = lane.next_place() else {
+            let Some(place) = order.next_place() else {
                 return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             };
-            let config = if lane.configured { Bytes::new() } else { s.config_bytes.clone() };
+            let config = if order.configured { Bytes::new() } else { s.config_bytes.clone() };
             let (not_below, batch) = (NotBelow::say(&s.env, not_below), batch.bytes().clone());
             s.env.call(s.config.node, LocalAppend { loglet: s.id, config, place, not_below, batch })
         };
@@ -262,10 +262,10 @@ impl Loglet for LocalLoglet {
         s.env.launch("local.append", async move {
             let answer = shared.env.within(shared.options.append_timeout, call).await;
             let result = outcome(&shared, answer);
-            let mut lane = lock(&shared.lane);
-            lane.settle(result.is_ok());
-            lane.sealed |= matches!(result, Err(AppendError::Sealed));
-            drop(lane);
+            let mut order = lock(&shared.order);
+            order.settle(result.is_ok());
+            order.sealed |= matches!(result, Err(AppendError::Sealed));
+            drop(order);
             result
         })
     }

@@ -7,7 +7,7 @@ use atoll_contract::LogletId;
 use atoll_core::{message, rpc};
 
 use crate::roles::LOCAL_STORE;
-use atoll_loglet_store::lane::LanePlace;
+use atoll_loglet_store::handle_order::HandlePlace;
 use atoll_loglet_store::message::{Appended, NotBelow};
 
 message! {
@@ -18,7 +18,7 @@ message! {
         /// The configuration, or empty.
         pub config: Bytes,
         /// Its place in the order of the handle that sends.
-        pub place: LanePlace,
+        pub place: HandlePlace,
         /// Where none of the entries is.
         pub not_below: NotBelow,
     }

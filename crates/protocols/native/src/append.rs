@@ -5,7 +5,7 @@ use bytes::Bytes;
 use atoll_contract::{AppendError, Batch, Offset, Placement, Unavailability};
 use atoll_core::testing::mutant;
 use atoll_core::{CallError, Elapsed, Ticket};
-use atoll_loglet_store::lane::unanswered;
+use atoll_loglet_store::handle_order::unanswered;
 
 use crate::mutants;
 
@@ -27,14 +27,14 @@ impl NativeLoglet {
         let (node, life) = group.config.sequencer;
         let call = {
             // Held over the queueing: the numbers leave in the order in which they are drawn.
-            let mut lane = lock(&self.0.lane);
-            if lane.sealed {
+            let mut order = lock(&self.0.order);
+            if order.sealed {
                 return Ticket::ready(Err(AppendError::Sealed));
             }
-            let Some(place) = lane.next_place() else {
+            let Some(place) = order.next_place() else {
                 return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             };
-            let config = if lane.configured { Bytes::new() } else { group.config_bytes.clone() };
+            let config = if order.configured { Bytes::new() } else { group.config_bytes.clone() };
             let batch = batch.bytes().clone();
             let not_below = NotBelow::say(&group.env, not_below);
             let message = Append { loglet: group.id, config, life, place, not_below, batch };
@@ -45,10 +45,10 @@ impl NativeLoglet {
             let env = &shared.group.env;
             let answer = env.within(shared.group.options.append_timeout, call).await;
             let result = outcome(&shared, answer);
-            let mut lane = lock(&shared.lane);
-            lane.settle(result.is_ok());
-            lane.sealed |= matches!(result, Err(AppendError::Sealed));
-            drop(lane);
+            let mut order = lock(&shared.order);
+            order.settle(result.is_ok());
+            order.sealed |= matches!(result, Err(AppendError::Sealed));
+            drop(order);
             result
         })
     }
@@ -63,13 +63,13 @@ fn outcome(
         Ok(answer) => answer,
         Err(error) => {
             // A lost append, or a sequencer of another life: it needs to be told the configuration again.
-            lock(&shared.lane).configured = false;
+            lock(&shared.order).configured = false;
             return Err(unanswered(error));
         }
     };
     let not = |why| Err(AppendError::NotAppended(why));
     let configured = !matches!(answer.outcome, Ordered::Unconfigured {} | Ordered::WrongSequencer {});
-    lock(&shared.lane).configured = configured;
+    lock(&shared.order).configured = configured;
     match answer.outcome {
         Ordered::Committed { runs } => {
             shared.tails.learn(answer.known_tail);

@@ -3,7 +3,7 @@
 //! | | invariant | checked |
 //! | --- | --- | --- |
 //! | native-N1 | one payload per offset, anywhere, ever | here, when an entry comes again; by outside oracles over all disks |
-//! | native-N2 | seal bits never clear, local tails never fall | by type, `store/keeper.rs`; outside over restarts |
+//! | native-N2 | seal bits never clear, local tails never fall | by type, `store/loglet_store.rs`; outside over restarts |
 //! | native-N3 | acks below every sealed tail | outside (`tests/model.rs`) |
 //! | native-N4 | open tails not above sealed ones | outside |
 //! | native-N5 | a sealed tail's entries on a majority | outside |

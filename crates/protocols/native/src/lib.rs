@@ -31,7 +31,7 @@
 //! - *A batch is the unit of Store*, with consecutive offsets: one record, one answer.
 //! - *The configuration names the sequencer's life and the servers' data directories* (native-T6, native-T8).
 //! - *The first Sealed makes the sequencer complete the seal* (native-T15).
-//! - *Appends of one handle carry an epoch and a number* (`atoll_loglet_store::lane`), so that they land in the order of the calls whatever
+//! - *Appends of one handle carry an epoch and a number* (`atoll_loglet_store::handle_order`), so that they land in the order of the calls whatever
 //!   the network loses (vlog-L8).
 //! - *After a repair the known tail is told to sealed servers*, inside a Repair of nothing (rule K): the next check takes one
 //!   round, and servers know what they lack.
@@ -43,17 +43,17 @@
 //! | | what goes wrong otherwise | where it is met |
 //! | --- | --- | --- |
 //! | native-T1 | a sealed server says Stored: an entry above the sealed tail is acked (mutant) | `log_server/store.rs` |
-//! | native-T2 | so does an ack because a known tail moved (mutant) | `sequencer/ordering.rs` |
+//! | native-T2 | so does an ack because a known tail moved (mutant) | `sequencer/sequenced_loglet.rs` |
 //! | native-T3 | a known tail from a sealed server taken for an open tail (mutant) | `check_tail.rs` native-S5 |
-//! | native-T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `store/keeper.rs` |
-//! | native-T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/ordering.rs` |
+//! | native-T4 | a seal answered before the Stores in flight are on disk (mutant) | `log_server/store.rs`, `store/loglet_store.rs` |
+//! | native-T5 | a majority of the unsealed servers instead of all (mutant) | `sequencer/sequenced_loglet.rs` |
 //! | native-T6 | a restarted sequencer gives offsets twice (mutant) | lives in configuration, Append, Store |
 //! | native-T7 | Sealed or silence taken for "not appended" | `atoll_contract::AppendError` |
 //! | native-T8 | a wiped server answers for what it lost (mutant) | `log_server/mod.rs` |
 //! | native-T9 | tails from what is not synced yet | `reveals` on every answer; the journal |
 //! | native-T10 | a deleted loglet made again by a late message (mutant) | tombstones |
 //! | native-T11 | a reader skips what one server lacks (mutant) | `store/reads.rs`, `read.rs` |
-//! | native-T12 | a trimmed server forgets its tail (mutant) | `store/keeper.rs` |
+//! | native-T12 | a trimmed server forgets its tail (mutant) | `store/loglet_store.rs` |
 //! | native-T13 | two sealers each wait for a majority of the other | `seal.rs` |
 //! | native-T14 | a check waits for ever for a dead sequencer | `check_tail.rs` |
 //! | native-T15 | half a seal leaves appends without an answer | `sequencer/mod.rs` |

@@ -20,7 +20,7 @@ use super::message::{ServerState, Verdict, Wait};
 use crate::mutants;
 use crate::roles::LOG_SERVER;
 use atoll_core::sync::lock;
-use atoll_loglet_store::lane::Lane;
+use atoll_loglet_store::handle_order::HandleOrder;
 use atoll_loglet_store::tails::Tails;
 
 /// Times and sizes of a native client.
@@ -160,7 +160,7 @@ pub(crate) struct Shared {
     pub group: Group,
     pub tails: Tails,
     checks: Mutex<Checks>,
-    pub lane: Mutex<Lane>,
+    pub order: Mutex<HandleOrder>,
     /// Which server the next wait goes to.
     wait_at: AtomicUsize,
     /// A seal through this handle has succeeded: a hint for checks.
@@ -218,9 +218,9 @@ impl Shared {
 
 impl NativeLoglet {
     pub(crate) fn new(group: Group) -> Self {
-        let lane = Mutex::new(Lane::new(group.env.random()));
+        let order = Mutex::new(HandleOrder::new(group.env.random()));
         let (tails, checks, wait_at, sealed) = Default::default();
-        NativeLoglet(Arc::new(Shared { group, tails, checks, lane, wait_at, sealed }))
+        NativeLoglet(Arc::new(Shared { group, tails, checks, order, wait_at, sealed }))
     }
 
     fn start_check(&self) -> Ticket<TailResult> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use atoll_contract::{LogletId, Offset};
 use atoll_core::{Incarnation, message, rpc};
-use atoll_loglet_store::lane::LanePlace;
+use atoll_loglet_store::handle_order::HandlePlace;
 
 use crate::roles::{LOG_SERVER, SEQUENCER};
 
@@ -24,7 +24,7 @@ message! {
         /// The life of the sequencer that is meant (native-T6).
         pub life: Incarnation,
         /// Its place in the order of the handle that sends.
-        pub place: LanePlace,
+        pub place: HandlePlace,
         /// Where none of the entries is.
         pub not_below: NotBelow,
     }

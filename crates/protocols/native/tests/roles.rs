@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use atoll_contract::*;
 use atoll_core::*;
-use atoll_loglet_store::lane::LanePlace;
+use atoll_loglet_store::handle_order::HandlePlace;
 use atoll_native::message::*;
 use atoll_native::{LogServer, LogServerOptions, NativeConfig, Sequencer, SequencerOptions};
 use bytes::Bytes;
@@ -295,7 +295,7 @@ fn append(number: u64, seq: u64, texts: &[&str]) -> Append {
         loglet: ID,
         config: config(),
         life: LIFE,
-        place: LanePlace { lane: 1, epoch: 0, number },
+        place: HandlePlace { handle: 1, epoch: 0, number },
         not_below: NotBelow::default(),
         batch: batch(1, seq, texts).bytes().clone(),
     }

@@ -16,8 +16,8 @@ use super::message::{DoneReply, Fence, Install, List, ListReply, Open, Reject, S
 use super::proposer::Failure;
 use super::read;
 use super::registers::{ROOT, Shared};
-use super::round::{Answers, Setback, Verdict, ask, learn, to_all};
-use super::state::{Command, Outcome, State};
+use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
+use super::state::{Command, CommandOutcome, RegisterState};
 
 /// Registers that a mover moves at the same time.
 const MOVES_AT_ONCE: usize = 16;
@@ -91,9 +91,9 @@ async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverErr
     let requests = to_all(next, |to| List { to, prefix: String::new(), after: None, moving: false });
     let members = next.members.len();
     let all = |answers: &Answers<ListReply>| match answers.outstanding() {
-        0 => Verdict::Done,
-        n if members - n >= next.majority() => Verdict::Soon,
-        _ => Verdict::Wait,
+        0 => RoundStep::Done,
+        n if members - n >= next.majority() => RoundStep::Soon,
+        _ => RoundStep::Wait,
     };
     let answers = ask(&shared.env, requests, until, shared.options.grace, all).await;
     let is_lost = |why: &Reject| matches!(why, Reject::WrongIdentity { .. } | Reject::StorageFailed {});
@@ -208,10 +208,10 @@ async fn is_done(
     Ok(false)
 }
 
-fn done_by(majority: usize) -> impl FnMut(&Answers<DoneReply>) -> Verdict {
+fn done_by(majority: usize) -> impl FnMut(&Answers<DoneReply>) -> RoundStep {
     move |answers| {
         let n = answers.taken().count();
-        if n >= majority || answers.hopeless(n, majority) { Verdict::Done } else { Verdict::Wait }
+        if n >= majority || answers.hopeless(n, majority) { RoundStep::Done } else { RoundStep::Wait }
     }
 }
 
@@ -304,7 +304,7 @@ async fn carry(
     if state.version == 0 {
         return Ok(());
     }
-    install(shared, name, &State { moved: None, ..state }, old, next, deadline).await
+    install(shared, name, &RegisterState { moved: None, ..state }, old, next, deadline).await
 }
 
 /// rmw-H1 and rmw-H4: chooses the final state of a register, by way of the one proposer that this node has for it.
@@ -314,12 +314,12 @@ async fn make_final(
     old: &GroupConfig,
     next: &GroupConfig,
     deadline: Tick,
-) -> Result<State, Stop> {
+) -> Result<RegisterState, Stop> {
     let proposer = shared.proposer(name).ok_or(Stop::Failed(Unavailability::Busy))?;
     loop {
         let command = Command::Move { epoch: old.epoch, next: next.clone() };
         match proposer.submit(shared, command, deadline).await {
-            Ok(Ok(Outcome::State(state))) => return Ok(state),
+            Ok(Ok(CommandOutcome::State(state))) => return Ok(state),
             Ok(Err(Failure::Overtaken)) => return Err(Stop::Complete),
             Ok(Err(Failure::No(Unavailability::Busy))) if shared.env.now() < deadline => {
                 shared.back_off(1).await
@@ -344,7 +344,7 @@ fn learn_newer(shared: &Shared, answers: &Answers<DoneReply>) {
 async fn install(
     shared: &Shared,
     name: &str,
-    state: &State,
+    state: &RegisterState,
     old: &GroupConfig,
     next: &GroupConfig,
     deadline: Tick,

@@ -1,6 +1,6 @@
 //! RMWPaxos: consensus registers in place. The MetaStore of the virtual log, and a register for whoever needs one.
 //!
-//! Source: Skrzypczak and Schintke, "Towards Log-Less, Fine-Granular State Machine Replication" (2020, §4.2), and the protocol
+//! Source: Skrzypczak and Schintke, "Towards Log-Less, Fine-Granular RegisterState Machine Replication" (2020, §4.2), and the protocol
 //! file `rmwpaxos` (§ and T numbers below are its). Each register is a group's *state*, not a log of commands: an acceptor keeps
 //! one promise and one vote per register and overwrites them in place. A proposer reads the state of a majority, applies a
 //! command, and has the result voted on. No leader, no log, no snapshot; registers do not wait for each other.
@@ -110,4 +110,4 @@ pub use ballot::{Ballot, ProposerId};
 pub use group::{GroupConfig, InvalidGroup, KnownGroup, MAX_MEMBERS, Member};
 pub use hand_over::HandOverError;
 pub use registers::{MAX_OPEN_REGISTERS, Options, RmwRegisters};
-pub use state::{REMEMBERED_WRITES, State};
+pub use state::{REMEMBERED_WRITES, RegisterState};

@@ -13,7 +13,7 @@ use super::message::{List, ListAnswer, ListReply};
 use super::proposer::Failure;
 use super::read;
 use super::registers::{ROOT, Shared};
-use super::round::{Answers, Setback, Verdict, ask, learn, to_all};
+use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 
 /// A page of names, each with the votes found for it, and where the next page begins.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ pub(super) async fn page(
     let answers = ask(&shared.env, requests, until, shared.options.grace, |answers| {
         let n = answers.taken().count();
         let over = n >= majority || answers.elsewhere() || answers.hopeless(n, majority);
-        if over { Verdict::Done } else { Verdict::Wait }
+        if over { RoundStep::Done } else { RoundStep::Wait }
     })
     .await;
     if answers.taken().count() < majority {

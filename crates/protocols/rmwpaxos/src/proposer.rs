@@ -16,7 +16,7 @@ use super::ballot::{Ballot, ProposerId};
 use super::group::GroupConfig;
 use super::registers::Shared;
 use super::round::Setback;
-use super::state::{Command, Outcome, State};
+use super::state::{Command, CommandOutcome, RegisterState};
 use super::write;
 
 /// Most commands in one proposal.
@@ -40,14 +40,14 @@ pub(super) struct Queued {
     pub(super) deadline: Tick,
     /// A state that has it in was sent for a vote: from then on it may happen at any time (rmw-W9).
     pub(super) exposed: bool,
-    done: Completer<Result<Outcome, Failure>>,
+    done: Completer<Result<CommandOutcome, Failure>>,
 }
 
 impl Queued {
-    pub(super) fn answer(self, outcome: Outcome) {
+    pub(super) fn answer(self, outcome: CommandOutcome) {
         self.done.complete(match outcome {
             // Too many writes went over it to tell whether it is one of them.
-            Outcome::Forgotten => Err(Failure::Unknown(Unavailability::Busy)),
+            CommandOutcome::Forgotten => Err(Failure::Unknown(Unavailability::Busy)),
             outcome => Ok(outcome),
         });
     }
@@ -68,7 +68,7 @@ impl Queued {
 pub(super) struct Token {
     pub(super) epoch: u64,
     pub(super) ballot: Ballot,
-    pub(super) base: State,
+    pub(super) base: RegisterState,
     /// The ballot that chose the base.
     pub(super) chosen: Ballot,
 }
@@ -123,7 +123,7 @@ impl Proposer {
         shared: &Arc<Shared>,
         command: Command,
         deadline: Tick,
-    ) -> Ticket<Result<Outcome, Failure>> {
+    ) -> Ticket<Result<CommandOutcome, Failure>> {
         let (done, wait) = ticket();
         let mut inner = self.inner();
         if inner.queue.len() >= shared.options.queue {
@@ -147,7 +147,12 @@ impl Proposer {
             // "Smallest round": a first write without phase 1.
             inner.begun = true;
             let ballot = Ballot { n: 1, pid: self.pid };
-            return Some(Token { epoch: group.epoch, ballot, base: State::empty(), chosen: Ballot::ZERO });
+            return Some(Token {
+                epoch: group.epoch,
+                ballot,
+                base: RegisterState::empty(),
+                chosen: Ballot::ZERO,
+            });
         }
         inner.begun = true;
         if mutant(mutants::RMW_T4) {

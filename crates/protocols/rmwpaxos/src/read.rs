@@ -14,15 +14,15 @@ use super::ballot::Ballot;
 use super::message::{Mode, Prep, PrepAnswer, PrepReply};
 use super::proposer::{Failure, Proposer};
 use super::registers::Shared;
-use super::round::{Answers, Setback, Verdict, ask, learn, to_all};
-use super::state::{Command, Outcome, State};
+use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
+use super::state::{Command, CommandOutcome, RegisterState};
 
 /// The newest state of a register: chosen, and not older than any that was chosen before the call.
 pub(super) async fn read(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
     deadline: Tick,
-) -> Result<State, Failure> {
+) -> Result<RegisterState, Failure> {
     let mut highest = Ballot::ZERO;
     let mut without_progress = 0;
     let mut failures = 0;
@@ -43,17 +43,17 @@ pub(super) async fn read(
         let answers = ask(&shared.env, requests, until, shared.options.grace, |answers| {
             let replied = answers.taken().count();
             match () {
-                () if agreement(answers, majority).is_some() || answers.elsewhere() => Verdict::Done,
-                () if answers.hopeless(replied, majority) => Verdict::Done,
+                () if agreement(answers, majority).is_some() || answers.elsewhere() => RoundStep::Done,
+                () if answers.hopeless(replied, majority) => RoundStep::Done,
                 // rmw-R3: late answers may still make a majority agree.
-                () if replied >= majority => Verdict::Soon,
-                () => Verdict::Wait,
+                () if replied >= majority => RoundStep::Soon,
+                () => RoundStep::Wait,
             }
         })
         .await;
         // rmw-R2: whatever else was answered, what a majority has voted for is chosen.
         if let Some(bytes) = agreement(&answers, majority) {
-            let state = State::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
+            let state = RegisterState::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
             let Some(next) = &state.moved else { return Ok(state) };
             // Nobody is answered from a final state (§9a).
             shared.await_hand_over(&group, next).await;
@@ -83,10 +83,14 @@ pub(super) async fn read(
 }
 
 /// rmw-R4: gets the highest vote chosen, by way of the proposer's queue: all readers of a register share one attempt (rmw-T12).
-async fn establish(shared: &Arc<Shared>, proposer: &Arc<Proposer>, deadline: Tick) -> Result<State, Failure> {
+async fn establish(
+    shared: &Arc<Shared>,
+    proposer: &Arc<Proposer>,
+    deadline: Tick,
+) -> Result<RegisterState, Failure> {
     hit("rmw.read.establish");
     match proposer.submit(shared, Command::Query, deadline).await {
-        Ok(Ok(Outcome::State(state))) => Ok(state),
+        Ok(Ok(CommandOutcome::State(state))) => Ok(state),
         // A query changes nothing, so whatever stopped it, it did not happen.
         Ok(Ok(_)) | Err(_) => Err(Failure::No(Unavailability::Stopping)),
         Ok(Err(Failure::No(why) | Failure::Unknown(why))) => Err(Failure::No(why)),
@@ -116,9 +120,10 @@ fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
 
 /// The bug of rmw-T1: equal values are no proof of one vote.
 fn agreement_by_value(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
-    let read =
-        |(_, bytes): (Ballot, _)| -> Option<(State, &Bytes)> { State::read(bytes).ok().map(|s| (s, bytes)) };
-    let states: Vec<(State, &Bytes)> = votes(answers).filter_map(read).collect();
+    let read = |(_, bytes): (Ballot, _)| -> Option<(RegisterState, &Bytes)> {
+        RegisterState::read(bytes).ok().map(|s| (s, bytes))
+    };
+    let states: Vec<(RegisterState, &Bytes)> = votes(answers).filter_map(read).collect();
     let same = |value: &Bytes| states.iter().filter(|(s, _)| s.value == *value).count();
     states
         .iter()

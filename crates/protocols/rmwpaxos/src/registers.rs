@@ -19,7 +19,7 @@ use super::list;
 use super::message::Status;
 use super::proposer::{Failure, Proposer};
 use super::read;
-use super::state::{Command, Outcome};
+use super::state::{Command, CommandOutcome};
 use atoll_contract::register::MAX_NAME_BYTES;
 
 /// Most registers that one node uses at the same time: each keeps a proposer (rmw-T4).
@@ -296,7 +296,7 @@ impl Register for RmwRegister {
         let writing = proposer.submit(&self.shared, command, deadline);
         Box::pin(async move {
             match writing.await {
-                Ok(Ok(Outcome::Written(written))) => Ok(written),
+                Ok(Ok(CommandOutcome::Written(written))) => Ok(written),
                 Ok(Err(failure)) => Err(error(failure)),
                 Ok(Ok(_)) | Err(_) => Err(RegisterError::Unknown(Unavailability::Stopping)),
             }

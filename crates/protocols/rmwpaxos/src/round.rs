@@ -14,7 +14,7 @@ use super::registers::Shared;
 
 /// Whether a round is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RoundStep {
     /// Go on until the time-out.
     Wait,
     /// It will probably not get better: a short while more.
@@ -66,7 +66,7 @@ impl<T: MayReject> Answers<T> {
 /// Sends a request to each node and collects until `judge` ends it, all have answered, or `until`.
 ///
 /// The requests are queued before this returns.
-pub(super) fn ask<R: ForRole, J: FnMut(&Answers<R::Reply>) -> Verdict>(
+pub(super) fn ask<R: ForRole, J: FnMut(&Answers<R::Reply>) -> RoundStep>(
     env: &Env,
     requests: Vec<(NodeId, R)>,
     until: Tick,
@@ -92,12 +92,12 @@ where
                 news = true;
             }
         }
-        let verdict = if news { judge(&answers) } else { Verdict::Wait };
-        if verdict == Verdict::Soon && !shortened {
+        let verdict = if news { judge(&answers) } else { RoundStep::Wait };
+        if verdict == RoundStep::Soon && !shortened {
             shortened = true;
             end = env.sleep_until(until.min(env.now().after(grace)));
         }
-        let over = verdict == Verdict::Done || answers.outstanding() == 0;
+        let over = verdict == RoundStep::Done || answers.outstanding() == 0;
         if over || Pin::new(&mut end).poll(cx).is_ready() {
             return Poll::Ready(Answers { slots: std::mem::take(&mut answers.slots) });
         }

@@ -15,7 +15,7 @@ pub const REMEMBERED_WRITES: usize = 128;
 
 atoll_core::record! {
     /// The state of a register: what acceptors vote on, always whole (rmw-T10).
-    pub struct State {
+    pub struct RegisterState {
         /// How many writes made it; 0: never written.
         pub version: u64,
         /// What the last of them wrote.
@@ -28,18 +28,18 @@ atoll_core::record! {
     }
 }
 
-impl State {
+impl RegisterState {
     /// Never written.
     pub fn empty() -> Self {
-        State { version: 0, value: Bytes::new(), nonces: Vec::new(), moved: None }
+        RegisterState { version: 0, value: Bytes::new(), nonces: Vec::new(), moved: None }
     }
 
     /// Reads a state off a message; no bytes stand for a register that was never voted for.
     pub fn read(bytes: &Bytes) -> Result<Self, DecodeError> {
         if bytes.is_empty() {
-            return Ok(State::empty());
+            return Ok(RegisterState::empty());
         }
-        let state = State::from_bytes(bytes.clone())?;
+        let state = RegisterState::from_bytes(bytes.clone())?;
         state.check()?;
         Ok(state)
     }
@@ -58,9 +58,9 @@ impl State {
         Ok(())
     }
 
-    /// The byte form for a message; see [`State::read`].
+    /// The byte form for a message; see [`RegisterState::read`].
     pub fn written(&self) -> Bytes {
-        if *self == State::empty() { Bytes::new() } else { self.to_bytes() }
+        if *self == RegisterState::empty() { Bytes::new() } else { self.to_bytes() }
     }
 
     /// What a reader sees.
@@ -97,34 +97,34 @@ pub(super) enum Command {
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CommandOutcome {
     /// Of a write.
     Written(Written),
     /// Of a write whose version lies before all that is remembered: it may have happened.
     Forgotten,
     /// Of a query or a move: the state.
-    State(State),
+    State(RegisterState),
 }
 
 impl Command {
     /// The outcome on this base, and the new state if it changes.
-    pub(super) fn apply(&self, base: &State) -> (Option<State>, Outcome) {
+    pub(super) fn apply(&self, base: &RegisterState) -> (Option<RegisterState>, CommandOutcome) {
         match self {
-            Command::Query => (None, Outcome::State(base.clone())),
+            Command::Query => (None, CommandOutcome::State(base.clone())),
             Command::Move { next, .. } if base.moved.is_none() => {
-                let state = State { moved: Some(next.clone()), ..base.clone() };
-                (Some(state.clone()), Outcome::State(state))
+                let state = RegisterState { moved: Some(next.clone()), ..base.clone() };
+                (Some(state.clone()), CommandOutcome::State(state))
             }
-            Command::Move { .. } => (None, Outcome::State(base.clone())),
+            Command::Move { .. } => (None, CommandOutcome::State(base.clone())),
             Command::WriteIf { expected, value, nonce } => {
                 let (state, written) = base.write_if(Version(*expected), value, Nonce(*nonce));
-                (state, written.map_or(Outcome::Forgotten, Outcome::Written))
+                (state, written.map_or(CommandOutcome::Forgotten, CommandOutcome::Written))
             }
         }
     }
 }
 
-impl State {
+impl RegisterState {
     /// A conditional write: the new state if it changes, and what to answer; None if the write may have happened before
     /// all that is remembered.
     pub fn write_if(
@@ -132,7 +132,7 @@ impl State {
         expected: Version,
         value: &Bytes,
         nonce: Nonce,
-    ) -> (Option<State>, Option<Written>) {
+    ) -> (Option<RegisterState>, Option<Written>) {
         // rmw-T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
         if let Some(version) = self.made_by(nonce.0)
             && !mutant(mutants::RMW_T2)
@@ -146,7 +146,7 @@ impl State {
             }
             nonces.push(nonce.0);
             let version = expected.0 + 1;
-            let state = State { version, value: value.clone(), nonces, moved: None };
+            let state = RegisterState { version, value: value.clone(), nonces, moved: None };
             return (Some(state), Some(Written::Yes(Version(version))));
         }
         // The version that it would have made was made by a nonce that is not known any more: perhaps this one.

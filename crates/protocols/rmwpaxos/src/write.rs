@@ -14,15 +14,15 @@ use super::invariants;
 use super::message::{Mode, Prep, PrepAnswer, PrepReply, Write, WriteAnswer, WriteReply};
 use super::proposer::{Proposer, Queued, Token};
 use super::registers::Shared;
-use super::round::{Answers, Setback, Verdict, ask, learn, to_all};
-use super::state::{Command, Outcome, State};
+use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
+use super::state::{Command, CommandOutcome, RegisterState};
 
 /// What an attempt builds on.
 struct Ground {
     /// For phase 2, and no other (rmw-T6).
     ballot: Ballot,
     /// The state to build on.
-    base: State,
+    base: RegisterState,
     /// The ballot that chose the base; None if the base may not be chosen.
     chosen: Option<Ballot>,
     /// Phase 1 was sent in this attempt, after the commands came in: the base may be shown to them (rmw-T8).
@@ -87,8 +87,8 @@ pub(super) async fn attempt(
 }
 
 /// rmw-W5: applies the batch in order; the new state if anything changed, and the outcome of each command.
-fn apply(base: &State, batch: &mut [Queued]) -> (Option<State>, Vec<(Outcome, bool)>) {
-    let mut state: Option<State> = None;
+fn apply(base: &RegisterState, batch: &mut [Queued]) -> (Option<RegisterState>, Vec<(CommandOutcome, bool)>) {
+    let mut state: Option<RegisterState> = None;
     let mut outcomes = Vec::with_capacity(batch.len());
     for queued in batch {
         let (next, outcome) = queued.command.apply(state.as_ref().unwrap_or(base));
@@ -98,7 +98,7 @@ fn apply(base: &State, batch: &mut [Queued]) -> (Option<State>, Vec<(Outcome, bo
     (state, outcomes)
 }
 
-fn answer(batch: &mut Vec<Queued>, outcomes: Vec<(Outcome, bool)>) {
+fn answer(batch: &mut Vec<Queued>, outcomes: Vec<(CommandOutcome, bool)>) {
     for (queued, (outcome, _)) in batch.drain(..).zip(outcomes) {
         queued.answer(outcome);
     }
@@ -109,14 +109,14 @@ impl Attempt<'_> {
         self.deadline.min(self.shared.env.now().after(self.shared.options.reply_timeout))
     }
 
-    fn token(&self, ballot: Ballot, base: State, chosen: Ballot) -> Token {
+    fn token(&self, ballot: Ballot, base: RegisterState, chosen: Ballot) -> Token {
         Token { epoch: self.group.epoch, ballot, base, chosen }
     }
 
     async fn prep(
         &self,
         mode: Mode,
-        judge: impl FnMut(&Answers<PrepReply>) -> Verdict,
+        judge: impl FnMut(&Answers<PrepReply>) -> RoundStep,
     ) -> Result<Answers<PrepReply>, Setback> {
         let Shared { env, options, .. } = self.shared;
         let request = self.proposer.next_prepare();
@@ -150,10 +150,10 @@ impl Attempt<'_> {
                     let (acks, agreed) = (promises(answers).count(), agreed(answers).1);
                     let nacked = answers.taken().count() > acks;
                     match () {
-                        () if agreed >= majority || answers.elsewhere() => Verdict::Done,
-                        () if answers.hopeless(agreed, majority) => Verdict::Done,
-                        () if nacked || acks >= majority => Verdict::Soon,
-                        () => Verdict::Wait,
+                        () if agreed >= majority || answers.elsewhere() => RoundStep::Done,
+                        () if answers.hopeless(agreed, majority) => RoundStep::Done,
+                        () if nacked || acks >= majority => RoundStep::Soon,
+                        () => RoundStep::Wait,
                     }
                 })
                 .await?;
@@ -189,9 +189,9 @@ impl Attempt<'_> {
             return Err(Setback::NoQuorum);
         };
         // A state that cannot be read was written by a newer version: this node must not write over it.
-        let base = State::read(state).map_err(|_| Setback::NoQuorum)?;
+        let base = RegisterState::read(state).map_err(|_| Setback::NoQuorum)?;
         let agree = if mutant(mutants::RMW_T1) {
-            quorum.iter().all(|(_, s)| State::read(s).is_ok_and(|s| s.value == base.value))
+            quorum.iter().all(|(_, s)| RegisterState::read(s).is_ok_and(|s| s.value == base.value))
         } else {
             // rmw-T1: compare ballots, never values.
             quorum.iter().all(|(voted, _)| voted == highest)
@@ -215,9 +215,9 @@ impl Attempt<'_> {
     async fn propose(
         &self,
         ground: &Ground,
-        state: State,
+        state: RegisterState,
         batch: &mut Vec<Queued>,
-        outcomes: Vec<(Outcome, bool)>,
+        outcomes: Vec<(CommandOutcome, bool)>,
     ) -> Result<(), Setback> {
         let mut mutations = 0;
         for (queued, (_, changes)) in batch.iter_mut().zip(&outcomes) {
@@ -235,7 +235,7 @@ impl Attempt<'_> {
     }
 
     /// Phase 2 to all acceptors; a majority of votes is "chosen". Otherwise whether it will be is unknown (rmw-W9).
-    async fn vote(&self, ballot: Ballot, state: &State, through: bool) -> Result<(), Setback> {
+    async fn vote(&self, ballot: Ballot, state: &RegisterState, through: bool) -> Result<(), Setback> {
         let majority = self.group.majority();
         let bytes = state.written();
         let requests = to_all(self.group, |to| Write {
@@ -253,10 +253,10 @@ impl Attempt<'_> {
             let (acks, nacks) = votes(answers);
             match () {
                 () if acks >= majority || answers.elsewhere() || answers.hopeless(acks, majority) => {
-                    Verdict::Done
+                    RoundStep::Done
                 }
-                () if nacks > 0 => Verdict::Soon,
-                () => Verdict::Wait,
+                () if nacks > 0 => RoundStep::Soon,
+                () => RoundStep::Wait,
             }
         })
         .await;
@@ -288,7 +288,7 @@ impl Attempt<'_> {
             .prep(Mode::ReadOnly {}, |answers| {
                 let same = same(answers);
                 let over = same >= majority || answers.hopeless(same, majority) || answers.elsewhere();
-                if over { Verdict::Done } else { Verdict::Wait }
+                if over { RoundStep::Done } else { RoundStep::Wait }
             })
             .await?;
         Ok(same(&answers) >= majority)

@@ -25,7 +25,7 @@ impl LogServer {
             Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
         };
         if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.own.ends_at = replica.own.ends_at.max(Some(m.upto));
+            replica.protocol.ends_at = replica.protocol.ends_at.max(Some(m.upto));
         }
         if reveals == Lsn::NONE {
             self.learn_sealed_tail(m.loglet, out);
@@ -36,7 +36,7 @@ impl LogServer {
     /// On a sealed replica: the end becomes the known tail, durably, so that a restart remembers what is missing.
     pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
-        if let Some(end) = replica.own.ends_at {
+        if let Some(end) = replica.protocol.ends_at {
             let up = replica.raise_known_tail(end);
             if up || !replica.settled {
                 let known_tail = replica.known_tail;
@@ -50,7 +50,7 @@ impl LogServer {
     /// After a restart: what is missing by what is known, and which loglets may have been sealed meanwhile.
     pub(super) fn doubt_everything(&mut self) {
         for (loglet, replica) in &mut self.kept.loglets {
-            replica.own.told_tail = replica.local_tail;
+            replica.protocol.told_tail = replica.local_tail;
             if replica.lags() {
                 self.lagging.insert(*loglet, replica.known_tail);
             }
@@ -66,7 +66,7 @@ impl LogServer {
     /// A peer is there again: this server may have missed a seal that the peer knows of.
     pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
         for (loglet, replica) in &self.kept.loglets {
-            if !replica.settled && replica.own.config.storage_of(peer).is_some() {
+            if !replica.settled && replica.protocol.config.storage_of(peer).is_some() {
                 self.doubtful.insert(*loglet);
                 self.next_look.get_or_insert(now.after(self.options.fill_after));
             }
@@ -83,9 +83,9 @@ impl LogServer {
             let Some(replica) = self.kept.loglets.get_mut(&loglet) else { continue };
             let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
             let room = self.fills < self.options.max_fills && out.space() == Space::Plenty;
-            if !gaps.is_empty() && !replica.own.filling && room {
+            if !gaps.is_empty() && !replica.protocol.filling && room {
                 hit("native.server.back_fill");
-                replica.own.filling = true;
+                replica.protocol.filling = true;
                 self.fills += 1;
                 self.last_filled = loglet;
                 let group = group(&self.env, loglet, replica);
@@ -143,14 +143,14 @@ impl LogServer {
         }
         self.fills = self.fills.saturating_sub(1);
         if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
-            replica.own.filling = false;
+            replica.protocol.filling = false;
         }
         self.touched.insert(m.loglet);
     }
 }
 
 fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
-    let config = (*replica.own.config).clone();
+    let config = (*replica.protocol.config).clone();
     Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
 }
 

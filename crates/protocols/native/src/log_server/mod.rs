@@ -7,7 +7,7 @@
 //! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
 //! | `catch_up.rs` | BackFill: how it gets what it lacks |
 //!
-//! What is journaled, read back and recovered is the keeper's (`atoll_loglet_store::store`).
+//! What is journaled, read back and recovered is the loglet store's (`atoll_loglet_store::store`).
 
 mod catch_up;
 mod replica;
@@ -31,13 +31,13 @@ use super::config::NativeConfig;
 use super::message::*;
 use crate::mutants;
 use crate::roles::SEQUENCER;
-use atoll_loglet_store::store::{Durable, Keeper, KeeperOptions, Sealing, Waits};
+use atoll_loglet_store::store::{Durable, LogletStore, LogletStoreOptions, Sealing, Waits};
 
 /// Bounds and paces of a LogServer.
 #[derive(Clone, Debug)]
 pub struct LogServerOptions {
     /// Memory, reads and compaction.
-    pub keeper: KeeperOptions,
+    pub keeper: LogletStoreOptions,
     /// Requests that wait for a tail, on this node. Beyond it they are answered at once.
     pub max_waits: usize,
     /// How long an entry that others have may be missing here before it is fetched. Too small: what is on its way is
@@ -50,7 +50,7 @@ pub struct LogServerOptions {
 impl Default for LogServerOptions {
     fn default() -> Self {
         LogServerOptions {
-            keeper: KeeperOptions::default(),
+            keeper: LogletStoreOptions::default(),
             max_waits: 16 * 1024,
             fill_after: Duration::from_millis(500),
             max_fills: 2,
@@ -63,7 +63,7 @@ pub struct LogServer {
     env: Env,
     storage: StorageId,
     options: LogServerOptions,
-    kept: Keeper<Native>,
+    kept: LogletStore<Native>,
     waits: Waits,
     /// Loglets whose state moved in this turn.
     touched: BTreeSet<LogletId>,
@@ -86,7 +86,7 @@ impl LogServer {
         LogServer {
             env,
             storage,
-            kept: Keeper::new(options.keeper.clone()),
+            kept: LogletStore::new(options.keeper.clone()),
             waits: Waits::new(options.max_waits),
             options,
             touched: BTreeSet::new(),
@@ -152,7 +152,7 @@ impl LogServer {
     /// Posts what the sequencer has to know; the state is durable, or revealed no earlier than it is.
     fn post_news(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
-        let Some(verdict) = replica.own.news.take() else { return };
+        let Some(verdict) = replica.protocol.news.take() else { return };
         let (state, reveals) = match replica.seal {
             Sealing::Staged(lsn) => (replica.staged_state(), lsn),
             _ => (replica.state(), Lsn::NONE),
@@ -173,10 +173,10 @@ impl LogServer {
                     let state = ServerState { sealed: false, ..replica.state() };
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
-                replica.own.tell(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
+                replica.protocol.tell(if sealed { Verdict::Sealed {} } else { Verdict::Done {} });
             }
             Durable::Seal(_) => {
-                if replica.local_tail > replica.own.told_tail && replica.seal != Sealing::Sealed {
+                if replica.local_tail > replica.protocol.told_tail && replica.seal != Sealing::Sealed {
                     // These were stored before the seal and are part of its tail: finishing them means answering them
                     // (native-T4), and saves their appends the doubt.
                     hit("native.server.stores_finished_by_seal");
@@ -184,7 +184,7 @@ impl LogServer {
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
                 }
                 replica.seal = Sealing::Sealed;
-                replica.own.news = Some(Verdict::Sealed {});
+                replica.protocol.news = Some(Verdict::Sealed {});
                 self.learn_sealed_tail(loglet, out);
             }
         }
@@ -227,12 +227,12 @@ fn post_standing(
     reveals: Lsn,
     out: &mut Effects,
 ) {
-    let (round, expects) = (replica.own.round, replica.staged_tail);
+    let (round, expects) = (replica.protocol.round, replica.staged_tail);
     if !state.sealed {
-        replica.own.told_tail = state.local_tail;
+        replica.protocol.told_tail = state.local_tail;
     }
     let message = StoredUpTo { loglet, verdict, round, expects, state };
-    out.post(replica.own.config.sequencer.0, Class::Data, SEQUENCER, message, reveals);
+    out.post(replica.protocol.config.sequencer.0, Class::Data, SEQUENCER, message, reveals);
 }
 
 impl Role for LogServer {

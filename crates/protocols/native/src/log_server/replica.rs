@@ -11,7 +11,7 @@ use atoll_core::{DecodeError, Lsn};
 use crate::config::{self, NativeConfig};
 use crate::message::Verdict;
 use crate::mutants;
-use atoll_loglet_store::store::{Kept, Protocol};
+use atoll_loglet_store::store::{LogletState, Protocol};
 
 /// What the order rule says to entries (native §4 Store 2–4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Protocol for Native {
     }
 }
 
-pub(super) type Replica = Kept<Native>;
+pub(super) type Replica = LogletState<Native>;
 
 /// The order rule for entries at `[first, first + count)`.
 ///

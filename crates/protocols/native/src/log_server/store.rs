@@ -17,7 +17,7 @@ use atoll_loglet_store::store::Sealing;
 
 /// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (native-T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
-    replica.own.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
+    replica.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
 
 impl LogServer {
@@ -37,7 +37,7 @@ impl LogServer {
             self.post_stranger(from, loglet, m.round, Verdict::WrongSequencer {}, out);
             return Ok(());
         }
-        replica.own.round = m.round;
+        replica.protocol.round = m.round;
         replica.raise_known_tail(m.known_tail);
         let stage = match (replica.seal, space) {
             // native-T1: sealed means Sealed, whatever is here already.
@@ -50,17 +50,17 @@ impl LogServer {
                     let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
                     out.post(from.node, Class::Data, SEQUENCER, message, Lsn::NONE);
                 }
-                replica.own.tell(Verdict::Sealed {});
+                replica.protocol.tell(Verdict::Sealed {});
                 None
             }
             (Sealing::Open, Space::Closed) => {
-                replica.own.tell(Verdict::StorageFailed {});
+                replica.protocol.tell(Verdict::StorageFailed {});
                 None
             }
             (Sealing::Open, _) => match admit(replica, m.first, m.count) {
                 Admit::From(_) if space == Space::FactsOnly => {
                     hit("native.server.disk_full");
-                    replica.own.tell(Verdict::DiskFull {});
+                    replica.protocol.tell(Verdict::DiskFull {});
                     None
                 }
                 Admit::From(at) => Some(at),
@@ -69,13 +69,13 @@ impl LogServer {
                     check_same(replica, m.first, &batch);
                     // While only staged, the answer waits for the sync, which tells the sequencer anyway (X1).
                     if lsn <= out.durable() {
-                        replica.own.tell(Verdict::Done {});
+                        replica.protocol.tell(Verdict::Done {});
                     }
                     None
                 }
                 Admit::OutOfOrder => {
                     hit("native.server.out_of_order");
-                    replica.own.tell(Verdict::OutOfOrder {});
+                    replica.protocol.tell(Verdict::OutOfOrder {});
                     None
                 }
             },
@@ -110,7 +110,7 @@ impl LogServer {
                 Sealing::Open => Verdict::Done {},
                 _ => Verdict::Sealed {},
             };
-            replica.own.tell(verdict);
+            replica.protocol.tell(verdict);
         }
         if up || m.confirm {
             self.touched.insert(m.loglet);

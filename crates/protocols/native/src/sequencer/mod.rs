@@ -4,12 +4,12 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `ordering.rs` | one loglet: offsets, acks, duplicates |
+//! | `sequenced_loglet.rs` | one loglet: offsets, acks, duplicates |
 //! | `window.rs` | the entries in flight |
 //! | `sending.rs` | Stores, rounds, the known tail; what happens when nothing happens |
 
-mod ordering;
 mod sending;
+mod sequenced_loglet;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,13 +25,13 @@ use atoll_core::{
     Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, NodeId, Refused, Role, Tick,
 };
 
-use self::ordering::{NOTHING_STAGED, Ordering, State};
+use self::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState};
 use super::config;
 use super::loglet::Group;
 use super::message::*;
 use crate::mutants;
 use crate::roles::SEQUENCER;
-use atoll_loglet_store::intake::Forgotten;
+use atoll_loglet_store::deduplicator::Forgotten;
 
 /// Bounds and paces of a sequencer.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Default for SequencerOptions {
 pub struct Sequencer {
     env: Env,
     options: SequencerOptions,
-    loglets: BTreeMap<LogletId, Ordering>,
+    loglets: BTreeMap<LogletId, SequencedLoglet>,
     /// Bytes in the windows of all of them.
     in_flight: Arc<Budget>,
     /// Sealed: never opened again in this life, or offsets would be given twice. 16 bytes per segment.
@@ -121,14 +121,14 @@ impl Sequencer {
             self.open(now, m.loglet, &m.config)?;
         }
         let Some(ordering) = self.loglets.get_mut(&m.loglet) else { return Err(Ordered::Unconfigured {}) };
-        if ordering.state != State::Open {
+        if ordering.state != SequencingState::Open {
             return Err(Ordered::Sealed {});
         }
-        if ordering.intake.may_be_taken(from.node, m.place) {
+        if ordering.deduplicator.may_be_taken(from.node, m.place) {
             hit("native.sequencer.copy");
             return Ok(());
         }
-        if !ordering.intake.in_order(from.node, m.place) {
+        if !ordering.deduplicator.in_order(from.node, m.place) {
             hit("native.sequencer.lane_gap");
             return Err(Ordered::Busy {});
         }
@@ -146,7 +146,7 @@ impl Sequencer {
         }
         let batch = Batch::parse(m.batch).map_err(|_| Ordered::TooLarge {})?;
         ordering.order(now, from, &batch, m.not_below.offset()).map_err(|Forgotten| Ordered::Forgotten {})?;
-        ordering.intake.took(from.node, m.place);
+        ordering.deduplicator.took(from.node, m.place);
         Ok(())
     }
 
@@ -161,16 +161,17 @@ impl Sequencer {
             return Err(Ordered::WrongSequencer {});
         }
         let config = Bytes::copy_from_slice(config);
-        let ordering = Ordering::new(parsed, config, self.options.dedupe_spans, self.in_flight.clone(), now);
+        let ordering =
+            SequencedLoglet::new(parsed, config, self.options.dedupe_spans, self.in_flight.clone(), now);
         self.loglets.insert(loglet, ordering);
         Ok(())
     }
 
     fn on_stored(&mut self, now: Tick, from: Caller, m: StoredUpTo, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&m.loglet) else { return };
-        if ordering.on_stored(now, from.node, &m) && ordering.state == State::Open {
+        if ordering.on_stored(now, from.node, &m) && ordering.state == SequencingState::Open {
             hit("native.seal.draining");
-            ordering.state = State::Draining;
+            ordering.state = SequencingState::Draining;
             self.complete_seal(m.loglet, out);
         }
         self.touched.insert(m.loglet);

@@ -10,7 +10,7 @@ use atoll_core::testing::hit;
 use atoll_core::{Class, Effects, Env, Frame, Link, Message, NodeId, Tick};
 
 use super::Sequencer;
-use super::ordering::{NOTHING_STAGED, Ordering, Server, State};
+use super::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState, Server};
 use super::window::InFlight;
 use crate::message::*;
 use crate::roles::LOG_SERVER;
@@ -18,7 +18,13 @@ use crate::roles::LOG_SERVER;
 /// How soon to try again when a connection's queue is full.
 const QUEUE_RETRY: Duration = Duration::from_millis(5);
 
-fn store_frame(loglet: LogletId, ordering: &Ordering, env: &Env, run: &InFlight, server: &Server) -> Frame {
+fn store_frame(
+    loglet: LogletId,
+    ordering: &SequencedLoglet,
+    env: &Env,
+    run: &InFlight,
+    server: &Server,
+) -> Frame {
     let store = Store {
         loglet,
         config: if server.configured { Bytes::new() } else { ordering.config_bytes.clone() },
@@ -43,13 +49,13 @@ impl Sequencer {
             let outcome = Ordered::Committed { runs: done.runs };
             out.reply(done.caller, Appended { outcome, known_tail }, NOTHING_STAGED);
         }
-        if ordering.state != State::Open {
+        if ordering.state != SequencingState::Open {
             let enough = ordering.sealed_servers() >= ordering.config.quorum();
             if enough || ordering.waiting.is_empty() {
-                ordering.state = State::Sealed;
+                ordering.state = SequencingState::Sealed;
             }
         }
-        if ordering.state == State::Sealed {
+        if ordering.state == SequencingState::Sealed {
             return self.close(now, loglet, out);
         }
         self.send(now, loglet, out);
@@ -142,7 +148,7 @@ impl Sequencer {
         let mut at: Option<Tick> = None;
         let mut by = |tick: Tick| at = Some(at.map_or(tick, |a: Tick| a.min(tick)));
         for server in &ordering.servers {
-            if server.useless || (server.sealed && ordering.state == State::Open) {
+            if server.useless || (server.sealed && ordering.state == SequencingState::Open) {
                 continue;
             }
             let link = self.env.link(server.node, Class::Data);
@@ -162,7 +168,7 @@ impl Sequencer {
                 by(at);
             }
         }
-        if ordering.state != State::Open && !ordering.sealing {
+        if ordering.state != SequencingState::Open && !ordering.sealing {
             by(now.after(resend));
         }
         if let Some(first) = ordering.waiting.values().next() {
@@ -218,10 +224,10 @@ impl Sequencer {
             let message = Appended { outcome, known_tail };
             out.reply(waiting.caller, message, NOTHING_STAGED);
         }
-        if ordering.state != State::Open {
+        if ordering.state != SequencingState::Open {
             if ordering.seal_done {
                 // A majority is sealed, and its last answers have had their time.
-                ordering.state = State::Sealed;
+                ordering.state = SequencingState::Sealed;
             } else {
                 self.complete_seal(loglet, out);
             }

@@ -8,7 +8,7 @@ use atoll_core::{Checkpoint, Decode, Envelope, Exchange, Lsn, Message, NodeId, R
 use atoll_rmwpaxos::message::{
     AcceptorImage, Fact, Mode, Prep, PrepAnswer, PrepReply, Write, WriteAnswer, WriteReply,
 };
-use atoll_rmwpaxos::{Ballot, GroupConfig, State};
+use atoll_rmwpaxos::{Ballot, GroupConfig, RegisterState};
 use bytes::Bytes;
 
 type Register = (u64, String);
@@ -187,9 +187,9 @@ impl Protocol {
         for ((epoch, name), states) in &self.states {
             let Some(group) = self.groups.get(epoch) else { continue };
             let votes = self.votes.get(&(*epoch, name.clone()));
-            let mut chosen: Option<(Ballot, State)> = None;
+            let mut chosen: Option<(Ballot, RegisterState)> = None;
             for (ballot, bytes) in states {
-                let state = State::read(bytes).unwrap();
+                let state = RegisterState::read(bytes).unwrap();
                 let mut nonces = state.nonces.clone();
                 nonces.sort_unstable();
                 nonces.dedup();
@@ -218,11 +218,11 @@ impl Protocol {
 }
 
 /// Whether a state's writes begin with those of an earlier one, as far back as both remember.
-fn contains(state: &State, earlier: &State) -> bool {
+fn contains(state: &RegisterState, earlier: &RegisterState) -> bool {
     if state.version < earlier.version || (earlier.moved.is_some() && state.moved != earlier.moved) {
         return false;
     }
-    let at = |s: &State, version: u64| -> Option<u128> {
+    let at = |s: &RegisterState, version: u64| -> Option<u128> {
         let back = s.version.checked_sub(version)? as usize;
         s.nonces.iter().rev().nth(back).copied()
     };

@@ -16,7 +16,7 @@ use crate::config::NativeConfig;
 use crate::invariants;
 use crate::message::{StoredUpTo, Verdict};
 use crate::mutants;
-use atoll_loglet_store::intake::{Forgotten, Intake};
+use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
 
 /// Appends that come closer to each other than this: the next Store tells servers the known tail soon enough. Too large: servers that
 /// wait for the end of a tail wait longer. Too small: a message to each of them after each append of a lone client.
@@ -28,7 +28,7 @@ const TELL_WITHIN: Duration = Duration::from_millis(1);
 
 /// Open, or on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SequencingState {
     /// Takes appends.
     Open,
     /// Somebody is sealed: takes none, completes the seal, lets what is in flight resolve (native-T15).
@@ -71,10 +71,10 @@ pub(super) struct Waiting {
 }
 
 /// See the file's words.
-pub(super) struct Ordering {
+pub(super) struct SequencedLoglet {
     pub config: NativeConfig,
     pub config_bytes: Bytes,
-    pub state: State,
+    pub state: SequencingState,
     pub next: Offset,
     pub known_tail: Offset,
     pub window: Window,
@@ -85,14 +85,14 @@ pub(super) struct Ordering {
     /// When the last append came, and how far apart they come, smoothed.
     arrived_at: Tick,
     gap: Duration,
-    pub intake: Intake,
+    pub deduplicator: Deduplicator,
     /// The procedure that completes the seal runs.
     pub sealing: bool,
     /// It has ended with a majority.
     pub seal_done: bool,
 }
 
-impl Ordering {
+impl SequencedLoglet {
     pub fn new(
         config: NativeConfig,
         config_bytes: Bytes,
@@ -115,10 +115,10 @@ impl Ordering {
             progress_at: now,
         };
         let servers = config.nodes().iter().map(server).collect();
-        Ordering {
+        SequencedLoglet {
             config,
             config_bytes,
-            state: State::Open,
+            state: SequencingState::Open,
             next: Offset::ZERO,
             known_tail: Offset::ZERO,
             window: Window::new(shared),
@@ -127,7 +127,7 @@ impl Ordering {
             arrivals: 0,
             arrived_at: now,
             gap: SPARSE,
-            intake: Intake::new(dedupe_spans, Offset::ZERO),
+            deduplicator: Deduplicator::new(dedupe_spans, Offset::ZERO),
             sealing: false,
             seal_done: false,
         }
@@ -141,7 +141,7 @@ impl Ordering {
         batch: &Batch,
         not_below: Offset,
     ) -> Result<(), Forgotten> {
-        let parts = self.intake.place(batch, self.next, not_below)?;
+        let parts = self.deduplicator.place(batch, self.next, not_below)?;
         let (mut runs, mut end) = (Vec::with_capacity(parts.len()), Offset::ZERO);
         for part in parts {
             let (first, count) = (part.first, part.count);
@@ -156,7 +156,7 @@ impl Ordering {
             end = end.max(upto);
             runs.push((first, count));
         }
-        self.intake.forget_below(self.known_tail);
+        self.deduplicator.forget_below(self.known_tail);
         self.arrivals += 1;
         let gap = Duration::from_nanos(now.0.saturating_sub(self.arrived_at.0)).min(SPARSE);
         (self.arrived_at, self.gap) = (now, (self.gap * 7 + gap) / 8);
@@ -241,7 +241,7 @@ impl Ordering {
     /// Until when the known tail may wait for a Store that carries it: a message less for every server. None if appends come so rarely
     /// that it would wait in vain.
     pub fn carried_by(&self) -> Option<Tick> {
-        (self.state == State::Open && self.gap < DENSE).then(|| self.arrived_at.after(TELL_WITHIN))
+        (self.state == SequencingState::Open && self.gap < DENSE).then(|| self.arrived_at.after(TELL_WITHIN))
     }
 
     /// How many servers are sealed.

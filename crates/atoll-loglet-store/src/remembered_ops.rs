@@ -1,5 +1,5 @@
 //! Which operations were appended lately, and where: a client's retry gets the place of its first attempt (contracts
-//! X16, native §4 "Dedupe inside a segment").
+//! X16, native §4 "RememberedOps inside a segment").
 //!
 //! Bounded in spans of consecutive sequence numbers over all clients, and in clients without any. What is forgotten is known to
 //! be forgotten, and how far up in the Loglet it lies: whoever asks for an operation says below which offset it is not. If
@@ -93,7 +93,7 @@ impl Recent {
 
 /// The table.
 #[derive(Debug)]
-pub struct Dedupe {
+pub struct RememberedOps {
     clients: BTreeMap<ClientId, Recent>,
     /// One item per span, oldest first.
     order: VecDeque<ClientId>,
@@ -104,11 +104,11 @@ pub struct Dedupe {
     forgotten_end: Offset,
 }
 
-impl Dedupe {
+impl RememberedOps {
     /// Empty; remembers at most `limit_spans` spans, 32 bytes each, of at most 256 operations, and an eighth as many clients
     /// that have none. What lies below `forgotten_end` is taken for forgotten.
     pub fn new(limit_spans: usize, forgotten_end: Offset) -> Self {
-        Dedupe {
+        RememberedOps {
             clients: BTreeMap::new(),
             order: VecDeque::new(),
             limit_spans,
@@ -230,13 +230,13 @@ mod tests {
     }
 
     /// Whoever asks knows nothing of where the operation is not.
-    fn look(d: &mut Dedupe, op: OpId, count: u32) -> (Known, u32) {
+    fn look(d: &mut RememberedOps, op: OpId, count: u32) -> (Known, u32) {
         d.look(op, count, Offset::ZERO)
     }
 
     #[test]
     fn retries_get_their_first_place_and_gaps_are_new() {
-        let mut d = Dedupe::new(100, Offset::ZERO);
+        let mut d = RememberedOps::new(100, Offset::ZERO);
         d.note(op(1, 1), Offset(10), 5);
         d.note(op(2, 1), Offset(15), 1);
         d.note(op(1, 8), Offset(16), 2);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_forgotten_is_not_taken_for_new() {
-        let mut d = Dedupe::new(2, Offset::ZERO);
+        let mut d = RememberedOps::new(2, Offset::ZERO);
         for i in 0..4 {
             d.note(op(1, 1 + i * 300), Offset(i * 300), 256);
         }
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_client_without_spans_keeps_its_floor() {
-        let mut d = Dedupe::new(2, Offset::ZERO);
+        let mut d = RememberedOps::new(2, Offset::ZERO);
         for n in 0..3 {
             d.note(op(1 + n, 1), Offset(10 * n), 4);
         }
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_client_that_was_forgotten_altogether_is_sent_to_scan_once() {
-        let mut d = Dedupe::new(2, Offset::ZERO);
+        let mut d = RememberedOps::new(2, Offset::ZERO);
         for n in 0..6 {
             d.note(op(1 + n, 1), Offset(10 * n), 1);
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_whoever_asks() {
-        let mut d = Dedupe::new(16, Offset(1000));
+        let mut d = RememberedOps::new(16, Offset(1000));
         for client in 1..10_000 {
             assert_eq!(look(&mut d, op(client, 1), 1).0, Known::Forgotten);
         }

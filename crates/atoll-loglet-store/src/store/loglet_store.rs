@@ -51,7 +51,7 @@ pub enum Sealing {
 
 /// One loglet.
 #[derive(Debug)]
-pub struct Kept<P> {
+pub struct LogletState<P> {
     /// The encoded configuration.
     pub config_bytes: Bytes,
     /// The seal bit. Never cleared (native-N2).
@@ -69,12 +69,12 @@ pub struct Kept<P> {
     /// The entries.
     pub runs: Runs,
     /// The protocol's part.
-    pub own: P,
+    pub protocol: P,
 }
 
-impl<P> Kept<P> {
-    pub(super) fn new(own: P, config_bytes: Bytes) -> Self {
-        Kept {
+impl<P> LogletState<P> {
+    pub(super) fn new(protocol: P, config_bytes: Bytes) -> Self {
+        LogletState {
             config_bytes,
             seal: Sealing::Open,
             local_tail: Offset::ZERO,
@@ -83,7 +83,7 @@ impl<P> Kept<P> {
             trim: Offset::ZERO,
             settled: false,
             runs: Runs::default(),
-            own,
+            protocol,
         }
     }
 
@@ -128,7 +128,7 @@ impl<P> Kept<P> {
     }
 }
 
-impl<P> Kept<P> {
+impl<P> LogletState<P> {
     /// Durable facts only (native-T9).
     pub fn state(&self) -> ServerState {
         ServerState {
@@ -178,7 +178,7 @@ pub enum Durable {
 pub enum ReadOutcome {
     /// Encoded batches with their counts; to be answered no earlier than this record is durable.
     Ready(Vec<u32>, Vec<Bytes>, Lsn),
-    /// Answered by [`Keeper::on_fetched`].
+    /// Answered by [`LogletStore::on_fetched`].
     Fetching,
     /// Not here.
     NotHere,
@@ -188,9 +188,9 @@ pub enum ReadOutcome {
     Damaged(String),
 }
 
-/// Bounds of a keeper.
+/// Bounds of a loglet store.
 #[derive(Clone, Debug)]
-pub struct KeeperOptions {
+pub struct LogletStoreOptions {
     /// Entries held in memory for tailing readers. Too small: readers that are a little behind go to the disk.
     pub cache_bytes: usize,
     /// Reads that wait for the disk, on this node. Beyond it they are refused as busy.
@@ -199,21 +199,21 @@ pub struct KeeperOptions {
     pub move_bytes: usize,
 }
 
-impl Default for KeeperOptions {
+impl Default for LogletStoreOptions {
     fn default() -> Self {
-        KeeperOptions { cache_bytes: 32 << 20, max_disk_reads: 512, move_bytes: 4 << 20 }
+        LogletStoreOptions { cache_bytes: 32 << 20, max_disk_reads: 512, move_bytes: 4 << 20 }
     }
 }
 
 /// See the file's words.
 #[derive(Debug)]
-pub struct Keeper<P: Protocol> {
+pub struct LogletStore<P: Protocol> {
     /// What is kept. In boxes: a third of the places in the nodes of a tree is empty.
-    pub loglets: BTreeMap<LogletId, Box<Kept<P>>>,
+    pub loglets: BTreeMap<LogletId, Box<LogletState<P>>>,
     /// Deleted for ever. 16 bytes for each.
     pub tombstones: BTreeSet<LogletId>,
     /// Deleted; their places are freed once the tombstone is durable, some at a time.
-    pub(super) dying: BTreeMap<LogletId, Box<Kept<P>>>,
+    pub(super) dying: BTreeMap<LogletId, Box<LogletState<P>>>,
     /// Those seen last, to be shared: a loglet at rest has no copy of its own.
     configs: BTreeMap<Bytes, P::Config>,
     /// Bytes of the entries of `loglets`: a sum over all of them would take longer the more there are.
@@ -228,17 +228,17 @@ pub struct Keeper<P: Protocol> {
     pub(super) moves: Moves,
     /// Of `loglets` and `dying`.
     pub(super) occupied: Occupied,
-    pub(super) options: KeeperOptions,
+    pub(super) options: LogletStoreOptions,
     /// A checkpoint that is being put together.
     pub(super) walk: Option<Walk>,
     /// Recovery only: places that nobody needs.
     pub(super) dead_places: Vec<Loc>,
 }
 
-impl<P: Protocol> Keeper<P> {
+impl<P: Protocol> LogletStore<P> {
     /// Keeps nothing yet.
-    pub fn new(options: KeeperOptions) -> Self {
-        Keeper {
+    pub fn new(options: LogletStoreOptions) -> Self {
+        LogletStore {
             loglets: BTreeMap::new(),
             tombstones: BTreeSet::new(),
             dying: BTreeMap::new(),
@@ -286,11 +286,11 @@ impl<P: Protocol> Keeper<P> {
         Ok((bytes, read))
     }
 
-    /// A new loglet, with a configuration from [`Keeper::config`]. The caller has checked that it may be here, and is not gone.
+    /// A new loglet, with a configuration from [`LogletStore::config`]. The caller has checked that it may be here, and is not gone.
     pub fn create(&mut self, loglet: LogletId, config: (Bytes, P::Config), out: &mut Effects) {
         let (bytes, read) = config;
         self.stage_fact(Fact::Create { loglet, config: bytes.clone() }, Staged::Create, out);
-        self.loglets.entry(loglet).or_insert_with(|| Box::new(Kept::new(P::new(read), bytes)));
+        self.loglets.entry(loglet).or_insert_with(|| Box::new(LogletState::new(P::new(read), bytes)));
     }
 
     /// Journals entries at `first`. Copies that were `filled` in do not move the staged tail.
@@ -335,7 +335,7 @@ impl<P: Protocol> Keeper<P> {
         self.stage_fact(Fact::Known { loglet, known_tail }, Staged::Known, out)
     }
 
-    /// Trims; the record to wait for. Places are freed once it is durable, by [`Keeper::sweep`].
+    /// Trims; the record to wait for. Places are freed once it is durable, by [`LogletStore::sweep`].
     pub fn stage_trim(&mut self, loglet: LogletId, to: Offset, out: &mut Effects) -> Lsn {
         let Some(kept) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
         // Again even if nothing changes: the first one may be on its way to the disk still.

@@ -149,7 +149,7 @@ fn after_an_error_the_thread_goes_on() {
     }
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("0.jnl")).unwrap();
-    let _leftovers = Leftovers::of(dir.path()).unwrap();
+    let _deferred = DeferredDeletes::of(dir.path()).unwrap();
     std::thread::sleep(2 * LOOK_EVERY);
     let (first, second) = (dir.path().join("1.jnl"), dir.path().join(FOLDER).join("1.jnl"));
     fs::write(&first, b"in use").unwrap();

@@ -7,15 +7,15 @@ use atoll_contract::{Batch, Offset, OpId};
 use atoll_core::NodeId;
 use atoll_core::testing::{hit, mutant};
 
-use crate::dedupe::{Dedupe, Known};
-use crate::lane::LanePlace;
+use crate::handle_order::HandlePlace;
 use crate::mutants;
+use crate::remembered_ops::{Known, RememberedOps};
 
-/// Most lanes remembered; the one unused for longest is forgotten, and has to begin a new epoch.
-const MAX_LANES: usize = 1024;
+/// Most handles remembered; the one unused for longest is forgotten, and has to begin a new epoch.
+const MAX_HANDLES: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct HandleState {
     epoch: u64,
     next_number: u64,
     used: u64,
@@ -38,21 +38,25 @@ pub struct Part {
 
 /// See the file's words.
 #[derive(Debug)]
-pub struct Intake {
-    dedupe: Dedupe,
-    lanes: BTreeMap<(NodeId, u64), Lane>,
+pub struct Deduplicator {
+    dedupe: RememberedOps,
+    handles: BTreeMap<(NodeId, u64), HandleState>,
     uses: u64,
 }
 
-impl Intake {
+impl Deduplicator {
     /// Remembers at most `dedupe_spans` spans of operations, and 1024 handles. What lies below `forgotten_end` is not remembered.
     pub fn new(dedupe_spans: usize, forgotten_end: Offset) -> Self {
-        Intake { dedupe: Dedupe::new(dedupe_spans, forgotten_end), lanes: BTreeMap::new(), uses: 0 }
+        Deduplicator {
+            dedupe: RememberedOps::new(dedupe_spans, forgotten_end),
+            handles: BTreeMap::new(),
+            uses: 0,
+        }
     }
 
-    /// True if this is the next append of its handle (vlog-L8). Marked only by [`Intake::took`].
-    pub fn in_order(&self, node: NodeId, place: LanePlace) -> bool {
-        match self.lanes.get(&(node, place.lane)) {
+    /// True if this is the next append of its handle (vlog-L8). Marked only by [`Deduplicator::took`].
+    pub fn in_order(&self, node: NodeId, place: HandlePlace) -> bool {
+        match self.handles.get(&(node, place.handle)) {
             Some(known) if known.epoch == place.epoch => known.next_number == place.number,
             Some(known) => place.epoch > known.epoch && place.number == 0,
             None => place.number == 0,
@@ -61,24 +65,24 @@ impl Intake {
 
     /// True of a second copy of an append that was taken, and of what comes late from an epoch that is over: it may have been taken.
     /// "Not appended" would be a false answer to either. The first copy is answered; who waits in vain learns nothing false.
-    pub fn may_be_taken(&self, node: NodeId, place: LanePlace) -> bool {
-        self.lanes.get(&(node, place.lane)).is_some_and(|known| {
+    pub fn may_be_taken(&self, node: NodeId, place: HandlePlace) -> bool {
+        self.handles.get(&(node, place.handle)).is_some_and(|known| {
             place.epoch < known.epoch || (place.epoch == known.epoch && place.number < known.next_number)
         })
     }
 
     /// An append was taken.
-    pub fn took(&mut self, node: NodeId, place: LanePlace) {
-        let key = (node, place.lane);
-        if self.lanes.len() >= MAX_LANES
-            && !self.lanes.contains_key(&key)
-            && let Some(oldest) = self.lanes.iter().min_by_key(|(_, l)| l.used).map(|(k, _)| *k)
+    pub fn took(&mut self, node: NodeId, place: HandlePlace) {
+        let key = (node, place.handle);
+        if self.handles.len() >= MAX_HANDLES
+            && !self.handles.contains_key(&key)
+            && let Some(oldest) = self.handles.iter().min_by_key(|(_, l)| l.used).map(|(k, _)| *k)
         {
-            self.lanes.remove(&oldest);
+            self.handles.remove(&oldest);
         }
         self.uses += 1;
-        let lane = Lane { epoch: place.epoch, next_number: place.number + 1, used: self.uses };
-        self.lanes.insert(key, lane);
+        let handle = HandleState { epoch: place.epoch, next_number: place.number + 1, used: self.uses };
+        self.handles.insert(key, handle);
     }
 
     /// Finds the entries of a batch that are there already, and gives the others consecutive offsets from `next` on. An operation
@@ -88,7 +92,7 @@ impl Intake {
         let mut forgotten = false;
         for_spans(batch, |op, n| forgotten |= self.is_forgotten(op, n, not_below));
         if forgotten {
-            hit("intake.forgotten");
+            hit("deduplicator.forgotten");
             return Err(Forgotten);
         }
         let (mut runs, mut next) = (Vec::with_capacity(1), next);
@@ -126,7 +130,7 @@ impl Intake {
         mut op: OpId,
         mut left: u32,
         not_below: Offset,
-        mut f: impl FnMut(&mut Dedupe, OpId, Known, u32),
+        mut f: impl FnMut(&mut RememberedOps, OpId, Known, u32),
     ) {
         while left > 0 {
             let (known, n) = self.dedupe.look(op, left, not_below);
@@ -228,56 +232,58 @@ mod tests {
 
     #[test]
     fn old_and_new_entries_of_one_batch_are_told_apart() {
-        let mut intake = Intake::new(100, Offset::ZERO);
+        let mut deduplicator = Deduplicator::new(100, Offset::ZERO);
         let all = |parts: Vec<Part>| -> Vec<(u64, u32, bool)> {
             parts.into_iter().map(|p| (p.first.0, p.count, p.new.is_some())).collect()
         };
         let first = batch(&[(1, 1), (1, 2), (2, 1), (1, 3)]);
-        assert_eq!(all(intake.place(&first, Offset(10), Offset(0)).unwrap()), [(10, 4, true)]);
+        assert_eq!(all(deduplicator.place(&first, Offset(10), Offset(0)).unwrap()), [(10, 4, true)]);
         let second = batch(&[(2, 2), (1, 2), (2, 1), (1, 4), (1, 5)]);
         assert_eq!(
-            all(intake.place(&second, Offset(14), Offset(0)).unwrap()),
+            all(deduplicator.place(&second, Offset(14), Offset(0)).unwrap()),
             [(14, 1, true), (11, 2, false), (15, 2, true)]
         );
     }
 
     #[test]
     fn an_operation_twice_in_one_batch_gets_one_place() {
-        let mut intake = Intake::new(100, Offset::ZERO);
+        let mut deduplicator = Deduplicator::new(100, Offset::ZERO);
         let twice = batch(&[(1, 1), (1, 2), (2, 9), (1, 1), (1, 2), (1, 3), (2, 9)]);
-        let parts = intake.place(&twice, Offset(10), Offset(0)).unwrap();
+        let parts = deduplicator.place(&twice, Offset(10), Offset(0)).unwrap();
         let all: Vec<_> =
             parts.iter().map(|p| (p.first.0, p.count, p.new.as_ref().map(Batch::len))).collect();
         assert_eq!(all, [(10, 3, Some(3)), (10, 2, None), (13, 1, Some(1)), (12, 1, None)]);
         let nameless = batch(&[(0, 1), (0, 1)]);
-        let parts = intake.place(&nameless, Offset(14), Offset(0)).unwrap();
+        let parts = deduplicator.place(&nameless, Offset(14), Offset(0)).unwrap();
         assert_eq!(parts.iter().map(|p| p.count).sum::<u32>(), 2, "records of client 0 are not told apart");
         assert!(parts.iter().all(|p| p.new.is_some()));
     }
 
     #[test]
     fn nothing_of_a_batch_is_noted_if_something_has_to_be_looked_for() {
-        let mut intake = Intake::new(100, Offset(5));
+        let mut deduplicator = Deduplicator::new(100, Offset(5));
         let mixed = batch(&[(1, 1), (2, 1)]);
-        assert_eq!(intake.place(&mixed, Offset(10), Offset(4)), Err(Forgotten));
-        let parts = intake.place(&mixed, Offset(20), Offset(5)).unwrap();
+        assert_eq!(deduplicator.place(&mixed, Offset(10), Offset(4)), Err(Forgotten));
+        let parts = deduplicator.place(&mixed, Offset(20), Offset(5)).unwrap();
         assert_eq!((parts.len(), parts[0].first, parts[0].count), (1, Offset(20), 2));
     }
 
     #[test]
     fn a_lane_takes_no_gap_and_no_past() {
-        let mut intake = Intake::new(100, Offset::ZERO);
+        let mut deduplicator = Deduplicator::new(100, Offset::ZERO);
         let node = NodeId(1);
-        let place = |epoch, number| LanePlace { lane: 5, epoch, number };
-        assert!(!intake.in_order(node, place(0, 1)), "an unknown lane begins at 0");
-        intake.took(node, place(0, 0));
-        assert!(intake.in_order(node, place(0, 1)));
-        assert!(!intake.in_order(node, place(0, 0)), "doubled");
-        assert!(intake.may_be_taken(node, place(0, 0)) && !intake.may_be_taken(node, place(0, 2)));
-        assert!(!intake.in_order(node, place(0, 2)), "one is missing");
-        assert!(intake.in_order(node, place(3, 0)));
-        intake.took(node, place(3, 0));
-        assert!(!intake.in_order(node, place(0, 1)), "late, of an epoch that is over");
-        assert!(intake.may_be_taken(node, place(0, 1)));
+        let place = |epoch, number| HandlePlace { handle: 5, epoch, number };
+        assert!(!deduplicator.in_order(node, place(0, 1)), "an unknown handle begins at 0");
+        deduplicator.took(node, place(0, 0));
+        assert!(deduplicator.in_order(node, place(0, 1)));
+        assert!(!deduplicator.in_order(node, place(0, 0)), "doubled");
+        assert!(
+            deduplicator.may_be_taken(node, place(0, 0)) && !deduplicator.may_be_taken(node, place(0, 2))
+        );
+        assert!(!deduplicator.in_order(node, place(0, 2)), "one is missing");
+        assert!(deduplicator.in_order(node, place(3, 0)));
+        deduplicator.took(node, place(3, 0));
+        assert!(!deduplicator.in_order(node, place(0, 1)), "late, of an epoch that is over");
+        assert!(deduplicator.may_be_taken(node, place(0, 1)));
     }
 }

@@ -13,7 +13,7 @@ use crate::tree::read::{self, ReadError};
 
 /// Why a client's watches were not left.
 #[derive(Debug)]
-pub enum AgainError {
+pub enum ResetError {
     /// Nothing was left.
     NotLeft(NotLeft),
     /// The store cannot be read.
@@ -52,20 +52,20 @@ impl Watches {
     ///
     /// # Errors
     /// Not done, or with a store that cannot be read, only in part: the connection must end.
-    pub fn leave_again(
+    pub fn reset_watches(
         &self,
         (id, outbox): (ConnectionId, &Outbox),
         watches: &[(Brought, &str)],
         relative_zxid: i64,
         out: &mut Vec<u8>,
         view: impl FnOnce() -> View,
-    ) -> Result<Left, AgainError> {
+    ) -> Result<Left, ResetError> {
         let all = watches.iter().map(|(brought, path)| (brought.kind(), *path));
         // All are left before the view is read: an event behind it finds them. Those that are told of something older go again.
-        let mut left = self.leave(id, all, out, view).map_err(AgainError::NotLeft)?;
+        let mut left = self.leave(id, all, out, view).map_err(ResetError::NotLeft)?;
         let view = &left.view;
         // What a restore has brought back may be older than what the client saw: it is told of everything.
-        let is_new = read::restored(view).map_err(AgainError::Read)? > relative_zxid;
+        let is_new = read::restored(view).map_err(ResetError::Read)? > relative_zxid;
         let since = match mutant(mutants::ZK_WATCHES_IGNORE_ZXID) {
             true => i64::MAX,
             false if is_new => -1,
@@ -75,7 +75,7 @@ impl Watches {
             if matches!(brought, Brought::Persistent | Brought::Recursive) {
                 continue;
             }
-            let node = read::node(view, path).map_err(AgainError::Read)?;
+            let node = read::node(view, path).map_err(ResetError::Read)?;
             let (event, acl) = match (brought, node) {
                 (Brought::Exist, Some(node)) => (EventType::NodeCreated, node.acl),
                 (Brought::Data | Brought::Child, None) => (EventType::NodeDeleted, Default::default()),

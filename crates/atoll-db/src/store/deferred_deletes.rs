@@ -38,12 +38,12 @@ const LOOKS_BEFORE_WHOLE: u32 = 50;
 
 /// The thread that gives back what the store has removed. It ends when this is dropped, and what is left is left for the next one.
 #[derive(Debug)]
-pub(crate) struct Leftovers {
+pub(crate) struct DeferredDeletes {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Leftovers {
+impl DeferredDeletes {
     /// For a store that is open.
     ///
     /// # Errors
@@ -52,12 +52,12 @@ impl Leftovers {
         let aside = Aside::open(store, BOUNDS)?;
         let (stop, stopped) = channel::<()>();
         let thread =
-            std::thread::Builder::new().name("leftovers".into()).spawn(move || run(aside, &stopped))?;
-        Ok(Leftovers { stop: Some(stop), thread: Some(thread) })
+            std::thread::Builder::new().name("deferred-delete".into()).spawn(move || run(aside, &stopped))?;
+        Ok(DeferredDeletes { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Leftovers {
+impl Drop for DeferredDeletes {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -354,5 +354,5 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
 }
 
 #[cfg(test)]
-#[path = "leftovers_test.rs"]
+#[path = "deferred_deletes_test.rs"]
 mod tests;

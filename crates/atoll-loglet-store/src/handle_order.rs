@@ -11,9 +11,9 @@ use atoll_core::{CallError, Unsent};
 atoll_core::record! {
     /// The place of an append in the order of its handle.
     #[derive(Copy)]
-    pub struct LanePlace {
+    pub struct HandlePlace {
         /// The handle; drawn at random.
-        pub lane: u64,
+        pub handle: u64,
         /// Rises when the handle starts again behind a failed append.
         pub epoch: u64,
         /// Counts the appends of an epoch from 0.
@@ -23,8 +23,8 @@ atoll_core::record! {
 
 /// The sending side.
 #[derive(Debug)]
-pub struct Lane {
-    place: LanePlace,
+pub struct HandleOrder {
+    place: HandlePlace,
     in_flight: usize,
     /// An append of this epoch failed.
     broken: bool,
@@ -34,15 +34,15 @@ pub struct Lane {
     pub sealed: bool,
 }
 
-impl Lane {
-    /// Of a handle; `lane` is drawn at random.
-    pub fn new(lane: u64) -> Self {
-        let place = LanePlace { lane, epoch: 0, number: 0 };
-        Lane { place, in_flight: 0, broken: false, configured: false, sealed: false }
+impl HandleOrder {
+    /// Of a handle, whose number is drawn at random.
+    pub fn new(handle: u64) -> Self {
+        let place = HandlePlace { handle, epoch: 0, number: 0 };
+        HandleOrder { place, in_flight: 0, broken: false, configured: false, sealed: false }
     }
 
     /// The place of the next append; None while those behind a failed one have to be answered first.
-    pub fn next_place(&mut self) -> Option<LanePlace> {
+    pub fn next_place(&mut self) -> Option<HandlePlace> {
         if self.broken {
             if self.in_flight > 0 {
                 return None;
