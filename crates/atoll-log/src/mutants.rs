@@ -46,7 +46,7 @@ pub const COVERAGE: &[Listed] = &[
         &["vlog.modify", "vlog.read.gone", "vlog.trim.truncated"],
     ),
     listed(
-        "virtuallog: seals race appends (V2–V5)",
+        "virtuallog: seals race appends (vlog-V2 to vlog-V5)",
         &[
             "vlog.lane.sealed",
             "vlog.append.found",

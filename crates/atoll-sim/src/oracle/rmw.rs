@@ -402,7 +402,7 @@ impl RmwOracle {
         let voted = ghost.proposals.get(&ballot).is_some_and(|p| p.votes.contains(&who.storage));
         if !voted {
             verdict.fail(format!(
-                "X1/I8 acknowledged before it was synced: node {} acknowledges {ballot} of {:?}",
+                "X1, rmw-I8 acknowledged before it was synced: node {} acknowledges {ballot} of {:?}",
                 who.node, asked.key.1
             ));
         }

@@ -59,7 +59,7 @@ struct Inner {
     failed: bool,
 }
 
-/// See the module's words. Cheap to clone.
+/// See the module documentation. Cheap to clone.
 #[derive(Clone)]
 pub struct FileRegisters(Arc<Mutex<Inner>>);
 
@@ -120,7 +120,7 @@ impl Inner {
             return Err(RegisterError::NotWritten(Unavailability::DiskFull));
         }
         if self.cell.replace(&bytes).is_err() {
-            // Old or new may be on disk: nobody may be told either (rmw-T22).
+            // Old or new may be on disk: nobody may be told either (native-T22).
             self.failed = !mutant(mutants::FILE_ANSWERS_AFTER_FAILURE);
             return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }

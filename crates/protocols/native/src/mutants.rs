@@ -38,7 +38,7 @@ pub const COVERAGE: &[Listed] = &[
         &["native.check_tail.some_sealed", "native.check_tail.repair", "native.check_tail.repair_again"],
     ),
     listed(
-        "native: repair after the install while the sequencer tries on (T1, T2)",
+        "native: repair after the install while the sequencer tries on (native-T1, native-T2)",
         &["native.server.repaired", "native.server.store_after_seal"],
     ),
     listed("native: the sequencer is killed and returns (native-T6)", &["native.sequencer.other_life"]),
@@ -49,7 +49,7 @@ pub const COVERAGE: &[Listed] = &[
     ),
     listed("native: rot (native-T9)", &["sim.fault.rot", "journal.recover.rot"]),
     listed(
-        "native: trim and restart (T12), deletion (native-T10)",
+        "native: trim and restart (native-T12), deletion (native-T10)",
         &["native.server.tombstone", "native.server.deletes_too"],
     ),
     listed("native: a sealer dies with a minority sealed", &["native.seal.died_with_a_minority"]),
@@ -59,11 +59,11 @@ pub const COVERAGE: &[Listed] = &[
     ),
     listed("native: rule K with five servers", &["sim.rule_k"]),
     listed(
-        "native: waits end (T3, T14, T18)",
+        "native: waits end (native-T3, native-T14, native-T18)",
         &["native.check_tail.wait", "native.check_tail.sealed_while_waiting", "native.wait.sealed"],
     ),
     listed(
-        "native: duplicates, gaps (T11, T20)",
+        "native: duplicates, gaps (native-T11, native-T20)",
         &["native.sequencer.duplicate", "native.server.out_of_order", "native.read.not_here"],
     ),
     listed(

@@ -17,7 +17,7 @@ atoll_core::mutants! {
 /// What a long run of the simulator must have reached: who never got there does not test what it is meant to.
 pub const COVERAGE: &[Listed] = &[
     listed(
-        "rmwpaxos: duplicated and swapped messages (T3, T15)",
+        "rmwpaxos: duplicated and swapped messages (rmw-T3, rmw-T15)",
         &["rmw.acceptor.duplicate_write", "rmw.acceptor.duplicate_prepare"],
     ),
     listed(

@@ -228,7 +228,7 @@ fn phase_one_and_two() {
         # The first one's ballot is gone by now.
         write x 1.1 state a         => nack 2.2 0.0 +0 @3
         write x 2.2 state b         => ack 3.2 +1 @4
-        # T3: a duplicate is acknowledged, although the promise is above it; and waits for the vote (X1).
+        # rmw-T3: a duplicate is acknowledged, although the promise is above it; and waits for the vote (X1).
         write x 2.2 state b         => ack 3.2 +0 @4
         prep x read                 => ack read voted 2.2 b +0 @4
         # The token: the next ballot of the same proposer, without a prepare.
