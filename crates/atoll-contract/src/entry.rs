@@ -1,5 +1,5 @@
-//! What a log holds: entries, and batches of entries in the one byte form that travels from the appender through
-//! sequencer and LogServers to the disk and back without being taken apart.
+//! The contents of a log: entries, and batches of entries. A batch keeps one byte form on its way from the appender through
+//! sequencer and LogServers to the disk and back, without being decoded.
 //!
 //! Batch bytes: for each entry `client u64 | seq u64 | length u32 | payload`, little endian, back to back.
 
@@ -9,24 +9,24 @@ use atoll_core::{Decode, DecodeError, Encode, Reader};
 
 /// Longest payload of one entry, in bytes.
 pub const MAX_ENTRY_BYTES: usize = 1_000_000;
-/// Longest encoded batch, in bytes; one entry of the longest kind fits.
+/// Longest encoded batch, in bytes; an entry of maximum size fits.
 pub const MAX_BATCH_BYTES: usize = MAX_ENTRY_BYTES + ENTRY_HEADER_BYTES;
 /// Most entries in a batch.
 pub const MAX_BATCH_ENTRIES: usize = 16 * 1024;
 /// Bytes of an encoded entry before its payload.
 pub const ENTRY_HEADER_BYTES: usize = 20;
 
-/// Who appends: drawn at random by the client, once per life. 0 is the log's own use (it is never deduplicated).
+/// The appending client: drawn at random by the client, once per life. 0 is reserved for the log's own use and is never deduplicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// The name of one append: the client counts `seq` up by one for each, from 1. Sending the same operation again, through
-/// any node, carries the same name (vlog-V2).
+/// The name of one append: the client increments `seq` for each, starting at 1. A retry of the same operation, through any
+/// node, carries the same name (vlog-V2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId {
-    /// Who.
+    /// The appending client.
     pub client: ClientId,
-    /// Which of its operations.
+    /// The number of the operation at its client.
     pub seq: u64,
 }
 
@@ -46,13 +46,13 @@ impl Decode for OpId {
 /// One record of a log and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The append that put it there.
+    /// The name of the append that put it there.
     pub op: OpId,
     /// The user's bytes.
     pub payload: Bytes,
 }
 
-/// Entries in their encoded form: cheap to clone and to pass on.
+/// Entries in their encoded form: cheap to clone and to forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     bytes: Bytes,
@@ -67,7 +67,7 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty one.
+    /// An empty batch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -159,7 +159,7 @@ impl Batch {
         self.count as usize
     }
 
-    /// True for a batch built of nothing.
+    /// True for a batch that was built without entries.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

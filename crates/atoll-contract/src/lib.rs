@@ -1,14 +1,14 @@
-//! The contracts between the layers of Atoll: what a log and a register promise, and the values that they exchange. This crate knows no
-//! protocol and no implementation of a log.
+//! The contracts between the layers of Atoll: what a log and a register promise, and the values that they exchange. This crate depends
+//! on no protocol and on no implementation of a log.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `position.rs` | places in a virtual log and in a Loglet |
+//! | `position.rs` | positions in a virtual log and offsets in a Loglet |
 //! | `entry.rs` | entries and batches, with their encoding |
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
-//! | `mutants.rs` | known bugs, for tests |
+//! | `mutants.rs` | known bugs for tests |
 
 #[cfg(feature = "testing")]
 pub mod conformance;

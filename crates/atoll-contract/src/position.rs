@@ -1,4 +1,4 @@
-//! Places in a virtual log and in a Loglet. They are different types: one is never the other without its segment.
+//! Positions in a virtual log and offsets in a Loglet. They are different types: one cannot be converted to the other without its segment.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ macro_rules! position {
             /// The first place.
             pub const ZERO: $name = $name(0);
 
-            /// The place `n` further on. Panics past u64: no log gets there.
+            /// The place `n` further on. Panics on overflow of u64, which no log reaches.
             #[must_use]
             pub fn plus(self, n: u64) -> Self {
                 $name(self.0.checked_add(n).expect(concat!($what, " below 2^64")))
@@ -46,7 +46,7 @@ macro_rules! position {
 }
 
 position!(
-    /// A place in the virtual log: dense, from 0, the same for ever whatever Loglets come and go below.
+    /// A place in the virtual log: dense, from 0, and stable whichever Loglets come and go below it.
     LogPos,
     "log positions"
 );

@@ -1,4 +1,4 @@
-//! The Register abstraction: a versioned value with conditional write. Each log's chain is kept in one (virtuallog §8).
+//! The Register abstraction: a versioned value with conditional write. Each log stores its chain in one register (virtuallog §8).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use atoll_core::BoxFuture;
 
-/// How often a register was written. 0: never.
+/// The number of writes that a register has seen. 0: it was never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -17,7 +17,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A unique mark of one write, by which its writer finds out whether it happened.
+/// A unique mark of one write, by which its writer finds out whether the write happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u128);
 
@@ -28,20 +28,20 @@ pub struct Versioned {
     pub version: Version,
     /// Empty if it was never written.
     pub value: Bytes,
-    /// Of the write that made this version.
+    /// The nonce of the write that made this version.
     pub nonce: Nonce,
 }
 
-/// The answer to a conditional write that was decided.
+/// The outcome of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Done; the new version.
     Yes(Version),
-    /// Not done: the register is at another version, this one.
+    /// Not done: the register is at another version, which is returned.
     Conflict(Versioned),
 }
 
-/// Why a register has no answer now.
+/// Why a register cannot answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailability {
     /// Too much is under way; try again when some of it is done.
@@ -50,7 +50,7 @@ pub enum Unavailability {
     /// Not enough of the nodes that hold registers answered in time.
     #[error("not enough servers answered")]
     NoQuorum,
-    /// The disk is full; ends by itself when space returns.
+    /// The disk is full. This ends by itself when space returns.
     #[error("a disk is full")]
     DiskFull,
     /// The journal, or the file, is closed after a failed write or sync.
@@ -61,13 +61,13 @@ pub enum Unavailability {
     Stopping,
 }
 
-/// Why a register operation has no answer, and whether it happened.
+/// Why a register operation has no answer, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// It did not happen. Reads fail only like this.
+    /// The operation did not happen. Reads fail only this way.
     #[error("not done: {0}")]
     NotWritten(Unavailability),
-    /// It may have happened: read, and look for the nonce.
+    /// The operation may have happened: read the register and look for the nonce.
     #[error("unknown outcome: {0}")]
     Unknown(Unavailability),
     /// The value exceeds [`MAX_VALUE_BYTES`]; it did not happen.
@@ -85,11 +85,11 @@ pub const MAX_NAME_BYTES: usize = 256;
 
 /// One linearizable register.
 pub trait Register: Send + Sync + fmt::Debug {
-    /// The newest value: linearizable.
+    /// Reads the newest value; linearizable.
     fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>>;
 
-    /// Writes if the version is `expected` (0: never written); the new version is `expected` + 1. Durable when it returns.
-    /// The same nonce again answers as the first time.
+    /// Writes if the version is `expected` (0: never written). The new version is `expected` + 1. The write is durable when
+    /// this returns. A retry with the same nonce gets the answer of the first attempt.
     fn write_if(
         &self,
         expected: Version,
@@ -103,19 +103,19 @@ pub trait Register: Send + Sync + fmt::Debug {
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// Of the value that it had: another value has another mark. None: not known.
+    /// A mark of the value at the time of the listing: another value has another mark. None: not known.
     pub mark: Option<u128>,
 }
 
 /// A space of registers by name.
 pub trait Registers: Send + Sync + fmt::Debug {
-    /// The register of a name. Cheap; nothing is created before the first write.
+    /// The register with this name. Cheap; the first write creates it.
     fn register(&self, name: &str) -> Arc<dyn Register>;
 
-    /// Names of the registers that were written and start with `prefix`, in order. A register being created meanwhile may be
-    /// missing. A mark that is as it was says that a register was not written since the value was read which followed that mark.
+    /// Lists the names of written registers that start with `prefix`, in order. A register created during the call may be
+    /// missing. If a mark is unchanged, the register was not written since a read that followed the first listing of that mark.
     fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>>;
 
-    /// Lets go of what is kept here of registers that were only read and that nobody uses. To be called now and then.
+    /// Drops local state of registers that were only read and are not in use any more. Call this now and then.
     fn sweep(&self) {}
 }

@@ -1,4 +1,4 @@
-//! Bytes that many users on one node hold together, and how many they may.
+//! A limit on the bytes that many users on one node hold together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,13 +10,14 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Nothing is used of `limit_bytes`.
+    /// An empty budget of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         Budget { used_bytes: AtomicUsize::new(0), limit_bytes }
     }
 
-    /// Takes `bytes` more for a user that holds `own_bytes`; if it may not, how many are used. A user may hold no more than it leaves free:
-    /// so a few that are stuck never take all, and another finds room. Something larger than the budget is taken while nothing else is.
+    /// Takes `bytes` more for a user that already holds `own_bytes`; a refusal returns the bytes in use. No user may hold more than it
+    /// leaves free, so a few stuck users never take everything and another user still finds room. A request larger than the budget is
+    /// granted only while nothing else is taken.
     pub fn take(&self, own_bytes: usize, bytes: usize) -> Result<(), usize> {
         let mut used = self.used_bytes();
         loop {
@@ -31,7 +32,7 @@ impl Budget {
         }
     }
 
-    /// Whether [`Budget::take`] would.
+    /// Whether [`Budget::take`] would succeed.
     pub fn has_room(&self, own_bytes: usize, bytes: usize) -> bool {
         self.fits(self.used_bytes(), own_bytes, bytes)
     }
@@ -40,7 +41,7 @@ impl Budget {
         used == 0 || own_bytes.saturating_add(bytes) <= self.limit_bytes.saturating_sub(used)
     }
 
-    /// Takes without asking: for whoever has asked, and nobody came between.
+    /// Takes without a check: the caller has already checked, and nothing else was taken in between.
     pub fn add(&self, bytes: usize) {
         self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
     }

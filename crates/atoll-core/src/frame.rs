@@ -31,7 +31,7 @@ pub struct Frame {
     pub target: RoleKind,
     /// The encoded fields.
     pub head: Bytes,
-    /// Blobs that are passed along as they came.
+    /// Blobs that are passed along unchanged.
     pub payloads: Vec<Bytes>,
 }
 
@@ -75,14 +75,14 @@ pub struct Outgoing {
 
 /// A message type: one number, one byte form.
 ///
-/// Kinds are unique over the whole program: 1–99 are of the ground and the members, each protocol has a range of its own.
+/// Kinds are unique across the whole program: 1–99 belong to the core and the members, and each protocol has a range of its own.
 pub trait Message: Encode + Decode + Send + 'static {
     /// The number of this message type on the wire.
     const KIND: u16;
     /// Its name in errors.
     const NAME: &'static str;
 
-    /// Moves blobs out, to travel beside the head. Called once, before encoding.
+    /// Moves blobs out of the message, so that they travel beside the head. Called once, before encoding.
     fn take_payloads(&mut self) -> Vec<Bytes> {
         Vec::new()
     }
@@ -101,7 +101,7 @@ pub trait Message: Encode + Decode + Send + 'static {
         Frame { kind: Self::KIND, target, head: self.to_bytes(), payloads }
     }
 
-    /// Reads a frame of this kind. Bytes behind its fields are fields of a later version, and left alone (X28).
+    /// Reads a frame of this kind. Bytes after its fields belong to fields of a later version and are ignored (X28).
     fn from_frame(frame: Frame) -> Result<Self, DecodeError> {
         if frame.kind != Self::KIND {
             return Err(DecodeError::WrongKind { expected: Self::NAME, got: frame.kind });

@@ -29,7 +29,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A member of the cluster, named by its operator. Stable over restarts; 0 is nobody.
+    /// A member of the cluster, named by its operator. Stable across restarts; 0 stands for no node.
     NodeId(u32),
     "{}"
 );
@@ -53,9 +53,9 @@ id!(
 /// The roles that every node has. Those of a protocol are in its crate.
 pub mod roles {
     use super::RoleKind;
-    /// Nobody: replies, which are matched by request instead.
+    /// No role: the target of replies, which are matched by request instead.
     pub const NONE: RoleKind = RoleKind(0);
-    /// Who is there: identity, incarnation, members.
+    /// The member role: identity, incarnation, members.
     pub const MEMBER: RoleKind = RoleKind(5);
 }
 
@@ -64,13 +64,13 @@ pub mod roles {
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// This moment and `d` more; saturates at the end of time.
+    /// The tick `d` after this one; saturates at the end of time.
     #[must_use]
     pub fn after(self, d: std::time::Duration) -> Tick {
         Tick(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
+    /// The time since `earlier`; zero if `earlier` lies ahead.
     #[must_use]
     pub fn since(self, earlier: Tick) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,4 +1,4 @@
-//! Wakes everybody who waits for a change.
+//! Wakes everyone who waits for a change.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,12 +11,12 @@ use crate::sync::{Arc, Mutex, lock};
 struct State {
     count: u64,
     next_key: u64,
-    /// Bounded by the futures that wait: each removes its own when it is dropped.
+    /// Bounded by the waiting futures: each removes its own waker when it is dropped.
     wakers: BTreeMap<u64, Waker>,
 }
 
-/// Counts notifications and wakes all who wait for the next one. A waiter reads the count before it looks at what may change, so it misses
-/// no change. Cheap to clone; clones share one count.
+/// Counts notifications and wakes every waiter of the next one. A waiter reads the count before it looks at the state that may change, so
+/// it misses no change. Cheap to clone; clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct Notify(Arc<Mutex<State>>);
 
@@ -26,7 +26,7 @@ impl Notify {
         lock(&self.0).count
     }
 
-    /// Wakes everybody who waits, in the order in which they began to.
+    /// Wakes all waiters, in the order in which they began to wait.
     pub fn notify(&self) {
         let wakers = {
             let mut state = lock(&self.0);
@@ -36,7 +36,7 @@ impl Notify {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    /// Ready with the new count once there were more than `seen` notifications.
+    /// Completes with the new count once more than `seen` notifications have happened.
     pub fn after(&self, seen: u64) -> Notified {
         Notified { notify: self.clone(), seen, key: None }
     }

@@ -1,16 +1,16 @@
-//! Switches for the simulator, all of them off and free of cost unless the feature `testing` is on: known bugs
-//! (mutants), and assertions that can be silenced so that outside oracles must find a mutant. And coverage marks: events that a program
-//! tells, too, with `RUST_LOG=atoll::mark=debug`.
+//! Switches for the simulator, all off and free of cost unless the feature `testing` is on: known bugs (mutants), and assertions that
+//! can be silenced so that outside oracles must find a mutant. Also coverage marks: events that a program also logs with
+//! `RUST_LOG=atoll::mark=debug`.
 //!
-//! State is per thread: a simulated cluster runs on one thread. A program that is started with a known bug has it in all threads.
+//! State is per thread: a simulated cluster runs on one thread. A program started with a known bug has it in all threads.
 
 use bytes::Bytes;
 
 use crate::ids::{Incarnation, NodeId};
 use crate::level::Level;
 
-/// A known bug that a test can put in. It is declared with [`crate::mutants!`] in the crate whose code has it, and named after the trap of
-/// the protocol that it falls into.
+/// A known bug that a test can inject. It is declared with [`crate::mutants!`] in the crate that contains the code, and named after the
+/// trap of the protocol that it falls into.
 #[derive(Clone, Copy)]
 pub struct Mutant {
     name: &'static str,
@@ -18,7 +18,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// The product as it is.
+    /// The product without a bug.
     pub const NONE: Mutant = Mutant::new("None", &[]);
 
     /// See [`crate::mutants!`].
@@ -26,12 +26,12 @@ impl Mutant {
         Mutant { name, caught_by }
     }
 
-    /// Its name, by which programs are asked for it.
+    /// Its name, by which a program is told to inject it.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// The scenarios of the simulator in which an oracle must find it, the best one first. None: a test of its crate finds it.
+    /// The simulator scenarios in which an oracle must find the bug, the best one first. Empty: a test of its crate finds it.
     pub fn caught_by(self) -> &'static [&'static str] {
         self.caught_by
     }
@@ -66,10 +66,10 @@ macro_rules! mutants {
     };
 }
 
-/// A situation that the protocol notes list, and the coverage marks of which each must be reached to have tested it.
+/// A situation that the protocol notes list, and the coverage marks that must all be reached for it to count as tested.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
-    /// The protocol and the situation in words.
+    /// The protocol and a description of the situation.
     pub what: &'static str,
     /// Coverage marks, of the product and of the simulator.
     pub marks: &'static [&'static str],
@@ -111,7 +111,7 @@ mod on {
 
     /// The known bug of all threads.
     static EVERYWHERE: RwLock<Mutant> = RwLock::new(Mutant::NONE);
-    /// Whether there is one: asked at every place of a mutant.
+    /// Whether a bug is set for all threads; read at every mutation point.
     static IS_EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
     /// Messages that nodes sent to themselves: node, class, message.
@@ -124,12 +124,12 @@ mod on {
         static MARKS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// Puts a known bug in, on this thread, until the next call.
+    /// Injects a known bug on this thread, until the next call.
     pub fn set_mutant(m: Mutant) {
         MUTANT.set(m);
     }
 
-    /// Puts a known bug in, on all threads, until the next call: for drills on whole programs.
+    /// Injects a known bug on all threads, until the next call: for drills on whole programs.
     pub fn set_mutant_everywhere(m: Mutant) {
         *EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner) = m;
         IS_EVERYWHERE.store(m != Mutant::NONE, Ordering::Release);
@@ -142,12 +142,12 @@ mod on {
         }
     }
 
-    /// Whether this known bug is in.
+    /// Whether this known bug is injected.
     pub fn mutant(m: Mutant) -> bool {
         MUTANT.get() == m || everywhere() == m
     }
 
-    /// Whether the product checks its own invariants: not with a mutant in, so that the oracles must find it.
+    /// Whether the product checks its own invariants. Not while a mutant is injected, so that the oracles must find it.
     pub fn asserting() -> bool {
         MUTANT.get() == Mutant::NONE && everywhere() == Mutant::NONE
     }
@@ -157,22 +157,22 @@ mod on {
         MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
     }
 
-    /// Where a procedure is. Dropped before its end, as a node that dies drops its procedures, it counts the mark of its place.
+    /// Marks where a procedure is. If it is dropped before its end, as a dying node drops its procedures, it counts the mark of that place.
     #[derive(Debug)]
     pub struct Place(Option<&'static str>);
 
     impl Place {
-        /// At a place; `mark` says that it died there.
+        /// The procedure is at a place; `mark` records that it died there.
         pub fn at(mark: &'static str) -> Self {
             Place(Some(mark))
         }
 
-        /// Went on.
+        /// The procedure went on to another place.
         pub fn moves(&mut self, mark: &'static str) {
             self.0 = Some(mark);
         }
 
-        /// Came to its end, well or not.
+        /// The procedure ended, successfully or not.
         pub fn ends(mut self) {
             self.0 = None;
         }
@@ -186,12 +186,12 @@ mod on {
         }
     }
 
-    /// Whether [`take_local`] is going to be called: from now on, messages that a node sends to itself are gathered.
+    /// Whether messages that a node sends to itself are collected from now on, for [`take_local`].
     pub fn watch_local(on: bool) {
         LOCAL.set(on.then(Vec::new));
     }
 
-    /// A node sends a message to itself, which no host sees.
+    /// Records a message that a node sends to itself, which no host sees.
     pub fn show_local(node: NodeId, class: Class, envelope: &Envelope) {
         LOCAL.with_borrow_mut(|l| {
             if let Some(shown) = l {
@@ -205,12 +205,12 @@ mod on {
         LOCAL.with_borrow_mut(|l| l.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Whether [`take_applied`] is going to be called: from now on, commands that replicas apply are gathered.
+    /// Whether commands that replicas apply are collected from now on, for [`take_applied`].
     pub fn watch_applied(on: bool) {
         APPLIED.set(on.then(Vec::new));
     }
 
-    /// A replica has applied a command.
+    /// Records a command that a replica has applied.
     pub fn show_applied(applied: impl FnOnce() -> AppliedCommand) {
         APPLIED.with_borrow_mut(|gathered| {
             if let Some(gathered) = gathered {
@@ -236,20 +236,20 @@ pub use on::{
     take_local, take_marks, watch_applied, watch_local,
 };
 
-/// Whether what test builds write ahead of the releases is in at this level, see [`Level::NEXT`].
+/// Whether the formats that test builds write ahead of releases are enabled at this level, see [`Level::NEXT`].
 #[cfg(feature = "testing")]
 pub fn next_level(level: Level) -> bool {
     level >= Level::NEXT
 }
 
-/// Whether what test builds write ahead of the releases is in at this level: never, outside of tests.
+/// Whether the formats that test builds write ahead of releases are enabled at this level: never, outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn next_level(_: Level) -> bool {
     false
 }
 
-/// Whether this known bug is in: never, outside of tests.
+/// Whether this known bug is injected: never, outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn mutant(_: Mutant) -> bool {
@@ -263,17 +263,17 @@ pub fn asserting() -> bool {
     true
 }
 
-/// A node sends a message to itself: nobody looks, outside of tests.
+/// Records a message that a node sends to itself: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_local(_: NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
 
-/// A replica has applied a command: nobody looks, outside of tests.
+/// Records a command that a replica has applied: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_applied(_: impl FnOnce() -> AppliedCommand) {}
 
-/// The code has come to a coverage mark: counted in tests, and told at level debug in every program.
+/// The code has reached a coverage mark. Counted in tests, and logged at level debug in every program.
 #[inline]
 pub fn hit(mark: &'static str) {
     #[cfg(feature = "testing")]
@@ -281,7 +281,7 @@ pub fn hit(mark: &'static str) {
     tracing::debug!(target: "atoll::mark", mark);
 }
 
-/// Where a procedure is: nothing, outside of tests.
+/// Marks where a procedure is: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[derive(Debug)]
 pub struct Place;
@@ -301,7 +301,7 @@ impl Place {
     pub fn ends(self) {}
 }
 
-/// Asserts an invariant, in release builds too; silent only while a mutation test wants the outside oracles to speak.
+/// Asserts an invariant, also in release builds. Silent only while a mutation test requires the outside oracles to find the bug.
 #[macro_export]
 macro_rules! invariant {
     ($cond:expr, $($why:tt)+) => {

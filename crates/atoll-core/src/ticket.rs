@@ -1,4 +1,4 @@
-//! A value that somebody else will complete: one writer, one reader, no executor needed on either side.
+//! A value that another party completes: one writer, one reader, no executor needed on either side.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ pub struct Abandoned;
 struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
-    /// The completer is gone, or has completed.
+    /// The completer was dropped, or has completed.
     closed: bool,
 }
 
@@ -87,7 +87,7 @@ impl<T> Completer<T> {
         }
     }
 
-    /// True if nobody waits any more.
+    /// True if the ticket was dropped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

@@ -9,6 +9,6 @@ atoll_core::mutants! {
     DB_EVERY_STORE_ERROR_HALTS = "DbEveryStoreErrorHalts", caught by ["database-stores"];
     /// Any clock moves the log's time.
     DB_CLOCK_UNCHECKED = "DbClockUnchecked", caught by ["database-clocks"];
-    /// A replica shows what its store had when it was started, before anybody has compared it.
+    /// A replica shows the state that its store had at startup before that state was compared.
     DB_SERVES_UNCHECKED = "DbServesUnchecked", caught by [];
 }

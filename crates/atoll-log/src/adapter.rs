@@ -1,5 +1,4 @@
-//! A virtual log as a Loglet: what is written for a Loglet runs on a log that can be reconfigured. Sealing it ends the log
-//! for ever.
+//! A virtual log as a Loglet: code written for a Loglet can run on a log that can be reconfigured. Sealing it ends the log for ever.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use atoll_contract::loglet::{
 };
 use atoll_contract::position::{LogPos, Offset};
 
-/// See the module's words. Positions and offsets are the same numbers.
+/// See the module documentation. Positions and offsets are the same numbers.
 #[derive(Clone, Debug)]
 pub struct VirtualLoglet {
     env: Env,

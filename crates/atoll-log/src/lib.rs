@@ -1,10 +1,10 @@
-//! The virtual log: a log made of a chain of Loglets and of the register that holds the chain.
+//! The virtual log: a chain of Loglets, and the register that holds the chain.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `virtual_log/` | the log over a chain, and its reconfiguration |
-//! | `chain.rs`, `page.rs` | which Loglet holds which part of a log; old segments move to index pages |
-//! | `origin.rs` | what the id of a Loglet says of the change that made it |
+//! | `chain.rs`, `page.rs` | which Loglet holds which part of a log; index pages for old segments |
+//! | `origin.rs` | the change that made a Loglet, as encoded in its id |
 //! | `adapter.rs` | a virtual log as a Loglet |
 //! | `rounds.rs` | an operation that many callers share; a race of two futures |
 //! | `memory/` | Loglets and registers in memory, with faults, for tests |

@@ -36,8 +36,8 @@ struct Shares<T> {
     running: bool,
 }
 
-/// An operation that many callers share. Who asks while one is under way gets the next one, never that one: its answer
-/// may be older than the question (vlog-V14). Bounded by the callers that wait.
+/// An operation that many callers share. A caller that joins while a round is under way gets the next round, never the
+/// current one, whose answer may be older than the question (vlog-V14). Bounded by the waiting callers.
 #[derive(Debug)]
 pub(crate) struct Rounds<T>(Mutex<Shares<T>>);
 
@@ -48,7 +48,7 @@ impl<T> Default for Rounds<T> {
 }
 
 impl<T: Clone> Rounds<T> {
-    /// Joins the next round. The flag tells the caller to run rounds until [`Rounds::begin`] says that nobody waits.
+    /// Joins the next round. If the flag is true, the caller must run rounds until [`Rounds::begin`] returns false.
     pub(crate) fn join(&self) -> (Ticket<T>, bool) {
         let (done, wait) = ticket();
         let mut s = lock(&self.0);
@@ -62,7 +62,7 @@ impl<T: Clone> Rounds<T> {
         (wait, start)
     }
 
-    /// Starts a round for all who wait; false if nobody does.
+    /// Starts a round for all who wait; false if there is no waiter.
     pub(crate) fn begin(&self) -> bool {
         let mut s = lock(&self.0);
         s.current = std::mem::take(&mut s.next);

@@ -1,5 +1,5 @@
-//! What an orderer checks before it gives offsets: that no append of a handle is overtaken by a later one, and that no
-//! operation gets a second place.
+//! The checks of an orderer before it assigns offsets: no append of a handle is overtaken by a later one, and no operation
+//! gets a second place.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::handle_order::HandlePlace;
 use crate::mutants;
 use crate::remembered_ops::{Known, RememberedOps};
 
-/// Most handles remembered; the one unused for longest is forgotten, and has to begin a new epoch.
+/// Most handles remembered. Beyond that, the least recently used one is forgotten and must begin a new epoch.
 const MAX_HANDLES: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ struct HandleState {
     used: u64,
 }
 
-/// An earlier attempt of an operation may be there, and was forgotten (contracts X16).
+/// An earlier attempt of an operation may be there, but was forgotten (contracts X16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten;
 
@@ -32,11 +32,11 @@ pub struct Part {
     pub first: Offset,
     /// Number of entries.
     pub count: u32,
-    /// The entries, unless they are there already.
+    /// The entries, unless they are already there.
     pub new: Option<Batch>,
 }
 
-/// See the file's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Deduplicator {
     dedupe: RememberedOps,
@@ -54,7 +54,7 @@ impl Deduplicator {
         }
     }
 
-    /// True if this is the next append of its handle (vlog-L8). Marked only by [`Deduplicator::took`].
+    /// True if this is the next append of its handle (vlog-L8). Only [`Deduplicator::took`] records an append.
     pub fn in_order(&self, node: NodeId, place: HandlePlace) -> bool {
         match self.handles.get(&(node, place.handle)) {
             Some(known) if known.epoch == place.epoch => known.next_number == place.number,
@@ -63,15 +63,16 @@ impl Deduplicator {
         }
     }
 
-    /// True of a second copy of an append that was taken, and of what comes late from an epoch that is over: it may have been taken.
-    /// "Not appended" would be a false answer to either. The first copy is answered; who waits in vain learns nothing false.
+    /// True for a second copy of an append that was taken, and for a late append of an epoch that is over, which may have been
+    /// taken. "Not appended" would be a false answer to either. The first copy gets an answer; a caller that waits in vain learns
+    /// nothing false.
     pub fn may_be_taken(&self, node: NodeId, place: HandlePlace) -> bool {
         self.handles.get(&(node, place.handle)).is_some_and(|known| {
             place.epoch < known.epoch || (place.epoch == known.epoch && place.number < known.next_number)
         })
     }
 
-    /// An append was taken.
+    /// Records that an append was taken.
     pub fn took(&mut self, node: NodeId, place: HandlePlace) {
         let key = (node, place.handle);
         if self.handles.len() >= MAX_HANDLES
@@ -85,10 +86,11 @@ impl Deduplicator {
         self.handles.insert(key, handle);
     }
 
-    /// Finds the entries of a batch that are there already, and gives the others consecutive offsets from `next` on. An operation
-    /// that stands in the batch twice gets one place (vlog-V22). None of them is below `not_below`. All or nothing.
+    /// Finds the entries of a batch that are already there, and assigns consecutive offsets from `next` on to the others. An
+    /// operation that occurs twice in the batch gets one place (vlog-V22). None of the entries is below `not_below`. All or
+    /// nothing.
     pub fn place(&mut self, batch: &Batch, next: Offset, not_below: Offset) -> Result<Vec<Part>, Forgotten> {
-        // All are looked at before one is noted.
+        // Check all operations before recording any.
         let mut forgotten = false;
         for_spans(batch, |op, n| forgotten |= self.is_forgotten(op, n, not_below));
         if forgotten {
@@ -100,7 +102,7 @@ impl Deduplicator {
         for_spans(batch, |op, n| {
             self.look_through(op, n, not_below, |dedupe, op, known, n| {
                 let Known::At(first) = known else {
-                    // Noted before the next look, which may be for the same operation.
+                    // Record before the next lookup, which may be for the same operation.
                     match mutant(mutants::VLOG_V22) {
                         true => unnoted.push((op, next, n)),
                         false => dedupe.note(op, next, n),
@@ -149,18 +151,18 @@ impl Deduplicator {
         });
     }
 
-    /// Operations below this offset may be unknown.
+    /// Records that operations below this offset may be unknown.
     pub fn forgot(&mut self, below: Offset) {
         self.dedupe.forgot(below);
     }
 
-    /// Keeps to the bound; what lies at or above `settled` is in flight and stays.
+    /// Enforces the bound; operations at or above `settled` are in flight and stay.
     pub fn forget_below(&mut self, settled: Offset) {
         self.dedupe.forget_below(settled);
     }
 }
 
-/// Neighbours of a batch with consecutive offsets, all of them new or none.
+/// Neighbouring entries of a batch with consecutive offsets, either all new or none.
 #[derive(Debug)]
 struct Run {
     first: Offset,
@@ -179,7 +181,7 @@ impl Run {
         }
     }
 
-    /// The parts of the batch that the runs are.
+    /// The parts of the batch that correspond to the runs.
     fn cut(runs: &[Run], batch: &Batch) -> Vec<Part> {
         let mut at = 0;
         let part = |run: &Run| {

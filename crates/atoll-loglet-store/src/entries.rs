@@ -1,4 +1,4 @@
-//! Entries in batches, as they travel and as they are kept.
+//! Entries in batches, as they travel and as they are stored.
 
 use bytes::Bytes;
 

@@ -1,8 +1,8 @@
 //! The order of one handle's appends (vlog-L8).
 //!
-//! Each append carries an epoch and a number; the orderer takes the numbers of an epoch without a gap. When one fails, the rest
-//! of its epoch is refused by the orderer or here, and a new epoch begins once all of the old one are answered: so
-//! nothing overtakes what failed, whatever the network does.
+//! Each append carries an epoch and a number, and the orderer takes the numbers of an epoch without a gap. When one append
+//! fails, the rest of its epoch is refused, by the orderer or here, and a new epoch begins once the whole old one is answered.
+//! So nothing overtakes a failed append, whatever the network does.
 
 use atoll_contract::{AppendError, Unavailability};
 use atoll_core::testing::hit;
@@ -14,7 +14,7 @@ atoll_core::record! {
     pub struct HandlePlace {
         /// The handle; drawn at random.
         pub handle: u64,
-        /// Rises when the handle starts again behind a failed append.
+        /// Incremented when the handle starts again after a failed append.
         pub epoch: u64,
         /// Counts the appends of an epoch from 0.
         pub number: u64,
@@ -28,20 +28,20 @@ pub struct HandleOrder {
     in_flight: usize,
     /// An append of this epoch failed.
     broken: bool,
-    /// The orderer has answered: it knows the configuration.
+    /// The orderer has answered, so it knows the configuration.
     pub configured: bool,
-    /// Sealed is for ever; no need to ask again.
+    /// The loglet is sealed, which is permanent: no need to ask again.
     pub sealed: bool,
 }
 
 impl HandleOrder {
-    /// Of a handle, whose number is drawn at random.
+    /// The order of a handle whose number is drawn at random.
     pub fn new(handle: u64) -> Self {
         let place = HandlePlace { handle, epoch: 0, number: 0 };
         HandleOrder { place, in_flight: 0, broken: false, configured: false, sealed: false }
     }
 
-    /// The place of the next append; None while those behind a failed one have to be answered first.
+    /// The place of the next append; None while appends behind a failed one are still unanswered.
     pub fn next_place(&mut self) -> Option<HandlePlace> {
         if self.broken {
             if self.in_flight > 0 {
@@ -58,14 +58,14 @@ impl HandleOrder {
         Some(place)
     }
 
-    /// An append was answered, or given up.
+    /// Records that an append was answered, or given up.
     pub fn settle(&mut self, took: bool) {
         self.in_flight -= 1;
         self.broken |= !took;
     }
 }
 
-/// What it means for an append that no answer came; `None`: not in time.
+/// The meaning of a missing answer to an append; `None`: it did not come in time.
 pub fn unanswered(error: Option<CallError>) -> AppendError {
     match error {
         Some(CallError::NotSent(Unsent::QueueFull(_))) => AppendError::NotAppended(Unavailability::Busy),

@@ -1,12 +1,12 @@
-//! What Loglets that keep their entries in the journals of nodes have in common, whatever their protocol.
+//! The common part of Loglets that store their entries in the journals of nodes, whatever their protocol.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `store/` | what a role keeps on its disk: loglets, runs of entries, their places, the newest in memory |
-//! | `message.rs` | what any server of loglets is asked |
-//! | `deduplicator.rs`, `remembered_ops.rs` | what an orderer checks: no append overtakes another, no operation gets two places |
+//! | `store/` | the disk state of a role: loglets, runs of entries, their places; the newest entries in memory |
+//! | `message.rs` | messages that any server of loglets answers |
+//! | `deduplicator.rs`, `remembered_ops.rs` | checks of an orderer: no append overtakes another, no operation gets two places |
 //! | `handle_order.rs` | the sending side of that order |
-//! | `tails.rs` | what a handle knows of the tail, and who waits for it |
+//! | `tails.rs` | what a handle knows of the tail, and its waiters |
 //! | `entries.rs` | entries in batches |
 //! | `mutants.rs` | known bugs, for tests |
 
@@ -21,5 +21,5 @@ pub mod tails;
 
 pub use entries::{batches, decode_entries, parse_counted};
 
-/// Bytes of entries that one step of a copy takes, if nothing else is said.
+/// Bytes of entries that one step of a copy takes, unless set otherwise.
 pub const STEP_BYTES: u32 = 512 * 1024;

@@ -1,9 +1,10 @@
-//! What any server of loglets is asked, whichever protocol it serves (native §3): where it stands, to seal, to read, to trim, to delete.
+//! Messages that any server of loglets answers, whichever protocol it serves (native §3): status, seal, read, trim, delete.
 //!
 //! Every message names its loglet. `config` is the encoded configuration, or empty: only a message that carries it may
-//! create a loglet on its receiver (native §1, native-T10). Every answer of a server carries (sealed, tails) of one moment.
+//! create a loglet on its receiver (native §1, native-T10). Every answer of a server carries (sealed, tails) as of one
+//! moment.
 //!
-//! Who answers is the protocol's role: callers name it.
+//! The role that answers is the protocol's: callers name it.
 
 use std::ops::Bound;
 
@@ -24,13 +25,13 @@ atoll_core::record! {
         pub local_tail: Offset,
         /// Every offset below is globally committed, as far as the server knows.
         pub known_tail: Offset,
-        /// Offsets below were given up.
+        /// Offsets below this were given up.
         pub trim: Offset,
     }
 }
 
 impl ServerState {
-    /// Of a server that knows nothing of the loglet.
+    /// The state of a server that knows nothing of the loglet.
     pub const NOTHING: ServerState =
         ServerState { sealed: false, local_tail: Offset::ZERO, known_tail: Offset::ZERO, trim: Offset::ZERO };
 }
@@ -38,15 +39,15 @@ impl ServerState {
 atoll_core::choice! {
     /// What a server did with a request.
     pub enum Verdict {
-        /// What was asked for is done, and durable if it had to be.
+        /// The request is done, and durable if it had to be.
         0 = Done {},
         /// Sealed, or about to be (native-T1).
         1 = Sealed {},
         /// Not the next offset (native §4 Store 3, 4).
         2 = OutOfOrder {},
-        /// A repair before the seal: seal first.
+        /// A repair before the seal: the server must be sealed first.
         3 = NotSealed {},
-        /// A repair while the seal is being flushed: again, soon (native-T4).
+        /// A repair while the seal is being flushed: retry soon (native-T4).
         4 = Sealing {},
         /// Below the trim.
         5 = Trimmed {},
@@ -62,11 +63,11 @@ atoll_core::choice! {
         10 = Gone {},
         /// The configuration means another data directory than this node has (native-T8).
         11 = WrongIdentity {},
-        /// Not from the configured sequencer's configured life (native-T6).
+        /// The sender is not the configured life of the configured sequencer (native-T6).
         12 = WrongSequencer {},
-        /// Too many requests wait already.
+        /// Too many requests are already waiting.
         13 = Busy {},
-        /// The stored copy does not read back.
+        /// The stored copy cannot be read back.
         14 = Damaged {
             /// File, offset, reason.
             reason: String,
@@ -74,18 +75,18 @@ atoll_core::choice! {
     }
 }
 
-/// None of the entries that have a name is below this offset. The last field of its message: a program from before it writes and reads
-/// none, so it is sent only at the level that has it, and what lacks it says nothing.
+/// No named entry is below this offset. This is the last field of its message. Older programs neither write nor read it, so it is sent
+/// only from the level that introduced it; a message without it makes no claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotBelow(pub Option<Offset>);
 
 impl NotBelow {
-    /// As it may be said to all members now.
+    /// The claim, if all members can read it at the current level.
     pub fn say(env: &Env, offset: Offset) -> Self {
         NotBelow(env.levels().allows(since::NOT_BELOW).then_some(offset))
     }
 
-    /// What is known: nothing is below 0.
+    /// The known bound. Without a claim it is 0, which is always true.
     pub fn offset(self) -> Offset {
         self.0.unwrap_or(Offset::ZERO)
     }
@@ -150,7 +151,7 @@ message! {
 message! {
     /// No more Stores; finish those admitted, then make it durable.
     pub struct Seal = 122 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -160,7 +161,7 @@ message! {
 message! {
     /// Where does the server stand?
     pub struct Info = 123 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -168,9 +169,9 @@ message! {
 }
 
 message! {
-    /// Answer when the tail has reached `target`, or the loglet is sealed, or time is up.
+    /// Answer when the tail has reached `target`, the loglet is sealed, or the time is up.
     pub struct Wait = 124 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -194,17 +195,17 @@ message! {
 }
 
 message! {
-    /// Keep this copy although sealed (native §4 "Repair").
+    /// Store this copy although sealed (native §4 "Repair").
     pub struct Repair = 126 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
         /// Offset of the first entry.
         pub first: Offset,
-        /// Number of entries; none to pass on the known tail alone.
+        /// Number of entries; 0 only passes on the known tail.
         pub count: u32,
-        /// Below this, all is globally committed: rule K (b), to sealed servers only.
+        /// Everything below this is globally committed: rule K (b), for sealed servers only.
         pub known_tail: Offset,
     }
     + payload
@@ -215,13 +216,13 @@ message! {
 message! {
     /// Entries from exactly `from` on.
     pub struct Read = 127 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// First offset.
         pub from: Offset,
-        /// Not this one.
+        /// End of the range, exclusive.
         pub to: Offset,
-        /// About as much; one run at least, whatever its size.
+        /// Approximate limit; at least one run, whatever its size.
         pub max_bytes: u32,
     }
 }
@@ -284,13 +285,13 @@ impl Message for Entries {
 }
 
 message! {
-    /// Give up what lies below `to`.
+    /// Give up offsets below `to`.
     pub struct Trim = 129 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
-        /// Not this one.
+        /// The first offset that stays.
         pub to: Offset,
     }
 }
@@ -298,15 +299,15 @@ message! {
 message! {
     /// Delete the loglet, for ever (native-T10).
     pub struct Delete = 130 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
     }
 }
 
 message! {
-    /// How do all loglets of this server stand? In pages, by id.
+    /// Request the state of all loglets of this server, in pages by id.
     pub struct Status = 134 {
-        /// Those above this one.
+        /// Only loglets above this one.
         pub above: Option<LogletId>,
     }
 }
@@ -314,7 +315,7 @@ message! {
 atoll_core::record! {
     /// One loglet on one server.
     pub struct LogletStatus {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// Where it stands.
         pub state: ServerState,
@@ -332,7 +333,7 @@ message! {
     pub struct StatusPage = 135 {
         /// In the order of ids.
         pub loglets: Vec<LogletStatus>,
-        /// There are more.
+        /// More loglets follow.
         pub more: bool,
         /// The LogServer's node.
         pub node: NodeId,
@@ -340,10 +341,10 @@ message! {
 }
 
 message! {
-    /// How do these loglets of this server stand? Those that it does not have are left out, and those behind [`STATUS_PAGE`]. To other
-    /// nodes from level 2 on.
+    /// Request the state of these loglets of this server. The answer leaves out loglets that the server does not have, and those
+    /// beyond [`STATUS_PAGE`]. Sent to other nodes from level 2 on.
     pub struct StatusOf = 137 {
-        /// Which.
+        /// The loglets.
         pub loglets: Vec<LogletId>,
     }
 }
@@ -351,7 +352,7 @@ message! {
 /// Loglets in one page of a status.
 pub const STATUS_PAGE: usize = 1000;
 
-/// A page of what a loglet store keeps, and whether there is more.
+/// A page of the loglets in a store, and whether there are more.
 pub fn status_page<P: Protocol>(
     kept: &LogletStore<P>,
     above: Option<LogletId>,
@@ -369,7 +370,7 @@ pub fn status_page<P: Protocol>(
     (page, more)
 }
 
-/// How one of them stands.
+/// The status of one of them.
 pub fn status_of<P>(loglet: LogletId, kept: &LogletState<P>, state: ServerState) -> LogletStatus {
     LogletStatus {
         loglet,

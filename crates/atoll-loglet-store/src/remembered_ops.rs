@@ -1,9 +1,10 @@
-//! Which operations were appended lately, and where: a client's retry gets the place of its first attempt (contracts
-//! X16, native §4 "RememberedOps inside a segment").
+//! The operations that were appended lately, and their offsets: a client's retry gets the place of its first attempt
+//! (contracts X16, native §4 "RememberedOps inside a segment").
 //!
-//! Bounded in spans of consecutive sequence numbers over all clients, and in clients without any. What is forgotten is known to
-//! be forgotten, and how far up in the Loglet it lies: whoever asks for an operation says below which offset it is not. If
-//! something that was forgotten may be it, the answer is "scan for it", never a second copy. Operations in flight are never forgotten.
+//! Bounded by the number of spans of consecutive sequence numbers over all clients, and by the number of clients without spans. The
+//! table knows that it has forgotten operations, and up to which offset in the Loglet. A caller that asks for an operation states an
+//! offset that the operation is not below. If a forgotten operation may be the one, the answer is "scan for it", never a second copy.
+//! Operations in flight are never forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,13 +13,13 @@ use atoll_core::testing::mutant;
 
 use crate::mutants;
 
-/// Longest span: forgetting takes whole spans, so a long one would take fresh numbers along with old ones.
+/// Longest span. Whole spans are forgotten at a time, so a long one would take fresh numbers along with old ones.
 const SPAN_OPS: u32 = 256;
-/// So many spans for one client whose spans are all forgotten, and that is remembered itself: with it goes what tells its old operations
-/// from its new ones. Too large: clients are sent to scan more often. Too small: memory, about 100 bytes for each.
+/// For this many spans, the table also keeps one client whose spans are all forgotten: forgetting the client loses what distinguishes
+/// its old operations from its new ones. Too large: clients are sent to scan more often. Too small: memory, about 100 bytes for each.
 const SPANS_PER_IDLE_CLIENT: usize = 8;
 
-/// What is known of an operation.
+/// The knowledge about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// It was never here.
@@ -37,32 +38,32 @@ struct Span {
 }
 
 impl Span {
-    /// The number after its last.
+    /// The number after its last one.
     fn end_seq(&self) -> u64 {
         self.seq.saturating_add(self.count.into())
     }
 
-    /// The offset after its last.
+    /// The offset after its last one.
     fn end(&self) -> Offset {
         self.offset.plus(self.count.into())
     }
 }
 
-/// What is remembered of one client.
+/// The remembered operations of one client.
 #[derive(Debug, Default)]
 struct Recent {
-    /// By sequence number; they do not overlap.
+    /// Spans by sequence number; they do not overlap.
     spans: VecDeque<Span>,
     /// Numbers up to this one may have been forgotten.
     floor: u64,
-    /// All of this client that was forgotten lies below this.
+    /// All forgotten operations of this client lie below this offset.
     forgotten_end: Offset,
 }
 
 impl Recent {
-    /// What is known of the first of `count` numbers from `seq` on, and for how many from there on it holds.
+    /// The answer for the first of `count` numbers from `seq` on, and how many numbers from there on it covers.
     fn look(&self, seq: u64, count: u32, not_below: Offset) -> (Known, u32) {
-        // Most are newer than all that is here.
+        // Most numbers are newer than everything remembered.
         let next = match self.spans.back() {
             Some(last) if seq < last.end_seq() => self.spans.partition_point(|s| s.seq <= seq),
             _ => self.spans.len(),
@@ -82,7 +83,7 @@ impl Recent {
         (Known::New, until(gap_end))
     }
 
-    /// Forgets its first span: numbers up to its last may be gone, and they are below its end.
+    /// Forgets the first span: numbers up to its last one may be gone, and their offsets are below its end.
     fn forget_first(&mut self) {
         if let Some(span) = self.spans.pop_front() {
             self.floor = self.floor.max(span.end_seq() - 1);
@@ -91,22 +92,22 @@ impl Recent {
     }
 }
 
-/// The table.
+/// The table of remembered operations.
 #[derive(Debug)]
 pub struct RememberedOps {
     clients: BTreeMap<ClientId, Recent>,
     /// One item per span, oldest first.
     order: VecDeque<ClientId>,
     limit_spans: usize,
-    /// Clients without spans, the first to be forgotten in front. One that has spans again stays in it, and is passed over.
+    /// Clients without spans, the first to be forgotten in front. A client that has spans again stays in the queue, and is skipped.
     idle: VecDeque<ClientId>,
-    /// All of clients that were forgotten altogether lies below this: an unknown one may be one of them.
+    /// All operations of clients that were forgotten altogether lie below this offset: an unknown client may be one of them.
     forgotten_end: Offset,
 }
 
 impl RememberedOps {
-    /// Empty; remembers at most `limit_spans` spans, 32 bytes each, of at most 256 operations, and an eighth as many clients
-    /// that have none. What lies below `forgotten_end` is taken for forgotten.
+    /// An empty table. It remembers at most `limit_spans` spans, 32 bytes each and of at most 256 operations, and an eighth
+    /// as many clients without spans. Everything below `forgotten_end` counts as forgotten.
     pub fn new(limit_spans: usize, forgotten_end: Offset) -> Self {
         RememberedOps {
             clients: BTreeMap::new(),
@@ -117,8 +118,8 @@ impl RememberedOps {
         }
     }
 
-    /// What is known of `count` operations of one client with consecutive numbers from `first` on: the answer for the
-    /// first of them, and for how many from there on it holds. None of them is below `not_below`.
+    /// Looks up `count` operations of one client with consecutive numbers from `first` on. Returns the answer for the first
+    /// of them, and how many from there on it covers. None of them is below `not_below`.
     pub fn look(&mut self, first: OpId, count: u32, not_below: Offset) -> (Known, u32) {
         if first.client.0 == 0 {
             return (Known::New, count);
@@ -129,8 +130,8 @@ impl RememberedOps {
         if not_below >= self.forgotten_end {
             return (Known::New, count);
         }
-        // Noted, so that what is forgotten of others meanwhile does not send this client to scan again and again: what of it is
-        // below that offset was forgotten, and nothing above.
+        // Remember this client, so that operations of other clients forgotten later do not send it to scan again and again: its
+        // operations below that offset were forgotten, and none above.
         let recent = Recent { spans: VecDeque::new(), floor: u64::MAX, forgotten_end: self.forgotten_end };
         self.clients.insert(first.client, recent);
         self.idle.push_back(first.client);
@@ -144,7 +145,8 @@ impl RememberedOps {
             return;
         }
         let forgotten_end = self.forgotten_end;
-        // An unknown client: whoever placed this knew that it was not forgotten, but of its other operations that is not known.
+        // An unknown client: the caller that placed this operation knew that it was not forgotten, but the same is not known of
+        // the client's other operations.
         let recent = self.clients.entry(first.client).or_insert_with(|| Recent {
             floor: if forgotten_end == Offset::ZERO { 0 } else { u64::MAX },
             forgotten_end,
@@ -168,7 +170,7 @@ impl RememberedOps {
         self.order.push_back(first.client);
     }
 
-    /// Operations of any client below this offset may be unknown.
+    /// Records that operations of any client below this offset may be unknown.
     pub fn forgot(&mut self, below: Offset) {
         self.forgotten_end = self.forgotten_end.max(below);
         for recent in self.clients.values_mut() {
@@ -177,7 +179,7 @@ impl RememberedOps {
         }
     }
 
-    /// Keeps to the bounds, forgetting oldest spans below `settled` first.
+    /// Enforces the bounds, forgetting the oldest spans below `settled` first.
     pub fn forget_below(&mut self, settled: Offset) {
         while self.order.len() > self.limit_spans {
             let Some(client) = self.order.front().copied() else { return };
@@ -198,7 +200,7 @@ impl RememberedOps {
         self.forget_idle();
     }
 
-    /// Keeps to the bound of clients without spans. What is in flight has a span, so its client stays.
+    /// Enforces the bound on clients without spans. An operation in flight has a span, so its client stays.
     fn forget_idle(&mut self) {
         let limit = (self.limit_spans / SPANS_PER_IDLE_CLIENT).max(1);
         while self.idle.len() > limit {

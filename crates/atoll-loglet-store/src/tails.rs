@@ -1,4 +1,4 @@
-//! What a handle knows of the tail without asking, and who waits on this node for it to move.
+//! What a handle knows of the tail without asking, and the local procedures that wait for it to move.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,20 +10,20 @@ use atoll_core::sync::lock;
 
 #[derive(Debug, Default)]
 struct Known {
-    /// From acks, open tails and unsealed servers: readable, and never of a zombie (native-T3).
+    /// From acks, open tails and unsealed servers: readable, and never from a zombie (native-T3).
     tail: Offset,
     /// The sealed tail, once a check found one.
     sealed: Option<Offset>,
-    /// At most one per procedure that waits.
+    /// At most one per waiting procedure.
     wakers: Vec<Waker>,
 }
 
-/// See the file's words.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Tails(Mutex<Known>);
 
 impl Tails {
-    /// A tail that is readable, and no zombie's.
+    /// Learns of a tail that is readable, and not from a zombie.
     pub fn learn(&self, tail: Offset) {
         let wakers = {
             let mut known = lock(&self.0);
@@ -36,7 +36,7 @@ impl Tails {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A check found the loglet sealed.
+    /// Records that a check found the loglet sealed.
     pub fn learn_sealed(&self, tail: Offset) {
         let wakers = {
             let mut known = lock(&self.0);
@@ -56,7 +56,7 @@ impl Tails {
         lock(&self.0).sealed
     }
 
-    /// The sealed tail if there is one, else an open one above `above`.
+    /// The sealed tail if there is one, otherwise an open tail above `above`.
     pub fn above(&self, above: Offset) -> Option<Tail> {
         let known = lock(&self.0);
         match known.sealed {

@@ -1,12 +1,12 @@
-//! The scenarios that the protocol notes list, and what a long run must have reached of each: a run that never got there does not
-//! test what it is meant to, whatever it passed.
+//! The scenarios that the protocol notes list, and the marks that a long run of each must reach: a run that never reached them does
+//! not test what it is meant to test, whatever it passed.
 
 use std::collections::BTreeMap;
 
 use atoll_core::testing::{Listed, listed};
 
-/// Seeds from which on a run of every kind of scenario must reach all that is listed here. A rarer mark than one in ten seeds is
-/// demanded of no shorter run.
+/// From this number of seeds on, a run of every kind of scenario must reach all marks that are listed here. A mark that fewer than
+/// one in ten seeds reach is not demanded of shorter runs.
 pub const SEEDS: u64 = 100;
 
 /// Of the simulator itself.
@@ -42,7 +42,7 @@ pub fn all() -> Vec<Listed> {
     crates.concat()
 }
 
-/// What is missing, in words: none if all was reached.
+/// The missing marks as text; empty if all were reached.
 pub fn missing(marks: &BTreeMap<&'static str, u64>) -> Vec<String> {
     let lacks = |l: &Listed| {
         let missed: Vec<&str> = l.marks.iter().copied().filter(|m| !marks.contains_key(m)).collect();

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Failures of a scenario that are told in words; of further ones only the seed is.
+/// Failures of a scenario that are described in full; only the seeds of further ones are printed.
 const MOST_TOLD: u64 = 12;
 
 #[derive(Parser)]
@@ -125,8 +125,8 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
         .collect()
 }
 
-/// What is run with which seeds: with `all`, a tenth of its seeds of every other scenario, too. Directed ones among them tell
-/// what chance alone does not.
+/// The scenarios to run with their seeds: with `all`, also a tenth of its seeds for every other scenario. The directed ones among
+/// them reveal what chance alone does not.
 fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Range<u64>)> {
     let share = seeds.start..seeds.start + (seeds.end.saturating_sub(seeds.start)) / 10;
     let shared = chosen.iter().any(|s| s.name == "all");

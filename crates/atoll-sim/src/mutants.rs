@@ -1,5 +1,5 @@
-//! The hunt for known bugs: each mutant is put in at run time, and an oracle of safety has to find it; that a cluster merely
-//! makes no progress does not count, nor does an assertion of the product.
+//! The hunt for known bugs: each mutant is enabled at run time, and a safety oracle has to find it; a cluster that merely makes no
+//! progress does not count, nor does an assertion of the product.
 
 use atoll_core::testing::Mutant;
 

@@ -13,7 +13,7 @@ use crate::schema::{Change, Schema, SchemaError, TableDefinition};
 use crate::{MAX_OPERATIONS, MAX_TABLES, clients, layout, transaction, upkeep};
 
 record! {
-    /// Numbers that are in the state once.
+    /// Singleton counters of the state.
     pub struct Counters {
         /// The last write's.
         pub version: u64,
@@ -43,8 +43,8 @@ impl From<SchemaError> for Rejection {
 #[derive(Debug, Default)]
 pub struct Tables {
     schemas: BTreeMap<u32, Arc<Schema>>,
-    /// Nothing is remembered of clients whose last write has a lower version, nor will be: versions only rise. It stays true when a
-    /// command is taken back.
+    /// No client is remembered whose last write has a lower version, and none will be: versions only rise. This stays true when a
+    /// command is rolled back.
     quiet_from: u64,
 }
 
@@ -64,7 +64,7 @@ impl Application for Tables {
 
     fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let refused = |rejection: Refused| Rejected(rejection.to_bytes());
-        // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
+        // Doors propose only what `Command` has written; every replica refuses anything else in the log.
         let command = Command::from_bytes(Bytes::copy_from_slice(command))
             .map_err(|e| refused(Rejection::new(RejectKind::Invalid, format!("unreadable command: {e}"))))?;
         let counters = tx
@@ -109,7 +109,7 @@ impl TableState<'_, '_> {
             }
             Body::Step { table, index, from, rows } => upkeep::step(self, *table, *index, from, *rows)?,
         };
-        // What wrote nothing may be done again without harm.
+        // A command that wrote nothing may be repeated without harm.
         if named && self.counters.version != before.version {
             clients::note(self, command.client, command.seq, &done);
         }

@@ -1,4 +1,5 @@
-//! Operations in order, all or none: the first that cannot be done rejects the command, and the engine takes back what the others wrote.
+//! Operations in order, all or none: the first that cannot be done rejects the command, and the engine rolls back what the others
+//! wrote.
 
 use std::sync::Arc;
 
@@ -90,7 +91,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
     Err(Rejection { found: old.map(|row| row.version), ..Rejection::new(RejectKind::Conflict, words) })
 }
 
-/// The values that a put leaves, without nulls, each checked against its column as it is now.
+/// The values that a put leaves, without nulls, each checked against the current definition of its column.
 fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Result<Values, Refused> {
     if let Some(id) =
         put.keys().find(|id| schema.is_key(**id) || !schema.columns.iter().any(|c| c.id == **id))
@@ -146,7 +147,7 @@ fn write(
     let (old, new) = (old.map(whole), new.map(whole));
     for index in schema.indices.iter().filter(|i| is_kept_up(i)) {
         let entry = |values: &Values| entry_key(schema, index, values, key);
-        // What is there was allowed when it was written, but for an index that is being built and will fail on it.
+        // An existing value was allowed when it was written, except for an index that is being built and will fail because of it.
         let before = old.as_ref().and_then(|values| entry(values).ok());
         let after = new.as_ref().map(entry).transpose()?;
         if before == after {
@@ -174,7 +175,7 @@ pub(crate) fn is_kept_up(index: &Index) -> bool {
     matches!(index.state, IndexState::Ready {} | IndexState::Building { .. })
 }
 
-/// The key of a row's entry. Unique ones have no row's key in them, unless a column is null.
+/// The key of a row's entry. In a unique index it does not contain the row's key, unless a column is null.
 pub(crate) fn entry_key(
     schema: &Schema,
     index: &Index,
@@ -186,7 +187,7 @@ pub(crate) fn entry_key(
     Ok(layout::entry(schema.table, index.id, &columns, may_repeat.then_some(key)))
 }
 
-/// Puts an entry; another row's in its place is a duplicate.
+/// Adds an entry; if another row's entry is in its place, that is a duplicate.
 pub(crate) fn put_entry(
     state: &mut TableState<'_, '_>,
     schema: &Schema,

@@ -1,5 +1,6 @@
-//! A cluster in one thread on virtual time: node cores, a network that loses, doubles and reorders, disks that sync late and
-//! lose what was not synced. Small on purpose: the simulator proper is another crate. A misuse by the test panics.
+//! A cluster in one thread on virtual time: node cores, a network that loses, duplicates and reorders messages, and disks
+//! that sync late and lose whatever was not synced. Deliberately small: the full simulator is another crate. Misuse by the
+//! test panics.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +35,7 @@ impl Rng {
     }
 }
 
-/// Percentages.
+/// The faults of the network, in percent.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
     pub drop: u64,
@@ -48,7 +49,7 @@ enum Event {
     Fetched { node: NodeId, life: u64, fetch: Fetch },
 }
 
-/// The member role: says who the node is.
+/// The member role: answers with the identity of the node.
 struct Member(Identity);
 
 impl Role for Member {
@@ -58,7 +59,7 @@ impl Role for Member {
     fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
 }
 
-/// Members that are all up and may hold everything.
+/// A directory in which all members are up and may hold everything.
 pub struct All(pub Vec<NodeId>);
 
 impl Directory for All {
@@ -94,7 +95,7 @@ pub struct Node {
     pub life: u64,
 }
 
-/// Puts the roles of a node in, at every start of it.
+/// Adds the roles of a node, at each of its starts.
 pub type Assemble = Arc<dyn Fn(&mut NodeCore, StorageId)>;
 
 pub struct Cluster {
@@ -103,7 +104,7 @@ pub struct Cluster {
     pub rng: Rng,
     pub faults: Faults,
     pub sync: Duration,
-    /// Directed pairs that lose everything without telling.
+    /// Directed pairs of nodes between which every message is lost silently.
     pub cut: BTreeSet<(NodeId, NodeId)>,
     pub steps: u64,
     assemble: Assemble,
@@ -191,7 +192,7 @@ impl Cluster {
         self.turn(at);
     }
 
-    /// `kill -9`: what is not synced is lost.
+    /// `kill -9`: everything that is not synced is lost.
     pub fn kill(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
         if let Some(core) = node.core.take() {
@@ -212,7 +213,7 @@ impl Cluster {
         self.turn(id);
     }
 
-    /// Restarts on an empty disk: with a new identity, or (an operator's mistake that must be caught) the old one.
+    /// Restarts the node on an empty disk, with a new identity or, as an operator's mistake that must be caught, with the old one.
     pub fn wipe(&mut self, id: NodeId) {
         let node = self.nodes.remove(&id).unwrap();
         assert!(node.core.is_none(), "kill it first");
@@ -321,7 +322,7 @@ impl Cluster {
         }
     }
 
-    /// One event, or the next deadline; false if nothing will ever happen.
+    /// Processes one event, or advances to the next deadline; false if nothing will ever happen.
     pub fn step(&mut self) -> bool {
         let due = self
             .nodes
@@ -413,7 +414,7 @@ impl Cluster {
         }
     }
 
-    /// Runs a future on a node to its end.
+    /// Runs a future on a node to completion.
     pub fn on<T: Send + 'static>(&mut self, at: u32, f: impl Future<Output = T> + Send + 'static) -> T {
         let ticket = self.env(at).launch("test", f);
         self.wait(ticket, Duration::from_secs(60)).expect("ends within a minute of virtual time")

@@ -1,5 +1,5 @@
-//! Nodes in one thread on virtual time: a network that loses nothing, and a journal that is durable at once. Enough for the
-//! conformance suites; faults are the simulator's.
+//! Nodes in one thread on virtual time, with a network that loses nothing and a journal that is durable at once. This is
+//! enough for the conformance suites; the simulator covers faults.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,14 +11,14 @@ use atoll_core::{
     Tick,
 };
 
-/// One way between two nodes, unless set otherwise.
+/// One-way latency between two nodes, unless set otherwise.
 pub const DEFAULT_LATENCY: Duration = Duration::from_micros(50);
-/// Virtual time after which a future that is still waiting is stuck.
+/// Virtual time after which a future that is still pending counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(3600);
-/// Turns at one instant after which it is a spin.
+/// Turns at one instant after which the driver reports a spin.
 const MAX_TURNS_PER_INSTANT: u32 = 100_000;
 
-/// What outlives a node's process.
+/// The state that outlives a node's process.
 #[derive(Default)]
 struct Journal {
     records: BTreeMap<Lsn, Stored>,
@@ -32,7 +32,7 @@ struct Journal {
 struct Host {
     core: NodeCore,
     journal: Journal,
-    /// It was given something since its last turn.
+    /// The node got input since its last turn.
     fed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Journal {
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct Driver {
     now: Tick,
     seed: u64,
@@ -68,7 +68,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// No node yet. All randomness comes from the seed.
+    /// A driver without nodes. All randomness comes from the seed.
     pub fn new(seed: u64) -> Self {
         Driver {
             now: Tick(0),
@@ -81,12 +81,12 @@ impl Driver {
         }
     }
 
-    /// Sets the time that a message takes, from now on.
+    /// Sets the one-way message latency from now on.
     pub fn set_latency(&mut self, latency: Duration) {
         self.latency = latency;
     }
 
-    /// Adds a node whose roles `assemble` puts in, and connects it to all others.
+    /// Adds a node whose roles `assemble` installs, and connects it to all others.
     pub fn add_node(&mut self, node: NodeId, assemble: impl FnOnce(&mut NodeCore)) -> Env {
         let mut core = self.new_core(node, 0);
         assemble(&mut core);
@@ -96,7 +96,7 @@ impl Driver {
         self.env(node)
     }
 
-    /// Kills a node and starts it again over the same journal, with all its links lost and new.
+    /// Kills a node and restarts it over the same journal. All its links break and come up anew.
     pub fn restart(
         &mut self,
         node: NodeId,
@@ -122,12 +122,12 @@ impl Driver {
         Ok(self.env(node))
     }
 
-    /// The handle of a node. Panics if there is none.
+    /// The handle of a node. Panics if there is no such node.
     pub fn env(&self, node: NodeId) -> Env {
         self.core(node).env()
     }
 
-    /// A node, for its roles and measures. Panics if there is none.
+    /// A node, for its roles and measures. Panics if there is no such node.
     pub fn core(&self, node: NodeId) -> &NodeCore {
         match self.nodes.get(&node) {
             Some(host) => &host.core,
@@ -135,7 +135,7 @@ impl Driver {
         }
     }
 
-    /// The time.
+    /// The current virtual time.
     pub fn now(&self) -> Tick {
         self.now
     }
@@ -162,14 +162,14 @@ impl Driver {
         }
     }
 
-    /// Runs for a time.
+    /// Runs for a span of virtual time.
     pub fn run_for(&mut self, d: Duration) {
         let until = self.now.after(d);
         while self.step(until) {}
         self.now = until;
     }
 
-    /// Does what is due, or goes on to the next thing that is; false if there is nothing up to `limit`.
+    /// Does what is due, or advances to the next event; false if there is none up to `limit`.
     pub fn step(&mut self, limit: Tick) -> bool {
         if self.turn_all() {
             self.turns_at_now += 1;

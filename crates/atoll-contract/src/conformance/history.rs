@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use atoll_core::sync::lock;
 
-/// One operation: it began after everything with a lower number, and ended before everything with a higher.
+/// One operation. It began after every event with a lower number, and ended before every event with a higher number.
 #[derive(Clone, Debug)]
 pub(super) struct Event<T> {
     pub(super) start: u64,
@@ -18,7 +18,7 @@ struct Record<T> {
     events: Vec<Event<T>>,
 }
 
-/// Cheap to clone; all clones are one.
+/// Cheap to clone; all clones share one state.
 #[derive(Debug)]
 pub(super) struct History<T>(Arc<Mutex<Record<T>>>);
 
@@ -33,14 +33,14 @@ impl<T: Clone> History<T> {
         History(Arc::new(Mutex::new(Record { clock: 0, events: Vec::new() })))
     }
 
-    /// An operation begins.
+    /// Records the start of an operation.
     pub(super) fn begin(&self) -> u64 {
         let mut r = lock(&self.0);
         r.clock += 1;
         r.clock
     }
 
-    /// It ended like this.
+    /// Records how the operation ended.
     pub(super) fn end(&self, start: u64, what: T) {
         let mut r = lock(&self.0);
         r.clock += 1;
@@ -53,7 +53,7 @@ impl<T: Clone> History<T> {
     }
 }
 
-/// A small generator for the choices of a test; the product's randomness is the node's.
+/// A small random generator for the choices of a test; the product draws its randomness from the node.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 

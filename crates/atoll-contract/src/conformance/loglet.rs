@@ -1,4 +1,4 @@
-//! vlog-L1–vlog-L9 of virtuallog §2, for any Loglet. [`all`] runs everything; the parts may be called one by one.
+//! Checks vlog-L1–vlog-L9 of virtuallog §2 for any Loglet. [`all`] runs everything; each part can also be called by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::position::Offset;
 
 /// Bytes per read.
 const PAGE_BYTES: usize = 4096;
-/// Virtual time within which every operation of a suite must end once faults are over.
+/// Virtual time within which every operation of a suite must end once the faults are over.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How an implementation shows itself to the suite.
+/// The interface through which the suite drives an implementation.
 pub trait LogletHarness {
     /// The nodes.
     fn driver(&mut self) -> &mut Driver;
 
-    /// Nodes that clients run on: two at least.
+    /// The nodes that clients run on: at least two.
     fn clients(&self) -> Vec<NodeId>;
 
-    /// Makes a Loglet that is empty and open; a name for it.
+    /// Makes an empty, open Loglet and returns a name for it.
     fn fresh(&mut self) -> u64;
 
-    /// A handle on a node; a new one at every call.
+    /// Opens a handle on a node; a new one at every call.
     fn open(&mut self, loglet: u64, client: NodeId) -> Arc<dyn Loglet>;
 
     /// Deletes a Loglet for ever; false if this implementation cannot.
@@ -37,14 +37,14 @@ pub trait LogletHarness {
         false
     }
 
-    /// Called now and then while a random test runs: may start or end a fault.
+    /// Called now and then during a random test; may start or end a fault.
     fn disturb(&mut self, _random: u64) {}
 
     /// Ends all faults.
     fn heal(&mut self) {}
 }
 
-/// Everything, with these seeds for the random part.
+/// Runs everything, with these seeds for the random part.
 pub fn all(h: &mut dyn LogletHarness, seeds: std::ops::Range<u64>) {
     appends_are_read_back(h);
     one_handle_keeps_its_order(h);
@@ -59,7 +59,7 @@ pub fn all(h: &mut dyn LogletHarness, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// A batch of `count` entries named from `seq` on, each with its name in its payload.
+/// A batch of `count` entries named from `seq` on. Each entry has its name as its payload.
 fn batch(client: u64, seq: u64, count: u64) -> Batch {
     Batch::of((seq..seq + count).map(|seq| entry(client, seq)))
 }
@@ -127,7 +127,8 @@ fn pair(h: &mut dyn LogletHarness) -> (NodeId, NodeId) {
     (nodes[0], nodes[1])
 }
 
-/// vlog-L1, vlog-L4, vlog-L6: what was acknowledged is below a tail checked afterwards by anybody, and is read back by everybody.
+/// vlog-L1, vlog-L4, vlog-L6: acknowledged entries are below any tail that is checked afterwards, on any node, and every node
+/// reads them back.
 pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -138,7 +139,7 @@ pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     let writer = la.clone();
     let placed = on(h, a, async move { append(&writer, batch(1, 1, 5)).await });
     assert_eq!(placed, Ok(Placement::contiguous(Offset::ZERO, 5)), "offsets are dense, from 0");
-    // Whoever was told an offset may read it without asking for the tail.
+    // A client that got an offset may read it without checking the tail.
     let (env, reader) = (h.driver().env(a), la);
     let own = on(h, a, async move { read_all(&env, &reader, Offset(4), Offset(5)).await });
     assert_eq!(own, Ok(vec![entry(1, 5)]));
@@ -151,7 +152,7 @@ pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     assert_eq!(read, Ok((1..6).map(|seq| entry(1, seq)).collect()));
 }
 
-/// vlog-L8: appends of one handle land in the order of the calls, where the Loglet says so.
+/// vlog-L8: appends of one handle land in call order, if the Loglet says so.
 pub fn one_handle_keeps_its_order(h: &mut dyn LogletHarness) {
     let (a, _) = pair(h);
     let log = h.fresh();
@@ -177,7 +178,7 @@ pub fn one_handle_keeps_its_order(h: &mut dyn LogletHarness) {
     assert_eq!(offsets, (0..24).map(Offset).collect::<Vec<_>>(), "L8: in the order of the calls");
 }
 
-/// The same names again: the places of the first time, or "forgotten", never a second copy.
+/// Retries under the same names get the places of the first attempt, or "forgotten", never a second copy.
 pub fn retries_are_not_doubled(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -232,7 +233,7 @@ pub fn an_empty_loglet_seals_at_zero(h: &mut dyn LogletHarness) {
     assert!(matches!(tail, Ok(Tail { at: Offset::ZERO, sealed: Some(_) })), "got {tail:?}");
 }
 
-/// A wait ends when an append of somebody else moves the tail, and when the Loglet is sealed (native-T18).
+/// A wait ends when another client's append moves the tail, and when the Loglet is sealed (native-T18).
 pub fn waiting_ends(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();

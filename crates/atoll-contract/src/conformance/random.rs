@@ -1,4 +1,4 @@
-//! The random part of the Loglet suite: many clients at once, and the judgement of what they saw.
+//! The random part of the Loglet suite: many clients at once, and checks of the history that they observed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ enum Seen {
     Trim { to: Offset, got: Result<(), LogletError> },
 }
 
-/// A client's part of the random test.
+/// The state of one client in the random test.
 struct Client {
     env: Env,
     loglet: Arc<dyn Loglet>,
@@ -41,7 +41,7 @@ impl Client {
         self.env.now() < self.until
     }
 
-    /// Appends with some in flight, until sealed.
+    /// Appends, with some appends in flight, until the Loglet is sealed.
     async fn append(mut self) {
         let mut next = 1;
         let mut call = 0;
@@ -130,7 +130,7 @@ impl Client {
     }
 }
 
-/// Appenders, sealers, checkers, followers and trims at once, under the harness's faults; then the history is judged.
+/// Runs appenders, sealers, checkers, followers and trims at once under the harness's faults, and then checks the history.
 pub fn random(h: &mut dyn LogletHarness, seed: u64) {
     let mut dice = Dice::new(seed);
     let log = h.fresh();
@@ -210,7 +210,7 @@ fn acks(events: &[Event<Seen>]) -> impl Iterator<Item = (u64, u64, Vec<Offset>)>
     })
 }
 
-/// vlog-L3, vlog-L4: sealed tails above all acks; open tails above earlier acks, not above any sealed one, and never going back.
+/// vlog-L3, vlog-L4: sealed tails lie above all acks. Open tails lie above earlier acks, never above a sealed tail, and never go back.
 fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     let tails: Vec<(u64, u64, Tail, bool)> = events
         .iter()
@@ -250,7 +250,7 @@ fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L2: after a seal returned, nothing is open and nothing is acknowledged that began later.
+/// vlog-L2: after a seal has returned, no check reports open, and no append that began later is acknowledged.
 fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     let sealed_by = |e: &&Event<Seen>| match &e.what {
         Seen::Seal(Ok(())) => true,
@@ -269,7 +269,7 @@ fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L1, vlog-L8: real-time order of acknowledged appends; the order of calls of one handle.
+/// vlog-L1, vlog-L8: acknowledged appends follow real-time order, and appends of one handle follow call order.
 fn judge_order(seed: u64, events: &[Event<Seen>]) {
     let acks: Vec<_> = acks(events).collect();
     let mut by_end: Vec<_> = acks.iter().collect();
@@ -301,8 +301,8 @@ fn judge_order(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L1, vlog-L6 and trims: everybody reads the same; acknowledged entries are where they were said to be; nothing is there twice;
-/// nothing is there that nobody appended.
+/// vlog-L1, vlog-L6 and trims: every reader reads the same, acknowledged entries are at their acknowledged offsets, no entry is there
+/// twice, and every entry was appended by a client.
 fn judge_contents(seed: u64, events: &[Event<Seen>], contents: &[(Offset, Tail, Vec<Entry>)]) {
     let mut all: BTreeMap<Offset, &Entry> = BTreeMap::new();
     for (from, _, entries) in contents {

@@ -1,5 +1,5 @@
-//! What every [`Register`] must pass: conditional writes, versions that rise by one, linearizable reads, and marks by which a
-//! writer finds out what became of its write.
+//! The suite that every [`Register`] must pass: conditional writes, versions that rise by one, linearizable reads, and marks
+//! by which a writer finds out whether its write happened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use crate::register::{
     MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
 
-/// Virtual time within which every operation must end once faults are over.
+/// Virtual time within which every operation must end once the faults are over.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How an implementation shows itself to the suite.
+/// The interface through which the suite drives an implementation.
 pub trait RegisterHarness {
     /// The nodes.
     fn driver(&mut self) -> &mut Driver;
 
-    /// Nodes that clients run on: two at least, unless the implementation has one node only.
+    /// The nodes that clients run on: at least two, unless the implementation has only one node.
     fn clients(&self) -> Vec<NodeId>;
 
     /// The registers, seen from a node.
     fn registers(&mut self, client: NodeId) -> Arc<dyn Registers>;
 
-    /// Called now and then while a random test runs: may start or end a fault.
+    /// Called now and then during a random test; may start or end a fault.
     fn disturb(&mut self, _random: u64) {}
 
     /// Ends all faults.
     fn heal(&mut self) {}
 }
 
-/// Everything, with these seeds for the random part.
+/// Runs everything, with these seeds for the random part.
 pub fn all(h: &mut dyn RegisterHarness, seeds: std::ops::Range<u64>) {
     versions_rise_by_one(h);
     the_same_mark_answers_as_the_first_time(h);
@@ -64,7 +64,7 @@ async fn read(env: &Env, r: &Arc<dyn Register>) -> Versioned {
     }
 }
 
-/// Writes until it is decided.
+/// Retries a write until its outcome is known.
 async fn write(env: &Env, r: &Arc<dyn Register>, expected: u64, n: u64, nonce: u128) -> Written {
     let until = env.now().after(PATIENCE);
     loop {
@@ -77,7 +77,7 @@ async fn write(env: &Env, r: &Arc<dyn Register>, expected: u64, n: u64, nonce: u
     }
 }
 
-/// Version 0 at first; each write raises it by one; a write at another version changes nothing and shows what is there.
+/// The version is 0 at first, and each write raises it by one. A write at another version changes nothing and returns the current value.
 pub fn versions_rise_by_one(h: &mut dyn RegisterHarness) {
     let nodes = h.clients();
     let (a, b) = (nodes[0], nodes[nodes.len() - 1]);
@@ -101,7 +101,7 @@ pub fn versions_rise_by_one(h: &mut dyn RegisterHarness) {
     });
 }
 
-/// The same write again, by mark, also through another node: answered as before, not done again.
+/// The same write again, by mark and also through another node, gets the first answer and is not applied again.
 pub fn the_same_mark_answers_as_the_first_time(h: &mut dyn RegisterHarness) {
     let nodes = h.clients();
     for node in [nodes[0], nodes[0], nodes[nodes.len() - 1]] {
@@ -140,7 +140,7 @@ pub fn marks_tell_values_apart(h: &mut dyn RegisterHarness) {
     h.driver().block_on(node, async move {
         let marks = async || loop {
             let listed = all.list("mark/").await;
-            // Until all acceptors have it, there may be none.
+            // Until all acceptors have the vote, there may be no mark.
             match listed.map(|l| l.iter().filter_map(|l| l.mark).collect::<Vec<_>>()) {
                 Ok(marks) if marks.len() == 2 => return marks,
                 _ => env.sleep(Duration::from_millis(5)).await,
@@ -163,7 +163,7 @@ enum Seen {
     Wrote { nonce: u128, value: Bytes, got: Result<Written, RegisterError>, expected: Version },
 }
 
-/// Reads, then writes at the version seen, with a mark of its own; what has no answer is left open or followed up.
+/// Reads, then writes at the observed version under a new mark. A write without an answer is left open or followed up.
 async fn client(env: Env, r: Arc<dyn Register>, seen: History<Seen>, mut dice: Dice, until: Tick, base: u64) {
     let mut n = base;
     while env.now() < until {
@@ -191,7 +191,7 @@ async fn client(env: Env, r: Arc<dyn Register>, seen: History<Seen>, mut dice: D
     }
 }
 
-/// Many clients at once under the harness's faults; then the history is judged.
+/// Runs many clients at once under the harness's faults, then checks the history.
 pub fn random(h: &mut dyn RegisterHarness, seed: u64) {
     let mut dice = Dice::new(seed);
     let name = format!("random/{seed}");
@@ -231,7 +231,7 @@ pub fn random(h: &mut dyn RegisterHarness, seed: u64) {
 }
 
 fn judge(seed: u64, events: &[Event<Seen>]) {
-    // What each version was, as far as anybody saw it: one value, one mark.
+    // The content of each version, as far as any client saw it: one value, one mark.
     let mut versions: BTreeMap<Version, (Nonce, Bytes)> = BTreeMap::new();
     let mut sent: BTreeMap<u128, (Version, Bytes)> = BTreeMap::new();
     let mut shown: Vec<(u64, u64, Versioned)> = Vec::new();
@@ -269,8 +269,9 @@ fn judge(seed: u64, events: &[Event<Seen>]) {
     judge_real_time(seed, events, &shown);
 }
 
-/// Nobody sees an older version than was seen, or acknowledged, before it began to look. An answer `Yes` to a repeated write
-/// may be old; it still says what was true of its version, so only what it acknowledges counts, not what it shows.
+/// No client sees an older version than one that was seen, or acknowledged, before its read began. A `Yes` answer to a
+/// repeated write may be old, though it is still true of its version: it counts for what it acknowledges, not for what it
+/// shows.
 fn judge_real_time(seed: u64, events: &[Event<Seen>], shown: &[(u64, u64, Versioned)]) {
     let looks = events.iter().filter_map(|e| match &e.what {
         Seen::Read(v) | Seen::Wrote { got: Ok(Written::Conflict(v)), .. } => Some((e.start, v.version)),

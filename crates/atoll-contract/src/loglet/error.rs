@@ -1,9 +1,9 @@
-//! Why a Loglet's operation failed, and whether it happened.
+//! Why an operation on a Loglet failed, and whether it took effect.
 
 use crate::position::Offset;
 use crate::register;
 
-/// Why an operation has no good answer now. Says nothing about other operations.
+/// Why an operation cannot be answered now. Says nothing about other operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailability {
     /// Too much is under way; try again when some of it is done.
@@ -15,10 +15,10 @@ pub enum Unavailability {
     /// The sequencer did not answer, or its connection broke.
     #[error("the sequencer does not answer")]
     NoSequencer,
-    /// The sequencer is another life than the configuration names (native-T6).
+    /// The sequencer is in another life than the configuration names (native-T6).
     #[error("the sequencer was restarted and has stopped serving this loglet")]
     WrongSequencer,
-    /// The disk is full; ends by itself when space returns.
+    /// The disk is full. This ends by itself when space returns.
     #[error("a disk is full")]
     DiskFull,
     /// The journal is closed after a failed write or sync.
@@ -44,20 +44,20 @@ impl From<register::Unavailability> for Unavailability {
     }
 }
 
-/// Why an append has no positions, and whether it happened.
+/// Why an append has no positions, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// It did not happen and will not.
+    /// The append did not happen and will not.
     #[error("not appended: {0}")]
     NotAppended(Unavailability),
-    /// The Loglet is sealed, or gone. The entries may be part of it all the same (vlog-V2): scan, then append elsewhere.
+    /// The Loglet is sealed or deleted. The entries may still be part of it (vlog-V2): scan, then append elsewhere.
     #[error("the loglet is sealed; the entries may be in it")]
     Sealed,
-    /// An earlier attempt of one of these entries may be there, too old to be remembered: nothing was appended now;
-    /// scan for it from the floor (X16).
+    /// An earlier attempt of one of these entries may be in the Loglet, too old to be remembered. Nothing was appended this
+    /// time; scan for the entry from the floor (X16).
     #[error("an earlier attempt may be in the log; scan for it")]
     Forgotten,
-    /// It may have happened, or may still.
+    /// The append may have happened, or may still happen.
     #[error("unknown outcome: {0}")]
     Unknown(Unavailability),
 }
@@ -73,22 +73,22 @@ pub enum LogletError {
     Gone,
 }
 
-/// Why a read gave no entry.
+/// Why a read returned no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Offsets below this one were trimmed.
     #[error("trimmed below offset {0}")]
     Trimmed(Offset),
-    /// The range is empty, or lies beyond every tail that was obtained (vlog-L6).
+    /// The range is empty, or lies beyond every tail that the caller obtained (vlog-L6).
     #[error("offset {0} is not below a known tail")]
     BeyondTail(Offset),
-    /// No server that has the entry answered; or it is not on this node's disk and only that was asked.
+    /// No server that has the entry answered, or the entry is not on this node's disk and the read was restricted to that disk.
     #[error("unavailable: {0}")]
     Unavailable(Unavailability),
     /// Deleted for ever (vlog-L7).
     #[error("the loglet was deleted")]
     Gone,
-    /// A copy is damaged, and no other answered.
+    /// A copy is damaged, and no other server answered.
     #[error("damaged: {0}")]
     Damaged(String),
 }

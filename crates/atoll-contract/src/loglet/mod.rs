@@ -16,8 +16,8 @@ use crate::position::Offset;
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
 pub use provider::{LogletProvider, LogletSpec, Members, PlanError, Registry};
 
-/// The name of a Loglet: globally unique, never used again (virtuallog §1), because losers of an install race have
-/// provisioned theirs already. The virtual log says in it which change it was made for.
+/// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install race have
+/// already provisioned their Loglets. The virtual log encodes in it the change that the Loglet was made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogletId(pub u128);
 
@@ -42,7 +42,7 @@ impl atoll_core::Decode for LogletId {
 /// What a reader of a sealed segment needs, opaque to the virtual log (vlog-L9). Empty for native and local.
 pub type SealedConfig = Bytes;
 
-/// The end of a Loglet: the first offset that is not readable yet.
+/// The end of a Loglet: the first offset that cannot be read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// Every offset below is readable; acknowledged offsets are below every sealed tail (vlog-L3).
@@ -51,8 +51,8 @@ pub struct Tail {
     pub sealed: Option<SealedConfig>,
 }
 
-/// Where the entries of a batch went, in the order of the batch: runs of consecutive offsets. One run, unless some
-/// entries were there already from an earlier attempt.
+/// The offsets of a batch's entries, in the order of the batch, as runs of consecutive offsets. There is one run unless
+/// some entries were already there from an earlier attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// First offset and length of each run.
@@ -74,16 +74,16 @@ impl Placement {
 /// Which copies a read may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// This node's if it has one, else any server's.
+    /// This node's copy if it has one, otherwise any server's.
     Anywhere,
-    /// This node's disk alone.
+    /// Only the copy on this node's disk.
     LocalOnly,
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBatch {
-    /// Consecutive entries from the start of the range: one at least.
+    /// Consecutive entries from the start of the range: at least one.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
@@ -91,34 +91,35 @@ pub struct ReadBatch {
 
 /// A log with a fixed configuration (vlog-L1–vlog-L9).
 pub trait Loglet: Send + Sync + fmt::Debug {
-    /// Appends all entries of a batch, in order, or none. Answered when they are durable on this Loglet's quorum (vlog-L1).
-    /// Queued before this returns: appends of one caller keep their order where [`Loglet::keeps_order`] says so. A full
-    /// window is `NotAppended(Busy)`.
+    /// Appends all entries of a batch, in order, or none. The answer comes once they are durable on this Loglet's quorum
+    /// (vlog-L1). The batch is queued before this returns, so appends of one caller keep their order where
+    /// [`Loglet::keeps_order`] says so. If the window is full, the answer is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
-    /// Like [`Loglet::append`], by a caller who knows that none of these entries is below `not_below`: a tail of that much was known
-    /// before the first attempt, or the caller has looked for them up to there. A Loglet that has forgotten operations at and above
-    /// that offset answers [`AppendError::Forgotten`]: look further up to a tail that is checked afterwards.
+    /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: either it knew a tail of at
+    /// least that offset before the first attempt, or it has searched for the entries up to there. A Loglet that has forgotten
+    /// operations at or above that offset answers [`AppendError::Forgotten`]. The caller must then search further, up to a tail that
+    /// it checks afterwards.
     fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
         let _ = not_below;
         self.append(batch)
     }
 
-    /// Whether appends in flight land in the order of the calls (vlog-L8).
+    /// Whether appends in flight land in call order (vlog-L8).
     fn keeps_order(&self) -> bool;
 
-    /// A tail above every append acknowledged before the call; an open one is never above a sealed one (vlog-L3, vlog-L4).
+    /// Returns a tail above every append acknowledged before the call. An open tail is never above a sealed one (vlog-L3, vlog-L4).
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
-    /// Waits until the tail may be above `above`, or the Loglet is sealed; then what is known. A hint, not a check: the
-    /// tail is readable, but later ones may exist. May return early with nothing new.
+    /// Waits until the tail may be above `above`, or the Loglet is sealed, and returns the known tail. This is a hint, not
+    /// a check: the tail is readable, but a later one may exist. It may return early without news.
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
-    /// The highest tail that this node knows of without asking: a floor for later scans.
+    /// The highest tail that this node knows of without asking: a lower bound for later scans.
     fn known_tail(&self) -> Offset;
 
-    /// Entries from `range.start`, at most up to `range.end` (not in it) and about `max_bytes`, one at least. The range must be
-    /// below a tail or stop that the caller obtained (vlog-L6).
+    /// Reads entries from `range.start`, up to `range.end` (exclusive) and about `max_bytes`, but at least one. The range must
+    /// be below a tail or stop that the caller obtained (vlog-L6).
     fn read(
         &self,
         range: Range<Offset>,
@@ -126,9 +127,9 @@ pub trait Loglet: Send + Sync + fmt::Debug {
         from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>>;
 
-    /// Gives up offsets below `to` (not `to` itself), for ever. `to` is at most a known tail. Idempotent.
+    /// Gives up offsets below `to` (exclusive), for ever. `to` is at most a known tail. Idempotent.
     fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// Ends appends for ever; durable on the seal quorum when it returns. Idempotent (vlog-L2).
+    /// Ends appends for ever. The seal is durable on the seal quorum when this returns. Idempotent (vlog-L2).
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
 }

@@ -1,4 +1,4 @@
-//! What makes Loglets of one kind, and what a Loglet is to be.
+//! The provider that makes Loglets of one kind, and the specification of a Loglet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,8 @@ use atoll_core::{BoxFuture, NodeId};
 use super::{Loglet, LogletError, LogletId, SealedConfig};
 use crate::position::Offset;
 
-/// What an operator, or a policy, wants the next Loglet to be. What is None is the provider's choice, usually as it was.
+/// What an operator or a policy requests of the next Loglet. For a field that is None the provider chooses, usually the
+/// same value as before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogletSpec {
     /// "native", "local".
@@ -21,30 +22,30 @@ pub struct LogletSpec {
     pub servers: Option<Vec<NodeId>>,
     /// Exactly this sequencer.
     pub sequencer: Option<NodeId>,
-    /// Not these, if it can be helped: they are thought to have failed or are being drained.
+    /// Nodes to avoid if possible: they are thought to have failed, or are being drained.
     pub avoid: Vec<NodeId>,
 }
 
-/// Why there is no configuration for what was wanted. Nothing was changed.
+/// Why there is no configuration for a specification. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No provider has this name.
     #[error("no loglet kind {wanted:?}; known kinds: {known}")]
     UnknownKind {
-        /// What was asked for.
+        /// The requested kind.
         wanted: String,
-        /// What there is.
+        /// The known kinds.
         known: String,
     },
-    /// Some of the nodes wanted did not answer.
+    /// A requested node did not answer.
     #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
     NodeDown(NodeId),
     /// Fewer servers answer than are needed.
     #[error("{up} of {wanted} servers answer; a segment needs all of its servers up when it is made")]
     TooFew {
-        /// Servers that answered.
+        /// Number of servers that answered.
         up: usize,
-        /// Servers needed.
+        /// Number of servers needed.
         wanted: usize,
     },
     /// The specification contradicts the kind's rules.
@@ -65,20 +66,20 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// The name in the chain: "native", "local".
     fn kind(&self) -> &'static str;
 
-    /// A configuration for what is wanted; `previous` is the active segment's if it is of the same kind.
+    /// Plans a configuration for a specification. `previous` is that of the active segment if it is of the same kind.
     fn plan<'a>(
         &'a self,
         spec: &'a LogletSpec,
         previous: Option<&'a Bytes>,
     ) -> BoxFuture<'a, Result<Bytes, PlanError>>;
 
-    /// Tells the servers about a new Loglet. Idempotent; only an optimisation, they also learn from the first message.
+    /// Announces a new Loglet to the servers. Idempotent, and only an optimisation: a server also learns of it from its first message.
     fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// A handle. Cheap; no server is asked.
+    /// Opens a handle. Cheap; no server is asked.
     fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
 
-    /// A handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds need none.
+    /// Opens a handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds do not need it.
     fn open_sealed(
         &self,
         id: LogletId,
@@ -88,8 +89,9 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
         self.open(id, config)
     }
 
-    /// A new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog §7).
-    /// `copy_from(range, max_bytes)` is read through the source Loglet. Durable on a quorum when it returns.
+    /// Builds a new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog
+    /// §7). `copy_from(range, max_bytes)` is read through the source Loglet. The result is durable on a quorum when this
+    /// returns.
     fn build_sealed<'a>(
         &'a self,
         id: LogletId,
@@ -101,7 +103,7 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (vlog-L7, vlog-V6). Idempotent.
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// The configuration in words: fields and values, for `atoll chain show`.
+    /// Describes the configuration as fields and values, for `atoll chain show`.
     fn describe(&self, config: &Bytes) -> Vec<(&'static str, String)>;
 
     /// The nodes that hold entries, and the sequencer if there is one: for failure detection and membership.
@@ -124,7 +126,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// None yet.
+    /// A registry without kinds.
     pub fn new() -> Self {
         Self::default()
     }

@@ -40,7 +40,7 @@ pub enum ProposeError {
         "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
     )]
     Withheld,
-    /// It did not happen, and will not: this replica gets no further.
+    /// It did not happen, and will not: this replica makes no progress.
     #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
     Stalled(LogPos),
     /// It did not happen, and will not: the time that it would have is not to be believed.

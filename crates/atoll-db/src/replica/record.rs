@@ -14,7 +14,7 @@ const ENGINE: AppId = AppId(0);
 const KEY: &[u8] = b"state";
 
 record! {
-    /// See the module's words.
+    /// See the module documentation.
     pub struct StateRecord {
         /// Of everything in the store.
         pub format: u8,

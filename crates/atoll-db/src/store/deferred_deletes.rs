@@ -1,14 +1,14 @@
-//! What the store removes goes a piece at a time.
+//! Removes the store's old files a piece at a time.
 //!
-//! The store merges its files and removes the old ones, hundreds of MiB at once. Where the file system discards what it frees, every
-//! sync of the device waits meanwhile, those of the journal too: a second and more. So each of the store's files has a second name, in a
-//! folder aside. Once the store has removed its own, which it does when nobody reads the file any more, the file is cut off from its end,
-//! and goes.
+//! The store merges its files and removes the old ones, hundreds of MiB at once. Where the file system discards the space that it
+//! frees, every sync of the device waits meanwhile, including those of the journal: for a second or more. Each of the store's files
+//! therefore gets a second name, in a separate folder. Once the store has removed its own name, which it does when nobody reads the
+//! file any more, the file is truncated piece by piece from its end, and finally removed.
 //!
-//! What waits there is bounded: a tenth of it goes each second, in larger pieces where syncs are slow. At most 2 GiB of it are kept back,
-//! none on a disk that says it is full, or that has less room than what waits would give: then files are removed whole at the next look,
-//! since a slow disk is better than a full one. What the store removes between two looks comes on top, and a file that the system refuses
-//! to give up.
+//! The amount that waits there is bounded: a tenth of it is removed each second, in larger pieces where syncs are slow. At most 2
+//! GiB are held back, and nothing on a disk that reports that it is full or has less free space than the waiting files would give:
+//! then files are removed whole at the next look, since a slow disk is better than a full one. Files that the store removes between
+//! two looks come on top, as does a file that the system refuses to give up.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // A thread of its own and real time: this is about a real disk.
 
@@ -26,17 +26,18 @@ use std::time::{Duration, Instant};
 const FOLDER: &str = "removed";
 /// Where the store removes more than 200 MiB a second for long, more would wait.
 const BOUNDS: Bounds = Bounds { piece_bytes: 1024 * 1024, waiting_bytes: 2 * 1024 * 1024 * 1024 };
-/// How often new files are looked for. One that lives shorter is removed at once.
+/// How often to look for new files. A file that lives for less time is removed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// In this time as much goes as is left at its beginning, or a little less: the more there is, the faster it goes, however fast the store
-/// removes.
+/// In this time, as much is removed as is left at its beginning, or a little less: the more there is, the faster it is removed,
+/// however fast the store removes files.
 const PACE: Duration = Duration::from_secs(10);
 /// Between two pieces, at least.
 const REST: Duration = Duration::from_millis(1);
-/// A file that could not be cut in so many looks, ten seconds, is removed whole, which asks less of the system.
+/// A file that could not be truncated in this many looks (ten seconds) is removed whole, which asks less of the system.
 const LOOKS_BEFORE_WHOLE: u32 = 50;
 
-/// The thread that gives back what the store has removed. It ends when this is dropped, and what is left is left for the next one.
+/// The thread that gives back what the store has removed. It ends when this is dropped; the next one continues with whatever is
+/// left.
 #[derive(Debug)]
 pub(crate) struct DeferredDeletes {
     stop: Option<Sender<()>>,
@@ -61,7 +62,7 @@ impl Drop for DeferredDeletes {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // No error ends it, and a panic was told when it happened.
+            // No error ends it, and a panic was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -100,9 +101,9 @@ fn run(mut aside: Aside, stopped: &Receiver<()>) {
 /// What a disk has to bear. Tests pass smaller ones.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// What goes at once while little is left, or the disk is fast: the larger a piece, the longer other syncs wait for it.
+    /// The size of a piece while little is left or the disk is fast: the larger a piece, the longer other syncs wait for it.
     piece_bytes: u64,
-    /// So much may wait for its turn. What is beyond goes in whole files.
+    /// How many bytes may wait for their turn. Anything beyond is removed in whole files.
     waiting_bytes: u64,
 }
 
@@ -114,8 +115,8 @@ impl Bounds {
         }
     }
 
-    /// As much as the pace asks for the time since the last piece, in which that one was synced, too. One long wait, for whatever reason,
-    /// is not made up for: a huge piece would be the next one.
+    /// As many bytes as the pace demands for the time since the last piece, including the time to sync that piece. One long wait,
+    /// for whatever reason, is not made up for: the next piece would be huge.
     fn piece(self, left_bytes: u64, since_last: Duration) -> u64 {
         let due = u128::from(left_bytes) * since_last.min(LOOK_EVERY).as_nanos() / PACE.as_nanos();
         u64::try_from(due).unwrap_or(u64::MAX).max(self.piece_bytes)
@@ -129,7 +130,7 @@ struct Look {
     left: Vec<(OsString, u64)>,
     /// The first thing that went wrong. What it was about is skipped until the next look.
     error: Option<io::Error>,
-    /// The disk has said so: what waits is worth more to others.
+    /// The disk has reported that it is full: others need the space more than the waiting files do.
     is_full: bool,
 }
 
@@ -138,7 +139,7 @@ impl Look {
         self.left.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The result, or nothing and a note of the error. The store removes files meanwhile: what is not there is no error.
+    /// The result, or a default and a note of the error. The store removes files meanwhile, so a missing file is no error.
     fn pass<T: Default>(&mut self, result: io::Result<T>) -> T {
         result.unwrap_or_else(|error| {
             if error.kind() != ErrorKind::NotFound {
@@ -160,8 +161,8 @@ struct Aside {
     folder: PathBuf,
     names: BTreeSet<OsString>,
     bounds: Bounds,
-    /// Files that nobody has any more, but that cannot be cut, and in how many looks that was so. They are kept from the others, which
-    /// would wait for them.
+    /// Files that the store has removed but that cannot be cut, with the number of looks in which that was so. They are kept apart,
+    /// so that the other files do not wait for them.
     stuck: BTreeMap<OsString, u32>,
     /// The file system says how many names a file has. Where it does not, second names are no use.
     counts_names: bool,
@@ -181,7 +182,7 @@ impl Aside {
         let names = entries(&folder)?.iter().map(DirEntry::file_name).collect();
         let (store, stuck) = (store.to_owned(), BTreeMap::new());
         let mut aside = Aside { store, folder, names, bounds, stuck, counts_names: true, free_bytes };
-        // Whatever else lies here is not ours to remove.
+        // Any other file in this folder is not ours to remove.
         aside.names = aside.names.iter().filter(|name| aside.first_name(name).is_some()).cloned().collect();
         Ok(aside)
     }
@@ -198,7 +199,7 @@ impl Aside {
         both.then(|| self.store.join("keyspaces").join(tree).join("tables").join(table))
     }
 
-    /// Gives second names to new files; those that have no other any more. What fails is tried again at the next look.
+    /// Gives second names to new files; collects the files that have no other name any more. Failures are retried at the next look.
     fn look(&mut self) -> Look {
         let mut look = Look::default();
         for name in self.in_store(&mut look) {
@@ -222,7 +223,7 @@ impl Aside {
             for name in gone {
                 self.forget(&name);
             }
-            // Whoever removed them may have removed the folder, too, and nothing would ever get a second name again.
+            // Somebody who removed the files may have removed the folder, too; then no file would ever get a second name again.
             look.pass(fs::create_dir_all(&self.folder));
         }
         // Less room than what waits would give.
@@ -276,15 +277,15 @@ impl Aside {
         let second = self.folder.join(&name);
         // Not found: the store was faster.
         fs::hard_link(&first, &second)?;
-        // Whatever comes now, the name is there.
+        // Whatever happens from here on, the name exists.
         self.names.insert(name.clone());
         let meta = fs::symlink_metadata(&second)?;
         self.counts_names = meta.nlink() >= 2 || !self.is_stored(&name, &meta)?;
         Ok(())
     }
 
-    /// Removes all second names: each is one more that keeps its file's bytes, and nobody can tell when to cut it. What the store has
-    /// stays by its own name.
+    /// Removes all second names: each of them keeps its file's bytes, and it cannot be known when to cut it. Files that the store
+    /// has stay under their own names.
     fn let_go(&mut self, look: &mut Look) {
         for name in self.names.clone() {
             self.shorten(name, 0, look);
@@ -326,7 +327,7 @@ impl Aside {
             }
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 look.is_full |= says_full(&error);
-                // Not again each time that it is tried.
+                // Report only the first failure, not every attempt.
                 if failures == 0 {
                     tracing::warn!(file = %path.display(), %error, "a file that the store has removed stays for now");
                 }

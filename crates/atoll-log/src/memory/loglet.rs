@@ -24,7 +24,7 @@ atoll_core::record! {
         pub servers: Vec<NodeId>,
         /// The node that stands for its sequencer.
         pub sequencer: NodeId,
-        /// Restarted sequencers refuse configurations from before.
+        /// Number of sequencer restarts: a restarted sequencer refuses configurations from before.
         pub restarts: u64,
     }
 }
@@ -37,10 +37,10 @@ pub struct MemoryProvider {
     pub(super) keeps_order: bool,
 }
 
-/// The order of one handle's appends: when one fails, those behind it fail too, and none is taken before all are answered.
+/// The order of one handle's appends. When one fails, those behind it fail too, and no further append is taken until all are answered.
 #[derive(Debug, Default)]
 struct Order {
-    /// When the last append is written: later ones follow.
+    /// When the last append is written; later ones come after that.
     last: Tick,
     broken: bool,
     in_flight: usize,
@@ -162,7 +162,7 @@ impl LogletProvider for MemoryProvider {
     }
 }
 
-/// What the sequencer does with an append when it comes in.
+/// What the sequencer does with an incoming append.
 enum Fate {
     Take,
     Never,
@@ -170,7 +170,7 @@ enum Fate {
 }
 
 impl MemoryLoglet {
-    /// Until the sequencer is continued.
+    /// Waits until the sequencer is resumed.
     async fn until_running(&self) {
         loop {
             let seen = self.at.servers.changed.count();
@@ -192,7 +192,7 @@ impl MemoryLoglet {
         Fate::Take
     }
 
-    /// Writes what is not written yet; the offsets.
+    /// Writes the entries that are not written yet, and returns all offsets.
     fn write(&self, batch: &Batch, not_below: Offset) -> Result<Vec<u64>, AppendError> {
         let forget = self.at.chance(|f| f.append_forgotten);
         let mut s = lock(&self.at.servers.state);
@@ -203,7 +203,7 @@ impl MemoryLoglet {
         if log.sealed {
             return Err(AppendError::Sealed);
         }
-        // Only what is settled is ever forgotten.
+        // Only settled entries are ever forgotten.
         let old = |op: OpId| log.places.get(&op).is_some_and(|p| (not_below.0..log.committed).contains(p));
         if forget && batch.ops().any(|op| op.client.0 != 0 && old(op)) {
             return Err(AppendError::Forgotten);
@@ -274,7 +274,7 @@ impl MemoryLoglet {
         })
     }
 
-    /// Notes that this append fails: from now on none behind it is written.
+    /// Records that this append fails: from now on, none behind it is written.
     fn fails(&self, e: AppendError) -> Result<Placement, AppendError> {
         lock(&self.order).broken = self.keeps_order;
         Err(e)

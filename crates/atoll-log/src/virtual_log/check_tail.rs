@@ -14,7 +14,7 @@ use atoll_contract::loglet::{Loglet, LogletError, Tail, Unavailability};
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
-/// Attempts at an active segment that is unavailable before the caller hears of it.
+/// Attempts at an unavailable active segment before the caller gets an error.
 const ATTEMPTS: u32 = 3;
 /// Wait between them.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ pub(super) struct Checked {
     pub(super) ended: bool,
 }
 
-/// Who waits for the tail to pass a position. Bounded by the callers' tickets: those that were dropped leave at the next change.
+/// Callers that wait for the tail to pass a position. Bounded by their tickets: dropped ones are removed at the next change.
 #[derive(Debug, Default)]
 pub(super) struct TailWaiters {
     waiters: Vec<(LogPos, Completer<Result<LogPos, LogError>>)>,
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// One answer, tail and seal bit of the same moment (vlog-V1).
+    /// One answer with the tail and the seal bit of the same moment (vlog-V1).
     async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
         let first = loglet.check_tail().await?;
         if mutant(mutants::VLOG_V1) && first.sealed.is_none() {
@@ -128,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// After `Gone`: a newer chain must exist, since Loglets are deleted after they left it.
+    /// After `Gone`: a newer chain must exist, because a Loglet is deleted only after it left the chain.
     pub(super) async fn newer_than(
         self: &Arc<Self>,
         version: atoll_contract::register::Version,
@@ -139,7 +139,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Registers for the first known tail above `above`.
+    /// Registers a waiter for the first known tail above `above`.
     pub(super) fn wait_tail(self: &Arc<Self>, above: LogPos) -> Ticket<Result<LogPos, LogError>> {
         let start = {
             let mut state = lock(&self.state);
@@ -163,7 +163,7 @@ impl Shared {
         start
     }
 
-    /// Follows the tail while anybody waits for it: one wait at the Loglet, however many wait here.
+    /// Follows the tail while it has waiters: one wait at the Loglet, however many wait here.
     async fn follow(self: Arc<Self>) {
         loop {
             let seen = self.changed.count();
@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// One wait at the active segment; ends early when anything changes here (vlog-V4, vlog-V5).
+    /// One wait at the active segment; ends early when the local state changes (vlog-V4, vlog-V5).
     async fn follow_segment(self: &Arc<Self>, active: &Segment, seen: u64) -> Result<(), LogError> {
         let loglet = self.handle(active)?;
         let known = self.known();
@@ -205,12 +205,12 @@ impl Shared {
             Ok(Tail { at, sealed }) if sealed.is_none() || mutant(mutants::VLOG_V4) => {
                 self.raise_known(active.loglet, active.position_of(at));
                 if at <= above {
-                    // It came back early. A Loglet that always does must not spin us.
+                    // The wait came back early. A Loglet that always does so must not make us spin.
                     self.env.sleep(Duration::from_millis(1)).await;
                 }
                 Ok(())
             }
-            // The tail of a sealed Loglet is no tail of the log: only the installed stop is (vlog-V4).
+            // The tail of a sealed Loglet is not a tail of the log: only the installed stop is (vlog-V4).
             Ok(_) => {
                 hit("vlog.follow.sealed");
                 self.successor(active.loglet).await.map(|_| ())
@@ -220,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// Answers those whose position is passed, and all if there is an error; false if nobody is left.
+    /// Answers the waiters whose position is passed, or all of them on an error; false if none is left.
     fn serve_tail_waiters(&self, error: Option<LogError>) -> bool {
         let (passed, failed, tail, left) = {
             let mut state = lock(&self.state);

@@ -13,21 +13,21 @@ use crate::origin::{self, Origin};
 use atoll_contract::loglet::{LogletId, Unavailability};
 use atoll_contract::register::{Nonce, RegisterError, Version, Versioned, Written};
 
-/// First wait before a step is tried again.
+/// First pause before a step is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(3);
-/// Longest such wait.
+/// Longest such pause.
 pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// How an install ended; the newest chain either way.
+/// The outcome of an install, with the newest chain in either case.
 pub(super) enum Installed {
-    /// By this writer. A later chain may have replaced it already.
+    /// This writer's chain was installed. A later chain may have replaced it already.
     Mine(Arc<VersionedChain>),
-    /// Somebody else's came first; this one never was and never will be.
+    /// Another writer's chain came first; this one was never installed and never will be.
     Lost(Arc<VersionedChain>),
 }
 
 impl Shared {
-    /// A mark that nobody else has.
+    /// A unique mark.
     pub(super) fn draw_nonce(&self) -> Nonce {
         Nonce(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
     }
@@ -37,13 +37,13 @@ impl Shared {
         origin::new_id(self.env.random(), &self.name, origin)
     }
 
-    /// When a reconfiguration that begins now gives up.
+    /// The deadline of a reconfiguration that begins now.
     pub(super) fn reconfigure_until(&self) -> Tick {
         self.env.now().after(self.options.reconfigure_within)
     }
 
-    /// Writes `chain` if the register is still at `expected`. An unknown outcome is followed up: the same write again
-    /// answers as the first time, and a chain that came later remembers its forerunners.
+    /// Writes `chain` if the register is still at `expected`. An unknown outcome is resolved: a retry of the same write
+    /// gets the first answer, and a later chain remembers its predecessors.
     pub(super) async fn install(
         &self,
         expected: Version,
@@ -76,10 +76,10 @@ impl Shared {
         }
     }
 
-    /// The register was at another version: mine, if this chain or one before it has my mark.
+    /// The register was at another version. The install succeeded if this chain, or one before it, has this writer's mark.
     fn decide(&self, other: Versioned, nonce: Nonce) -> Result<Installed, ReconfigError> {
         if other.version == Version(0) {
-            // A register that was written never is at version 0 again.
+            // A register that was written is never at version 0 again.
             return Err(ReconfigError::Unavailable { step: Step::Install, why: Unavailability::NoQuorum });
         }
         let wrote_it = other.nonce == nonce;

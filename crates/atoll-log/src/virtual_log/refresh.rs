@@ -14,17 +14,17 @@ use atoll_contract::loglet::{Loglet, LogletId, Unavailability};
 use atoll_contract::register::{Registers, Version, Versioned};
 use atoll_core::sync::lock;
 
-/// First wait between two looks at the register for the successor of a sealed segment.
+/// First pause between two reads of the register while looking for the successor of a sealed segment.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// Longest such wait.
+/// Longest such pause.
 const LAST_LOOK: Duration = Duration::from_millis(16);
-/// Longest wait between two attempts to roll forward.
+/// Longest pause between two attempts to roll forward.
 const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
 /// Most open Loglets of segments in index pages.
 const PAGED_HANDLES: usize = 32;
 
 impl Shared {
-    /// The cached chain; may be old, which costs retries and never safety.
+    /// The cached chain. It may be old, which costs retries but never safety.
     pub(super) fn cached(&self) -> Option<Arc<VersionedChain>> {
         lock(&self.state).chain.clone()
     }
@@ -52,7 +52,7 @@ impl Shared {
         self.fresh().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
-    /// The same; of a deleted log the chain that says so.
+    /// Like [`Shared::refreshed`], but for a deleted log, returns the chain that marks the deletion.
     pub(super) async fn refreshed_or_deleted(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.refreshed().await {
             Err(LogError::Deleted) => self.cached().ok_or(LogError::Deleted),
@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// The cached chain, or the register's if none is cached, or the log was deleted: it may have been created anew.
+    /// The cached chain. Reads the register instead if none is cached, or if the log was deleted: it may have been created anew.
     pub(super) async fn some_chain(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.cached() {
             Some(chain) if !chain.chain.is_deleted() => Ok(chain),
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Takes a chain if it is newer than the cached one; the newest either way. Wakes everybody who waits for a stop (vlog-V4, vlog-V5).
+    /// Adopts a chain if it is newer than the cached one, and returns the newest. Wakes everyone who waits for a stop (vlog-V4, vlog-V5).
     pub(super) fn adopt(&self, new: VersionedChain) -> Arc<VersionedChain> {
         let mut state = lock(&self.state);
         if let Some(old) = &state.chain
@@ -100,7 +100,7 @@ impl Shared {
         handles.retain(|id, _| {
             mutant(mutants::VLOG_V7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
         });
-        // All below the start of the active segment is below an installed stop: readable, for ever.
+        // Everything below the start of the active segment is below an installed stop, and so readable for ever.
         let active = new.chain.active();
         state.known.tail = state.known.tail.max(active.start);
         if fresh_segment {
@@ -112,8 +112,8 @@ impl Shared {
         new
     }
 
-    /// A handle to the Loglet of a segment: opened once, kept while the segment is in the chain itself; some of
-    /// those in index pages are kept, too.
+    /// A handle to the Loglet of a segment: opened once and kept while the segment is in the chain itself. Some handles of
+    /// segments in index pages are kept, too.
     pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
         let mut key = segment.loglet;
         if mutant(mutants::VLOG_V7) {
@@ -133,7 +133,7 @@ impl Shared {
         .map_err(LogError::Open)?;
         let mut state = lock(&self.state);
         match state.handles.get(&key) {
-            // Somebody opened it meanwhile: one handle for all, or appends of one caller would not keep their order.
+            // Another procedure opened it meanwhile. All must share one handle, or appends of one caller would not keep their order.
             Some((theirs, sealed)) if *sealed == segment.sealed_config => Ok(theirs.clone()),
             _ => {
                 state.handles.insert(key, (handle.clone(), segment.sealed_config.clone()));
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (vlog-V3, vlog-V4).
+    /// Records that positions below `tail` are readable; `tail` was learned from a Loglet that was open at the time (vlog-V3, vlog-V4).
     pub(super) fn raise_known(&self, seen_in: LogletId, tail: atoll_contract::LogPos) {
         let served = {
             let mut state = lock(&self.state);
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// The highest tail seen in a Loglet while it was open; None if it is not the active one, or nothing was seen of it.
+    /// The highest tail seen in a Loglet while it was open; None if the Loglet is not the active one, or no tail of it was seen.
     pub(super) fn seen_in(&self, loglet: LogletId) -> Option<atoll_contract::LogPos> {
         let state = lock(&self.state);
         let active = state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == loglet);
@@ -181,8 +181,8 @@ impl Shared {
         lock(&self.state).known
     }
 
-    /// Waits until `of`, which was seen sealed, is not the active Loglet any more. After T_roll this node installs a successor
-    /// itself (virtuallog §4 "Roll forward", vlog-V10). Ends with an error only if the chain cannot be used at all.
+    /// Waits until `of`, which was seen sealed, is no longer the active Loglet. After T_roll, this node installs a successor
+    /// itself (virtuallog §4 "Roll forward", vlog-V10). Fails only if the chain cannot be used at all.
     pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
         loop {
             let seen = self.changed.count();
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// One procedure per node and log looks for the successor, however many wait.
+    /// One procedure per node and log watches for the successor, however many callers wait.
     fn watch_successor(self: &Arc<Self>, of: LogletId) {
         {
             let mut state = lock(&self.state);
@@ -236,7 +236,7 @@ impl Shared {
                     return;
                 }
             }
-            // While this node itself is at it, a second attempt would only race the first.
+            // While this node itself is reconfiguring, a second attempt would only race the first.
             let is_time = self.env.now() >= roll_at && !mutant(mutants::VLOG_NO_ROLL_FORWARD);
             if is_time && lock(&self.state).reconfiguring == 0 {
                 hit("vlog.roll_forward");
@@ -257,10 +257,11 @@ impl Shared {
     }
 }
 
-/// Reads the chain of a log without a handle of it; at least as new as this call. Of a deleted log the chain that says so.
+/// Reads the chain of a log without a handle. The result is at least as new as this call. For a deleted log, returns the
+/// chain that marks the deletion.
 ///
 /// # Errors
-/// As of [`super::VirtualLog::refresh`].
+/// The same as for [`super::VirtualLog::refresh`].
 pub async fn read_chain(registers: &dyn Registers, name: &str) -> Result<VersionedChain, LogError> {
     match registers.register(&format!("{CHAIN_PREFIX}{name}")).read().await {
         Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),

@@ -1,4 +1,4 @@
-//! What happens when the journal answers, and when it wants a sparse segment emptied.
+//! Handling of the journal's answers, and of its requests to empty sparse segments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::facts::{ENTRY_FORMAT, EntryHead};
 use super::loglet_store::{Durable, LogletStore, Protocol, Staged};
 use super::runs::Place;
 
-/// Live runs on their way out of sparse segments.
+/// Live runs that are being moved out of sparse segments.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// Not started: where they were when the journal asked. At most the runs of the segments asked for.
+    /// Moves that have not started, with the place of each run when the journal asked. At most the runs of the requested segments.
     todo: VecDeque<(LogletId, Offset, Loc)>,
-    /// Segments whose runs are being looked for: those that the journal asked for and does not ask for again.
+    /// Segments whose runs are being searched for. The journal asks for each segment only once.
     searches: VecDeque<Search>,
-    /// Being read back, by tag.
+    /// Moves whose runs are being read back, by tag.
     reading: BTreeMap<u64, (LogletId, Offset, Loc)>,
-    /// Being read or journaled again: how many, at most [`MOVES_IN_FLIGHT`], and their bytes, bounded by the options.
+    /// Number of moves being read or journaled again, at most [`MOVES_IN_FLIGHT`]. Their bytes are bounded by the options.
     in_flight: usize,
     in_flight_bytes: usize,
 }
@@ -37,32 +37,32 @@ impl Moves {
     }
 }
 
-/// A look for the runs of a segment: which are next.
+/// A search for the runs of a segment, with its position.
 #[derive(Debug)]
 struct Search {
     segment: u64,
     next: (LogletId, Offset),
-    /// Not before this.
+    /// The search continues no earlier than this.
     at: Tick,
 }
 
-/// Runs that a search looks at in one turn: some 100 us of this thread. All of a segment at once would hold it up for long.
+/// Runs that a search looks at in one turn: some 100 us of this thread. Searching a whole segment at once would hold it up for long.
 const SEARCH_RUNS: usize = 4096;
-/// A loglet costs a search as much as so many runs that follow each other: it is somewhere else in memory.
+/// A loglet costs a search as much as this many consecutive runs, because it is somewhere else in memory.
 const SEARCH_LOGLET: usize = 8;
 /// Runs that are moved at a time: less than a millisecond of this thread for each of the two steps. A segment of tiny entries has a
-/// hundred thousand: moved all at once, they would delay everything else on this thread.
+/// hundred thousand runs, and moving all at once would delay everything else on this thread.
 const MOVES_IN_FLIGHT: usize = 128;
-/// Runs that a sweep forgets at most. Some 50 us of this thread and as much of the journal's: a trim of minutes of appends would
-/// hold up both for tens of milliseconds, on a majority at once.
+/// Most runs that one sweep forgets: some 50 us of this thread, and as much of the journal's. Without the limit, a trim of
+/// several minutes of appends would hold up both for tens of milliseconds, on a majority at once.
 const SWEEP_RUNS: usize = 512;
-/// How soon a sweep goes on when nothing else is going on.
+/// How soon a sweep continues on an otherwise idle node.
 const SWEEP_EVERY: Duration = Duration::from_millis(1);
-/// Where the runs of a deleted loglet are swept to.
+/// The sweep limit for a deleted loglet: all of its runs.
 const EVERYTHING: Offset = Offset(u64::MAX);
 
 impl<P: Protocol> LogletStore<P> {
-    /// One record is durable: what the protocol has to know of it.
+    /// One record is durable: returns what the protocol must know of it.
     pub fn on_durable(&mut self, lsn: Lsn, loc: Loc, out: &mut Effects) -> Option<Durable> {
         let (staged_lsn, what) = self.staged.pop_front()?;
         invariant!(staged_lsn == lsn, "{lsn} became durable, {staged_lsn} was next");
@@ -90,13 +90,13 @@ impl<P: Protocol> LogletStore<P> {
         }
     }
 
-    /// When [`LogletStore::sweep`] has more to do: to sweep, or to look for.
+    /// When [`LogletStore::sweep`] has more to do, sweeping or searching.
     pub fn sweep_at(&self) -> Option<Tick> {
         self.sweep_at
     }
 
-    /// Frees some of the places that durable trims and deletions gave up, and goes on with the search of [`LogletStore::start_moves`]. To be
-    /// called in every turn, and when it says.
+    /// Frees some of the places that durable trims and deletions gave up, and continues the search of [`LogletStore::start_moves`]. Call
+    /// this in every turn, and at the time that `sweep_at` returns.
     pub fn sweep(&mut self, now: Tick, out: &mut Effects) {
         let mut left = SWEEP_RUNS;
         if self.moves.searches.front().is_some_and(|search| search.at <= now) {
@@ -165,7 +165,7 @@ impl<P: Protocol> LogletStore<P> {
         None
     }
 
-    /// Lets go of the oldest bytes in memory.
+    /// Drops the oldest cached bytes.
     pub fn trim_cache(&mut self) {
         while let Some((loglet, first)) = self.cache.overflow() {
             if let Some(run) = self.loglets.get_mut(&loglet).and_then(|k| k.runs.get_mut(first))
@@ -176,15 +176,16 @@ impl<P: Protocol> LogletStore<P> {
         }
     }
 
-    /// Compaction: every live run of a sparse segment is journaled again, while there is room for more than facts. They are looked for
-    /// among the runs of the loglets that have some there, a part at a time, by [`LogletStore::sweep`].
+    /// Compaction: journals every live run of a sparse segment again, while there is room for more than facts. [`LogletStore::sweep`]
+    /// searches for these runs in steps, among the loglets that have runs in the segment.
     pub fn start_moves(&mut self, segment: u64) {
         if !self.moves.searches.iter().any(|search| search.segment == segment) {
             self.moves.searches.push_back(Search { segment, next: (LogletId(0), Offset::ZERO), at: Tick(0) });
         }
     }
 
-    /// Goes on with the first search. What comes into the index behind it is in a newer segment: this one was closed before it began.
+    /// Continues the first search. A run that enters the index behind the search is in a newer segment, because this one was closed
+    /// before the search began.
     fn search(&mut self, out: &mut Effects) {
         let Some(search) = self.moves.searches.front_mut() else { return };
         let mut left = SEARCH_RUNS;
@@ -197,7 +198,7 @@ impl<P: Protocol> LogletStore<P> {
                 break;
             }
             left = left.saturating_sub(SEARCH_LOGLET);
-            // What was deleted meanwhile is freed where it is.
+            // The runs of a loglet that was deleted meanwhile are freed where they are.
             let Some(kept) = self.loglets.get(&id) else { continue };
             for (first, run) in kept.runs.from(from) {
                 if left == 0 {
@@ -221,8 +222,8 @@ impl<P: Protocol> LogletStore<P> {
         self.next_moves(out);
     }
 
-    /// The journal has room again, or none: moves go on, or wait. What is kept for facts is not for them (contracts X5): a trim
-    /// could not be journaled any more, and nothing would ever give room.
+    /// The room in the journal has changed: moves continue, or wait. Moves must not use the reserve for facts (contracts X5):
+    /// otherwise a trim could no longer be journaled, and no space would ever be freed.
     pub fn on_room(&mut self, out: &mut Effects) {
         self.next_moves(out);
     }
@@ -276,7 +277,7 @@ impl<P: Protocol> LogletStore<P> {
                 let lsn = out.journal(RecordKind::Entry, head.to_bytes(), stored.record.payload);
                 self.staged.push_back((lsn, Staged::Moved { loglet, first, from: loc }));
             }
-            // Damaged, or trimmed meanwhile: what is damaged stays where it is, for an operator to see.
+            // Damaged, or trimmed meanwhile. A damaged run stays where it is, for an operator to inspect.
             _ => self.moves.end(loc),
         }
         self.next_moves(out);
@@ -295,7 +296,7 @@ impl<P: Protocol> LogletStore<P> {
                 self.occupied.add(loglet, to);
                 out.free([from]);
             }
-            // Trimmed or deleted meanwhile: the old place was freed then.
+            // Trimmed or deleted meanwhile: its old place was already freed.
             _ => out.free([to]),
         }
         self.next_moves(out);
@@ -359,7 +360,7 @@ mod tests {
             }
         }
         settle(&mut keeper, &mut out);
-        // Only what a durable trim gave up, even if another one follows.
+        // Frees only what a durable trim gave up, even if another trim follows.
         keeper.stage_trim(kept, Offset(RUNS - 10), &mut out);
         let first = out.take_staged();
         keeper.stage_trim(kept, Offset(RUNS), &mut out);

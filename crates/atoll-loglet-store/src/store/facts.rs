@@ -1,4 +1,4 @@
-//! What a role that keeps entries has in the journal: facts, entries, and the checkpoint that replaces facts (contracts X4).
+//! The journal records of a role that stores entries: facts, entries, and the checkpoint that replaces facts (contracts X4).
 
 use bytes::Bytes;
 
@@ -14,33 +14,33 @@ atoll_core::choice! {
     pub enum Fact {
         /// A loglet exists here.
         0 = Create {
-            /// Which.
+            /// The loglet.
             loglet: LogletId,
             /// Its configuration.
             config: Bytes
         },
         /// The seal bit.
         1 = Seal {
-            /// Which.
+            /// The loglet.
             loglet: LogletId
         },
         /// Offsets below `to` are given up.
         2 = Trim {
-            /// Which.
+            /// The loglet.
             loglet: LogletId,
-            /// Not this one.
+            /// The first offset that stays.
             to: Offset,
-            /// It outlives its entries (native-T12).
+            /// The tail outlives the entries (native-T12).
             local_tail: Offset
         },
         /// Deleted for ever (native-T10).
         3 = Tombstone {
-            /// Which.
+            /// The loglet.
             loglet: LogletId
         },
         /// Where the sealed loglet ends.
         4 = Known {
-            /// Which.
+            /// The loglet.
             loglet: LogletId,
             /// Everything below is committed.
             known_tail: Offset
@@ -53,15 +53,15 @@ atoll_core::record! {
     pub struct EntryHead {
         /// [`ENTRY_FORMAT`].
         pub format: u8,
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// Offset of the first entry.
         pub first: Offset,
         /// Number of entries.
         pub count: u32,
-        /// By back-fill: no evidence of a tail.
+        /// The entry came by back-fill: it is not evidence of a tail.
         pub filled: bool,
-        /// The known tail at the time: persisted along at no cost.
+        /// The known tail at the time of writing: persisted along with the entry at no cost.
         pub known_tail: Offset,
     }
 }
@@ -69,19 +69,19 @@ atoll_core::record! {
 atoll_core::record! {
     /// One loglet in the checkpoint.
     pub struct KeptState {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// Its configuration.
         pub config: Bytes,
-        /// The seal bit; may be staged still.
+        /// The seal bit; may still be only staged.
         pub sealed: bool,
-        /// Durable local tail: nothing that rests on staged entries.
+        /// Durable local tail, which rests on no staged entry.
         pub local_tail: Offset,
         /// Known tail.
         pub known_tail: Offset,
-        /// Trim; may be staged still.
+        /// The trim; may still be only staged.
         pub trim: Offset,
-        /// Where it ends is known.
+        /// The end of the loglet is known.
         pub settled: bool,
     }
 }

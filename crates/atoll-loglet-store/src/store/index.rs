@@ -1,5 +1,5 @@
-//! The runs of one loglet by their first offset. Most loglets of a long log are sealed with a run or a few of them: those are kept in a
-//! list of exactly their number, since the smallest node of a tree has room for eleven.
+//! The runs of one loglet, by their first offset. Most loglets of a long log are sealed and have only one or a few runs. Those runs are
+//! stored in an exactly sized list, since the smallest node of a tree has room for eleven.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use atoll_contract::Offset;
 
 use super::runs::Run;
 
-/// Most runs in a list. Too many: a run that comes late moves those behind it.
+/// Most runs in a list. Too many: inserting a late run moves those behind it.
 const FEW: usize = 8;
 
-/// See the file's words. A list is in order.
+/// See the module documentation. A list is in order.
 #[derive(Debug)]
 pub(super) enum Index {
     Few(Vec<(Offset, Run)>),
@@ -24,7 +24,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// How many runs.
+    /// The number of runs.
     pub fn len(&self) -> usize {
         match self {
             Index::Few(list) => list.len(),
@@ -75,7 +75,7 @@ impl Index {
         }
     }
 
-    /// Takes a run out.
+    /// Removes a run.
     pub fn remove(&mut self, first: Offset) -> Option<Run> {
         match self {
             Index::Few(list) => {
@@ -86,7 +86,7 @@ impl Index {
         }
     }
 
-    /// The last one that starts at `at` or before it.
+    /// The last run that starts at or before `at`.
     pub fn last_upto(&self, at: Offset) -> Option<(Offset, &Run)> {
         match self {
             Index::Few(list) => {
@@ -98,7 +98,7 @@ impl Index {
         }
     }
 
-    /// Those that start at `at` or behind it, in order.
+    /// The runs that start at or after `at`, in order.
     pub fn from(&self, at: Offset) -> impl Iterator<Item = (Offset, &Run)> {
         let (few, many) = match self {
             Index::Few(list) => (&list[list.partition_point(|(first, _)| *first < at)..], None),
@@ -120,13 +120,13 @@ mod tests {
         Run { count: 1, len_bytes: n, place: Place::Staged(Lsn(1)), cached: None, filled: false }
     }
 
-    /// A list and a tree answer alike, whatever was put in and taken out, in any order.
+    /// A list and a tree give the same answers for any order of insertions and removals.
     #[test]
     fn few_and_many_answer_alike() {
         let (mut index, mut plain) = (Index::default(), BTreeMap::new());
         let mut next = 1u64;
         for step in 0..4000u32 {
-            // Grows to about twelve and shrinks to nothing by turns.
+            // Grows to about twelve runs and shrinks to none, alternately.
             next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let first = Offset((next >> 33) % 24);
             if step % 100 < 60 {

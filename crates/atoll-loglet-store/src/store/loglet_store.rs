@@ -1,4 +1,4 @@
-//! The loglets that a role keeps: their durable state, and the way of every change through the journal.
+//! The loglets that a role stores: their durable state, and the path of every change through the journal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,9 +23,9 @@ use super::reads::{PendingReads, finish_read, plan_read};
 use super::recovery::Walk;
 use super::runs::{Place, Run, Runs};
 
-/// What a protocol adds to a loglet that is kept for it; rebuilt from the configuration at a restart.
+/// The state that a protocol adds to a stored loglet; rebuilt from the configuration at a restart.
 pub trait Protocol: Sized {
-    /// A configuration that was read. Shared by all loglets that have it.
+    /// A decoded configuration. Shared by all loglets that have it.
     type Config: Clone + std::fmt::Debug;
 
     /// Reads a configuration.
@@ -35,15 +35,15 @@ pub trait Protocol: Sized {
     fn new(config: Self::Config) -> Self;
 }
 
-/// Configurations that are kept to be shared. Segments that follow each other have mostly the same.
+/// Decoded configurations that are kept for sharing. Successive segments mostly have the same one.
 const SHARED_CONFIGS: usize = 64;
 
-/// The seal bit, and the way there.
+/// The seal bit, and its intermediate state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {
     /// Entries are taken.
     Open,
-    /// No more entries; those admitted, and then the bit, are on the way to the disk (native-T4).
+    /// No more entries. The admitted entries, followed by the bit, are on the way to the disk (native-T4).
     Staged(Lsn),
     /// Durable.
     Sealed,
@@ -56,15 +56,15 @@ pub struct LogletState<P> {
     pub config_bytes: Bytes,
     /// The seal bit. Never cleared (native-N2).
     pub seal: Sealing,
-    /// Above every durable entry that counts. Never falls, restarts and trims included (native-N2, native-T12).
+    /// Above every durable entry that counts. Never falls, not even by a restart or a trim (native-N2, native-T12).
     pub local_tail: Offset,
-    /// The same, with what is on the way to the disk.
+    /// The same, including entries on the way to the disk.
     pub staged_tail: Offset,
     /// Everything below is committed.
     pub known_tail: Offset,
-    /// Everything below was given up. May be staged still: seeing it early, and not at all after a crash, is harmless.
+    /// Everything below was given up. It may still be only staged: seeing it early, and not at all after a crash, is harmless.
     pub trim: Offset,
-    /// The chain's owner, or a check of a majority, has said where the sealed loglet ends.
+    /// The chain's owner, or a check of a majority, has reported where the sealed loglet ends.
     pub settled: bool,
     /// The entries.
     pub runs: Runs,
@@ -87,20 +87,20 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// The caller has checked where the value comes from (native-K). True if it was news.
+    /// Raises the known tail. The caller has checked the source of the value (native-K). True if it rose.
     pub fn raise_known_tail(&mut self, to: Offset) -> bool {
         let up = to > self.known_tail;
         self.known_tail = self.known_tail.max(to);
         up
     }
 
-    /// Entries up to `end` are durable (native-N2).
+    /// Records that entries up to `end` are durable (native-N2).
     pub(super) fn raise_local_tail(&mut self, end: Offset) {
         invariant!(end <= self.staged_tail, "durable up to {end}, staged up to {}", self.staged_tail);
         self.local_tail = self.local_tail.max(end);
     }
 
-    /// What a restart takes the local tail from when the entries are trimmed (native-T12).
+    /// Restores the local tail at a restart, when the entries are trimmed (native-T12).
     pub(super) fn restore_tail(&mut self, tail: Offset) {
         if !mutant(mutants::NATIVE_T12) {
             self.local_tail = self.local_tail.max(tail);
@@ -108,8 +108,7 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// The newest staged record among the runs of `[from, end)`; [`Lsn::NONE`] if all are durable, None if some are not
-    /// here.
+    /// The newest staged record among the runs of `[from, end)`. [`Lsn::NONE`] if all are durable; None if some are missing.
     pub fn newest_staged(&self, from: Offset, end: Offset) -> Option<Lsn> {
         let (mut at, mut newest) = (from, Lsn::NONE);
         while at < end {
@@ -122,7 +121,7 @@ impl<P> LogletState<P> {
         Some(newest)
     }
 
-    /// Something below the known tail is not here.
+    /// True if something below the known tail is missing here.
     pub fn lags(&self) -> bool {
         !self.runs.missing(self.known_tail, 1).is_empty()
     }
@@ -139,7 +138,7 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// As it will be once everything staged is durable.
+    /// The state once everything staged is durable.
     pub fn staged_state(&self) -> ServerState {
         ServerState {
             sealed: self.seal != Sealing::Open,
@@ -150,7 +149,7 @@ impl<P> LogletState<P> {
     }
 }
 
-/// What a staged record is, in the order of the journal.
+/// The meaning of a staged record, in journal order.
 #[derive(Debug)]
 pub(super) enum Staged {
     Create,
@@ -162,38 +161,38 @@ pub(super) enum Staged {
     Known,
 }
 
-/// What has become durable, for the protocol to act on.
+/// A change that became durable, for the protocol to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// Entries; the local tail counts them already.
+    /// Entries; the local tail already includes them.
     Entries(LogletId),
     /// Copies that do not count for the local tail.
     Filled(LogletId),
-    /// The seal bit; the state does not show it yet, so that the protocol can finish what came before.
+    /// The seal bit. The state does not show it yet, so that the protocol can finish what came before.
     Seal(LogletId),
 }
 
-/// What a read came to.
+/// The outcome of a read.
 #[derive(Debug)]
 pub enum ReadOutcome {
-    /// Encoded batches with their counts; to be answered no earlier than this record is durable.
+    /// Encoded batches with their counts. Send the answer no earlier than this record is durable.
     Ready(Vec<u32>, Vec<Bytes>, Lsn),
-    /// Answered by [`LogletStore::on_fetched`].
+    /// [`LogletStore::on_fetched`] will return the answer.
     Fetching,
-    /// Not here.
+    /// The entries are not here.
     NotHere,
-    /// Too many reads wait for the disk.
+    /// Too many reads are waiting for the disk.
     Busy,
-    /// It does not read back.
+    /// The stored copy cannot be read back.
     Damaged(String),
 }
 
 /// Bounds of a loglet store.
 #[derive(Clone, Debug)]
 pub struct LogletStoreOptions {
-    /// Entries held in memory for tailing readers. Too small: readers that are a little behind go to the disk.
+    /// Bytes of entries held in memory for tailing readers. Too small: readers that are a little behind go to the disk.
     pub cache_bytes: usize,
-    /// Reads that wait for the disk, on this node. Beyond it they are refused as busy.
+    /// Reads of this node that wait for the disk. Beyond that, reads are refused as busy.
     pub max_disk_reads: usize,
     /// Bytes that compaction has in flight.
     pub move_bytes: usize,
@@ -205,20 +204,20 @@ impl Default for LogletStoreOptions {
     }
 }
 
-/// See the file's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct LogletStore<P: Protocol> {
-    /// What is kept. In boxes: a third of the places in the nodes of a tree is empty.
+    /// The stored loglets, boxed because a third of the slots in a tree's nodes is empty.
     pub loglets: BTreeMap<LogletId, Box<LogletState<P>>>,
-    /// Deleted for ever. 16 bytes for each.
+    /// Loglets that were deleted for ever; 16 bytes for each.
     pub tombstones: BTreeSet<LogletId>,
-    /// Deleted; their places are freed once the tombstone is durable, some at a time.
+    /// Deleted loglets. Their places are freed once the tombstone is durable, some at a time.
     pub(super) dying: BTreeMap<LogletId, Box<LogletState<P>>>,
-    /// Those seen last, to be shared: a loglet at rest has no copy of its own.
+    /// The configurations seen last, for sharing, so that an idle loglet has no copy of its own.
     configs: BTreeMap<Bytes, P::Config>,
-    /// Bytes of the entries of `loglets`: a sum over all of them would take longer the more there are.
+    /// Bytes of the entries of `loglets`, kept up to date because summing over all loglets takes longer the more there are.
     pub(super) entry_bytes: u64,
-    /// Where runs are to be forgotten: those that end at or below this, by a durable trim or tombstone.
+    /// Where runs are to be forgotten: those that end at or below this offset, after a durable trim or tombstone.
     pub(super) sweeping: BTreeMap<LogletId, Offset>,
     pub(super) sweep_at: Option<Tick>,
     pub(super) staged: VecDeque<(Lsn, Staged)>,
@@ -226,17 +225,17 @@ pub struct LogletStore<P: Protocol> {
     reads: PendingReads<(LogletId, Offset)>,
     pub(super) next_tag: u64,
     pub(super) moves: Moves,
-    /// Of `loglets` and `dying`.
+    /// The runs of `loglets` and `dying` by segment.
     pub(super) occupied: Occupied,
     pub(super) options: LogletStoreOptions,
-    /// A checkpoint that is being put together.
+    /// A checkpoint under construction.
     pub(super) walk: Option<Walk>,
-    /// Recovery only: places that nobody needs.
+    /// During recovery only: places that are no longer needed.
     pub(super) dead_places: Vec<Loc>,
 }
 
 impl<P: Protocol> LogletStore<P> {
-    /// Keeps nothing yet.
+    /// An empty store.
     pub fn new(options: LogletStoreOptions) -> Self {
         LogletStore {
             loglets: BTreeMap::new(),
@@ -271,13 +270,13 @@ impl<P: Protocol> LogletStore<P> {
             && !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET)
     }
 
-    /// A configuration as it is kept: read, and shared by those that have the same.
+    /// A configuration, decoded and shared by the loglets that have the same one.
     pub fn config(&mut self, config: &Bytes) -> Result<(Bytes, P::Config), DecodeError> {
         if let Some((bytes, read)) = self.configs.get_key_value(config) {
             return Ok((bytes.clone(), read.clone()));
         }
         let read = P::read_config(config)?;
-        // A copy: the slice would pin a network buffer for the life of the loglet (X13).
+        // Copy the bytes: a slice would pin a network buffer for the life of the loglet (X13).
         let bytes = Bytes::copy_from_slice(config);
         if self.configs.len() >= SHARED_CONFIGS {
             self.configs.clear();
@@ -286,7 +285,7 @@ impl<P: Protocol> LogletStore<P> {
         Ok((bytes, read))
     }
 
-    /// A new loglet, with a configuration from [`LogletStore::config`]. The caller has checked that it may be here, and is not gone.
+    /// Creates a loglet, with a configuration from [`LogletStore::config`]. The caller has checked that it may be here and was not deleted.
     pub fn create(&mut self, loglet: LogletId, config: (Bytes, P::Config), out: &mut Effects) {
         let (bytes, read) = config;
         self.stage_fact(Fact::Create { loglet, config: bytes.clone() }, Staged::Create, out);
@@ -318,7 +317,7 @@ impl<P: Protocol> LogletStore<P> {
         lsn
     }
 
-    /// Journals the seal bit, behind every entry admitted so far: once it is durable, they are, too (native-T4).
+    /// Journals the seal bit behind every entry admitted so far: once the bit is durable, those entries are, too (native-T4).
     pub fn stage_seal(&mut self, loglet: LogletId, out: &mut Effects) -> Lsn {
         let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
         if let Some(kept) = self.loglets.get_mut(&loglet) {
@@ -335,10 +334,10 @@ impl<P: Protocol> LogletStore<P> {
         self.stage_fact(Fact::Known { loglet, known_tail }, Staged::Known, out)
     }
 
-    /// Trims; the record to wait for. Places are freed once it is durable, by [`LogletStore::sweep`].
+    /// Trims; returns the record to wait for. Once it is durable, [`LogletStore::sweep`] frees the places.
     pub fn stage_trim(&mut self, loglet: LogletId, to: Offset, out: &mut Effects) -> Lsn {
         let Some(kept) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
-        // Again even if nothing changes: the first one may be on its way to the disk still.
+        // Journal the trim again even if it changes nothing: the first one may still be on its way to the disk.
         if to < kept.trim || to == Offset::ZERO {
             return Lsn::NONE;
         }
@@ -347,7 +346,7 @@ impl<P: Protocol> LogletStore<P> {
         self.stage_fact(Fact::Trim { loglet, to, local_tail }, Staged::Trim { loglet, to }, out)
     }
 
-    /// Deletes, leaving a tombstone also where the loglet never was; the record to wait for.
+    /// Deletes the loglet, leaving a tombstone even if it never existed here; returns the record to wait for.
     pub fn stage_delete(&mut self, loglet: LogletId, out: &mut Effects) -> Lsn {
         let lsn = self.stage_fact(Fact::Tombstone { loglet }, Staged::Tombstone { loglet }, out);
         self.tombstones.insert(loglet);
@@ -388,7 +387,7 @@ impl<P: Protocol> LogletStore<P> {
         ReadOutcome::Fetching
     }
 
-    /// The disk has answered: who is to be told what; None if it was compaction that asked.
+    /// The disk has answered: returns the caller and its answer; None if the fetch was for compaction.
     pub fn on_fetched(
         &mut self,
         tag: u64,
@@ -404,7 +403,7 @@ impl<P: Protocol> LogletStore<P> {
             Ok(Ok((counts, _))) if counts.is_empty() => ReadOutcome::NotHere,
             Ok(Ok((counts, batches))) => ReadOutcome::Ready(counts, batches, reveals),
             Ok(Err(error)) => ReadOutcome::Damaged(error.to_string()),
-            // It may have been trimmed, or moved, while the disk was asked.
+            // The run may have been trimmed, or moved, during the fetch.
             Err(error) => match self.loglets.get(&loglet).and_then(|k| k.runs.holding(first)) {
                 None => ReadOutcome::NotHere,
                 Some((_, run)) if !matches!(run.place, Place::At(loc) if locs.contains(&loc)) => {
@@ -416,7 +415,7 @@ impl<P: Protocol> LogletStore<P> {
         Some((caller, loglet, first, outcome))
     }
 
-    /// The journal is closed: what was on its way to the disk is lost to this life; the durable state goes on answering.
+    /// The journal is closed. Everything on its way to the disk is lost to this life; the durable state still answers requests.
     pub fn on_closed(&mut self) {
         self.staged.clear();
     }

@@ -1,10 +1,10 @@
-//! What a role that keeps entries has in common with the others: loglets with a seal bit, tails and a trim; runs of
-//! consecutive entries, each journaled as one record; the newest in memory; the way back from disk after a restart.
+//! The common part of roles that store entries: loglets with a seal bit, tails and a trim; runs of consecutive entries,
+//! each journaled as one record; a cache of the newest runs; and recovery from disk after a restart.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `loglet_store.rs` | the loglets of a role, and the way of every change through the journal |
-//! | `durable.rs` | what happens when the journal answers; compaction |
+//! | `loglet_store.rs` | the loglets of a role, and the path of every change through the journal |
+//! | `durable.rs` | handling of the journal's answers; compaction |
 //! | `facts.rs`, `recovery.rs` | records, checkpoint, restart |
 //! | `runs.rs`, `index.rs` | the index of one loglet: runs by first offset, and the holes between them |
 //! | `occupied.rs` | which loglets have runs in which segment of the journal |

@@ -1,4 +1,4 @@
-//! Reads of consecutive entries: what is in memory at once, the rest with one fetch from the disk.
+//! Reads of consecutive entries: cached runs at once, and the rest with one fetch from the disk.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use atoll_core::{Caller, DecodeError, Loc, Lsn, Stored};
 
 use super::runs::{Place, Runs};
 
-/// Most payload bytes in one answer to a read, unless one run alone is longer.
+/// Most payload bytes in one answer to a read, unless a single run is longer.
 pub const MAX_READ_BYTES: usize = 1024 * 1024;
 /// Most runs in one answer.
 const MAX_READ_RUNS: usize = 256;
@@ -24,14 +24,14 @@ enum Source {
 
 #[derive(Debug)]
 struct Piece {
-    /// Entries of the run that are wanted.
+    /// The requested entries of the run.
     part: Range<usize>,
-    /// Entries of the run.
+    /// Number of entries in the run.
     of: usize,
     source: Source,
 }
 
-/// What a read gives once the disk has answered.
+/// The plan of a read, to be completed once the disk has answered.
 #[derive(Debug)]
 pub struct ReadPlan {
     pieces: Vec<Piece>,
@@ -41,7 +41,7 @@ pub struct ReadPlan {
     pub reveals: Lsn,
 }
 
-/// Plans a read of consecutive entries from exactly `range.start`. None: that one is not here (native-T11).
+/// Plans a read of consecutive entries from exactly `range.start` on. None: that entry is not here (native-T11).
 pub fn plan_read(runs: &Runs, range: Range<Offset>, max_bytes: usize) -> Option<ReadPlan> {
     let max_bytes = max_bytes.min(MAX_READ_BYTES);
     let mut plan = ReadPlan { pieces: Vec::new(), locs: Vec::new(), reveals: Lsn::NONE };
@@ -73,7 +73,7 @@ pub fn plan_read(runs: &Runs, range: Range<Offset>, max_bytes: usize) -> Option<
     (!plan.pieces.is_empty()).then_some(plan)
 }
 
-/// The encoded batches of a plan, given what was fetched for it, with their counts.
+/// The encoded batches of a plan, with their counts, given the records that were fetched for it.
 pub fn finish_read(plan: ReadPlan, fetched: Vec<Stored>) -> Result<(Vec<u32>, Vec<Bytes>), DecodeError> {
     let mut counts = Vec::with_capacity(plan.pieces.len());
     let mut payloads = Vec::with_capacity(plan.pieces.len());
@@ -111,7 +111,7 @@ pub struct PendingReads<K> {
 }
 
 impl<K> PendingReads<K> {
-    /// None yet; at most `limit`.
+    /// No reads yet; at most `limit`.
     pub fn new(limit: usize) -> Self {
         PendingReads { pending: BTreeMap::new(), limit }
     }
@@ -121,17 +121,17 @@ impl<K> PendingReads<K> {
         self.pending.len() >= self.limit
     }
 
-    /// A read that waits for the fetch of this tag.
+    /// Adds a read that waits for the fetch with this tag.
     pub fn push(&mut self, tag: u64, caller: Caller, key: K, plan: ReadPlan) {
         self.pending.insert(tag, (caller, key, plan));
     }
 
-    /// The read of a tag.
+    /// Takes the read with this tag.
     pub fn take(&mut self, tag: u64) -> Option<(Caller, K, ReadPlan)> {
         self.pending.remove(&tag)
     }
 
-    /// How many wait.
+    /// Number of waiting reads.
     pub fn len(&self) -> usize {
         self.pending.len()
     }

@@ -13,7 +13,7 @@ use super::facts::*;
 use super::loglet_store::{LogletState, LogletStore, Protocol, Sealing};
 use super::runs::{Place, Run};
 
-/// Room for a [`KeptState`] of three servers; more is found when it is needed.
+/// Initial capacity for a [`KeptState`] of three servers; the buffer grows if needed.
 const USUAL_STATE_BYTES: usize = 160;
 
 fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeError> {
@@ -23,13 +23,13 @@ fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeErro
     Err(DecodeError::Invalid { what, value: got.into(), allowed: "1" })
 }
 
-/// A [`CheckpointState`] that is put together in steps: the bytes of a million loglets take a while, and their list must not be in memory
-/// beside them.
+/// A [`CheckpointState`] under construction, built in steps: encoding a million loglets takes a while, and the list of their states must
+/// not be in memory in addition to the bytes.
 #[derive(Debug)]
 pub(super) struct Walk {
     out: BytesMut,
     list: OpenList,
-    /// The last one in the list.
+    /// The last loglet in the list.
     after: Option<LogletId>,
     in_tombstones: bool,
 }
@@ -42,7 +42,7 @@ impl Walk {
         Walk { out, list, after: None, in_tombstones: false }
     }
 
-    /// What is not in the list yet.
+    /// The loglets that are not in the list yet.
     fn rest(&self) -> (Bound<LogletId>, Bound<LogletId>) {
         (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
@@ -65,8 +65,8 @@ impl Walk {
 }
 
 impl<P: Protocol> LogletStore<P> {
-    /// All facts, about `max_bytes` more of them in each call, and None until all are there; nothing in it rests on an entry that is only
-    /// staged (see [`atoll_core::Role::checkpoint`]).
+    /// Encodes all facts, about `max_bytes` more in each call; returns None until all are included. Nothing in the result rests on an
+    /// entry that is only staged (see [`atoll_core::Role::checkpoint`]).
     pub fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
         let begun = self.walk.take();
         let mut walk = begun.unwrap_or_else(|| Walk::begin(self.loglets.len(), self.tombstones.len()));
@@ -101,13 +101,13 @@ impl<P: Protocol> LogletStore<P> {
         Some(walk.end())
     }
 
-    /// Takes a checkpoint back.
+    /// Restores a checkpoint.
     pub fn restore(&mut self, bytes: Bytes) -> Result<(), DecodeError> {
         let state = CheckpointState::from_bytes(bytes)?;
         check_format("version of a checkpoint of loglets", state.format, CHECKPOINT_FORMAT)?;
         self.tombstones = state.tombstones.into_iter().collect();
         for saved in state.kept {
-            // Deleted between two steps of the checkpoint.
+            // The loglet was deleted between two steps of the checkpoint.
             if self.tombstones.contains(&saved.loglet) {
                 continue;
             }
@@ -126,7 +126,7 @@ impl<P: Protocol> LogletStore<P> {
         Ok(self.loglets.entry(loglet).or_insert_with(|| Box::new(LogletState::new(P::new(read), bytes))))
     }
 
-    /// Takes a record back; entries that are new are handed on, for what else the protocol keeps of them.
+    /// Replays a record. New entries are passed on, for whatever else the protocol keeps of them.
     pub fn recover(&mut self, stored: Stored) -> Result<Option<(LogletId, Offset, Bytes)>, DecodeError> {
         match stored.record.kind {
             RecordKind::Fact => {
@@ -199,7 +199,7 @@ impl<P: Protocol> LogletStore<P> {
             kept.local_tail = kept.staged_tail;
         }
         if let Some(run) = kept.runs.get_mut(head.first) {
-            // Moved by compaction, and the old place is not recycled yet: the later record counts.
+            // Compaction moved the run, and the old place is not recycled yet: the later record counts.
             if let Place::At(old) = std::mem::replace(&mut run.place, Place::At(loc)) {
                 self.occupied.remove(head.loglet, &[old]);
                 self.dead_places.push(old);
@@ -214,7 +214,7 @@ impl<P: Protocol> LogletStore<P> {
         Ok(true)
     }
 
-    /// The last record was taken back: places that nobody needs.
+    /// The last record was replayed; returns places that are no longer needed.
     pub fn recovered(&mut self) -> Vec<Loc> {
         let mut dead = std::mem::take(&mut self.dead_places);
         for (id, kept) in &mut self.loglets {
@@ -271,7 +271,8 @@ mod tests {
         assert_eq!(again.checkpoint(usize::MAX).unwrap(), bytes);
     }
 
-    /// What is deleted between two steps is gone, whether the walk had passed it or not; what comes is there, or in the journal.
+    /// A loglet deleted between two steps is gone, whether the walk had passed it or not. A loglet created meanwhile is in the
+    /// checkpoint or in the journal.
     #[test]
     fn a_checkpoint_in_steps_shows_no_deleted_loglet() {
         for deleted in 1..=20u128 {
@@ -301,6 +302,6 @@ mod tests {
         }
     }
 
-    /// A step of one loglet or two.
+    /// The size of a step of one or two loglets.
     const KEPT: usize = 60;
 }

@@ -10,7 +10,7 @@ use atoll_core::{Loc, Lsn};
 
 use super::index::Index;
 
-/// Where a run stands.
+/// The location of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Handed to the journal under this number; not durable yet.
@@ -19,18 +19,18 @@ pub enum Place {
     At(Loc),
 }
 
-/// Consecutive entries that came, and were journaled, as one.
+/// Consecutive entries that arrived together and were journaled as one record.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Entries; at least one.
     pub count: u32,
     /// Encoded length.
     pub len_bytes: u32,
-    /// On disk, or on the way there.
+    /// On disk, or on its way there.
     pub place: Place,
-    /// The encoded entries, while they are held in memory. Always there while staged.
+    /// The encoded entries while they are cached. Always present while the run is staged.
     pub cached: Option<Bytes>,
-    /// It came by back-fill: it is a copy, and no evidence of a tail.
+    /// The run came by back-fill: it is a copy, and not evidence of a tail.
     pub filled: bool,
 }
 
@@ -40,13 +40,13 @@ pub struct Runs {
     by_first: Index,
     /// Offsets in `[trim, horizon)` that no run covers: start to end, end not in it.
     holes: BTreeMap<Offset, Offset>,
-    /// Above every offset that a run covers or a trim gave up.
+    /// Above every offset that a run covers or that a trim gave up.
     horizon: Offset,
     len_bytes: u64,
 }
 
 impl Runs {
-    /// Adds a run; its offsets must not be here yet.
+    /// Adds a run; its offsets must not be covered yet.
     pub fn insert(&mut self, first: Offset, run: Run) {
         let end = first.plus(run.count.into());
         if first > self.horizon {
@@ -59,7 +59,7 @@ impl Runs {
         self.by_first.insert(first, run);
     }
 
-    /// Takes `[range)` out of the holes.
+    /// Removes `[range)` from the holes.
     fn close_hole(&mut self, range: Range<Offset>) {
         let before = self.holes.range(..=range.start).next_back().map(|(s, e)| (*s, *e));
         if let Some((start, end)) = before
@@ -85,7 +85,7 @@ impl Runs {
         }
     }
 
-    /// The run that holds an offset, and where it starts.
+    /// The run that holds an offset, and its first offset.
     pub fn holding(&self, at: Offset) -> Option<(Offset, &Run)> {
         let (first, run) = self.by_first.last_upto(at)?;
         (at < first.plus(run.count.into())).then_some((first, run))
@@ -101,12 +101,12 @@ impl Runs {
         self.by_first.get(first)
     }
 
-    /// The first run that starts at `at` or behind it.
+    /// The first run that starts at or after `at`.
     pub fn next_from(&self, at: Offset) -> Option<(Offset, &Run)> {
         self.by_first.from(at).next()
     }
 
-    /// True if every offset of the range is here.
+    /// True if every offset of the range is covered.
     pub fn covers(&self, range: Range<Offset>) -> bool {
         let mut at = range.start;
         while at < range.end {
@@ -118,7 +118,7 @@ impl Runs {
         true
     }
 
-    /// What of `[trim, upto)` is not here: at most `limit` ranges, lowest first.
+    /// The missing offsets of `[trim, upto)`: at most `limit` ranges, lowest first.
     pub fn missing(&self, upto: Offset, limit: usize) -> Vec<Range<Offset>> {
         let mut out: Vec<Range<Offset>> = self
             .holes
@@ -133,7 +133,7 @@ impl Runs {
         out
     }
 
-    /// How many offsets of `[trim, upto)` are not here.
+    /// The number of missing offsets in `[trim, upto)`.
     pub fn missing_count(&self, upto: Offset) -> u64 {
         let holes: u64 = self
             .holes
@@ -144,14 +144,14 @@ impl Runs {
         holes + upto.since(self.horizon)
     }
 
-    /// Nothing below `to` is missing any more. The runs there go with [`Runs::sweep`].
+    /// Offsets below `to` no longer count as missing. [`Runs::sweep`] removes the runs there.
     pub fn give_up_below(&mut self, to: Offset) {
         self.close_hole(Offset::ZERO..to);
         self.horizon = self.horizon.max(to);
     }
 
-    /// Forgets durable runs that end at or below `to`, lowest first, at most `limit`; returns their places. Fewer: that was
-    /// all. A run that is still staged stays: it has no place to free.
+    /// Forgets durable runs that end at or below `to`, lowest first, at most `limit` of them; returns their places. If it
+    /// returns fewer, none is left. A staged run stays, because it has no place to free yet.
     pub fn sweep(&mut self, to: Offset, limit: usize) -> Vec<Loc> {
         let below: Vec<(Offset, Loc)> = self
             .by_first
@@ -172,7 +172,7 @@ impl Runs {
         below.into_iter().map(|(_, loc)| loc).collect()
     }
 
-    /// Every run that starts at `at` or behind it, in order.
+    /// Every run that starts at or after `at`, in order.
     pub fn from(&self, at: Offset) -> impl Iterator<Item = (Offset, &Run)> {
         self.by_first.from(at)
     }

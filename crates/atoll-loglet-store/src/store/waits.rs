@@ -1,5 +1,5 @@
-//! Requests that wait for a tail, bounded in number; each is answered when its tail has come, when the loglet is sealed or
-//! gone, or when its patience ends.
+//! Requests that wait for a tail, bounded in number. Each is answered when its tail is reached, when the loglet is sealed
+//! or deleted, or when its patience ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use atoll_core::{Caller, Tick};
 /// Longest that a request may wait.
 const MAX_PATIENCE: Duration = Duration::from_secs(30);
 
-/// One of them.
+/// One waiting request.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
-    /// Who.
+    /// The caller.
     pub caller: Caller,
-    /// On what.
+    /// The loglet whose tail it waits for.
     pub loglet: LogletId,
-    /// For which tail.
+    /// The tail to wait for.
     pub target: Offset,
     /// Only the known tail counts, not the local one.
     pub known_only: bool,
 }
 
-/// All of a role.
+/// All waiting requests of a role.
 #[derive(Debug)]
 pub struct Waits {
     waiters: BTreeMap<u64, (Waiter, Tick)>,
@@ -34,13 +34,13 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// None; at most `limit`.
+    /// No requests yet; at most `limit`.
     pub fn new(limit: usize) -> Self {
         let (waiters, by_loglet, ends) = Default::default();
         Waits { waiters, by_loglet, ends, next: 0, limit }
     }
 
-    /// Lets it wait; false if there are too many already, and it is to be answered at once.
+    /// Parks a request. False if there are too many already: then answer it at once.
     pub fn push(&mut self, now: Tick, patience: Duration, waiter: Waiter) -> bool {
         if self.waiters.len() >= self.limit {
             return false;
@@ -60,7 +60,7 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Takes those of a loglet for which `due` holds, in the order of their arrival.
+    /// Takes the requests of a loglet for which `due` holds, in order of arrival.
     pub fn take(&mut self, loglet: LogletId, due: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
         let ids: Vec<u64> = self
             .by_loglet
@@ -71,7 +71,7 @@ impl Waits {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes those whose patience has ended.
+    /// Takes the requests whose patience has ended.
     pub fn take_ended(&mut self, now: Tick) -> Vec<Waiter> {
         let ids: Vec<u64> = self.ends.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
@@ -82,7 +82,7 @@ impl Waits {
         self.take_ended(Tick(u64::MAX))
     }
 
-    /// When the next patience ends.
+    /// When the next request's patience ends.
     pub fn next_end(&self) -> Option<Tick> {
         self.ends.first().map(|(at, _)| *at)
     }

@@ -9,7 +9,7 @@
 //! | vlog-V24 | a deletion seals the active Loglet, and what follows begins where that ended |
 //! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
 //!
-//! A chain is looked at with the segments of all its index pages, so that moving them there is no change.
+//! A chain is examined together with the segments of all its index pages, so moving segments there is no change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,12 +172,12 @@ impl ChainOracle {
         }
     }
 
-    /// The chain with what its pages hold: each must be chosen by now.
+    /// The chain with the contents of its pages: each page must be chosen by now.
     fn whole(&self, name: &str, chain: &Chain) -> Result<Whole, String> {
         let mut segments = Vec::new();
         let mut left: Vec<PageRef> = chain.pages().iter().rev().cloned().collect();
         while let Some(next) = left.pop() {
-            // What is trimmed as a whole is deleted, and its pages with it.
+            // Index pages that are trimmed as a whole are deleted.
             if next.stop <= chain.trim() {
                 continue;
             }
@@ -237,7 +237,7 @@ fn step(
     for old in before.segments() {
         let Some(stop) = old.stop else {
             let Some(now) = after.segment(old.loglet) else {
-                // It was sealed without a position, or the log was deleted: then another begins where it ended.
+                // The segment was sealed without a position, or the log was deleted: then another one begins where it ended.
                 let follows = |s: &&Segment| s.start == old.start || (s.is_deletion() && s.start > old.start);
                 match after.segments().iter().find(follows) {
                     Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),

@@ -1,8 +1,9 @@
-//! vlog-VL8 from outside: what a reconfigurer began before it died, somebody else completes.
+//! vlog-VL8 from outside: when a reconfigurer dies, another node completes the reconfiguration that it began.
 //!
-//! The oracle sees who is up, seal bits on disks, and chains as their registers choose them. A Loglet that is active by the newest chain
-//! and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers and of the acceptors
-//! is up, it must not stay so for long. The oracle does not see the network, so a scenario that has it watch must not cut links.
+//! The oracle sees which nodes are up, seal bits on disks, and chains as their registers choose them. A Loglet that is active in
+//! the newest chain and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers
+//! and of the acceptors is up, it must not stay half done for long. The oracle does not see the network, so a scenario that it
+//! watches must not cut links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +14,13 @@ use atoll_core::{Lsn, NodeId, Record};
 use crate::oracle::wire::WireOracle;
 use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
-/// How long it may stay half done, from the last start or death of a node on. Detection and one round of roll forward take about a
-/// second with the timings of the scenarios; the rest is for proposers that outbid each other.
+/// How long a reconfiguration may stay half done, counted from the last start or death of a node. Detection and one round of roll
+/// forward take about a second with the timings of the scenarios; the rest is for proposers that outbid each other.
 const WITHIN_NS: u64 = 10_000_000_000;
 /// How often it looks, virtual time.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct CompletionOracle {
     wire: WireOracle,

@@ -1,11 +1,11 @@
-//! native-N7 from outside: what a LogServer lacks below its local tail is committed, and somebody had told it so.
+//! native-N7 from outside: whatever a LogServer lacks below its local tail is committed, and another node had told it so.
 //!
-//! A server may only skip what it knows to be committed, and it knows that from nobody but the senders of Store, Advance, Repair and
-//! BackFill. So three things are checked, each without asking the server:
+//! A server may only skip offsets that it knows to be committed, and it learns that only from the senders of Store, Advance, Repair
+//! and BackFill. So three things are checked, each without asking the server:
 //!
 //! - a record on its disk that skips offsets was written when a known tail covered them;
 //! - no record claims a known tail above all that was ever sent to its node (whether those are true is native-N9, in `native.rs`);
-//! - of a local tail that the server tells, every offset below is on its disk, or below such a tail, or trimmed.
+//! - below a local tail that the server reports, every offset is on its disk, or below such a known tail, or trimmed.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ struct Disk {
     has: Vec<bool>,
     /// Above every offset that came by Store or Repair.
     tail: u64,
-    /// Below, every offset is there or may be missing. Neither ever ends, so no offset is looked at twice.
+    /// Below this, every offset is there or may be missing. Neither ever ends, so no offset is checked twice.
     judged: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// A message to a server says that all below is committed, or given up.
+    /// Notes that a message to a server says that everything below is committed, or given up.
     pub(super) fn told(&mut self, loglet: LogletId, node: NodeId, at: Offset) {
         let told = self.told.entry((loglet, node)).or_default();
         *told = at.0.max(*told);

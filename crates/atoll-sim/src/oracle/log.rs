@@ -1,4 +1,4 @@
-//! Is a log linearizable? Checked as the clients see it, while they go: since positions order everything, comparing each
+//! Checks whether a log is linearizable, as the clients see it, while they run: since positions order everything, comparing each
 //! answer with what was known before its request was made is a complete check.
 //!
 //! vlog-VL3 (content of a position never changes), vlog-VL4 (acknowledged at one position, read there ever after), vlog-VL5 (real-time
@@ -40,7 +40,7 @@ struct Op {
 }
 
 impl Op {
-    /// Every attempt was answered with "not appended": the operation is nowhere, and never will be.
+    /// Every attempt was answered with "not appended": the operation is nowhere in the log, and never will be.
     fn did_not_happen(&self) -> bool {
         self.attempts > 0 && self.attempts == self.refused
     }

@@ -1,5 +1,5 @@
-//! Oracles: what must hold, checked from outside of the product. They see what clients asked and got, frames on the wire and
-//! records on disks, and share no code with what they judge but the message and record types.
+//! Oracles: the invariants, checked from outside of the product. Oracles see what clients asked and got, frames on the wire and
+//! records on disks, and share no code with the judged code except the message and record types.
 //!
 //! | file | what it judges |
 //! | --- | --- |
@@ -27,7 +27,7 @@ pub mod tables;
 pub mod wire;
 pub mod zookeeper;
 
-/// What clients were answered: only the first says that something was done.
+/// What clients were answered: only the first field counts completed writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     /// Writes that were acknowledged, each once however often it was sent.

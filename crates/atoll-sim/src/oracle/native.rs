@@ -1,5 +1,5 @@
-//! The NativeLoglet from outside: which copies are on which disks, what the servers say of themselves, what was
-//! acknowledged. Frames and synced records only.
+//! The NativeLoglet from outside: which copies are on which disks, what the servers report about themselves, what was acknowledged.
+//! The oracle uses only frames and synced records.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
@@ -35,7 +35,7 @@ struct Server {
     said_sealed: bool,
     sealed_fact: bool,
     tombstone: bool,
-    /// Somebody has asked it to delete the Loglet: what it says of it from then on means nothing.
+    /// A node has asked it to delete the Loglet: from then on its statements about the Loglet mean nothing.
     deleting: bool,
 }
 
@@ -251,7 +251,7 @@ impl NativeOracle {
                 config.servers.len()
             ));
         }
-        // Readers may be told open tails later than this by nobody: vlog-L4 is checked where tails are returned.
+        // Nobody can tell readers open tails later than this: vlog-L4 is checked where tails are returned.
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(
@@ -281,7 +281,7 @@ impl NativeOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
+    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role == atoll_native::roles::LOG_SERVER
             && !state.is_empty()
@@ -519,7 +519,7 @@ impl NativeOracle {
         self.gaps.told(loglet, server, at);
     }
 
-    /// native-N9: what a component believes to be committed, is.
+    /// native-N9: what a component believes to be committed is committed.
     fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && at.0 > ghost.committed {

@@ -1,5 +1,5 @@
-//! Is a register linearizable? Versions order everything, so comparing each answer with what was known before its request
-//! is a complete check.
+//! Checks whether a register is linearizable. Versions order everything, so comparing each answer with what was known before its
+//! request is a complete check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

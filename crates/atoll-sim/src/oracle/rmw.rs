@@ -104,7 +104,7 @@ impl RmwOracle {
         self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
     }
 
-    /// Whether somebody has proposed to hand over: it may be chosen at any time, and cannot be taken back.
+    /// Whether somebody has proposed a hand-over: it may be chosen at any time and cannot be undone.
     pub fn may_be_handing_over(&self) -> bool {
         let root = self.registers.get(&(self.opened, String::new()));
         let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
@@ -136,7 +136,7 @@ impl RmwOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
+    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
     pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
         if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! All oracles that look at frames and disks, fed together: what one learns, another needs.
+//! All oracles that look at frames and disks, fed together, because one needs what another learns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::RmwOracle;
 use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Inner {
     /// NativeLoglets.

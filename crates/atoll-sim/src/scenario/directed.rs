@@ -1,4 +1,4 @@
-//! Directed: what the protocol notes tell as stories. Sleepers that go on with what is of another time (vlog-V2, vlog-V3, contracts
+//! Directed scenarios: stories from the protocol notes. Sleepers that continue with outdated knowledge (vlog-V2, vlog-V3, contracts
 //! X16), and the five servers of rule K (native §4).
 
 use std::time::Duration;
@@ -175,7 +175,7 @@ fn run_retries(seed: u64, out: TraceOut) -> Outcome {
     })
 }
 
-/// What a run passes that is small enough.
+/// Limits that are small enough for a run to pass them.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Spans of operations that an orderer remembers.
@@ -281,8 +281,8 @@ fn links(stage: &Stage<Handles>, pairs: &[(usize, usize)], blocked: bool) {
     }
 }
 
-/// The story, once: an entry reaches server 0 only; 1, 2, 3 are sealed and give a tail without it; 0, 1, 2 give one with it; all the
-/// while somebody on 4, which knows of no seal, asks for open tails. False if it broke off.
+/// Plays the story once: an entry reaches server 0 only; 1, 2, 3 are sealed and yield a tail without it; 0, 1, 2 yield a tail with
+/// it; meanwhile a client on 4, which knows of no seal, keeps asking for open tails. False if the story broke off.
 async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
     let patience = Duration::from_millis(1_500);
     let spec = LogletSpec {

@@ -15,7 +15,7 @@ use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::native as load;
 use crate::world::{Weather, World};
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "native",
     about: "bare NativeLoglets: appends, checks, reads, trims; seals by sealers that die; deletions; sleepers",

@@ -71,8 +71,8 @@ pub struct Parts {
     pub native: NativeOptions,
 }
 
-/// Bytes of entries in one step of a repair, a back-fill or a copy: the journals here have small segments, and each takes a step as one
-/// record. It is small enough that many copies take several steps, too.
+/// Bytes of entries in one step of a repair, a back-fill or a copy. The journals here have small segments, and each takes a step as
+/// one record. The value is small enough that many copies take several steps, too.
 pub const STEP_BYTES: u32 = 16 * 1024;
 
 /// Who a node is, with every role.
@@ -89,7 +89,7 @@ pub fn identity(who: &Who) -> Identity {
     }
 }
 
-/// A message in words.
+/// A message as text.
 pub fn describe(frame: &Frame) -> String {
     macro_rules! known {
         ($($type:ty),* $(,)?) => {
@@ -167,7 +167,7 @@ impl Assembly for Parts {
         (core, Handles { registers, native })
     }
 
-    /// A node asks around which group serves: the one that it was configured with may be gone without a trace.
+    /// A node asks the others which group serves: the group that it was configured with may be gone without a trace.
     fn start(&mut self, core: &mut NodeCore, _who: &Who, handles: &Handles) {
         let (env, registers, hosts) = (core.env(), handles.registers.clone(), self.hosts as u64);
         let asks = core.env();

@@ -1,5 +1,5 @@
-//! Directed: seals race appends on a network that holds single directions up for moments. Entries reach one server long before
-//! the others; sealers find different majorities; servers that slept through a seal are repaired after the next segment is
+//! Directed: seals race appends on a network that holds single directions up for short moments. Entries reach one server long
+//! before the others; sealers find different majorities; servers that slept through a seal are repaired after the next segment is
 //! in place (native-T1–native-T3, native-T5, native-T19; vlog-V1, vlog-V3, vlog-V4).
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Clients and nodes that were asleep: what they go on with afterwards is of another time.
+//! Clients and nodes that were asleep, and continue with outdated state afterwards.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     matches!(stage.cluster.ask(life, log.extend(spec)).await, Some(Ok(Ok(_))))
 }
 
-/// A client whose node is stopped (SIGSTOP) with an append of it: queued, under way, or still in a socket. The client moves on to another
-/// node, the log to other segments, and then the first node continues with what it has (vlog-V2, X16).
+/// A client whose node is stopped (SIGSTOP) with one of its appends: queued, under way, or still in a socket. The client moves on
+/// to another node, the log to other segments, and then the first node continues with the append that it has (vlog-V2, X16).
 pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -92,8 +92,8 @@ async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), k
     }
 }
 
-/// A node that sleeps over three reconfigurations and a truncate, again and again; what it does first afterwards rests on a chain of
-/// which nothing may be left.
+/// A node that sleeps through three reconfigurations and a truncate, again and again. Its first actions afterwards rest on a chain
+/// of which nothing may be left.
 pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;

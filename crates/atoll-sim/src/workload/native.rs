@@ -126,7 +126,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
             }
             stage.report();
             if !fine {
-                // What this handle was told with the refusal must not pass for the sealed tail (native-T19).
+                // The answer that came to this handle with the refusal must not pass for the sealed tail (native-T19).
                 check_through(&stage, &island, &life, loglet.clone()).await;
                 stage.report();
             }
@@ -147,8 +147,8 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
 
 /// Reports an answer; of an unknown outcome, asks again once, at another node. True if the handle is still good.
 ///
-/// "Not appended" is not judged here: frames are doubled and overtake each other in this scenario, as on no real connection, and
-/// the second copy of a refused append may come when its turn has come. The scenarios over the virtual log judge it.
+/// "Not appended" is not judged here: in this scenario, unlike on any real connection, frames are duplicated and overtake each
+/// other, and the second copy of a refused append may arrive when its turn has come. The scenarios over the virtual log judge it.
 async fn settle(
     stage: &Stage<Handles>,
     island: &Island,
@@ -470,8 +470,8 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
             Ok(Ok(_)) => told_open += 1,
             _ => {}
         }
-        // Waits go from server to server, and at most a minority of them has slept through the seal: whoever hears "open" from
-        // as many as there are, and again, was not told what servers know.
+        // Waits go from server to server, and at most a minority of the servers has slept through the seal: a client that hears
+        // "open" from as many as there are, and again, was not given what the servers know.
         if told_open > WAITS_TOLD_OPEN {
             return stage.cluster.fail(format!(
                 "native-T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",

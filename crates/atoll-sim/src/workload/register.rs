@@ -1,5 +1,5 @@
-//! Clients of registers: reads and conditional writes through any node; an unknown outcome is asked for again elsewhere, by
-//! the same nonce.
+//! Clients of registers: reads and conditional writes through any node. After an unknown outcome, a client asks again at another
+//! node, with the same nonce.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ pub async fn write_once<H: HasRegisters>(
     let hosts = stage.cluster.hosts();
     let nonce = Nonce(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
     let expected = Version(*seen);
-    // Few different values: what compares values instead of ballots is to fall for it.
+    // Few different values, so that a bug that compares values instead of ballots is exposed.
     let value = Bytes::from(vec![b'a' + stage.below(2) as u8; 8]);
     for attempt in 0..4 {
         let Some(life) = stage.cluster.any_from(*at % hosts) else { return false };

@@ -14,7 +14,7 @@ use crate::world::disk::HostDisk;
 use crate::world::observer::Who;
 use crate::world::queue::Answer;
 
-/// Something that comes to a process from outside. A stopped process gets it when it goes on.
+/// An input of a process from outside. A stopped process gets it when it resumes.
 #[derive(Debug)]
 pub(crate) enum Input {
     Frame { from: NodeId, class: Class, envelope: Envelope },
@@ -27,7 +27,7 @@ pub(crate) enum Input {
     Nudge,
 }
 
-/// Set when somebody outside of a turn gives a process work.
+/// Set when somebody outside of a turn gives work to a process.
 #[derive(Debug, Default)]
 pub(crate) struct Woken(AtomicBool);
 
@@ -56,7 +56,7 @@ pub(crate) struct Process {
     pub(crate) woken: Arc<Woken>,
     /// Turns in a row that were cut short.
     pub(crate) cut_turns: u32,
-    /// Dies when it has sent so many more frames; then the time until it comes back.
+    /// Dies once it has sent this many more frames; the second number is the time until it comes back.
     pub(crate) fuse: Option<(u64, u64)>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Host {
     pub(crate) closed: bool,
     pub(crate) disk_slower: u64,
     pub(crate) disk_hung: bool,
-    /// A sync has ended that the disk does not report while it hangs.
+    /// A sync has ended, but the disk does not report it while it hangs.
     pub(crate) sync_waits: bool,
     pub(crate) wipes: u64,
     /// The identity that the disk gets at its first use.

@@ -1,4 +1,4 @@
-//! What the oracles may see: frames on the wire, batches on the disk, births and deaths. Nothing of a node's inside.
+//! What the oracles may see: frames on the wire, batches on the disk, births and deaths. They see nothing inside a node.
 
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl OnWire<'_> {
     }
 }
 
-/// Where observers report what must not be.
+/// Where observers report violations.
 #[derive(Debug, Default)]
 pub struct Violations {
     /// Violations in the order found; the run ends at the first.

@@ -1,5 +1,5 @@
-//! The sessions that this node holds: when each client was heard of last. Only their holder judges that a client is gone, and the
-//! judgement counts only if the session has not moved since (contracts X22).
+//! The sessions that this node holds, with the time when each client was last heard. Only the holder of a session judges that its
+//! client is gone, and the judgement counts only if the session has not moved since (contracts X22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::watch::outbox::{End, Outbox};
 
 /// How often sessions are judged.
 pub const JUDGED_EVERY: Duration = Duration::from_millis(200);
-/// A judgement so late means that the node itself was away: clients could not be heard, so all timers start again.
+/// A judgement that is this late means that the node itself was paused: clients could not be heard, so all timers start again.
 const PAUSED_AFTER: Duration = Duration::from_millis(1000);
 
 /// When a client was heard of last; shared with its connection.
@@ -43,7 +43,8 @@ impl LastSeen {
         })
     }
 
-    /// Whether the client waits for answers: then it is this side that is silent, and its pings may lie in the socket.
+    /// Sets whether the client waits for answers: then it is this side that is silent, and the client's pings may still be in the
+    /// socket.
     pub fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
@@ -68,7 +69,7 @@ struct Held {
     connection: Option<(ConnectionId, Arc<Outbox>)>,
     /// Its expiry is on its way to the log.
     expiring: bool,
-    /// It has ended, but for ephemerals that are left.
+    /// It has ended, except that ephemerals are left.
     is_ending: bool,
 }
 
@@ -81,14 +82,14 @@ impl Held {
     }
 }
 
-/// A session that is to be expired, and by which move it is held.
+/// A session that must be expired, with the move by which it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
     /// Which.
     pub session: i64,
     /// As it was judged.
     pub moves: i64,
-    /// It has expired already, but for ephemerals that are left.
+    /// It has already expired, except that ephemerals are left.
     pub is_ending: bool,
 }
 
@@ -112,13 +113,13 @@ impl Sessions {
     pub fn tell(&self, event: &Event) {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
-            // The clients come again: to this tree, and to those of its sessions that are told next.
+            // The clients reconnect: to this tree, and to those of its sessions that are announced next.
             Event::Restored { .. } => self.replace(BTreeMap::new()),
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
                 let at_once = mutant(mutants::ZK_TAKE_OVER_WITHOUT_TIMEOUT) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
                 let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
-                // Its client came back by another connection; or it has lost the session, whose rest is to be deleted.
+                // Its client came back by another connection; or it has lost the session, the rest of which must be deleted.
                 end(before, if timeout_ms < 0 { End::SessionGone } else { End::SessionMoved });
             }
             Event::SessionHeld { session, .. } => end(lock(&self.held).remove(session), End::SessionMoved),
@@ -126,7 +127,8 @@ impl Sessions {
         }
     }
 
-    /// A connection serves the session, if it is still held by that move. With when its client was heard of.
+    /// A connection serves the session, if the session is still held by that move. Returns the record of when its client was last
+    /// heard.
     pub fn bind(
         &self,
         session: i64,
@@ -151,13 +153,13 @@ impl Sessions {
         }
     }
 
-    /// Whether this node has lost the log. Then its clients are sent away and cannot come back, so that their silence says nothing: they
-    /// get a full timeout once it is there again.
+    /// Sets whether this node has lost the log. Then its clients are disconnected and cannot come back, so their silence says
+    /// nothing: they get a full timeout once the log is back.
     pub fn set_out_of_touch(&self, out_of_touch: bool) {
         self.out_of_touch.store(out_of_touch, Ordering::Relaxed);
     }
 
-    /// The sessions whose clients were silent for their timeout. Each is told once, until [`Sessions::spare`].
+    /// The sessions whose clients were silent for their timeout. Each is returned once, until [`Sessions::spare`].
     pub fn judge(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
@@ -183,7 +185,8 @@ impl Sessions {
         }
     }
 
-    /// The state was replaced as a whole: what is held here is what the view says. Timers of sessions that were held before go on.
+    /// The state was replaced as a whole: this node now holds the sessions that the view assigns to it. Timers of sessions that it
+    /// held before go on.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -199,7 +202,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// These are held here and no others, whose connections end: no event tells them.
+    /// Replaces the sessions that are held here. The connections of all others end, because no event announces their end.
     fn replace(&self, by: BTreeMap<i64, Session>) {
         let mut held = lock(&self.held);
         let is_other =

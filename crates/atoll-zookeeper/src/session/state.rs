@@ -16,7 +16,7 @@ use crate::path;
 use crate::tree::key;
 use crate::tree::state::{Keys, TreeState};
 
-/// Most sessions that one command takes over: a command must not stop the others for long. The proposer repeats it.
+/// Most sessions that one command takes over, so that it does not delay the others for long. The proposer repeats the command.
 pub const TAKEN_AT_ONCE: usize = 1000;
 /// Ephemerals that are looked up at once.
 const PAGE: usize = 1000;
@@ -43,9 +43,9 @@ record! {
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Who has it may attach.
+    /// A client that has it may attach.
     pub password: [u8; PASSWORD_BYTES],
-    /// After so long without a word of its client it expires.
+    /// The session expires after this long without a message from its client.
     pub timeout_ms: i32,
     /// The only one that may expire it, and through which it writes.
     pub holder: Proposer,
@@ -73,8 +73,8 @@ impl Session {
         })
     }
 
-    /// Whether it has ended, but for ephemerals that are still to be deleted. Its client has lost it: it neither writes nor comes back. Who
-    /// holds it goes on deleting, at once, for its timeout is over.
+    /// Whether it has ended except for ephemerals that are still to be deleted. Its client has lost it: it can neither write nor
+    /// come back. The holder continues to delete at once, because the timeout is over.
     pub fn is_ending(&self) -> bool {
         self.timeout_ms == ENDING_MS && !mutant(mutants::ZK_ENDING_LIVES)
     }
@@ -105,8 +105,8 @@ impl<K: Keys> TreeState<'_, K> {
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
     }
 
-    /// The session, if it is served by that move of the proposer: a client that went to another connection, here or elsewhere, has
-    /// nothing left to come from the one before (contracts X22).
+    /// The session, if it is served by that move of the proposer: once a client has moved to another connection, here or elsewhere,
+    /// nothing that arrives from the previous one counts (contracts X22).
     ///
     /// # Errors
     /// It is gone, or was moved since.
@@ -128,7 +128,7 @@ impl<K: Keys> TreeState<'_, K> {
     pub fn open_session(&mut self, new: OpenSession<'_>, by: Proposer) -> Result<SessionAnswer, ErrorCode> {
         let password = new.password.unwrap_or_default().try_into().map_err(|_| ErrorCode::BadArguments)?;
         self.counters.sessions += 1;
-        // After a restore a number may come again that a client still knows: the epoch tells them apart.
+        // After a restore, a number may recur that a client still knows: the epoch tells them apart.
         let id = (self.counters.epoch() << 40) | self.counters.sessions;
         let session = Session { password, timeout_ms: new.timeout_ms, holder: by, moves: 0 };
         self.hold(id, session, true);
@@ -227,7 +227,7 @@ impl<K: Keys> TreeState<'_, K> {
                 return false;
             }
             left -= page.len();
-            // The next page begins behind this one: what was deleted would be passed over again.
+            // The next page begins behind this key: otherwise deleted keys would be passed over again.
             if let Some((last, _)) = page.last() {
                 ephemerals = ephemerals.above(last);
             }

@@ -67,7 +67,7 @@ fn answer(zxid: i64, err: Option<ErrorCode>, body: &[u8]) -> Bytes {
 
 fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut TreeState<'_, K>) -> Result<Vec<u8>, Refused> {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).to_vec();
-    // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
+    // Doors propose only what `Command` has written; every replica refuses anything else in the log.
     match Command::read(command).map_err(|_| ErrorCode::MarshallingError)? {
         Command::Write(head, body) => write(at, &head, body, state),
         Command::Open(new) => Ok(state.open_session(new, at.proposer)?.to_vec()),

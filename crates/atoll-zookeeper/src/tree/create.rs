@@ -30,7 +30,7 @@ pub struct Create<'r> {
     pub client: &'r [Id<'r>],
 }
 
-/// When a new node goes by itself.
+/// When a new node is deleted without a client's request.
 ///
 /// # Errors
 /// The time to live is none, or the mode has none.

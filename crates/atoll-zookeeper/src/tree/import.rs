@@ -1,7 +1,8 @@
 //! Znodes of another ensemble, with the Stat that they had there.
 //!
-//! All zxids of an import are below those of later changes here: the first command of an import raises the epoch above what the other
-//! ensemble had. So Stat can be kept as a whole, and a client that was served there is never ahead of this state (contracts X23).
+//! All zxids of an import are below those of later changes here: the first command of an import raises the epoch above the other
+//! ensemble's. Stat can therefore be kept as a whole, and a client that was served there is never ahead of this state (contracts
+//! X23).
 
 use bytes::Bytes;
 
@@ -16,7 +17,8 @@ use crate::jute::reply::ImportReply;
 use crate::jute::request::{ImportNode, ImportRequest};
 use crate::path;
 
-/// What the client must be allowed on `/`, as for ZooKeeper's own restore of a snapshot: who imports passes by the lists of the nodes.
+/// The permissions that the client needs on `/`, as for ZooKeeper's own restore of a snapshot: an import bypasses the lists of the
+/// nodes.
 const ALL: [i32; 5] = [perms::READ, perms::WRITE, perms::CREATE, perms::DELETE, perms::ADMIN];
 
 enum Imported {
@@ -55,7 +57,7 @@ impl<K: Keys> TreeState<'_, K> {
             };
             *count += 1;
         }
-        // Nothing may have been to do; a zxid is taken all the same.
+        // There may have been nothing to do; a zxid is taken all the same.
         self.keys.emit(Event::Counted { zxid: self.zxid });
         Ok(done)
     }

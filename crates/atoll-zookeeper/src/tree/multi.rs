@@ -19,7 +19,7 @@ pub struct Writer<'r> {
     pub client: &'r [Id<'r>],
 }
 
-/// A write that was not done; nothing of it was.
+/// A write that was refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Why.
@@ -97,7 +97,7 @@ impl<K: Keys> TreeState<'_, K> {
                 return Err(Refused::Transaction(results));
             }
         }
-        // It takes a zxid all the same, and replies must not fall behind it.
+        // It takes a zxid all the same, and replies must not be behind it.
         if request.ops.iter().all(|op| matches!(op, MultiOp::Check(_))) {
             self.keys.emit(Event::Counted { zxid: self.zxid });
         }

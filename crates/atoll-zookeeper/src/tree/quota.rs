@@ -1,8 +1,8 @@
-//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds what is
-//! allowed, `zookeeper_stats` beside it what is there; clients make both, and the tree keeps the second one true.
+//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds
+//! the limits, and `zookeeper_stats` beside it the usage. Clients create both, and the tree keeps the second one up to date.
 //!
-//! The nearest node with a limit counts, at or above the changed one. Soft limits are told, hard ones refuse the write where the door that
-//! proposed it says so (`enforceQuota`): the same on every replica, because it travels with the command.
+//! The nearest node with a limit counts, at or above the changed node. A soft limit is reported; a hard limit refuses the write if
+//! the door that proposed it says so (`enforceQuota`). This is the same on every replica, because it travels with the command.
 
 use atoll_core::testing::mutant;
 use bytes::Bytes;
@@ -98,8 +98,9 @@ impl<K: Keys> TreeState<'_, K> {
         }
     }
 
-    /// The nearest node with a limit. From the top down, for a limit lies below a node of `/zookeeper/quota` for each level of its
-    /// path: the first one that is missing, or has no children, ends the search. So a deep path costs no more than what has quotas of it.
+    /// The nearest node with a limit. The search runs from the top down, because a limit lies below a node of `/zookeeper/quota`
+    /// for each level of its path: the first of these nodes that is missing, or has no children, ends the search. A deep path thus
+    /// costs no more than the part of it that has quotas.
     fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
         if self.counters.quotas == 0 || of == path::ROOT {
             return None;
@@ -142,7 +143,7 @@ impl<K: Keys> TreeState<'_, K> {
         Ok(())
     }
 
-    /// So many bytes and nodes came or went at a path, and are in the tree already.
+    /// Notes that this many bytes and nodes came or went at a path; the tree already shows them.
     pub fn quota_changed(&mut self, of: &str, bytes: i64, count: i64) {
         if is_limit(of) && count != 0 {
             self.counters.quotas += count;

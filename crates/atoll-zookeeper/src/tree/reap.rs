@@ -1,4 +1,4 @@
-//! What goes by itself: containers whose last child has gone, and nodes past their time to live.
+//! Nodes that are deleted without a client: containers whose last child has gone, and nodes past their time to live.
 
 use atoll_core::testing::mutant;
 

@@ -76,7 +76,7 @@ impl Counters {
 
     /// What is kept.
     pub fn of_bytes(bytes: &[u8]) -> Counters {
-        // Written by `put_counters` alone; without them nothing that follows would be right.
+        // Only `put_counters` writes this; without the counters, nothing that follows would be correct.
         Counters::parse(bytes).unwrap_or_else(|e| panic!("the counters cannot be read: {e}"))
     }
 
@@ -88,7 +88,7 @@ impl Counters {
 
 /// Highest epoch: sessions have the epoch in the upper 24 bits of their numbers, which stay positive.
 pub(super) const MAX_EPOCH: i64 = 0x7f_ffff;
-/// Highest epoch that a door takes over from elsewhere, with an import or a snapshot: as many are left for what follows.
+/// Highest epoch that a door accepts from elsewhere, with an import or a snapshot: as many epochs are left for later changes.
 pub const MAX_FOREIGN_EPOCH: i64 = MAX_EPOCH / 2;
 
 /// Whether a zxid from elsewhere is in an epoch that leaves enough for what follows.
@@ -168,7 +168,7 @@ impl<'k, K: Keys> TreeState<'k, K> {
     /// A node, if there is one.
     pub fn node(&mut self, path: &str) -> Option<Node> {
         let bytes = self.keys.get(&key::node(path))?;
-        // A record that cannot be read is damage: this replica must stop, not go on differently from the others.
+        // An unreadable record means damage: this replica must stop, so that it does not continue differently from the others.
         Some(Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}")))
     }
 

@@ -1,5 +1,5 @@
-//! setWatches: a client that comes from another node, or back, brings its watches. What happened meanwhile is told at once; the rest is
-//! left as before.
+//! setWatches: a client that comes from another node, or back, brings its watches. Events that it missed are sent at once; the
+//! other watches are set as before.
 
 use atoll_core::testing::mutant;
 use atoll_db::View;
@@ -47,8 +47,8 @@ impl Brought {
 }
 
 impl Watches {
-    /// Leaves some of a client's watches, and tells those events that it missed since `relative_zxid`. Nothing for paths that are not
-    /// allowed. Those of one request may be left in several calls: each is judged by a view of its own.
+    /// Sets some of a client's watches, and sends the events that it missed since `relative_zxid`. Paths that are not allowed are
+    /// ignored. The watches of one request may be set in several calls: each is judged by its own view.
     ///
     /// # Errors
     /// Not done, or with a store that cannot be read, only in part: the connection must end.
@@ -61,10 +61,11 @@ impl Watches {
         view: impl FnOnce() -> View,
     ) -> Result<Left, ResetError> {
         let all = watches.iter().map(|(brought, path)| (brought.kind(), *path));
-        // All are left before the view is read: an event behind it finds them. Those that are told of something older go again.
+        // All are set before the view is read: a later event finds them. Watches that must report an earlier change are removed
+        // again.
         let mut left = self.leave(id, all, out, view).map_err(ResetError::NotLeft)?;
         let view = &left.view;
-        // What a restore has brought back may be older than what the client saw: it is told of everything.
+        // The state that a restore has brought back may be older than what the client saw: it is notified of everything.
         let is_new = read::restored(view).map_err(ResetError::Read)? > relative_zxid;
         let since = match mutant(mutants::ZK_WATCHES_IGNORE_ZXID) {
             true => i64::MAX,
@@ -85,7 +86,7 @@ impl Watches {
                 }
                 _ => continue,
             };
-            // If the watch is gone already, a newer event has been told, and it stands for this one.
+            // If the watch is gone already, a newer event was sent, and stands for this one.
             if self.take(id, [(brought.kind(), *path)]) {
                 outbox.tell(view.below(), event, path, since.max(0), &acl);
             }

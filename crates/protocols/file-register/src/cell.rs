@@ -14,9 +14,9 @@ use super::MAX_CONTENT_BYTES;
 pub struct CellError {
     /// Which file.
     pub path: PathBuf,
-    /// What was tried.
+    /// The step that failed.
     pub doing: &'static str,
-    /// What the system said.
+    /// The error of the operating system.
     pub error: std::io::Error,
 }
 
@@ -25,12 +25,12 @@ pub trait Cell: Send {
     /// The content; None if it was never written.
     fn load(&self) -> Result<Option<Bytes>, CellError>;
 
-    /// Replaces the content. On `Ok` the new one is durable; on an error, and after a crash meanwhile, either the old or
-    /// the new one is there, whole.
+    /// Replaces the content. On `Ok`, the new content is durable. After an error, or a crash during the call, either the
+    /// old or the new content is there, whole.
     fn replace(&mut self, content: &[u8]) -> Result<(), CellError>;
 }
 
-/// A [`Cell`] in a file: written aside, synced, renamed over, folder synced.
+/// A [`Cell`] in a file. A replacement writes a temporary file, syncs it, renames it over the old one, and syncs the folder.
 #[derive(Debug)]
 pub struct FileCell {
     path: PathBuf,
@@ -38,8 +38,8 @@ pub struct FileCell {
 }
 
 impl FileCell {
-    /// The file at this path, whose folder exists. What an earlier crash left beside it is ignored, and written over by the
-    /// next replacement.
+    /// The file at this path, whose folder must exist. A leftover of an earlier crash beside it is ignored, and overwritten
+    /// by the next replacement.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let mut aside = path.clone().into_os_string();
@@ -68,7 +68,7 @@ impl Cell for FileCell {
             Err(e) => return Err(self.failed("open")(e)),
         };
         let mut content = Vec::new();
-        // One byte more than allowed is enough to see that it is too long.
+        // One byte more than the limit is enough to detect content that is too long.
         file.take(MAX_CONTENT_BYTES as u64 + 1).read_to_end(&mut content).map_err(self.failed("read"))?;
         Ok(Some(content.into()))
     }
@@ -76,7 +76,7 @@ impl Cell for FileCell {
     fn replace(&mut self, content: &[u8]) -> Result<(), CellError> {
         let mut file = File::create(&self.aside).map_err(self.failed("create aside"))?;
         file.write_all(content).map_err(self.failed("write aside"))?;
-        // Before the rename: else a crash leaves the name on a file without content.
+        // Sync before the rename: otherwise a crash could leave the name on a file without content.
         file.sync_all().map_err(self.failed("sync aside"))?;
         fs::rename(&self.aside, &self.path).map_err(self.failed("rename over"))?;
         // The rename itself is durable only with its folder.

@@ -1,9 +1,9 @@
 //! Registers of a single node, all in one small file that is replaced as a whole: `atoll serve` without a cluster, tests, tools.
 //!
-//! Simplest correct: every write replaces the content of a [`Cell`] durably and then answers. No log, no recovery but
-//! reading the file. The content is kept in memory, so reads cost nothing; writes cost one replacement each, so this is
-//! for few registers (one per log) that change rarely. A node that shall ever be part of a cluster starts with an RMWPaxos
-//! group of one member instead, which can grow.
+//! The simplest correct design: every write replaces the content of a [`Cell`] durably and then answers. There is no log,
+//! and recovery is just reading the file. The content is kept in memory, so reads cost nothing. Each write costs one
+//! replacement, so this is for few registers (one per log) that change rarely. A node that will ever be part of a cluster
+//! should start with an RMWPaxos group of one member instead, which can grow.
 //!
 //! The I/O is blocking and happens where the returned future is polled.
 
@@ -36,15 +36,15 @@ pub enum OpenError {
     /// The cell cannot be read.
     #[error(transparent)]
     Cell(#[from] CellError),
-    /// The content is not what was written: the disk is damaged, or this is another file.
+    /// The content is not what was written: the disk is damaged, or this is a different file.
     #[error("the registers' content is damaged: {0}")]
     Damaged(&'static str),
     /// The content was written by another version.
     #[error("the registers' content has format {found}; this version reads format {known}")]
     Format {
-        /// What it says.
+        /// The format version found.
         found: u16,
-        /// What is understood.
+        /// The newest format version that this program knows.
         known: u16,
     },
     /// The checksum holds, and the content does not decode.
@@ -55,7 +55,7 @@ pub enum OpenError {
 struct Inner {
     cell: Box<dyn Cell>,
     states: BTreeMap<String, RegisterState>,
-    /// A replacement failed: what is on disk is unknown, so nothing is answered any more until the next open.
+    /// A replacement failed, so the content on disk is unknown: no request is answered until the next open.
     failed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Inner {
         let base = self.states.get(name).unwrap_or(&empty);
         let (state, written) = match base.write_if(expected, &value, nonce) {
             (state, Some(written)) => (state, written),
-            // As in RMWPaxos: too many writes went over it to say.
+            // As in RMWPaxos: too many later writes to tell.
             (_, None) => return Err(RegisterError::Unknown(Unavailability::Busy)),
         };
         let Some(state) = state else { return Ok(written) };
@@ -120,7 +120,7 @@ impl Inner {
             return Err(RegisterError::NotWritten(Unavailability::DiskFull));
         }
         if self.cell.replace(&bytes).is_err() {
-            // Old or new may be on disk: nobody may be told either (native-T22).
+            // Either the old or the new content may be on disk, so no caller may be told either one (native-T22).
             self.failed = !mutant(mutants::FILE_ANSWERS_AFTER_FAILURE);
             return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }

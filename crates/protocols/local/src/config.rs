@@ -7,12 +7,12 @@ use atoll_core::{Decode, DecodeError, Encode, NodeId, Reader, StorageId};
 /// Version of the byte form.
 const FORMAT: u8 = 1;
 
-/// Who keeps it.
+/// The node that stores the loglet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalConfig {
     /// The node.
     pub node: NodeId,
-    /// The identity of its data directory: a wiped one must not answer for what it lost (native-T8).
+    /// The identity of its data directory: a wiped directory must not answer for data that it lost (native-T8).
     pub storage: StorageId,
 }
 

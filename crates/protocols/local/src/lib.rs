@@ -1,11 +1,11 @@
-//! LocalLoglet: a log in the journal of one node. Durable when that disk is; available when that node is.
+//! LocalLoglet: a log in the journal of one node. It is as durable as that node's disk, and as available as that node.
 //!
-//! It is a NativeLoglet of one server that needs no sequencer: the store gives the offsets itself, because its journal
-//! remembers them over a restart. So it has no lives, no quorums and no repair, and its seal is one durable bit.
+//! It is a NativeLoglet of one server that needs no sequencer: the store assigns the offsets itself, because its journal
+//! remembers them across a restart. So it has no lives, no quorums and no repair, and its seal is one durable bit.
 //!
 //! | paper (Delos Figure 2) | here |
 //! | --- | --- |
-//! | append, after the sync; a retry gets its first place, also over a restart | `local_store.rs`: `append` |
+//! | append, after the sync; a retry gets its first place, also after a restart | `local_store.rs`: `append` |
 //! | checkTail → (tail, sealed) | `Info` |
 //! | readNext | `Read` |
 //! | prefixTrim | `Trim` |

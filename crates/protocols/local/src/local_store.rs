@@ -1,4 +1,4 @@
-//! The store of every local loglet of a node: sequencer and only server in one, so its journal alone decides.
+//! The store of every local loglet of a node. It is both sequencer and only server, so its journal alone decides.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use atoll_loglet_store::store::{
 pub struct LocalStoreOptions {
     /// Memory, reads and compaction.
     pub keeper: LogletStoreOptions,
-    /// Requests that wait for a tail, on this node. Beyond it they are answered at once.
+    /// Requests of this node that wait for a tail. Beyond that, requests are answered at once.
     pub max_waits: usize,
-    /// Bytes on the way to the disk per loglet; beyond it appends are refused as busy.
+    /// Bytes on the way to the disk per loglet; beyond that, appends are refused as busy.
     pub window_bytes: usize,
     /// The same for all loglets together.
     pub node_window_bytes: usize,
-    /// Spans of operations remembered per loglet, 32 bytes each. They are found again after a restart.
+    /// Spans of operations remembered per loglet, 32 bytes each. They are recovered after a restart.
     pub dedupe_spans: usize,
 }
 
@@ -59,7 +59,7 @@ impl Default for LocalStoreOptions {
 pub(super) struct Local {
     /// None until the first append: most loglets that are opened are only read.
     deduplicator: Option<Deduplicator>,
-    /// Ends and lengths of what is on its way to the disk.
+    /// Ends and lengths of the batches on the way to the disk.
     staged: VecDeque<(Offset, usize)>,
     staged_bytes: usize,
 }
@@ -89,13 +89,13 @@ fn reached(kept: &LogletState<Local>, waiter: &Waiter) -> bool {
     kept.seal == Sealing::Sealed || kept.local_tail >= waiter.target
 }
 
-/// See the file's words.
+/// See the module documentation.
 pub struct LocalStore {
     env: Env,
     storage: StorageId,
     options: LocalStoreOptions,
     kept: LogletStore<Local>,
-    /// Bytes of all loglets that are on their way to the disk.
+    /// Bytes of all loglets on the way to the disk.
     in_flight: Arc<Budget>,
     waits: Waits,
     touched: BTreeSet<LogletId>,
@@ -115,7 +115,7 @@ impl LocalStore {
         }
     }
 
-    /// The loglet; created from its configuration, if that means this data directory and it was never deleted.
+    /// The loglet. It is created from its configuration if that names this data directory and the loglet was never deleted.
     fn loglet(
         &mut self,
         loglet: LogletId,
@@ -156,7 +156,8 @@ impl LocalStore {
         out.reply(from, Appended { outcome, known_tail }, reveals);
     }
 
-    /// Orders and journals a batch: the answer, a tail that is right once it leaves, and what it reveals.
+    /// Orders and journals a batch. Returns the answer, a tail that is correct by the time the answer leaves, and the
+    /// record that the answer reveals.
     fn append(
         &mut self,
         from: Caller,
@@ -184,7 +185,7 @@ impl LocalStore {
             Space::FactsOnly => return Err(now(Ordered::DiskFull {})),
             Space::Closed => return Err(now(Ordered::StorageFailed {})),
         }
-        // Operations of an earlier life were found again, but for those that were trimmed.
+        // Operations of an earlier life were recovered, except those that were trimmed.
         let deduplicator =
             kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, kept.trim));
         let (own, more) = (kept.protocol.staged_bytes, m.batch.len());
@@ -219,7 +220,7 @@ impl LocalStore {
             end = end.max(upto);
             runs.push((part.first, part.count));
         }
-        // Everything before `end` stands before it in the journal.
+        // Everything before `end` precedes it in the journal.
         Ok((Ordered::Committed { runs }, end, reveals))
     }
 
@@ -332,7 +333,7 @@ impl LocalStore {
         self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
     }
 
-    /// A copy into a loglet that is built sealed (virtuallog §7): only the next offset, or one that is here.
+    /// A copy into a loglet that is built sealed (virtuallog §7): only the next offset is accepted, or one that is already here.
     fn on_copy(&mut self, from: Caller, m: Repair, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let space = out.space();
@@ -407,7 +408,7 @@ impl Role for LocalStore {
                 kept.protocol.staged.pop_front();
             }
             if kept.seal == Sealing::Sealed {
-                // Nothing is ordered any more; what a retry asks for is looked for in the log (vlog-V2).
+                // Nothing is ordered any more; the client searches the log for the operations of a retry (vlog-V2).
                 (kept.protocol.deduplicator, kept.protocol.staged) = (None, VecDeque::new());
             }
             self.touched.insert(loglet);
@@ -464,7 +465,7 @@ impl Role for LocalStore {
         self.kept.restore(checkpoint)
     }
 
-    /// The operations are remembered again: a retry may come after the restart that it was caused by.
+    /// Remembers the operations again: a retry may arrive after the restart that caused it.
     fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
         let spans = self.options.dedupe_spans;
         if let Some((loglet, first, payload)) = self.kept.recover(stored)? {
@@ -484,7 +485,7 @@ impl Role for LocalStore {
     fn recovered(&mut self) -> Vec<Loc> {
         for kept in self.kept.loglets.values_mut() {
             kept.raise_known_tail(kept.local_tail);
-            // What was trimmed may be gone from the disk, and its operations were not noted.
+            // Trimmed entries may be gone from the disk, so their operations were not recovered.
             if let Some(deduplicator) = &mut kept.protocol.deduplicator {
                 deduplicator.forgot(kept.trim);
             }

@@ -28,18 +28,18 @@ use atoll_loglet_store::tails::Tails;
 /// Times of a local client.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
-    /// How long an append may be without an answer before its outcome is called unknown.
+    /// How long an append may go unanswered before its outcome is reported as unknown.
     pub append_timeout: Duration,
     /// How long the other operations try before they give up.
     pub op_timeout: Duration,
-    /// How long one question waits for its answer.
+    /// How long one request waits for its answer.
     pub round_timeout: Duration,
     /// How long to wait between two tries; jittered.
     pub retry: Duration,
     /// How long the store may hold a request that waits for the tail.
     pub wait_patience: Duration,
     /// Bytes of entries that one step of a copy takes. The store writes them as one record of its journal, so they must fit into a
-    /// segment of it.
+    /// segment of the journal.
     pub step_bytes: u32,
 }
 
@@ -89,7 +89,7 @@ impl LocalLoglet {
         LocalLoglet(Arc::new(Shared { env, id, config, config_bytes, options, tails, order }))
     }
 
-    /// Asks the store until it answers, or time is up.
+    /// Asks the store until it answers, or until time is up.
     pub(super) async fn ask<R: Rpc<Reply = Answer> + Clone>(
         &self,
         request: R,
@@ -103,7 +103,7 @@ impl LocalLoglet {
                     Verdict::Done {} => Ok(answer),
                     Verdict::Gone {} => Err(LogletError::Gone),
                     Verdict::DiskFull {} => Err(LogletError::Unavailable(Unavailability::DiskFull)),
-                    // Also a data directory that is not the one configured: what was in it is lost.
+                    // This includes a data directory other than the one configured: the entries of the configured one are lost.
                     _ => Err(LogletError::Unavailable(Unavailability::StorageFailed)),
                 };
             }
@@ -143,7 +143,7 @@ impl LocalLoglet {
         match s.env.within(patience, s.tails.or(above, call)).await {
             Ok(Ok(tail)) => return Ok(tail),
             Ok(Err(Ok(answer))) => match answer.verdict {
-                // There is one server, so its sealed tail is the one.
+                // There is only one server, so its sealed tail is final.
                 Verdict::Done {} if answer.state.sealed => s.tails.learn_sealed(answer.state.local_tail),
                 Verdict::Done {} => s.tails.learn(answer.state.local_tail),
                 Verdict::Gone {} => return Err(LogletError::Gone),
@@ -196,7 +196,7 @@ impl LocalLoglet {
         }
     }
 
-    /// A copy into this loglet, which is sealed (`build_sealed`).
+    /// Copies entries into this loglet, which is sealed (`build_sealed`).
     pub(super) async fn copy_in(&self, first: Offset, batch: &Batch) -> Result<(), LogletError> {
         let request = Repair {
             loglet: self.0.id,

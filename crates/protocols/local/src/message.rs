@@ -1,5 +1,5 @@
-//! The one message that only a LocalLoglet has. The rest (Info, Wait, Seal, Read, Repair, Trim, Delete and their answers) it
-//! shares with the LogServer, of which its store is the half that keeps entries: see `native/message.rs`.
+//! The one message that only a LocalLoglet has. It shares the others (Info, Wait, Seal, Read, Repair, Trim, Delete and their
+//! answers) with the LogServer: its store is the half of a LogServer that stores entries. See `native/message.rs`.
 
 use bytes::Bytes;
 
@@ -11,15 +11,15 @@ use atoll_loglet_store::handle_order::HandlePlace;
 use atoll_loglet_store::message::{Appended, NotBelow};
 
 message! {
-    /// Keep these entries, at the next offsets.
+    /// Store these entries at the next offsets.
     pub struct LocalAppend = 300 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// Its place in the order of the handle that sends.
+        /// The place of the append in the order of its handle.
         pub place: HandlePlace,
-        /// Where none of the entries is.
+        /// A lower bound: none of the entries is below it.
         pub not_below: NotBelow,
     }
     + payload

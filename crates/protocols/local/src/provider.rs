@@ -19,7 +19,7 @@ use atoll_loglet_store::message::Delete;
 
 /// Name of this kind in chains.
 pub const KIND: &str = "local";
-/// How long a node may take to say who it is before it counts as down.
+/// How long a node may take to identify itself before it counts as down.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The provider of "local".
@@ -47,7 +47,7 @@ impl LocalProvider {
         Ok(LocalLoglet::new(self.env.clone(), id, config, bytes.clone(), self.options.clone()))
     }
 
-    /// The node wanted; else as it was; else this one; else any, the ones to avoid last.
+    /// Picks the requested node, otherwise the previous one, otherwise this one, otherwise any; nodes to avoid come last.
     async fn plan(&self, spec: &LogletSpec, previous: Option<LocalConfig>) -> Result<LocalConfig, PlanError> {
         let wanted = match (&spec.servers, spec.sequencer) {
             (Some(servers), _) if servers.len() != 1 => {

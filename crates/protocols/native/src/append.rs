@@ -14,7 +14,7 @@ use super::message::{Append, Appended, NotBelow, Ordered};
 use atoll_core::sync::lock;
 
 impl NativeLoglet {
-    /// Queued on the connection before this returns.
+    /// Queues the append on the connection before it returns.
     pub(crate) fn start_append(
         &self,
         batch: Batch,
@@ -26,7 +26,7 @@ impl NativeLoglet {
         let group = &self.0.group;
         let (node, life) = group.config.sequencer;
         let call = {
-            // Held over the queueing: the numbers leave in the order in which they are drawn.
+            // Hold the lock while queueing, so that the numbers leave in the order in which they are drawn.
             let mut order = lock(&self.0.order);
             if order.sealed {
                 return Ticket::ready(Err(AppendError::Sealed));
@@ -62,7 +62,7 @@ fn outcome(
     let answer = match answer.map_err(|Elapsed| None).and_then(|answer| answer.map_err(Some)) {
         Ok(answer) => answer,
         Err(error) => {
-            // A lost append, or a sequencer of another life: it needs to be told the configuration again.
+            // The append was lost, or the sequencer is in another life: send it the configuration again.
             lock(&shared.order).configured = false;
             return Err(unanswered(error));
         }

@@ -1,5 +1,6 @@
-//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. It raises no tail and is no
-//! ack. One chunk at a time, each durable before the next: a server that comes back does not flood the cluster.
+//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. Back-fill raises no tail and
+//! is not an ack. It proceeds one chunk at a time, each durable before the next, so that a returning server does not flood
+//! the cluster.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use super::loglet::Group;
 use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
 use crate::roles::LOG_SERVER;
 
-/// Runs on the server's own node; ends when the gaps are filled, or nobody has them now. The next look goes on.
+/// Runs on the server's own node. Ends when the gaps are filled, or when no peer has the entries now; the next look continues.
 pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
     let own = group.env.node();
     'gaps: for gap in gaps {
@@ -22,7 +23,7 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
             let entries = match source(&group, &sources, at, gap.end).await {
                 Source::Entries(entries) => entries,
                 Source::Trimmed(to) => {
-                    // This server was away when it was trimmed; nobody can give it what lies below any more.
+                    // This server was away during the trim, and no peer can supply the entries below it any more.
                     hit("native.back_fill.trims_too");
                     let config = group.config_bytes.clone();
                     let trim = Trim { loglet: group.id, config, to };
@@ -51,10 +52,10 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
     group.env.post(own, Class::Data, LOG_SERVER, FillEnded { loglet: group.id });
 }
 
-/// What the peers say of a gap.
+/// What the peers report about a gap.
 enum Source {
     Entries(Entries),
-    /// Given up below this.
+    /// The offsets below this were given up.
     Trimmed(Offset),
     Gone,
     Nobody,
@@ -80,8 +81,8 @@ async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Sour
     if trim > at { Source::Trimmed(trim) } else { Source::Nobody }
 }
 
-/// A peer has deleted the loglet, as its owner told it to (native-T10), and this server was away then: without this it would keep the
-/// entries, and look for what it lacks of them, for ever.
+/// A peer has deleted the loglet at its owner's request (native-T10), while this server was away. Without this, the server would keep
+/// the entries, and search for the missing ones, for ever.
 pub(crate) fn delete_too(group: &Group) {
     hit("native.server.deletes_too");
     group.env.post(group.env.node(), Class::Control, LOG_SERVER, Delete { loglet: group.id });

@@ -17,22 +17,22 @@ use crate::roles::LOG_SERVER;
 use super::loglet::{Group, failure};
 use super::message::{Answer, Info, Repair, ServerState, Verdict, Wait};
 
-/// States of a majority at least, all of one attempt.
+/// States of at least a majority, all from one attempt.
 pub(crate) type Majority = BTreeMap<NodeId, ServerState>;
 
-/// How a wait for an open tail ended.
+/// The outcome of a wait for an open tail.
 enum Settled {
-    /// A majority has it.
+    /// A majority has stored everything below it.
     Open,
-    /// Somebody is sealed: native-S4.
+    /// Some server is sealed: native-S4.
     Sealed,
     /// No progress: native-S1 again, or the failure policy (native-T14).
     TimedOut,
 }
 
 impl Group {
-    /// The tail, open or sealed. One round trip when nothing is in flight. `sealed`: a seal of a majority is known to be done,
-    /// so it is worth waiting for those servers.
+    /// Returns the tail, open or sealed, in one round trip when nothing is in flight. `sealed`: a majority is known to be
+    /// sealed, so it is worth waiting for those servers.
     pub(crate) async fn check_tail(&self, mut sealed: bool) -> Result<Tail, LogletError> {
         let until = self.op_deadline();
         let mut unsettled_since: Option<Tick> = None;
@@ -88,8 +88,8 @@ impl Group {
         }
     }
 
-    /// native-S1: exactly the replies of one attempt, from a majority at least. Where a majority of them is sealed, those alone
-    /// (native-T16): the others are on their way to the same seal.
+    /// native-S1: exactly the replies of one attempt, from at least a majority. If a majority of the servers is sealed, only
+    /// their replies count (native-T16): the others are on their way to the same seal.
     pub(crate) async fn collect(&self, sealed: bool) -> Result<Majority, LogletError> {
         let quorum = self.config.quorum();
         let request = Info { loglet: self.id, config: self.config_bytes.clone() };
@@ -109,16 +109,16 @@ impl Group {
         if majority.values().filter(|s| s.sealed).count() >= quorum {
             majority.retain(|_, s| s.sealed);
         }
-        // Deleted is for ever, whoever else still answers (vlog-L7).
+        // A deletion is permanent, whichever other servers still answer (vlog-L7).
         if error == LogletError::Gone || majority.len() < quorum { Err(error) } else { Ok(majority) }
     }
 
     /// native-S2, native-S3: the sealed tail X, once every offset below is on a majority.
     async fn sealed_tail(&self, majority: &Majority, tail: Offset) -> Result<Offset, LogletError> {
-        // What was trimmed was below a tail that somebody obtained, hence is committed.
+        // Trimmed offsets were below a tail that some client obtained, so they are committed.
         let known = majority.values().map(|s| s.known_tail.max(s.trim)).max().unwrap_or_default();
         if known > tail {
-            // A repair overtook us: some other majority's tail is further on.
+            // A repair overtook us: the tail of another majority is further on.
             hit("native.check_tail.overtaken");
             return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
@@ -129,8 +129,8 @@ impl Group {
             hit("native.check_tail.repair");
             self.repair(majority, known, tail).await?;
         }
-        // A majority holds everything now: rule K (b), passed on to servers that are sealed, inside Repair, and nowhere else.
-        // The next check is done with one round, and a server that lacks something knows it.
+        // A majority now holds everything. Pass this on by rule K (b): only to sealed servers, only inside Repair. The next
+        // check then takes one round, and a server that lacks entries knows it.
         for node in majority.keys() {
             let message = Repair {
                 loglet: self.id,
@@ -172,7 +172,7 @@ impl Group {
                 *slot = None;
                 match reply {
                     Ok(answer) if answer.verdict == (Verdict::Done {}) => {
-                        // native-T3: the seal bit comes with the tail; a sealed server's known tail is no open tail.
+                        // native-T3: the seal bit comes with the tail; the known tail of a sealed server is not an open tail.
                         if answer.state.sealed && !mutant(mutants::NATIVE_T3) {
                             return Poll::Ready(Settled::Sealed);
                         }
@@ -201,8 +201,8 @@ impl Group {
         }
     }
 
-    /// A majority of all servers reports unsealed and `tail` reached; or one of them knows it as committed (rule K: its
-    /// known tail came from the sequencer, because it is unsealed).
+    /// True if a majority of all servers reports unsealed with `tail` reached, or one of them knows it as committed (rule
+    /// K: its known tail came from the sequencer, because the server is unsealed).
     fn is_open_tail(&self, seen: &Majority, tail: Offset) -> bool {
         let open = |s: &&ServerState| !s.sealed || mutant(mutants::NATIVE_T3);
         seen.values().filter(open).filter(|s| s.local_tail >= tail).count() >= self.config.quorum()

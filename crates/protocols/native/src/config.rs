@@ -9,17 +9,17 @@ const FORMAT: u8 = 1;
 /// Most servers of one loglet.
 pub const MAX_SERVERS: usize = 9;
 
-/// Who keeps and who orders. Any two majorities of the servers share one: all safety rests on that.
+/// The servers that store entries, and the sequencer. Any two majorities of the servers intersect: all safety rests on that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
     /// LogServers: 1 to 9, an odd number, each with the identity of its data directory (native-T8).
     pub servers: Vec<(NodeId, StorageId)>,
-    /// The sequencer: a node, and the life of it (native-T6).
+    /// The sequencer: a node, and a life of it (native-T6).
     pub sequencer: (NodeId, Incarnation),
 }
 
 impl NativeConfig {
-    /// A configuration, if it keeps the rules.
+    /// A configuration, if it satisfies the rules.
     pub fn new(
         servers: Vec<(NodeId, StorageId)>,
         sequencer: (NodeId, Incarnation),
@@ -50,12 +50,12 @@ impl NativeConfig {
         self.servers.len() / 2 + 1
     }
 
-    /// The servers' nodes.
+    /// The nodes of the servers.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.servers.iter().map(|(node, _)| *node).collect()
     }
 
-    /// The data directory that this node is to serve the loglet from.
+    /// The data directory from which this node must serve the loglet.
     pub fn storage_of(&self, node: NodeId) -> Option<StorageId> {
         self.servers.iter().find(|(n, _)| *n == node).map(|(_, s)| *s)
     }
@@ -85,7 +85,7 @@ impl Decode for NativeConfig {
     }
 }
 
-/// The byte form, and back: what travels in messages and stands in the chain.
+/// Decodes the byte form that travels in messages and is stored in the chain.
 pub(crate) fn parse(config: &Bytes) -> Result<NativeConfig, DecodeError> {
     NativeConfig::from_bytes(config.clone())
 }

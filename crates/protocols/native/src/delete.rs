@@ -7,8 +7,7 @@ use super::message::{Delete, Verdict};
 use crate::roles::LOG_SERVER;
 
 impl Group {
-    /// Deletes on all servers that answer; a majority of tombstones is durable when it returns: the id can never again
-    /// be written.
+    /// Deletes on all servers that answer. A majority of tombstones is durable when this returns, so the id can never be written again.
     pub(crate) async fn delete(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();
         loop {

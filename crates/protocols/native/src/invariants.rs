@@ -1,4 +1,4 @@
-//! The invariants of native §8 that one component can see by itself; the product checks these, in release builds, too.
+//! The invariants of native §8 that a single component can check; the product checks these, in release builds, too.
 //!
 //! | | invariant | checked |
 //! | --- | --- | --- |
@@ -22,7 +22,7 @@ pub(super) fn one_payload(at: Offset, here: &Bytes, again: &Bytes) {
     invariant!(here == again, "two payloads at offset {at} (native-N1)");
 }
 
-/// native-N6: what a server reports as stored while unsealed, it stored while unsealed.
+/// native-N6: an entry that a server reports as stored while unsealed was stored while unsealed.
 pub(super) fn stored_while_open(sealed: bool, at: Offset) {
     invariant!(!sealed, "a sealed server takes a Store at {at} (native-N6)");
 }

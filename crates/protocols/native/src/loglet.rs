@@ -26,24 +26,24 @@ use atoll_loglet_store::tails::Tails;
 /// Times and sizes of a native client.
 #[derive(Clone, Debug)]
 pub struct NativeOptions {
-    /// How long an append may be without an answer before its outcome is called unknown. Too small: a slow disk looks
-    /// like a dead sequencer. Too large: failures are noticed late.
+    /// How long an append may go unanswered before its outcome is reported as unknown. Too small: a slow disk looks like a
+    /// dead sequencer. Too large: failures are noticed late.
     pub append_timeout: Duration,
     /// How long the other operations try before they give up.
     pub op_timeout: Duration,
-    /// How long one round of questions waits for answers.
+    /// How long one round of requests waits for answers.
     pub round_timeout: Duration,
     /// How long to wait between two tries; jittered.
     pub retry: Duration,
-    /// How long a check of an open tail waits for entries in flight to settle, before it says that the sequencer does
-    /// not make progress (native-T14).
+    /// How long a check of an open tail waits for entries in flight to settle, before it reports that the sequencer makes
+    /// no progress (native-T14).
     pub settle_timeout: Duration,
     /// How long a server may hold a request that waits for the tail.
     pub wait_patience: Duration,
-    /// Servers of a new loglet, if nothing else is said.
+    /// Servers of a new loglet, unless set otherwise.
     pub replicas: usize,
     /// Bytes of entries that one step of a repair, a back-fill or a copy takes. A server writes them as one record of its journal, so
-    /// they must fit into a segment of it.
+    /// they must fit into a segment of the journal.
     pub step_bytes: u32,
 }
 
@@ -62,7 +62,7 @@ impl Default for NativeOptions {
     }
 }
 
-/// How long a server that left a read waiting is asked last.
+/// How long a server that was slow to answer a read is asked last.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 /// One loglet as its procedures see it.
@@ -74,7 +74,7 @@ pub(crate) struct Group {
     pub config_bytes: Bytes,
     pub nodes: Arc<Vec<NodeId>>,
     pub options: Arc<NativeOptions>,
-    /// Servers that left a read waiting, and when.
+    /// Servers that were slow to answer a read, and when.
     slow: Arc<Mutex<BTreeMap<NodeId, Tick>>>,
 }
 
@@ -90,12 +90,12 @@ impl Group {
         Group { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
     }
 
-    /// When an operation that starts now gives up.
+    /// The deadline of an operation that starts now.
     pub fn op_deadline(&self) -> Tick {
         self.env.now().after(self.options.op_timeout)
     }
 
-    /// When a round of questions that starts now ends.
+    /// The end of a round of requests that starts now.
     pub fn round_end(&self) -> Tick {
         self.env.now().after(self.options.round_timeout)
     }
@@ -109,8 +109,8 @@ impl Group {
         true
     }
 
-    /// Servers in the order to be asked for a copy: this node first (converged), the others from a random one on, so that
-    /// load spreads; those that were slow lately come last: a long look through a segment must not wait for each of them at every step.
+    /// Servers in the order in which to ask them for a copy: this node first (converged), then the others from a random one on, so that
+    /// load spreads. Servers that were slow lately come last: a long scan of a segment must not wait for each of them at every step.
     pub fn readers(&self) -> Vec<NodeId> {
         let mut nodes = self.nodes.as_ref().clone();
         let start = (self.env.random() % nodes.len() as u64) as usize;
@@ -127,13 +127,13 @@ impl Group {
         nodes
     }
 
-    /// A server left a read waiting.
+    /// Records that a server was slow to answer a read.
     pub fn was_slow(&self, node: NodeId) {
         lock(&self.slow).insert(node, self.env.now());
     }
 }
 
-/// An error that some servers' verdicts amount to, when no quorum did what was asked.
+/// The error that some servers' verdicts amount to, when no quorum did what was asked.
 pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> LogletError {
     let mut why = Unavailability::NoQuorum;
     for verdict in verdicts {
@@ -149,7 +149,7 @@ pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> Lo
 
 type TailResult = Result<Tail, LogletError>;
 
-/// Checks that wait for the next round to start, and whether one runs (vlog-V14).
+/// Checks that wait for the next round to start, and whether a round is running (vlog-V14).
 #[derive(Debug, Default)]
 struct Checks {
     running: bool,
@@ -161,7 +161,7 @@ pub(crate) struct Shared {
     pub tails: Tails,
     checks: Mutex<Checks>,
     pub order: Mutex<HandleOrder>,
-    /// Which server the next wait goes to.
+    /// The server that the next wait goes to.
     wait_at: AtomicUsize,
     /// A seal through this handle has succeeded: a hint for checks.
     sealed: AtomicBool,
@@ -185,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Rounds of checks, one after the other, until nobody waits for one.
+    /// Runs rounds of checks, one after the other, until no check waits.
     async fn run_checks(self: Arc<Self>) {
         loop {
             let waiting = {
@@ -260,7 +260,7 @@ impl NativeLoglet {
                 match answer.verdict {
                     Verdict::Done {} if answer.state.sealed && !mutant(mutants::NATIVE_T18) => {
                         hit("native.wait.sealed");
-                        // Not this server's word: a sealed tail is one that a majority gives (native-T3, native-T18).
+                        // Do not trust this server alone: a sealed tail is one that a majority reports (native-T3, native-T18).
                         return self.check_tail().await;
                     }
                     Verdict::Done {} if self.known_tail() > above => {
@@ -275,7 +275,7 @@ impl NativeLoglet {
             }
             Err(_) => {}
         }
-        // Nothing new from this one: it may have slept through the seal. The next wait asks another.
+        // Nothing new from this server, which may have missed the seal. The next wait asks another.
         shared.wait_at.fetch_add(1, Ordering::Relaxed);
         Ok(Tail { at: self.known_tail(), sealed: None })
     }

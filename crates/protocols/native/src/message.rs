@@ -17,15 +17,15 @@ pub use atoll_loglet_store::message::*;
 message! {
     /// Order these entries. One frame per batch.
     pub struct Append = 100 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// The life of the sequencer that is meant (native-T6).
+        /// The life of the intended sequencer (native-T6).
         pub life: Incarnation,
-        /// Its place in the order of the handle that sends.
+        /// The place of the append in the order of its handle.
         pub place: HandlePlace,
-        /// Where none of the entries is.
+        /// A lower bound: none of the entries is below it.
         pub not_below: NotBelow,
     }
     + payload
@@ -36,13 +36,13 @@ message! {
 message! {
     /// A server's standing, posted to the sequencer: cumulative, one per turn (contracts §3.6).
     pub struct StoredUpTo = 102 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
-        /// What became of the newest Store.
+        /// The outcome of the newest Store.
         pub verdict: Verdict,
-        /// Which round of Stores that was; a sequencer goes back once per round (X10).
+        /// The round of Stores that it belongs to; a sequencer goes back once per round (X10).
         pub round: u32,
-        /// The next offset that the server takes without a gap: what is staged, no promise.
+        /// The next offset that the server accepts without a gap. It counts staged entries, so it is no promise.
         pub expects: Offset,
         /// Durable state. While `sealed` is false, `local_tail` > p ≥ known tail means that p is stored.
         pub state: ServerState,
@@ -52,7 +52,7 @@ message! {
 message! {
     /// The seal procedure that the sequencer asked for has ended. Only from the node itself.
     pub struct SealEnded = 103 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// A majority is sealed.
         pub sealed: bool,
@@ -62,13 +62,13 @@ message! {
 // ---- to a LogServer ----
 
 message! {
-    /// Keep these entries: from the sequencer, in order.
+    /// Store these entries: from the sequencer, in order.
     pub struct Store = 120 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// The life of the sequencer that sends (native-T6).
+        /// The life of the sending sequencer (native-T6).
         pub life: Incarnation,
         /// Echoed in the answer.
         pub round: u32,
@@ -87,22 +87,22 @@ message! {
 message! {
     /// The known tail has moved and no Store follows (X14): from the sequencer.
     pub struct Advance = 121 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
-        /// The life of the sequencer that sends (native-T6).
+        /// The life of the sending sequencer (native-T6).
         pub life: Incarnation,
-        /// Rule K (a).
+        /// The known tail: rule K (a).
         pub known_tail: Offset,
-        /// An answer is wanted: the first one may have been lost.
+        /// True if an answer is wanted, because the first message may have been lost.
         pub confirm: bool,
     }
 }
 
 message! {
-    /// This loglet is sealed, and ends at `upto`. The server seals itself if it slept through the
-    /// seal, and fetches what it lacks below.
+    /// This loglet is sealed, and ends at `upto`. A server that missed the seal seals itself, and fetches the entries that
+    /// it lacks below `upto`.
     pub struct BackFill = 131 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -114,7 +114,7 @@ message! {
 message! {
     /// A copy fetched by back-fill. Only from the node itself.
     pub struct Fill = 132 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
         /// Offset of the first entry.
         pub first: Offset,
@@ -129,7 +129,7 @@ message! {
 message! {
     /// A back-fill has ended. Only from the node itself.
     pub struct FillEnded = 133 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
     }
 }
@@ -137,9 +137,9 @@ message! {
 message! {
     /// A check of a doubtful loglet has ended. Only from the node itself.
     pub struct CheckEnded = 136 {
-        /// Which.
+        /// The loglet.
         pub loglet: LogletId,
-        /// It had an answer.
+        /// The check got an answer.
         pub done: bool,
     }
 }

@@ -1,4 +1,4 @@
-//! Makes NativeLoglets: plans configurations from who answers, opens, copies, deletes.
+//! Makes NativeLoglets: plans configurations from the nodes that answer, and opens, copies and deletes loglets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
 /// Name of this kind in chains.
 pub const KIND: &str = "native";
-/// How long a node may take to say who it is before it counts as down: appends may wait for the next segment.
+/// How long a node may take to identify itself before it counts as down: appends may be waiting for the next segment.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
-/// The same for the first segment of a log, which nobody waits for yet: a node that is busy had better not be refused.
+/// The same limit for the first segment of a log, which no append waits for yet: it is better not to reject a busy node.
 const IDENTIFY_FOR_NEW: Duration = Duration::from_secs(2);
 
 /// The provider of "native".
@@ -59,8 +59,8 @@ impl NativeProvider {
         Ok(NativeLoglet::new(self.group(id, config)?))
     }
 
-    /// For the owner of the chain: tells the servers where a sealed segment ends, so that each fetches what it lacks. How
-    /// many took it; those that were away have to be told again.
+    /// For the owner of the chain: tells the servers where a sealed segment ends, so that each fetches the entries that it
+    /// lacks. Returns how many accepted it. Servers that were away must be told again.
     pub async fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> Result<usize, PlanError> {
         let group = self.group(id, config)?;
         let request = BackFill { loglet: id, config: config.clone(), upto };
@@ -68,7 +68,8 @@ impl NativeProvider {
         Ok(replies.ok().filter(|(_, a)| a.verdict == (Verdict::Done {})).count())
     }
 
-    /// Who answers, of some nodes, in that order. Those that nobody expects to answer are asked, too, but not waited for.
+    /// The identities of those of these nodes that answer, in the given order. Nodes that are not expected to answer are
+    /// asked, too, but not waited for.
     async fn identify(
         &self,
         nodes: &[NodeId],
@@ -92,7 +93,7 @@ impl NativeProvider {
         previous: Option<NativeConfig>,
     ) -> Result<NativeConfig, PlanError> {
         let candidates = self.directory.candidates();
-        // Who is known to be down is not asked, unless by name: the answer would be waited for in vain.
+        // Do not ask a node that is known to be down, unless it was named: waiting for its answer would be in vain.
         let mut ask: Vec<NodeId> = candidates.iter().filter(|c| c.alive).map(|c| c.node).collect();
         ask.extend(spec.servers.iter().flatten().chain(&spec.sequencer));
         ask.sort_unstable();
@@ -139,12 +140,13 @@ impl NativeProvider {
         }
         let members: Vec<&Candidate> = candidates.iter().filter(|c| c.log).collect();
         let wanted = previous.map_or(self.options.replicas, |p| p.servers.len().max(self.options.replicas));
-        // A node that is being drained makes a large segment smaller; one that is merely down keeps its place.
+        // A node that is being drained makes a large segment smaller; a node that is merely down keeps its place.
         let staying = members.iter().filter(|c| !c.draining).count();
         let mut wanted = wanted.min(staying.max(1)).clamp(1, MAX_SERVERS);
         wanted -= usize::from(wanted.is_multiple_of(2));
-        // Lower is better: fit first, then as it was, then by id. A server of the previous segment that does not answer may
-        // fill a place: its data directory is known, a majority works without it, and it catches up when it returns.
+        // Lower is better: first fitness, then membership in the previous segment, then id. A server of the previous
+        // segment that does not answer may fill a place: its data directory is known, a majority works without it, and it
+        // catches up when it returns.
         let mut ranked: Vec<(u8, bool, NodeId, StorageId)> = members
             .iter()
             .filter_map(|c| {
@@ -194,7 +196,7 @@ impl NativeProvider {
         self.verify(group, Offset(range.end.since(range.start))).await
     }
 
-    /// Creates the new loglet sealed; the servers that took it.
+    /// Creates the new loglet sealed; returns the servers that accepted it.
     async fn seal_new(&self, group: &Group) -> Result<Vec<NodeId>, LogletError> {
         let request = Seal { loglet: group.id, config: group.config_bytes.clone() };
         let replies =
@@ -207,8 +209,8 @@ impl NativeProvider {
         if alive.len() < group.config.quorum() { Err(error) } else { Ok(alive) }
     }
 
-    /// Every copy so far is on a majority, so the next may name its start as known tail: a server that was lost on the way
-    /// is left behind and back-filled later.
+    /// Every copy so far is on a majority, so the next one may name its start as known tail. A server that is lost on the
+    /// way is left behind and back-filled later.
     async fn copy_batch(
         &self,
         group: &Group,
@@ -237,8 +239,8 @@ impl NativeProvider {
         Ok(())
     }
 
-    /// Sealed, and exactly as long as it should be, on a majority (virtuallog §7 M2; the records' checksums are the
-    /// journal's).
+    /// Checks that the loglet is sealed, and exactly as long as it should be, on a majority (virtuallog §7 M2). The journal
+    /// checks the records' checksums.
     async fn verify(&self, group: &Group, count: Offset) -> Result<(), LogletError> {
         let request = Info { loglet: group.id, config: group.config_bytes.clone() };
         let replies =
@@ -247,7 +249,7 @@ impl NativeProvider {
         if whole < group.config.quorum() {
             return Err(failure(replies.ok().map(|(_, a)| &a.verdict)));
         }
-        // The others learn from this what they lack.
+        // The other servers learn from this what they lack.
         self.back_fill(group.id, &group.config_bytes, count).await.map_err(|_| LogletError::Gone)?;
         Ok(())
     }
@@ -257,7 +259,7 @@ impl NativeProvider {
 const FAILED: u8 = 16;
 /// Unfitness of a node that does not answer.
 const ABSENT: u8 = 32;
-/// Unfitness of a node that says that its disk fails or is full.
+/// Unfitness of a node that reports a failing or full disk.
 const FAILING: u8 = 8;
 
 fn unfitness(spec: &LogletSpec, candidate: &Candidate, identity: &Identity) -> u8 {
@@ -289,9 +291,9 @@ fn pick_sequencer<'a>(
     let reached_by = |node: NodeId, of: &mut dyn Iterator<Item = NodeId>| {
         of.filter(|other| *other != node && directory.reaches(*other, node)).count()
     };
-    // A restarted sequencer may serve again in its new life. A majority of the servers has to reach it, and then as many members as
-    // possible: otherwise two nodes that each see another majority take turns (vlog-V18). One that is also a server saves a hop;
-    // else as it was; else by id.
+    // A restarted sequencer may serve again in its new life. A majority of the servers must be able to reach it, and then as many
+    // members as possible: otherwise two nodes that each see another majority take turns (vlog-V18). After that, prefer a node that
+    // is also a server, which saves a hop; then the previous one; then the lowest id.
     up.iter()
         .filter(|i| i.sequencer)
         .min_by_key(|i| {

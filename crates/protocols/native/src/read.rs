@@ -1,4 +1,4 @@
-//! readNext (native §4): exactly the offset asked for, from the own server, else from any other. One copy suffices.
+//! readNext (native §4): exactly the requested offset, from the node's own server or else from any other. One copy suffices.
 
 use std::future::Future;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::loglet::Group;
 use super::message::{Entries, Read, Verdict};
 use crate::roles::LOG_SERVER;
 
-/// A server that has not answered within this part of a round is slow: the next one is asked, too.
+/// A server that has not answered within this part of a round counts as slow: the next one is asked, too.
 const SLOW_PART: u32 = 6;
 
 impl Group {
@@ -41,7 +41,7 @@ impl Group {
             if let Some(found) = self.first_copy(&nodes, &request, &mut damaged).await {
                 return found;
             }
-            // A copy is on a majority; the servers that have it may be back in a moment.
+            // The entry is on a majority; the servers that have it may be back in a moment.
             let again = from == ReadFrom::Anywhere && self.pause(until).await;
             if !again {
                 return Err(match damaged {
@@ -52,8 +52,8 @@ impl Group {
         }
     }
 
-    /// The first copy that one of these servers sends. Each is asked when the one before has none or is slow, which is still listened to:
-    /// one that is cut off answers never, and one that has the only copy at hand may be busy.
+    /// The first copy that one of these servers sends. Each server is asked when the one before has no copy or is slow. A slow server's
+    /// answer still counts: a server that is cut off never answers, while one with the only copy at hand may just be busy.
     async fn first_copy(
         &self,
         nodes: &[NodeId],
@@ -89,7 +89,7 @@ impl Group {
         }
     }
 
-    /// What a server's answer says about the entries; None: another one has to be asked.
+    /// The meaning of a server's answer for the entries; None: another server must be asked.
     fn judge_copy(
         &self,
         node: NodeId,
@@ -110,14 +110,14 @@ impl Group {
             Verdict::Trimmed {} => return Some(Err(ReadError::Trimmed(entries.state.trim))),
             Verdict::Gone {} => return Some(Err(ReadError::Gone)),
             Verdict::Damaged { reason } => *damaged = Some(format!("node {node}: {reason}")),
-            // native-T11: not here is not the end of the log; another server has it.
+            // native-T11: a missing entry on one server is not the end of the log, because another server has it.
             _ => hit("native.read.not_here"),
         }
         None
     }
 }
 
-/// The next answer of one of these calls, which leaves them.
+/// The next answer among these calls; the answered call is removed.
 async fn any_answer(asked: &mut Vec<(NodeId, Call<Read>)>) -> (NodeId, Result<Entries, CallError>) {
     std::future::poll_fn(|cx| {
         for i in 0..asked.len() {

@@ -1,4 +1,4 @@
-//! seal (native §4): to all servers, done at a majority (native-T13: always all, again and again, with jitter).
+//! seal (native §4): sent to all servers, and done at a majority (native-T13: always to all, repeatedly, with jitter).
 
 use atoll_contract::LogletError;
 use atoll_core::Tick;
@@ -9,7 +9,7 @@ use super::message::{Seal, Verdict};
 use crate::roles::LOG_SERVER;
 
 impl Group {
-    /// Seals a majority; durable there when it returns.
+    /// Seals a majority; the seal is durable there when this returns.
     pub(crate) async fn seal(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();
         let quorum = self.config.quorum();

@@ -1,8 +1,8 @@
-//! The acceptor (§3): promises and votes of every register of a group, all in memory, every change journaled before the
-//! answer that shows it leaves (§8, X1).
+//! The acceptor (§3): promises and votes of every register of a group. All of them are in memory, and every change is
+//! journaled before an answer that shows it leaves (§8, X1).
 //!
-//! Bounded: names by [`MAX_NAME_BYTES`], all registers together by a capacity; groups by two (one that hands over, one that
-//! is being filled).
+//! Bounds: names by [`MAX_NAME_BYTES`]; all registers together by a capacity; groups by two (one that hands over, and one
+//! that is being filled).
 
 use std::collections::BTreeMap;
 
@@ -26,9 +26,9 @@ use super::message::{
     StatusReply, Write, WriteAnswer, WriteReply,
 };
 
-/// Default room for all registers of an acceptor, in bytes.
+/// Default capacity for all registers of an acceptor, in bytes.
 pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
-/// What a register costs beside its name and state: its ballots.
+/// What a register costs in addition to its name and state: its ballots.
 pub(super) const SLOT_BYTES: usize = 128;
 
 /// One register.
@@ -39,22 +39,22 @@ pub(super) struct Slot {
     /// The vote is final (§9a).
     pub(super) last: bool,
     pub(super) state: Bytes,
-    /// The fact that has the last promise or vote.
+    /// The fact that contains the last promise or vote.
     pub(super) lsn: Lsn,
-    /// The fact that has the vote.
+    /// The fact that contains the vote.
     pub(super) voted_lsn: Lsn,
-    /// The last incremental prepare and what it got (rmw-T15). Volatile: it matters to liveness only.
+    /// The last incremental prepare and the ballot that it got (rmw-T15). Volatile: it matters only for liveness.
     assigned: Option<(ProposerId, u64, Ballot)>,
 }
 
-/// One group that is not over.
+/// One group that has not ended.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) config: GroupConfig,
     pub(super) mark: u64,
-    /// It is complete and serves; otherwise it is being filled.
+    /// The group is complete and serves; otherwise it is being filled.
     pub(super) open: bool,
-    /// It is handing over to this one.
+    /// The group is handing over to this one.
     pub(super) fenced: Option<GroupConfig>,
     /// The config is in the journal.
     pub(super) journaled: bool,
@@ -70,9 +70,9 @@ impl Group {
         Group { config, mark, open, fenced: None, journaled: false, lsn: Lsn::NONE, slots }
     }
 
-    /// A fenced acceptor stays silent on registers that it never voted for: with a majority fenced and none of it having
-    /// voted, such a register has no value here and never will (§9a, rmw-H2). A final vote does not count as having voted:
-    /// it may have come after the fence, and must not open the door for a vote that is not final.
+    /// A fenced acceptor stays silent on registers that it never voted for. If a majority is fenced and no acceptor in it
+    /// has voted, such a register has no value here and never will (§9a, rmw-H2). A final vote does not count as having
+    /// voted: it may have come after the fence, and must not open the door for a vote that is not final.
     fn shut_out(&self, name: &str) -> Option<Reject> {
         let next = self.fenced.as_ref()?;
         let known = self.slots.get(name).is_some_and(|s| s.voted != Ballot::ZERO && !s.last);
@@ -85,23 +85,23 @@ impl Group {
 pub struct Acceptor {
     pub(super) node: NodeId,
     pub(super) storage: StorageId,
-    /// From the configuration; counts only while nothing is known from the journal.
+    /// The group from the configuration; it counts only while the journal names none.
     initial: Option<GroupConfig>,
     pub(super) groups: BTreeMap<u64, Group>,
-    /// The newest serving group; earlier ones are over.
+    /// The newest serving group; earlier groups have ended.
     pub(super) serving: Option<GroupConfig>,
     pub(super) serving_lsn: Lsn,
     pub(super) known: KnownGroup,
     pub(super) bytes: usize,
     capacity_bytes: usize,
-    /// A checkpoint that is being put together.
+    /// A checkpoint under construction.
     pub(super) walk: Option<Walk>,
     space: Space,
 }
 
 impl Acceptor {
-    /// The acceptor of a node with this data directory. `initial` is the first group; it counts if the node is in it with this
-    /// very data directory (rmw-T9), and as long as the journal names no other.
+    /// The acceptor of a node with this data directory. `initial` is the first group. It counts if it contains the node with
+    /// exactly this data directory (rmw-T9), and only as long as the journal names no other group.
     pub fn new(node: NodeId, storage: StorageId, initial: Option<GroupConfig>) -> Self {
         let initial = initial.filter(|g| g.contains(node, storage) || mutant(mutants::RMW_T9));
         Acceptor {
@@ -119,15 +119,15 @@ impl Acceptor {
         }
     }
 
-    /// Room for all registers together, in bytes of names and states. Too small: new registers and longer values are refused.
-    /// Too large: a checkpoint holds all of it in memory once more.
+    /// Sets the capacity for all registers together, in bytes of names and states. Too small: new registers and longer values
+    /// are refused. Too large: a checkpoint holds all of it in memory once more.
     #[must_use]
     pub fn with_capacity_bytes(mut self, capacity_bytes: usize) -> Self {
         self.capacity_bytes = capacity_bytes;
         self
     }
 
-    /// The newest serving group, as this acceptor gets to know it; right after recovery, too.
+    /// The newest serving group, kept current as this acceptor learns of groups, also right after recovery.
     pub fn known_group(&self) -> KnownGroup {
         self.known.clone()
     }
@@ -144,7 +144,7 @@ impl Acceptor {
         }
     }
 
-    /// Journals a fact, and before it the first group, if it is not there yet: a vote without its group is nothing.
+    /// Journals a fact, preceded by the first group if that is not there yet: a vote without its group is meaningless.
     pub(super) fn journal(&mut self, fact: &Fact, payload: Bytes, out: &mut Effects) -> Lsn {
         for group in self.groups.values_mut().filter(|g| !g.journaled && g.open) {
             let first = Fact::First { group: group.config.clone() };
@@ -154,7 +154,7 @@ impl Acceptor {
         out.journal(RecordKind::Fact, fact.to_bytes(), payload)
     }
 
-    /// The identity that a request names must be ours (rmw-T9).
+    /// Checks that a request names our identity (rmw-T9).
     pub(super) fn check_identity(&self, storage: StorageId) -> Result<(), Reject> {
         if storage != self.storage && !mutant(mutants::RMW_T9) {
             hit("rmw.acceptor.wrong_identity");
@@ -166,7 +166,7 @@ impl Acceptor {
         }
     }
 
-    /// The group that a request is for, if it is ours and serves.
+    /// The group that a request addresses, if it is ours and serves.
     pub(super) fn route(&mut self, to: &Address) -> Result<&mut Group, Reject> {
         self.check_identity(to.storage)?;
         match self.groups.get_mut(&to.epoch) {
@@ -183,13 +183,13 @@ impl Acceptor {
         }
     }
 
-    /// Phase 1, or a read; the answer and the fact that it reveals.
+    /// Phase 1, or a read. Returns the answer and the fact that it reveals.
     pub fn prep(&mut self, m: &Prep, out: &mut Effects) -> (PrepReply, Lsn) {
         self.settle_initial();
         self.try_prep(m, out).unwrap_or_else(|why| (PrepReply::reject(why), self.newest_group_lsn()))
     }
 
-    /// Rejections may show a fence or a newer group: they wait for those.
+    /// The newest fact about a group. A rejection may show a fence or a newer group, so it must wait for that fact.
     pub(super) fn newest_group_lsn(&self) -> Lsn {
         self.groups.values().map(|g| g.lsn).max().unwrap_or(Lsn::NONE).max(self.serving_lsn)
     }
@@ -212,7 +212,7 @@ impl Acceptor {
             state: slot.state.clone(),
         };
         let ballot = match (&m.mode, group.slots.get(&m.name)) {
-            // No write, no sync; but a vote that is not synced yet must not be shown (X1).
+            // A read writes and syncs nothing, but must not show a vote that is not synced yet (X1).
             (Mode::ReadOnly {}, slot) => {
                 return Ok(match slot {
                     Some(slot) => (ack(slot, None), slot.voted_lsn.max(group_lsn)),
@@ -256,7 +256,7 @@ impl Acceptor {
         self.groups.get_mut(&epoch)?.slots.get_mut(name)
     }
 
-    /// Applies a promise, from a request or from the journal; an old one changes nothing.
+    /// Applies a promise from a request or from the journal; an older one changes nothing.
     pub(super) fn promised(&mut self, epoch: u64, name: &str, ballot: Ballot, lsn: Lsn) {
         let Some(group) = self.groups.get_mut(&epoch) else { return };
         if !group.slots.contains_key(name) {
@@ -270,7 +270,7 @@ impl Acceptor {
         invariants::acceptor_moved(name, before, (slot.promised, slot.voted));
     }
 
-    /// Phase 2; the answer and the fact that it reveals.
+    /// Phase 2. Returns the answer and the fact that it reveals.
     pub fn write(&mut self, m: &Write, out: &mut Effects) -> (WriteReply, Lsn) {
         self.settle_initial();
         let (answer, reveals) = self
@@ -297,7 +297,7 @@ impl Acceptor {
             Some(slot) => (slot, 0),
             None => (&fresh, m.name.len() + SLOT_BYTES),
         };
-        // rmw-T3: a duplicate first. The vote promised the next ballot on the side, so it would look stale below.
+        // rmw-T3: check for a duplicate first. The vote also promised the next ballot, so a duplicate would look stale below.
         if m.ballot == slot.voted && !mutant(mutants::RMW_T3) {
             hit("rmw.acceptor.duplicate_write");
             invariant!(
@@ -312,15 +312,15 @@ impl Acceptor {
             let (promised, voted) = (slot.promised, slot.voted);
             return Ok((WriteAnswer::Nack { promised, voted }, slot.lsn.max(group.lsn)));
         }
-        // An acceptor that never saw the prepare takes the vote, too: a laggard catches up in place.
+        // An acceptor that never saw the prepare accepts the vote, too, so that a laggard catches up in place.
         if m.ballot > slot.promised {
             hit("rmw.acceptor.laggard_write");
         }
-        // Final values pass: a hand-over is how one gets rid of a group that is too full.
+        // Final values are exempt: a hand-over is the way out of a group that is too full.
         if !m.last && held_bytes + new_bytes + m.state.len() - slot.state.len() > capacity_bytes {
             return Err(Reject::Full {});
         }
-        // The message pins its whole read buffer: copy what stays (X13).
+        // The message pins its whole read buffer, so copy what stays (X13).
         let state = Bytes::copy_from_slice(&m.state);
         let (epoch, name) = (m.to.epoch, m.name.clone());
         let fact = Fact::Voted { epoch, name, ballot: m.ballot, last: m.last };
@@ -329,7 +329,7 @@ impl Acceptor {
         Ok((WriteAnswer::Ack { next: m.ballot.next() }, lsn))
     }
 
-    /// Applies a vote and the promise that goes with it, from a request or from the journal; an old one changes nothing.
+    /// Applies a vote and its promise, from a request or from the journal; an older one changes nothing.
     pub(super) fn voted(
         &mut self,
         epoch: u64,
@@ -360,7 +360,7 @@ impl Acceptor {
     }
 }
 
-/// The answer to a prepare whose ballot is not above the promise: good if that very ballot is promised and not used up.
+/// The answer to a prepare whose ballot is not above the promise: an ack if exactly that ballot is promised and not used up.
 fn repeat(slot: &Slot, ballot: Ballot, ack: impl Fn(&Slot, Option<Ballot>) -> PrepReply) -> PrepReply {
     if ballot == slot.promised && slot.voted < ballot {
         return ack(slot, Some(ballot));
@@ -431,7 +431,7 @@ impl Role for Acceptor {
 }
 
 impl Acceptor {
-    /// Which group serves, as far as this acceptor knows.
+    /// The serving group, as far as this acceptor knows.
     pub fn status(&mut self, _m: &Status, _out: &mut Effects) -> (StatusReply, Lsn) {
         self.settle_initial();
         (StatusReply { serving: self.serving.clone() }, self.serving_lsn)

@@ -1,14 +1,14 @@
-//! Ballots: the order of proposals (rmwpaxos §2). One comparison everywhere, number first, then proposer (rmw-T6).
+//! Ballots: the order of proposals (rmwpaxos §2). There is only one comparison: first by number, then by proposer (rmw-T6).
 
 use std::fmt;
 
 use atoll_core::{Decode, DecodeError, Encode, Incarnation, NodeId, Reader};
 use bytes::BytesMut;
 
-/// Highest round number that an acceptor takes from a request: leaves room to count up for ever after.
+/// Highest round number that an acceptor accepts from a request: it leaves room to count up for ever after.
 pub const MAX_ROUND: u64 = u64::MAX / 2;
 
-/// One life of one proposer. Never used again after it ended: two lives with one id could write two values in one ballot (rmw-T5).
+/// One life of one proposer. It is never reused after it ends: two lives with one id could write two values in one ballot (rmw-T5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProposerId {
     /// Its node.
@@ -18,7 +18,7 @@ pub struct ProposerId {
 }
 
 impl ProposerId {
-    /// No proposer: of the ballot that was never voted, and of copies into a new group (§9a).
+    /// No proposer: used for the ballot of a register without a vote, and for copies into a new group (§9a).
     pub const NOBODY: ProposerId = ProposerId { node: NodeId(0), life: Incarnation(0) };
 }
 
@@ -27,7 +27,7 @@ impl ProposerId {
 pub struct Ballot {
     /// Round number.
     pub n: u64,
-    /// Whose.
+    /// Its proposer.
     pub pid: ProposerId,
 }
 
@@ -37,7 +37,7 @@ impl Ballot {
     /// The vote that a register starts with in a new group (§9a); below every ballot of a proposer.
     pub const GENESIS: Ballot = Ballot { n: 1, pid: ProposerId::NOBODY };
 
-    /// The ballot that a vote for this one promises on the side (§3).
+    /// The ballot that a vote for this one implicitly promises (§3).
     #[must_use]
     pub fn next(self) -> Ballot {
         Ballot { n: self.n.saturating_add(1), pid: self.pid }

@@ -1,4 +1,4 @@
-//! The checkpoint of an acceptor: all of its registers, put together in steps, and taken back (§8).
+//! The checkpoint of an acceptor: all of its registers, encoded in steps, and the restore (§8).
 
 use std::ops::Bound;
 
@@ -12,28 +12,28 @@ use super::message::{AcceptorImage, SlotImage};
 
 /// Format of the image of a checkpoint.
 const IMAGE_FORMAT: u16 = 1;
-/// Room for what is in an image beside names and states of registers; more is found when it is needed.
+/// Initial capacity for the part of an image besides names and states of registers; the buffer grows if needed.
 const USUAL_SLOT_BYTES: usize = 60;
 
-/// An [`AcceptorImage`] that is put together in steps: the registers may have tens of megabytes.
+/// An [`AcceptorImage`] under construction, built in steps: the registers may take tens of megabytes.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The groups as they were at the first step. Registers may be newer, each by itself; a group that was not there then, or has changed
+    /// The groups as they were at the first step. Each register may be newer. A group that was not there at that step, or has changed
     /// since, would not fit the others.
     shape: Shape,
     out: BytesMut,
     groups: OpenList,
-    /// The group at work, the list of its registers, and the last one in it.
+    /// The current group, the list of its registers, and the last register in it.
     slots: Option<(u64, OpenList, Option<String>)>,
-    /// The last group that is in it.
+    /// The last group that is complete in the image.
     after: Option<u64>,
 }
 
-/// The epoch that serves; epoch, openness and next epoch of each group.
+/// The serving epoch; and epoch, openness and next epoch of each group.
 type Shape = (Option<u64>, Vec<(u64, bool, Option<u64>)>);
 
 impl Walk {
-    /// Groups that are not in it yet, or not all of them.
+    /// The groups that are not, or not completely, in the image.
     fn rest(&self) -> (Bound<u64>, Bound<u64>) {
         (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
@@ -54,7 +54,7 @@ impl Acceptor {
         Walk { shape, out, groups, slots: None, after: None }
     }
 
-    /// All of it, for a checkpoint: about `max_bytes` more in each call, and None until all is there.
+    /// Encodes everything for a checkpoint: about `max_bytes` more in each call; returns None until it is complete.
     pub(super) fn image(&mut self, max_bytes: usize) -> Option<Bytes> {
         if self.groups.is_empty() && self.serving.is_none() {
             self.walk = None;
@@ -107,7 +107,7 @@ impl Acceptor {
         Some(walk.out.freeze())
     }
 
-    /// Back from a checkpoint.
+    /// Restores a checkpoint.
     pub(super) fn restore_image(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
         let image = AcceptorImage::from_bytes(checkpoint)?;
         if image.format != IMAGE_FORMAT {

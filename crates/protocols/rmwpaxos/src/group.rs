@@ -1,4 +1,4 @@
-//! Who holds the registers: a group of acceptors, named by node *and* data directory (rmw-T9), and its epoch (§9a).
+//! The group of acceptors that holds the registers, named by node *and* data directory (rmw-T9), and its epoch (§9a).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,8 @@ atoll_core::record! {
 }
 
 atoll_core::record! {
-    /// A group. Epoch `e + 1` is chosen in the root register of epoch `e`, so an epoch has one group; the first comes from
-    /// the configuration of the nodes.
+    /// A group. Epoch `e + 1` is chosen in the root register of epoch `e`, so each epoch has exactly one group. The first
+    /// comes from the configuration of the nodes.
     pub struct GroupConfig {
         /// Counts hand-overs; the first group has 1.
         pub epoch: u64,
@@ -29,19 +29,19 @@ atoll_core::record! {
     }
 }
 
-/// Why a list of members is no group.
+/// Why a list of members does not form a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroup {
     /// None at all, or more than [`MAX_MEMBERS`].
     #[error("a group has 1 to {MAX_MEMBERS} members, not {0}")]
     Size(usize),
-    /// One node twice: it would vote twice.
+    /// A node occurs twice: it would vote twice.
     #[error("node {0} is in the group twice")]
     Twice(NodeId),
 }
 
 impl GroupConfig {
-    /// A group of these members, put in order.
+    /// A group of these members, which it sorts.
     pub fn new(epoch: u64, mut members: Vec<Member>) -> Result<Self, InvalidGroup> {
         if members.is_empty() || members.len() > MAX_MEMBERS {
             return Err(InvalidGroup::Size(members.len()));
@@ -53,18 +53,18 @@ impl GroupConfig {
         }
     }
 
-    /// How many acceptors decide.
+    /// Number of acceptors that decide.
     pub fn majority(&self) -> usize {
         self.members.len() / 2 + 1
     }
 
-    /// Whether this node with this data directory is in it.
+    /// Whether this node with this data directory is a member.
     pub fn contains(&self, node: NodeId, storage: StorageId) -> bool {
         self.members.iter().any(|m| m.node == node && m.storage == storage)
     }
 
-    /// A mark of epoch and members that every request carries: two nodes that were configured with different first groups
-    /// do not understand each other, instead of splitting the registers (FNV-1a over the byte form).
+    /// A mark of epoch and members that every request carries. Two nodes that were configured with different first groups
+    /// reject each other's requests instead of splitting the registers (FNV-1a over the byte form).
     pub fn mark(&self) -> u64 {
         self.to_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -82,13 +82,13 @@ impl fmt::Display for GroupConfig {
     }
 }
 
-/// The newest serving group that a node's acceptor knows: written by the acceptor (at recovery, too), read by whoever
-/// starts the proposers of that node.
+/// The newest serving group that a node's acceptor knows. The acceptor writes it, also at recovery; the code that starts
+/// the proposers of that node reads it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownGroup(Arc<Mutex<Option<GroupConfig>>>);
 
 impl KnownGroup {
-    /// None if the acceptor was never told of one.
+    /// The group; None if the acceptor never learned of one.
     pub fn get(&self) -> Option<GroupConfig> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

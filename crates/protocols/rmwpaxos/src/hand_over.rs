@@ -1,7 +1,6 @@
 //! Sealed hand-over of a group (§9a): rmw-H0 ask whether the next group is there, rmw-H1 choose it, rmw-H2 fence, rmw-H3 list, rmw-H4
-//! make each
-//! register final, rmw-H5 install it in the next group, rmw-H6 open that. Every step is idempotent and may be done by several movers at
-//! once; the argument is in the words of [`super`].
+//! make each register final, rmw-H5 install it in the next group, rmw-H6 open that group. Every step is idempotent, and several movers
+//! may do it at once; the documentation of [`super`] contains the argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,19 +21,19 @@ use super::state::{Command, CommandOutcome, RegisterState};
 /// Registers that a mover moves at the same time.
 const MOVES_AT_ONCE: usize = 16;
 
-/// Why a hand-over did not get where it was to go.
+/// Why a hand-over did not reach its goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandOverError {
-    /// The members are no group; nothing happened.
+    /// The members do not form a group; nothing happened.
     #[error("these members are no group: {0}")]
     Invalid(#[from] InvalidGroup),
-    /// Another hand-over was chosen; it is done, and this one did not happen. Decide again.
+    /// Another hand-over was chosen and completed, and this one did not happen. Decide again.
     #[error("another hand-over came first; now {now} serves")]
     Overtaken {
         /// The group that serves now.
         now: GroupConfig,
     },
-    /// Too few of the next group's data directories answered, or one of them is not there any more. Nothing happened.
+    /// Too few of the next group's data directories answered, or one of them is gone. Nothing happened.
     #[error("{next} cannot take over: {there} of its data directories answer, {lost} are lost")]
     NotThere {
         /// The group that was wanted.
@@ -44,14 +43,14 @@ pub enum HandOverError {
         /// Members whose node answered with another data directory, or with a closed journal.
         lost: usize,
     },
-    /// It may be half done. Nothing is lost; anybody can finish it, by the same call for one.
+    /// The hand-over may be half done. Nothing is lost, and any node can finish it by repeating the call.
     #[error("the hand-over is not finished: {0}; call again to finish it")]
     Unfinished(Unavailability),
 }
 
-/// How a step of a mover ended early.
+/// Why a step of a mover ended early.
 enum Stop {
-    /// The next group serves already: somebody else did it all.
+    /// The next group already serves: another mover did everything.
     Complete,
     Failed(Unavailability),
 }
@@ -63,7 +62,7 @@ pub(super) async fn hand_over(
 ) -> Result<GroupConfig, HandOverError> {
     let deadline = shared.env.now().after(shared.options.hand_over_deadline);
     GroupConfig::new(1, members.clone())?;
-    // One may be begun already, or this node may know an old group only.
+    // A hand-over may already have begun, or this node may know only an old group.
     let old = resume(shared).await?;
     let next = GroupConfig::new(old.epoch + 1, members)?;
     if next.members == old.members {
@@ -83,11 +82,11 @@ pub(super) async fn hand_over(
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
 }
 
-/// rmw-H0: a successor that is chosen cannot be taken back, and without a majority of its members nothing is ever installed in it.
-/// A wiped disk is another member (rmw-T9), so a table that is a moment old may name one that is lost already.
+/// rmw-H0: a chosen successor cannot be taken back, and without a majority of its members nothing is ever installed in it. A wiped
+/// disk is another member (rmw-T9), so a slightly stale member table may name a disk that is already lost.
 async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverError> {
     let until = shared.env.now().after(shared.options.reply_timeout);
-    // Of a group that nobody knows yet an acceptor tells only whether the identity is its own.
+    // For a group that it does not know yet, an acceptor tells only whether the identity is its own.
     let requests = to_all(next, |to| List { to, prefix: String::new(), after: None, moving: false });
     let members = next.members.len();
     let all = |answers: &Answers<ListReply>| match answers.outstanding() {
@@ -106,11 +105,11 @@ async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverErr
     Ok(())
 }
 
-/// Finishes what was begun; the group that serves afterwards.
+/// Finishes a hand-over that was begun; returns the group that serves afterwards.
 pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOverError> {
     let proposer = shared.proposer(ROOT).ok_or(HandOverError::Unfinished(Unavailability::Busy))?;
     let deadline = shared.env.now().after(shared.options.hand_over_deadline);
-    // A read never answers from a final state: it sees to it that the next group gets to serve, and reads there.
+    // A read never answers from a final state: it makes sure that the next group gets to serve, and reads there.
     match read::read(shared, &proposer, deadline).await {
         Ok(_) => Ok(shared.group()),
         Err(Failure::No(why) | Failure::Unknown(why)) => Err(HandOverError::Unfinished(why)),
@@ -118,7 +117,7 @@ pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOver
     }
 }
 
-/// Waits for `next` to serve; if nobody seems to see to that, does it.
+/// Waits for `next` to serve. If no mover seems to be at work, completes the hand-over itself.
 pub(super) async fn follow(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) {
     let nodes: Vec<NodeId> = next.members.iter().chain(&old.members).map(|m| m.node).collect();
     let patience = shared.env.now().after(shared.env.jitter(shared.options.roll_forward_after));
@@ -130,7 +129,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, old: &GroupConfig, next: &Group
         if shared.group().epoch == old.epoch && shared.env.now() >= patience {
             hit("rmw.move.rolled_forward");
             let deadline = shared.env.now().after(shared.options.hand_over_deadline);
-            // Whoever waits asks again.
+            // The waiting operation retries.
             let _ = finish(shared, old, next, deadline).await;
             return;
         }
@@ -184,7 +183,7 @@ async fn steps(
     open(shared, old, next, deadline).await
 }
 
-/// Whether a step of a mover is done, after a round of it; if not, the pause before the next.
+/// Whether a step of a mover is done after one round; if not, pauses before the next round.
 async fn is_done(
     shared: &Shared,
     old: &GroupConfig,
@@ -237,7 +236,7 @@ async fn fence_once(shared: &Shared, old: &GroupConfig, next: &GroupConfig) -> R
     }
 }
 
-/// rmw-H3: a page of the names that a fenced majority holds.
+/// rmw-H3: one page of the names that a fenced majority holds.
 async fn fenced_page(
     shared: &Shared,
     old: &GroupConfig,
@@ -251,13 +250,13 @@ async fn fenced_page(
             Ok(page) => return Ok(page),
             Err(setback) => setback,
         };
-        // Acceptors outside the first majority may not be fenced yet, and now be needed.
+        // Acceptors outside the first majority may not be fenced yet, and may be needed now.
         let _ = fence_once(shared, old, next).await;
         is_done(shared, old, Err(result), deadline, &mut failures).await?;
     }
 }
 
-/// rmw-H4 and rmw-H5 for a page of registers, some at a time.
+/// rmw-H4 and rmw-H5 for a page of registers, several at a time.
 async fn carry_all(
     shared: &Arc<Shared>,
     old: &GroupConfig,
@@ -300,14 +299,14 @@ async fn carry(
         "register {name:?} of {old} moved elsewhere than its group"
     );
     hit("rmw.move.final");
-    // Never written, as far as a majority knows: it is that in the next group without our help.
+    // The register was never written, as far as a majority knows. It will be just as empty in the next group without our help.
     if state.version == 0 {
         return Ok(());
     }
     install(shared, name, &RegisterState { moved: None, ..state }, old, next, deadline).await
 }
 
-/// rmw-H1 and rmw-H4: chooses the final state of a register, by way of the one proposer that this node has for it.
+/// rmw-H1 and rmw-H4: gets the final state of a register chosen, through the one proposer that this node has for it.
 async fn make_final(
     shared: &Arc<Shared>,
     name: &str,
@@ -330,8 +329,8 @@ async fn make_final(
     }
 }
 
-/// What the acceptors of a group that does not serve yet may say: only a newer serving group counts. They are never told
-/// here that the group serves.
+/// Learns from answers of acceptors of a group that does not serve yet: only a newer serving group counts. This never tells
+/// them that the group serves.
 fn learn_newer(shared: &Shared, answers: &Answers<DoneReply>) {
     for (_, why) in answers.rejections() {
         if let Reject::Moved { to } = why {
@@ -359,7 +358,7 @@ async fn install(
     to_next(shared, old, next, deadline, make).await
 }
 
-/// A step on a majority of the next group.
+/// Runs a step on a majority of the next group.
 async fn to_next<R: ForRole<Reply = DoneReply>>(
     shared: &Shared,
     old: &GroupConfig,
@@ -381,7 +380,7 @@ async fn to_next<R: ForRole<Reply = DoneReply>>(
     }
 }
 
-/// rmw-H6: a majority of the next group serves. The acceptors that are in the old group only are told on the way; one that is
+/// rmw-H6: a majority of the next group serves. Acceptors that are only in the old group are told along the way. One that is
 /// not reached keeps pointing at the next group, register by register.
 async fn open(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
     to_next(shared, old, next, deadline, |m| Open { storage: m.storage, group: next.clone() }).await?;

@@ -1,5 +1,5 @@
-//! Invariants that the code checks on itself, in release builds too (rmwpaxos §11). The rest is checked from outside, by the
-//! oracles of the tests, which see all messages and all facts.
+//! Invariants that the code checks on itself, in release builds too (rmwpaxos §11). Test oracles, which see all messages and
+//! all facts, check the others from outside.
 
 use atoll_core::invariant;
 
@@ -19,12 +19,12 @@ pub(super) fn acceptor_moved(name: &str, before: (Ballot, Ballot), after: (Ballo
     );
 }
 
-/// rmw-I7: phase 2 uses the ballot that a majority promised in this attempt, and no other (rmw-T6).
+/// rmw-I7: phase 2 uses exactly the ballot that a majority promised in this attempt (rmw-T6).
 pub(super) fn phase_two(ballot: Ballot, promised_by: usize, majority: usize) {
     invariant!(promised_by >= majority, "phase 2 at {ballot} with {promised_by} promises of {majority}");
 }
 
-/// rmw-I4: a chosen state follows from the one before by the mutations of one batch.
+/// rmw-I4: a chosen state follows from the previous one by the mutations of one batch.
 pub(super) fn version_rises(name: &str, from: u64, to: u64, mutations: u64) {
     invariant!(to == from + mutations, "register {name:?}: {mutations} writes took version {from} to {to}");
 }

@@ -1,4 +1,4 @@
-//! Names of registers (§10): the union of what a majority of acceptors holds, in pages.
+//! Names of registers (§10): the union of the names that a majority of acceptors holds, in pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) names: BTreeMap<String, Vec<Ballot>>,
-    /// None: this was the last.
+    /// None: this was the last page.
     pub(super) after: Option<String>,
 }
 
-/// Names that start with `prefix`, in order, of registers that were written. Not a snapshot.
+/// Lists the names of written registers that start with `prefix`, in order. Not a snapshot.
 pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Listed>, Failure> {
     let mut written = Vec::new();
     let mut after: Option<String> = None;
@@ -58,12 +58,13 @@ pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Liste
     Err(Failure::No(Unavailability::NoQuorum))
 }
 
-/// One vote of a majority: chosen, so it was written.
+/// The vote on which a majority agrees, if any: it is chosen, so the register was written.
 fn chosen(votes: &[Ballot], majority: usize) -> Option<Ballot> {
     votes.iter().find(|v| votes.iter().filter(|w| w == v).count() >= majority).copied()
 }
 
-/// What tells the states of a register apart: a ballot of an epoch has one state (rmw-I2), and the lives of proposers are drawn at random.
+/// A mark that distinguishes the states of a register: a ballot of an epoch has one state (rmw-I2), and proposers draw their lives at
+/// random.
 fn mark(epoch: u64, ballot: Ballot) -> u128 {
     let proposer = ballot.pid.life.0 ^ u64::from(ballot.pid.node.0).rotate_left(32);
     u128::from(proposer) << 64 | u128::from(epoch.rotate_left(40) ^ ballot.n)
@@ -100,7 +101,7 @@ pub(super) async fn page(
     Ok(union(&answers))
 }
 
-/// Behind the last name of an acceptor that has more, its names are not known: the page ends at the first of those.
+/// Merges the pages. If an acceptor has more names, those after its last one are unknown, so the page ends at the smallest such last name.
 fn union(answers: &Answers<ListReply>) -> Page {
     let pages = || {
         answers.taken().filter_map(|r| match &r.answer {

@@ -1,7 +1,7 @@
 //! Messages between proposers and acceptors (kinds 200–299), and the acceptor's facts in the journal.
 //!
-//! A register's state travels and is kept as opaque bytes beside the head: an acceptor never reads it.
-#![allow(missing_docs)] // The words on a variant explain its fields, too.
+//! A register's state travels, and is stored, as opaque bytes beside the head: an acceptor never decodes it.
+#![allow(missing_docs)] // The documentation of a variant covers its fields, too.
 
 use atoll_core::StorageId;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use super::group::GroupConfig;
 use crate::roles::ACCEPTOR;
 
 atoll_core::record! {
-    /// For whom a request is: an acceptor answers only under its own identity (rmw-T9) and for groups that it serves (§9a).
+    /// The receiver of a request. An acceptor answers only under its own identity (rmw-T9), and for groups that it serves (§9a).
     pub struct Address {
         /// Epoch of the group.
         pub epoch: u64,
@@ -23,13 +23,13 @@ atoll_core::record! {
 }
 
 atoll_core::choice! {
-    /// Why an acceptor did not take a request. Nothing was promised or voted.
+    /// Why an acceptor rejected a request. Nothing was promised or voted.
     pub enum Reject {
         /// It has another data directory than the group names: its disk was lost (rmw-T9).
         0 = WrongIdentity { mine: StorageId },
-        /// It does not know this group; the newest serving one that it knows.
+        /// It does not know this group; contains the newest serving group that it knows.
         1 = WrongEpoch { known: Option<GroupConfig> },
-        /// The group has handed over; this one serves.
+        /// The group has handed over; contains the group that serves now.
         2 = Moved { to: GroupConfig },
         /// The group is handing over to this one, and the register may have to be created there.
         3 = Fenced { next: GroupConfig },
@@ -51,7 +51,7 @@ atoll_core::choice! {
         0 = Incremental {},
         /// This ballot.
         1 = Explicit { ballot: Ballot },
-        /// No promise: show the vote.
+        /// No promise: only show the vote.
         2 = ReadOnly {},
     }
 }
@@ -59,15 +59,15 @@ atoll_core::choice! {
 atoll_core::message! {
     /// Phase 1, or a read (§3).
     pub struct Prep = 200 {
-        /// For whom.
+        /// The acceptor and group addressed.
         pub to: Address,
         /// The register.
         pub name: String,
         /// Distinguishes the prepares of one proposer, to recognise duplicates (rmw-T15).
         pub request: u64,
-        /// Who asks.
+        /// The proposer that asks.
         pub pid: ProposerId,
-        /// For what.
+        /// The kind of ballot requested.
         pub mode: Mode,
         /// Sent by a hand-over: passes the fence (§9a).
         pub moving: bool,
@@ -81,7 +81,7 @@ atoll_core::choice! {
         0 = Ack { ballot: Option<Ballot>, voted: Ballot },
         /// A higher promise was given.
         1 = Nack { promised: Ballot },
-        /// Not taken.
+        /// The request was rejected.
         2 = Rejected { why: Reject },
     }
 }
@@ -89,7 +89,7 @@ atoll_core::choice! {
 atoll_core::message! {
     /// Answers [`Prep`].
     pub struct PrepReply = 201 {
-        /// What.
+        /// The answer.
         pub answer: PrepAnswer,
     } + payload
     /// The state voted for, empty if none.
@@ -99,13 +99,13 @@ atoll_core::message! {
 atoll_core::message! {
     /// Phase 2: vote for this state (§3).
     pub struct Write = 202 {
-        /// For whom.
+        /// The acceptor and group addressed.
         pub to: Address,
         /// The register.
         pub name: String,
         /// The ballot that a majority promised (rmw-T6).
         pub ballot: Ballot,
-        /// An older vote written again unchanged (rmw-W4).
+        /// True if an older vote is written again unchanged (rmw-W4).
         pub through: bool,
         /// The state is the last one of this register in this group (§9a): passes the fence.
         pub last: bool,
@@ -117,11 +117,11 @@ atoll_core::message! {
 atoll_core::choice! {
     /// The answer to a [`Write`].
     pub enum WriteAnswer {
-        /// Voted, and promised the next ballot of the same proposer.
+        /// Voted; the next ballot of the same proposer is also promised.
         0 = Ack { next: Ballot },
         /// A higher promise was given.
         1 = Nack { promised: Ballot, voted: Ballot },
-        /// Not taken.
+        /// The request was rejected.
         2 = Rejected { why: Reject },
     }
 }
@@ -129,13 +129,13 @@ atoll_core::choice! {
 atoll_core::message! {
     /// Answers [`Write`].
     pub struct WriteReply = 203 {
-        /// What.
+        /// The answer.
         pub answer: WriteAnswer,
     }
 }
 
 atoll_core::message! {
-    /// Hand-over (§9a, rmw-H2): from now on take no register that you never voted for, except final values.
+    /// Hand-over (§9a, rmw-H2): from now on, accept no register that you never voted for, except final values.
     pub struct Fence = 204 {
         /// For whom, in the old group.
         pub to: Address,
@@ -145,11 +145,11 @@ atoll_core::message! {
 }
 
 atoll_core::choice! {
-    /// The answer to requests that are either done or not taken.
+    /// The answer to requests that are either done or rejected.
     pub enum DoneAnswer {
         /// Done, durably.
         0 = Done {},
-        /// Not taken.
+        /// The request was rejected.
         1 = Rejected { why: Reject },
     }
 }
@@ -157,19 +157,19 @@ atoll_core::choice! {
 atoll_core::message! {
     /// Answers [`Fence`], [`Install`] and [`Open`].
     pub struct DoneReply = 205 {
-        /// What.
+        /// The answer.
         pub answer: DoneAnswer,
     }
 }
 
 atoll_core::message! {
-    /// The registers that this acceptor has voted for, a page of them.
+    /// Requests one page of the registers that this acceptor has voted for.
     pub struct List = 206 {
-        /// For whom.
+        /// The acceptor and group addressed.
         pub to: Address,
-        /// They start with this.
+        /// Prefix of the names.
         pub prefix: String,
-        /// They come behind this one, if any.
+        /// Only names after this one, if any.
         pub after: Option<String>,
         /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, rmw-H3).
         pub moving: bool,
@@ -179,9 +179,9 @@ atoll_core::message! {
 atoll_core::choice! {
     /// The answer to a [`List`].
     pub enum ListAnswer {
-        /// Names in order with the ballot of their vote, and whether more follow behind the last.
+        /// Names in order with the ballot of their vote, and whether more follow after the last.
         0 = Names { names: Vec<(String, Ballot)>, more: bool },
-        /// Not taken.
+        /// The request was rejected.
         1 = Rejected { why: Reject },
     }
 }
@@ -189,7 +189,7 @@ atoll_core::choice! {
 atoll_core::message! {
     /// Answers [`List`].
     pub struct ListReply = 207 {
-        /// What.
+        /// The answer.
         pub answer: ListAnswer,
     }
 }
@@ -209,7 +209,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Hand-over (§9a, rmw-H6): this group is complete; it serves, all earlier ones are over.
+    /// Hand-over (§9a, rmw-H6): this group is complete. It serves, and all earlier groups have ended.
     pub struct Open = 210 {
         /// The receiver's data directory, in this group or an earlier one (rmw-T9).
         pub storage: StorageId,
@@ -219,7 +219,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Which group serves?
+    /// Asks which group serves.
     pub struct Status = 212 {}
 }
 
@@ -247,7 +247,7 @@ impl PrepReply {
 
 /// A reply that may be a rejection.
 pub(super) trait MayReject {
-    /// Why it was not taken, if it was not.
+    /// The reason of the rejection, if it is one.
     fn rejection(&self) -> Option<&Reject>;
 }
 
@@ -263,7 +263,7 @@ macro_rules! may_reject {
 may_reject!(PrepReply, PrepAnswer; WriteReply, WriteAnswer; DoneReply, DoneAnswer; ListReply, ListAnswer);
 
 atoll_core::choice! {
-    /// What an acceptor keeps in the journal. Replaying one twice, or over a newer checkpoint, changes nothing.
+    /// A fact that an acceptor journals. Replaying one twice, or over a newer checkpoint, changes nothing.
     pub enum Fact {
         /// The first group, from the node's configuration.
         0 = First { group: GroupConfig },
@@ -275,7 +275,7 @@ atoll_core::choice! {
         3 = Fenced { epoch: u64, next: GroupConfig },
         /// A register of a group that is being filled; the state is the record's payload.
         4 = Installed { group: GroupConfig, name: String },
-        /// The group serves, all earlier ones are over.
+        /// The group serves, and all earlier groups have ended.
         5 = Opened { group: GroupConfig },
     }
 }
@@ -299,9 +299,9 @@ atoll_core::record! {
 atoll_core::record! {
     /// A group in a checkpoint.
     pub struct GroupImage {
-        /// Which.
+        /// The group's epoch and members.
         pub group: GroupConfig,
-        /// It serves.
+        /// True if it serves.
         pub open: bool,
         /// It is handing over to this one.
         pub fenced: Option<GroupConfig>,
@@ -317,7 +317,7 @@ atoll_core::record! {
         pub format: u16,
         /// The newest serving group.
         pub serving: Option<GroupConfig>,
-        /// Groups that are not over.
+        /// Groups that have not ended.
         pub groups: Vec<GroupImage>,
     }
 }

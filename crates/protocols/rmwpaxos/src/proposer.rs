@@ -1,7 +1,7 @@
 //! The proposer of one register on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
 //!
-//! There is one per register and proposer id, for ever: two would share ballots (rmw-T4). One that nobody uses may be given up, for whoever
-//! needs the register again gets a proposer of another id (rmw-T5).
+//! There is only ever one per register and proposer id: two would share ballots (rmw-T4). An idle one may be given up, because a later user
+//! of the register gets a proposer with another id (rmw-T5).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(super) enum Failure {
     No(Unavailability),
     /// It may have happened.
     Unknown(Unavailability),
-    /// It was for an epoch that is over; it did not happen, or somebody else's did.
+    /// The command was for an epoch that has ended. It did not happen, or another command did instead.
     Overtaken,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Failure {
 pub(super) struct Queued {
     pub(super) command: Command,
     pub(super) deadline: Tick,
-    /// A state that has it in was sent for a vote: from then on it may happen at any time (rmw-W9).
+    /// A state that includes the command was sent for a vote: from then on, it may take effect at any time (rmw-W9).
     pub(super) exposed: bool,
     done: Completer<Result<CommandOutcome, Failure>>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Queued {
 impl Queued {
     pub(super) fn answer(self, outcome: CommandOutcome) {
         self.done.complete(match outcome {
-            // Too many writes went over it to tell whether it is one of them.
+            // Too many later writes to tell whether this write is one of them.
             CommandOutcome::Forgotten => Err(Failure::Unknown(Unavailability::Busy)),
             outcome => Ok(outcome),
         });
@@ -74,7 +74,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The bug of rmw-T4.
+    /// The bug of rmw-T4: two tokens for one ballot.
     fn twin_for_mutant(&self) -> Token {
         Token { epoch: self.epoch, ballot: self.ballot, base: self.base.clone(), chosen: self.chosen }
     }
@@ -86,15 +86,15 @@ struct Inner {
     queue: VecDeque<Queued>,
     driving: bool,
     token: Option<Token>,
-    /// Highest round seen since the last success: prepare explicitly above it (rmw-T13). 0: prepare incrementally.
+    /// Highest round seen since the last success: an explicit prepare must be above it (rmw-T13). 0: prepare incrementally.
     floor: u64,
-    /// Prepares sent, to tell their duplicates apart (rmw-T15).
+    /// Number of prepares sent, to tell duplicates apart (rmw-T15).
     prepares: u64,
-    /// Something was proposed or prepared before (rmw-T7's mutant asks).
+    /// True once something was proposed or prepared (for the rmw-T7 mutant).
     begun: bool,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Proposer {
     pub(super) name: String,
@@ -107,7 +107,7 @@ impl Proposer {
         Proposer { name, pid, inner: Mutex::default() }
     }
 
-    /// True if it has never tried to propose: there is no ballot of its, and nothing is lost with it.
+    /// True if it has never tried to propose: it owns no ballot, and nothing is lost with it.
     pub(super) fn is_blank(&self) -> bool {
         let inner = self.inner();
         !inner.begun && inner.prepares == 0
@@ -117,7 +117,7 @@ impl Proposer {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command and sees to it that somebody drives. It goes on if the ticket is dropped (X8).
+    /// Queues a command and makes sure that a driver is running. The command goes on if the ticket is dropped (X8).
     pub(super) fn submit(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -140,7 +140,7 @@ impl Proposer {
         wait
     }
 
-    /// The token, if it is of this group. Whoever takes it uses it up.
+    /// Takes the token, if it is of this group. The caller uses it up.
     pub(super) fn take_token(&self, group: &GroupConfig) -> Option<Token> {
         let mut inner = self.inner();
         if mutant(mutants::RMW_T7) && !inner.begun {
@@ -183,8 +183,8 @@ impl Proposer {
         inner.floor = inner.floor.max(n);
     }
 
-    /// Fills the batch: first what was kept from the last attempt, in its order, then what was queued meanwhile. A move
-    /// goes alone. False if there is nothing to do; the driver has stopped then.
+    /// Fills the batch: first the commands kept from the last attempt, in order, then the queued ones. A move goes alone.
+    /// False if there is nothing to do; the driver has then stopped.
     fn fill(&self, batch: &mut Vec<Queued>) -> bool {
         let mut inner = self.inner();
         while batch.len() < MAX_BATCH && !batch.first().is_some_and(Queued::is_move) {
@@ -199,7 +199,7 @@ impl Proposer {
     }
 }
 
-/// Drops what has expired or is not for this group any more.
+/// Drops commands that have expired or belong to another group.
 fn expire(shared: &Shared, batch: &mut Vec<Queued>, why: Unavailability) {
     let (now, epoch) = (shared.env.now(), shared.group().epoch);
     for queued in std::mem::take(batch) {
@@ -233,7 +233,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             continue;
         };
         if setback == Setback::VoteRefused && mutant(mutants::RMW_T3) {
-            // "A nack means that it failed": with rmw-T3 in the acceptor, too, the other half of the bug.
+            // "A nack means that it failed": together with rmw-T3 in the acceptor, this is the other half of the bug.
             batch.drain(..).for_each(|q| {
                 q.done.complete(Err(Failure::No(Unavailability::NoQuorum)));
             });

@@ -17,7 +17,7 @@ use super::registers::Shared;
 use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 use super::state::{Command, CommandOutcome, RegisterState};
 
-/// The newest state of a register: chosen, and not older than any that was chosen before the call.
+/// The newest state of a register: chosen, and not older than any state chosen before the call.
 pub(super) async fn read(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
@@ -45,17 +45,17 @@ pub(super) async fn read(
             match () {
                 () if agreement(answers, majority).is_some() || answers.elsewhere() => RoundStep::Done,
                 () if answers.hopeless(replied, majority) => RoundStep::Done,
-                // rmw-R3: late answers may still make a majority agree.
+                // rmw-R3: late answers may still produce an agreeing majority.
                 () if replied >= majority => RoundStep::Soon,
                 () => RoundStep::Wait,
             }
         })
         .await;
-        // rmw-R2: whatever else was answered, what a majority has voted for is chosen.
+        // rmw-R2: whatever the other answers say, a state that a majority has voted for is chosen.
         if let Some(bytes) = agreement(&answers, majority) {
             let state = RegisterState::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
             let Some(next) = &state.moved else { return Ok(state) };
-            // Nobody is answered from a final state (§9a).
+            // No operation gets its answer from a final state (§9a).
             shared.await_hand_over(&group, next).await;
             continue;
         }
@@ -82,7 +82,7 @@ pub(super) async fn read(
     Err(Failure::No(why))
 }
 
-/// rmw-R4: gets the highest vote chosen, by way of the proposer's queue: all readers of a register share one attempt (rmw-T12).
+/// rmw-R4: gets the highest vote chosen, through the proposer's queue, so that all readers of a register share one attempt (rmw-T12).
 async fn establish(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
@@ -91,7 +91,7 @@ async fn establish(
     hit("rmw.read.establish");
     match proposer.submit(shared, Command::Query, deadline).await {
         Ok(Ok(CommandOutcome::State(state))) => Ok(state),
-        // A query changes nothing, so whatever stopped it, it did not happen.
+        // A query changes nothing, so whatever stopped it, it had no effect.
         Ok(Ok(_)) | Err(_) => Err(Failure::No(Unavailability::Stopping)),
         Ok(Err(Failure::No(why) | Failure::Unknown(why))) => Err(Failure::No(why)),
         Ok(Err(Failure::Overtaken)) => Err(Failure::No(Unavailability::NoQuorum)),
@@ -118,7 +118,7 @@ fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     })
 }
 
-/// The bug of rmw-T1: equal values are no proof of one vote.
+/// The bug of rmw-T1: equal values do not prove that there is one vote.
 fn agreement_by_value(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     let read = |(_, bytes): (Ballot, _)| -> Option<(RegisterState, &Bytes)> {
         RegisterState::read(bytes).ok().map(|s| (s, bytes))

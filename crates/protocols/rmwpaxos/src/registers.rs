@@ -1,4 +1,4 @@
-//! Registers as the rest of Atoll sees them: [`Registers`] and [`Register`] over RMWPaxos.
+//! Registers as the rest of Atoll uses them: [`Registers`] and [`Register`] over RMWPaxos.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,35 +22,35 @@ use super::read;
 use super::state::{Command, CommandOutcome};
 use atoll_contract::register::MAX_NAME_BYTES;
 
-/// Most registers that one node uses at the same time: each keeps a proposer (rmw-T4).
+/// Most registers that one node uses at the same time: each has a proposer (rmw-T4).
 pub const MAX_OPEN_REGISTERS: usize = 65_536;
-/// The register that says where a group went (§9a). Reserved.
+/// The register that names the successor of a group (§9a). Reserved.
 pub(super) const ROOT: &str = "";
 
 /// Settings of the proposers of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long a round waits for a majority. Too short: a slow disk looks like a dead node, and proposals are repeated;
-    /// too long: a lost message costs this much.
+    /// How long a round waits for a majority. Too short: a slow disk looks like a dead node, and proposals are repeated.
+    /// Too long: a lost message costs this much.
     pub reply_timeout: Duration,
-    /// How long a round that stands badly still waits for late answers. Too short: one acceptor that lags costs rounds; too
-    /// long: it costs latency.
+    /// How long a round that is going badly still waits for late answers. Too short: a lagging acceptor costs extra rounds.
+    /// Too long: it adds latency.
     pub grace: Duration,
-    /// First pause after losing to another proposer; doubled up to four times, at random from half to one and a half of
-    /// it. Too short: duels; too long: latency under contention.
+    /// First pause after losing to another proposer. It is doubled up to four times, and jittered from half to one and a
+    /// half. Too short: duels. Too long: latency under contention.
     pub back_off: Duration,
-    /// An operation is answered within this time, one way or the other.
+    /// Every operation is answered within this time, successfully or not.
     pub deadline: Duration,
-    /// Reads that see no progress before one settles the register by itself (rmw-R3, rmw-T12).
+    /// Reads without progress before a read settles the register by itself (rmw-R3, rmw-T12).
     pub read_tries: u32,
-    /// Commands that wait per register; more are refused as busy.
+    /// Commands that wait per register; beyond that, commands are refused as busy.
     pub queue: usize,
-    /// Registers that nobody uses whose proposers stay. Too few: the next write of a register takes another round. Too many: memory, some
-    /// kilobytes for each, and for a page 20 of them.
+    /// Idle registers whose proposers stay. Too few: the next write of a register takes another round. Too many: memory, some kilobytes
+    /// for each, and for a page 20 of them.
     pub idle_registers: usize,
-    /// How long an unfinished hand-over is left to its mover before this node finishes it.
+    /// How long this node leaves an unfinished hand-over to its mover before finishing it.
     pub roll_forward_after: Duration,
-    /// How long a hand-over is tried before its mover gives up; anybody can finish it later.
+    /// How long a mover tries a hand-over before it gives up; any node can finish it later.
     pub hand_over_deadline: Duration,
 }
 
@@ -74,13 +74,13 @@ impl Default for Options {
 struct Inner {
     group: GroupConfig,
     proposers: Pool<Arc<Proposer>>,
-    /// Of the proposers that are made from now on.
+    /// The id of proposers that are created from now on.
     pid: ProposerId,
-    /// Somebody on this node sees to an unfinished hand-over.
+    /// A procedure on this node is taking care of an unfinished hand-over.
     following: bool,
 }
 
-/// What all registers of a node share.
+/// State that all registers of a node share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) env: Env,
@@ -97,7 +97,7 @@ impl Shared {
         self.inner().group.clone()
     }
 
-    /// Takes a newer group that serves.
+    /// Adopts a newer group that serves.
     pub(super) fn adopt(&self, group: &GroupConfig) -> bool {
         let mut inner = self.inner();
         let newer = group.epoch > inner.group.epoch;
@@ -108,13 +108,13 @@ impl Shared {
         newer
     }
 
-    /// The proposer of a register: one per name, as long as anybody uses it. None if there are too many in use.
+    /// The proposer of a register: only one per name while it is in use. None if too many registers are in use.
     pub(super) fn proposer(&self, name: &str) -> Option<Arc<Proposer>> {
         let mut inner = self.inner();
         if let Some(proposer) = inner.proposers.get(name) {
             return Some(proposer.clone());
         }
-        // Whoever holds one, its queue and its procedures included, holds it by a count of its own.
+        // Every holder, including the proposer's own queue and procedures, has a reference of its own.
         let is_idle = |proposer: &Arc<Proposer>| Arc::strong_count(proposer) == 1;
         let proposer = Arc::new(Proposer::new(name.to_owned(), inner.pid));
         let full = inner.proposers.len() >= MAX_OPEN_REGISTERS;
@@ -123,7 +123,7 @@ impl Shared {
             false => inner.proposers.insert(name, proposer.clone(), is_idle),
         };
         if !given_up.is_empty() {
-            // rmw-T5: a register that comes back must not find the ballots of the proposer that is given up now.
+            // rmw-T5: a register that comes back must not reuse the ballots of the proposer that is given up now.
             hit("rmw.proposer.given_up");
             inner.pid.life = Incarnation(self.env.random());
         }
@@ -136,7 +136,7 @@ impl Shared {
         self.env.sleep(self.env.jitter(pause)).await;
     }
 
-    /// Sees to it that an unfinished hand-over gets finished, and waits a while for that.
+    /// Makes sure that an unfinished hand-over gets finished, and waits a while for that.
     pub(super) async fn await_hand_over(self: &Arc<Self>, old: &GroupConfig, next: &GroupConfig) {
         hit("rmw.proposer.follows");
         let start = !std::mem::replace(&mut self.inner().following, true);
@@ -155,7 +155,7 @@ impl Shared {
     }
 }
 
-/// The registers of an RMWPaxos group, seen from one node. Cheap to clone; one per life of a node is enough.
+/// The registers of an RMWPaxos group, as seen from one node. Cheap to clone; one per life of a node is enough.
 ///
 /// A write is durable on a majority of the group's acceptors when it returns. Operations fail with `NotWritten` if nothing
 /// that contains them was ever sent for a vote, `Unknown` otherwise. Names have 1 to 256 bytes; others are refused as too large.
@@ -165,10 +165,10 @@ pub struct RmwRegisters {
 }
 
 impl RmwRegisters {
-    /// Registers of a group that serves: the configured first one, the one that this node's acceptor knows
-    /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older one leads to the newest.
+    /// The registers of a serving group: the configured first one, the one that this node's acceptor knows
+    /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older group leads to the newest one.
     pub fn new(env: Env, group: GroupConfig, options: Options) -> Self {
-        // rmw-T5: a life of its own for each of these objects; two in one process must not share ballots either.
+        // rmw-T5: each of these objects gets a life of its own, because two in one process must not share ballots either.
         let life = if mutant(mutants::RMW_T5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = Pool::new(options.idle_registers);
@@ -181,24 +181,24 @@ impl RmwRegisters {
         hand_over::newest_group(env, nodes, env.now().after(within)).await
     }
 
-    /// The newest serving group that is known here.
+    /// The newest serving group known here.
     pub fn group(&self) -> GroupConfig {
         self.shared.group()
     }
 
-    /// Takes a newer serving group, learned elsewhere. False if the one here is as new.
+    /// Adopts a newer serving group that was learned elsewhere. False if the known one is at least as new.
     pub fn adopt(&self, group: &GroupConfig) -> bool {
         self.shared.adopt(group)
     }
 
-    /// Hands all registers over to a group of these members (§9a). On `Ok` that group serves, durably. It goes on if the
-    /// ticket is dropped; if its node dies, anybody who meets the unfinished hand-over finishes it.
+    /// Hands all registers over to a group of these members (§9a). On `Ok`, that group serves, durably. The hand-over goes
+    /// on if the ticket is dropped. If its node dies, any node that meets the unfinished hand-over finishes it.
     pub fn hand_over(&self, members: Vec<Member>) -> Ticket<Result<GroupConfig, HandOverError>> {
         let shared = self.shared.clone();
         self.shared.env.launch("rmw.hand_over", async move { hand_over::hand_over(&shared, members).await })
     }
 
-    /// Finishes a hand-over that was begun by somebody and left; the group that serves afterwards.
+    /// Finishes a hand-over that was begun and abandoned; returns the group that serves afterwards.
     pub fn finish_hand_over(&self) -> Ticket<Result<GroupConfig, HandOverError>> {
         let shared = self.shared.clone();
         self.shared.env.launch("rmw.finish_hand_over", async move { hand_over::resume(&shared).await })

@@ -1,4 +1,4 @@
-//! One round of messages to the acceptors of a group, and what their rejections teach.
+//! One round of messages to the acceptors of a group, and what their rejections reveal.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use super::registers::Shared;
 /// Whether a round is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundStep {
-    /// Go on until the time-out.
+    /// Continue until the time-out.
     Wait,
-    /// It will probably not get better: a short while more.
+    /// The result will probably not improve: wait only a short while more.
     Soon,
-    /// Over.
+    /// The round is over.
     Done,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Answers<T> {
 }
 
 impl<T: MayReject> Answers<T> {
-    /// Those that took the request.
+    /// The answers that are not rejections.
     pub(super) fn taken(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|(_, s)| match s {
             Some(Ok(reply)) if reply.rejection().is_none() => Some(reply),
@@ -47,23 +47,23 @@ impl<T: MayReject> Answers<T> {
         })
     }
 
-    /// How many may still answer.
+    /// The number of members that may still answer.
     pub(super) fn outstanding(&self) -> usize {
         self.slots.iter().filter(|(_, s)| s.is_none()).count()
     }
 
-    /// A rejection that settles the round: the registers are elsewhere.
+    /// True if a rejection settles the round: the registers are elsewhere.
     pub(super) fn elsewhere(&self) -> bool {
         self.rejections().any(|(_, why)| matches!(why, Reject::Moved { .. } | Reject::Fenced { .. }))
     }
 
-    /// `good` answers cannot become `wanted` any more.
+    /// True if `good` answers can no longer become `wanted`.
     pub(super) fn hopeless(&self, good: usize, wanted: usize) -> bool {
         good + self.outstanding() < wanted
     }
 }
 
-/// Sends a request to each node and collects until `judge` ends it, all have answered, or `until`.
+/// Sends a request to each node and collects answers until `judge` ends the round, all nodes have answered, or `until` has passed.
 ///
 /// The requests are queued before this returns.
 pub(super) fn ask<R: ForRole, J: FnMut(&Answers<R::Reply>) -> RoundStep>(
@@ -112,14 +112,14 @@ pub(super) fn to_all<R>(group: &GroupConfig, make: impl Fn(Address) -> R) -> Vec
     group.members.iter().map(|m| (m.node, make(address(m)))).collect()
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Setback {
-    /// A newer group was learned: go on there at once.
+    /// A newer group was learned: continue there at once.
     NewGroup,
-    /// The register, or the group, is handing over to this group: see that it gets there.
+    /// The register, or the group, is handing over to this group: make sure that the hand-over completes.
     HandingOver(GroupConfig),
-    /// Another proposer is at it: back off.
+    /// Another proposer is active: back off.
     Contended,
     /// A vote was refused: whether the write happens is unknown (rmw-W9).
     VoteRefused,
@@ -131,7 +131,7 @@ pub(super) enum Setback {
     StorageFailed,
 }
 
-/// Learns from the rejections of a round: adopts a newer group, and tells a member that lags behind that its group serves.
+/// Learns from the rejections of a round: adopts a newer group, and tells a lagging member that its group serves.
 pub(super) fn learn<T: MayReject>(
     shared: &Shared,
     group: &GroupConfig,
@@ -169,7 +169,7 @@ pub(super) fn learn<T: MayReject>(
     }
 }
 
-/// A member of a group that serves does not know so: the mover died, or its message was lost. Anybody may say it (§9a, rmw-H6).
+/// A member of a serving group does not know that it serves: the mover died, or its message was lost. Any node may tell it (§9a, rmw-H6).
 fn help(shared: &Shared, group: &GroupConfig, node: NodeId) {
     if let Some(member) = group.members.iter().find(|m| m.node == node) {
         hit("rmw.proposer.opens_laggard");

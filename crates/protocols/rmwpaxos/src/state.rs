@@ -1,4 +1,4 @@
-//! What a register holds, and the commands on it. Commands are pure: the same base gives the same outcome.
+//! The state of a register, and the commands on it. Commands are pure: the same base gives the same outcome.
 
 use atoll_contract::register::MAX_VALUE_BYTES;
 use atoll_contract::{Nonce, Version, Versioned, Written};
@@ -10,31 +10,31 @@ use crate::mutants;
 
 use super::group::GroupConfig;
 
-/// How many of its last writes a register remembers by nonce (rmw-T2). A writer that asks later is told "unknown".
+/// Number of its last writes that a register remembers by nonce (rmw-T2). A writer that asks later gets the answer "unknown".
 pub const REMEMBERED_WRITES: usize = 128;
 
 atoll_core::record! {
     /// The state of a register: what acceptors vote on, always whole (rmw-T10).
     pub struct RegisterState {
-        /// How many writes made it; 0: never written.
+        /// Number of writes that led to this state; 0: never written.
         pub version: u64,
-        /// What the last of them wrote.
+        /// The value that the last write wrote.
         pub value: Bytes,
-        /// Nonces of the last writes, at most [`REMEMBERED_WRITES`], oldest first: the last one is of `version`, the one before
-        /// of `version - 1`, and so on. By it a retry finds out that it happened (rmw-T2).
+        /// Nonces of the last writes, at most [`REMEMBERED_WRITES`], oldest first: the last one belongs to `version`, the one
+        /// before it to `version - 1`, and so on. A retry uses them to find out that its write happened (rmw-T2).
         pub nonces: Vec<u128>,
-        /// Final: the register goes on in this group, and nothing is written here any more (§9a).
+        /// Final: the register continues in this group, and nothing more is written here (§9a).
         pub moved: Option<GroupConfig>,
     }
 }
 
 impl RegisterState {
-    /// Never written.
+    /// The state of a register that was never written.
     pub fn empty() -> Self {
         RegisterState { version: 0, value: Bytes::new(), nonces: Vec::new(), moved: None }
     }
 
-    /// Reads a state off a message; no bytes stand for a register that was never voted for.
+    /// Decodes a state from a message; empty bytes stand for a register that was never voted for.
     pub fn read(bytes: &Bytes) -> Result<Self, DecodeError> {
         if bytes.is_empty() {
             return Ok(RegisterState::empty());
@@ -44,7 +44,7 @@ impl RegisterState {
         Ok(state)
     }
 
-    /// The limits of a state that comes from outside.
+    /// Checks the limits of a state that comes from outside.
     pub fn check(&self) -> Result<(), DecodeError> {
         let (nonces, value) = (self.nonces.len(), self.value.len());
         if nonces > REMEMBERED_WRITES || nonces as u64 > self.version {
@@ -63,7 +63,7 @@ impl RegisterState {
         if *self == RegisterState::empty() { Bytes::new() } else { self.to_bytes() }
     }
 
-    /// What a reader sees.
+    /// The value and version that a reader sees.
     pub fn versioned(&self) -> Versioned {
         Versioned {
             version: Version(self.version),
@@ -95,14 +95,14 @@ pub(super) enum Command {
     Move { epoch: u64, next: GroupConfig },
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CommandOutcome {
-    /// Of a write.
+    /// The outcome of a write.
     Written(Written),
-    /// Of a write whose version lies before all that is remembered: it may have happened.
+    /// The outcome of a write whose version is older than everything remembered: it may have happened.
     Forgotten,
-    /// Of a query or a move: the state.
+    /// The outcome of a query or a move: the state.
     State(RegisterState),
 }
 
@@ -125,15 +125,15 @@ impl Command {
 }
 
 impl RegisterState {
-    /// A conditional write: the new state if it changes, and what to answer; None if the write may have happened before
-    /// all that is remembered.
+    /// A conditional write. Returns the new state if it changes, and the answer; None if the write may have happened before
+    /// everything remembered.
     pub fn write_if(
         &self,
         expected: Version,
         value: &Bytes,
         nonce: Nonce,
     ) -> (Option<RegisterState>, Option<Written>) {
-        // rmw-T2: an earlier attempt may have been chosen, and even overwritten since. Asked before the guard, on every attempt.
+        // rmw-T2: an earlier attempt may have been chosen, and even overwritten since. Check this before the guard, on every attempt.
         if let Some(version) = self.made_by(nonce.0)
             && !mutant(mutants::RMW_T2)
         {
@@ -149,7 +149,7 @@ impl RegisterState {
             let state = RegisterState { version, value: value.clone(), nonces, moved: None };
             return (Some(state), Some(Written::Yes(Version(version))));
         }
-        // The version that it would have made was made by a nonce that is not known any more: perhaps this one.
+        // The version that this write would have made belongs to a nonce that is no longer remembered, perhaps this one.
         if expected.0 < self.version && expected.0 + 1 < self.remembered_from() {
             return (None, None);
         }

@@ -17,15 +17,15 @@ use super::registers::Shared;
 use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 use super::state::{Command, CommandOutcome, RegisterState};
 
-/// What an attempt builds on.
+/// The basis of an attempt.
 struct Ground {
-    /// For phase 2, and no other (rmw-T6).
+    /// The ballot for phase 2, and the only one (rmw-T6).
     ballot: Ballot,
     /// The state to build on.
     base: RegisterState,
     /// The ballot that chose the base; None if the base may not be chosen.
     chosen: Option<Ballot>,
-    /// Phase 1 was sent in this attempt, after the commands came in: the base may be shown to them (rmw-T8).
+    /// Phase 1 of this attempt began after the commands arrived, so the base may be shown to them (rmw-T8).
     fresh: bool,
 }
 
@@ -34,14 +34,14 @@ struct Attempt<'a> {
     shared: &'a Shared,
     proposer: &'a Proposer,
     group: &'a GroupConfig,
-    /// A hand-over's: passes the fence.
+    /// The attempt belongs to a hand-over, and passes the fence.
     moving: bool,
-    /// No message of this attempt is waited for longer than this: the last of its callers has gone.
+    /// No message of this attempt is awaited longer than this: by then, the last of its callers has gone.
     deadline: Tick,
 }
 
-/// Tries once. On success every command of the batch was answered and the batch is empty; otherwise it still holds what has
-/// to be tried again.
+/// Tries once. On success, every command of the batch was answered and the batch is empty; otherwise it still holds the
+/// commands that must be tried again.
 pub(super) async fn attempt(
     shared: &Shared,
     proposer: &Proposer,
@@ -59,12 +59,12 @@ pub(super) async fn attempt(
         None => attempt.prepare().await?,
     };
     loop {
-        // A move builds on the highest vote whether it is chosen or not: the fence bars writing it through, and what
-        // follows is chosen or not together with it.
+        // A move builds on the highest vote whether or not it is chosen: the fence rules out writing it through, and the
+        // next value is either chosen together with it or not at all.
         if ground.chosen.is_none() && !moving {
             ground = attempt.write_through(ground).await?;
         }
-        // Nothing follows a final state, and nobody is answered from it: the next group decides (§9a).
+        // Nothing follows a final state, and no operation gets its answer from it: the next group decides (§9a).
         if let (Some(next), false) = (&ground.base.moved, moving) {
             return Err(Setback::HandingOver(next.clone()));
         }
@@ -86,7 +86,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// rmw-W5: applies the batch in order; the new state if anything changed, and the outcome of each command.
+/// rmw-W5: applies the batch in order. Returns the new state if anything changed, and the outcome of each command.
 fn apply(base: &RegisterState, batch: &mut [Queued]) -> (Option<RegisterState>, Vec<(CommandOutcome, bool)>) {
     let mut state: Option<RegisterState> = None;
     let mut outcomes = Vec::with_capacity(batch.len());
@@ -135,11 +135,11 @@ impl Attempt<'_> {
         }
     }
 
-    /// rmw-P1–rmw-P2 and rmw-W3: a majority that promised one ballot, and what it voted.
+    /// rmw-P1–rmw-P2 and rmw-W3: gets a majority to promise one ballot, and judges its votes.
     async fn prepare(&self) -> Result<Ground, Setback> {
         let majority = self.group.majority();
         let mut last = Setback::NoQuorum;
-        // rmw-T13: incremental prepares disagree under contention; after the first disagreement name the ballot.
+        // rmw-T13: incremental prepares disagree under contention, so after the first disagreement, name the ballot.
         for _ in 0..2 {
             let floor = self.proposer.floor();
             let explicit = Ballot { n: floor + 1, pid: self.proposer.pid };
@@ -173,7 +173,7 @@ impl Attempt<'_> {
         Err(last)
     }
 
-    /// rmw-W3: if the quorum agrees on what it voted, that is chosen; otherwise its highest vote may be.
+    /// rmw-W3: if the quorum agrees on its vote, that vote is chosen; otherwise its highest vote may be.
     fn judge_base(
         &self,
         answers: &Answers<PrepReply>,
@@ -188,7 +188,7 @@ impl Attempt<'_> {
         let Some((highest, state)) = quorum.iter().max_by_key(|(voted, _)| *voted) else {
             return Err(Setback::NoQuorum);
         };
-        // A state that cannot be read was written by a newer version: this node must not write over it.
+        // A state that cannot be decoded was written by a newer version, so this node must not overwrite it.
         let base = RegisterState::read(state).map_err(|_| Setback::NoQuorum)?;
         let agree = if mutant(mutants::RMW_T1) {
             quorum.iter().all(|(_, s)| RegisterState::read(s).is_ok_and(|s| s.value == base.value))
@@ -204,7 +204,7 @@ impl Attempt<'_> {
         Ok(Ground { ballot, base, chosen: agree.then_some(*highest), fresh: true })
     }
 
-    /// rmw-W4: writes the highest vote again, unchanged, and goes on with the ballot promised on the side: no new phase 1.
+    /// rmw-W4: writes the highest vote again, unchanged, and continues with the ballot promised along with it: no new phase 1.
     async fn write_through(&self, ground: Ground) -> Result<Ground, Setback> {
         hit("rmw.write.through");
         self.vote(ground.ballot, &ground.base, true).await?;
@@ -234,7 +234,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Phase 2 to all acceptors; a majority of votes is "chosen". Otherwise whether it will be is unknown (rmw-W9).
+    /// Phase 2 to all acceptors; a majority of votes means "chosen". Otherwise, it is unknown whether the value will be chosen (rmw-W9).
     async fn vote(&self, ballot: Ballot, state: &RegisterState, through: bool) -> Result<(), Setback> {
         let majority = self.group.majority();
         let bytes = state.written();
@@ -246,7 +246,7 @@ impl Attempt<'_> {
             last: state.moved.is_some(),
             state: bytes.clone(),
         });
-        // Whatever becomes of it, this ballot is used up.
+        // Whatever the outcome, this ballot is used up.
         let used_up = ballot.next().n;
         let Shared { env, options, .. } = self.shared;
         let answers = ask(env, requests, self.until(), options.grace, |answers| {

@@ -1,5 +1,6 @@
-//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a runtime of their own whose
-//! clock is the node's, and stands still unless it is moved. Not simulated: the listener, and threads beside the node's.
+//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a separate runtime.
+//! The runtime's clock is the node's, and stands still unless it is advanced. The listener and threads beside the node's are not
+//! simulated.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -126,7 +127,7 @@ impl Clock {
         let step = now.saturating_sub(self.shown_ns.fetch_max(now, Ordering::Relaxed));
         let _here = self.runtime.enter();
         let mut advance = pin!(tokio::time::advance(Duration::from_nanos(step)));
-        // The clock is moved by the first poll; what follows only gives way to other tasks.
+        // The first poll advances the clock; the rest only yields to other tasks.
         let _ = advance.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -221,8 +222,8 @@ struct Host {
 }
 
 impl Drop for Host {
-    /// The runtime drops its tasks in an order that depends on what else the process has run: here they go in the order of their start,
-    /// so that a seed is one trace.
+    /// The runtime drops its tasks in an order that depends on what else the process has run. Here they are dropped in the order of
+    /// their start, so that a seed is one trace.
     fn drop(&mut self) {
         let _here = self.runtime.enter();
         self.tasks.iter().for_each(Slot::end);

@@ -1,4 +1,4 @@
-//! How a server gets what it lacks (X7): by known tails for what is committed, by checks for seals that it slept through.
+//! How a server gets the entries that it lacks (X7): by known tails for committed entries, and by checks for seals that it missed.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::loglet::Group;
 use crate::message::*;
 use crate::roles::LOG_SERVER;
 
-/// Gaps that one back-fill is told of; the next look finds the rest.
+/// Gaps passed to one back-fill; the next look finds the rest.
 const GAPS_PER_FILL: usize = 64;
 
 impl LogServer {
-    /// Somebody says where a sealed loglet ends. Only a sealed server may take a known tail from there (rule K), so one that
-    /// slept through the seal seals itself first: the loglet is sealed already, this adds nothing to it.
+    /// A peer reports where a sealed loglet ends. Only a sealed server may take a known tail from such a report (rule K), so
+    /// a server that missed the seal seals itself first. The loglet is already sealed, so this adds nothing to it.
     pub(super) fn on_back_fill(&mut self, from: Caller, m: BackFill, out: &mut Effects) {
         let (_, reveals) = match self.seal(m.loglet, &m.config, out) {
             Ok(sealed) => sealed,
@@ -33,7 +33,7 @@ impl LogServer {
         self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
     }
 
-    /// On a sealed replica: the end becomes the known tail, durably, so that a restart remembers what is missing.
+    /// On a sealed replica, makes the reported end the known tail, durably, so that a restart remembers what is missing.
     pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
         if let Some(end) = replica.protocol.ends_at {
@@ -47,7 +47,7 @@ impl LogServer {
         self.touched.insert(loglet);
     }
 
-    /// After a restart: what is missing by what is known, and which loglets may have been sealed meanwhile.
+    /// After a restart: notes what is missing below the known tails, and which loglets may have been sealed meanwhile.
     pub(super) fn doubt_everything(&mut self) {
         for (loglet, replica) in &mut self.kept.loglets {
             replica.protocol.told_tail = replica.local_tail;
@@ -63,7 +63,7 @@ impl LogServer {
         }
     }
 
-    /// A peer is there again: this server may have missed a seal that the peer knows of.
+    /// A peer is back: this server may have missed a seal that the peer knows of.
     pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
         for (loglet, replica) in &self.kept.loglets {
             if !replica.settled && replica.protocol.config.storage_of(peer).is_some() {
@@ -73,7 +73,7 @@ impl LogServer {
         }
     }
 
-    /// Starts back-fills for what was missing at the last look and still is, and checks of what is doubtful.
+    /// Starts back-fills for entries that were already missing at the last look, and checks of doubtful loglets.
     pub(super) fn look_for_gaps(&mut self, now: Tick, out: &mut Effects) {
         self.next_look = None;
         let mut keep = BTreeMap::new();
@@ -102,7 +102,7 @@ impl LogServer {
         }
     }
 
-    /// One check at a time: an open loglet stays as it is, of a sealed one the end is learned.
+    /// Runs one check at a time: an open loglet stays as it is; of a sealed one, the server learns the end.
     fn check_doubtful(&mut self, out: &mut Effects) {
         if self.checking || out.space() == Space::Closed {
             return;
@@ -129,7 +129,7 @@ impl LogServer {
         self.checking = false;
         if m.done {
             self.doubtful.remove(&m.loglet);
-            // The next one at once; after a failure only with the next look.
+            // After success, start the next check at once; after a failure, wait for the next look.
             self.check_doubtful(out);
         }
         if !self.doubtful.is_empty() {
@@ -154,7 +154,7 @@ fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
     Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
 }
 
-/// Where does it end, if it is sealed?
+/// Finds out where the loglet ends, if it is sealed.
 async fn check(group: Group) {
     let own = group.env.node();
     let end: Option<Option<Offset>> = match group.check_tail(false).await {

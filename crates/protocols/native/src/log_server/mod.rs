@@ -1,13 +1,13 @@
-//! The LogServer: keeps entries, the seal bit and the trim of every native loglet of its node (native §2, §4).
+//! The LogServer: stores the entries, the seal bit and the trim of every native loglet of its node (native §2, §4).
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `replica.rs` | what the protocol adds to the entries of one loglet, and the order rule |
-//! | `store.rs` | Store, Advance, Seal, Repair, Fill: what changes it |
+//! | `store.rs` | Store, Advance, Seal, Repair, Fill: the messages that change a replica |
 //! | `serve.rs` | Info, Wait, Read, Trim, Delete, Status, StatusOf |
-//! | `catch_up.rs` | BackFill: how it gets what it lacks |
+//! | `catch_up.rs` | BackFill: how a server gets the entries that it lacks |
 //!
-//! What is journaled, read back and recovered is the loglet store's (`atoll_loglet_store::store`).
+//! The loglet store journals, reads back and recovers (`atoll_loglet_store::store`).
 
 mod catch_up;
 mod replica;
@@ -33,17 +33,17 @@ use crate::mutants;
 use crate::roles::SEQUENCER;
 use atoll_loglet_store::store::{Durable, LogletStore, LogletStoreOptions, Sealing, Waits};
 
-/// Bounds and paces of a LogServer.
+/// Limits and intervals of a LogServer.
 #[derive(Clone, Debug)]
 pub struct LogServerOptions {
     /// Memory, reads and compaction.
     pub keeper: LogletStoreOptions,
-    /// Requests that wait for a tail, on this node. Beyond it they are answered at once.
+    /// Requests of this node that wait for a tail. Beyond that, requests are answered at once.
     pub max_waits: usize,
-    /// How long an entry that others have may be missing here before it is fetched. Too small: what is on its way is
-    /// fetched twice.
+    /// How long an entry that others have may be missing here before it is fetched. Too small: entries that are already on
+    /// their way are fetched twice.
     pub fill_after: Duration,
-    /// Back-fills at once, on this node.
+    /// Concurrent back-fills on this node.
     pub max_fills: usize,
 }
 
@@ -58,21 +58,21 @@ impl Default for LogServerOptions {
     }
 }
 
-/// See the module's words. One object serves all native loglets of a node.
+/// See the module documentation. One object serves all native loglets of a node.
 pub struct LogServer {
     env: Env,
     storage: StorageId,
     options: LogServerOptions,
     kept: LogletStore<Native>,
     waits: Waits,
-    /// Loglets whose state moved in this turn.
+    /// Loglets whose state changed in this turn.
     touched: BTreeSet<LogletId>,
     /// Loglets that lack committed entries, with the known tail at the last look.
     lagging: BTreeMap<LogletId, Offset>,
     /// Loglets that may have been sealed while this server was away; 16 bytes each.
     doubtful: BTreeSet<LogletId>,
-    /// The loglets that a back-fill, and a check, were last started for: the next in line has its turn, or one that cannot be
-    /// helped would stand before the others for ever.
+    /// The loglets for which a back-fill, and a check, were last started. The next one in order then has its turn; otherwise
+    /// one loglet that cannot be helped would block the others for ever.
     last_filled: LogletId,
     last_checked: LogletId,
     checking: bool,
@@ -100,7 +100,7 @@ impl LogServer {
         }
     }
 
-    /// The replica of a loglet; created if the message carries the configuration and this node may serve it.
+    /// The replica of a loglet. It is created if the message carries the configuration and this node may serve it.
     fn replica(
         &mut self,
         loglet: LogletId,
@@ -113,7 +113,7 @@ impl LogServer {
         self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
-    /// Creation from a full configuration, never of what was deleted (native-T10), only with the data directory meant (native-T8).
+    /// Creates a replica from a full configuration: never a deleted one (native-T10), and only on the data directory named (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
         if self.kept.is_gone(loglet) {
             hit("native.server.tombstone");
@@ -149,7 +149,7 @@ impl LogServer {
         out.reply(to, Answer { verdict, state: self.state_of(loglet) }, reveals);
     }
 
-    /// Posts what the sequencer has to know; the state is durable, or revealed no earlier than it is.
+    /// Posts the news for the sequencer. The state is durable, or the post leaves no earlier than it is.
     fn post_news(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
         let Some(verdict) = replica.protocol.news.take() else { return };
@@ -160,7 +160,7 @@ impl LogServer {
         post_standing(replica, loglet, verdict, state, reveals, out);
     }
 
-    /// What has become durable, for those who wait for it.
+    /// Handles what has become durable, for those who wait for it.
     fn on_durable_news(&mut self, news: Durable, out: &mut Effects) {
         let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
@@ -177,8 +177,8 @@ impl LogServer {
             }
             Durable::Seal(_) => {
                 if replica.local_tail > replica.protocol.told_tail && replica.seal != Sealing::Sealed {
-                    // These were stored before the seal and are part of its tail: finishing them means answering them
-                    // (native-T4), and saves their appends the doubt.
+                    // These entries were stored before the seal and are part of its tail. To finish them means to answer
+                    // them (native-T4), which spares their appends the doubt.
                     hit("native.server.stores_finished_by_seal");
                     let state = replica.state();
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
@@ -335,7 +335,7 @@ impl Role for LogServer {
         self.kept.measure(names, out);
         let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
         put("native_waits", self.waits.len() as f64);
-        // Whatever lacks something is among these: a sum over all loglets would take longer the more there are.
+        // Every loglet that lacks entries is among these: a sum over all loglets would take longer the more there are.
         let lagging = self.lagging.keys().filter_map(|loglet| self.kept.loglets.get(loglet));
         let missing: u64 = lagging.map(|r| r.runs.missing_count(r.known_tail)).sum();
         put("native_missing_entries", missing as f64);

@@ -1,4 +1,4 @@
-//! One loglet on one LogServer: what the protocol adds to the entries kept (native §2), and which Stores it takes.
+//! One loglet on one LogServer: what the protocol adds to the stored entries (native §2), and which Stores it accepts.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::message::Verdict;
 use crate::mutants;
 use atoll_loglet_store::store::{LogletState, Protocol};
 
-/// What the order rule says to entries (native §4 Store 2–4).
+/// The verdict of the order rule on entries (native §4 Store 2–4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admit {
-    /// Take what lies at and above this offset.
+    /// Accept the entries at and above this offset.
     From(Offset),
-    /// All of it is here; the newest staged record of it.
+    /// All of them are here; this is their newest staged record.
     Present(Lsn),
-    /// There is a gap below that is not globally committed, or it is committed elsewhere and not here.
+    /// The entries leave a gap that is not globally committed, or they are committed elsewhere and missing here.
     OutOfOrder,
 }
 
@@ -28,21 +28,21 @@ pub(super) enum Admit {
 #[derive(Debug)]
 pub(super) struct Native {
     pub config: Arc<NativeConfig>,
-    /// To be posted to the sequencer at the end of the turn.
+    /// The verdict to post to the sequencer at the end of the turn.
     pub news: Option<Verdict>,
-    /// Of the newest Store.
+    /// The round of the newest Store.
     pub round: u32,
-    /// The local tail that the sequencer was last told, while open.
+    /// The local tail that was last reported to the sequencer, while open.
     pub told_tail: Offset,
-    /// Where the loglet ends, told while its seal is on the way to the disk, or later.
+    /// The reported end of the loglet. The report may arrive while the seal is still on the way to the disk, or later.
     pub ends_at: Option<Offset>,
     /// A back-fill runs.
     pub filling: bool,
 }
 
 impl Native {
-    /// Remembers a verdict for the end of the turn. Out of order is not covered up by a later success, nor a full disk by what
-    /// it leads to: the Stores behind the refused one are out of order.
+    /// Remembers a verdict for the end of the turn. A later success must not hide an out-of-order verdict. A full disk must
+    /// not be hidden by its consequence: the Stores behind the refused one are out of order.
     pub fn tell(&mut self, verdict: Verdict) {
         let covered = match self.news {
             Some(Verdict::OutOfOrder {}) => verdict == (Verdict::Done {}),
@@ -71,9 +71,9 @@ pub(super) type Replica = LogletState<Native>;
 
 /// The order rule for entries at `[first, first + count)`.
 ///
-/// What lies below the known tail is committed elsewhere and not wanted here; above it, only the next offset is, or one
-/// before which nothing but committed entries are missing. So a missing offset below the local tail is always below
-/// a known tail (native-N7).
+/// Entries below the known tail are committed elsewhere and not accepted here. Above it, only the next offset is
+/// accepted, or an offset that skips only committed entries. So a missing offset below the local tail is always below a
+/// known tail (native-N7).
 pub(super) fn admit(replica: &Replica, first: Offset, count: u32) -> Admit {
     let end = first.plus(count.into());
     let from = first.max(replica.staged_tail).max(replica.known_tail);

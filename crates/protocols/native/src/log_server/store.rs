@@ -1,4 +1,4 @@
-//! What changes a replica: Store, Advance, Seal, Repair, Fill (native §4).
+//! The messages that change a replica: Store, Advance, Seal, Repair, Fill (native §4).
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ use crate::roles::SEQUENCER;
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::Sealing;
 
-/// Only the configured life of the sequencer stores: two lives would put two payloads at one offset (native-T6).
+/// Only the configured life of the sequencer may store: two lives could put two payloads at one offset (native-T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
     replica.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
@@ -40,7 +40,7 @@ impl LogServer {
         replica.protocol.round = m.round;
         replica.raise_known_tail(m.known_tail);
         let stage = match (replica.seal, space) {
-            // native-T1: sealed means Sealed, whatever is here already.
+            // native-T1: a sealed server answers Sealed, whether or not it already has the entries.
             (Sealing::Sealed | Sealing::Staged(_), _) => {
                 hit("native.server.store_after_seal");
                 let end = m.first.plus(m.count.into());
@@ -67,7 +67,7 @@ impl LogServer {
                 Admit::Present(lsn) => {
                     hit("native.server.store_again");
                     check_same(replica, m.first, &batch);
-                    // While only staged, the answer waits for the sync, which tells the sequencer anyway (X1).
+                    // While the entries are only staged, the answer waits for the sync, which reports to the sequencer anyway (X1).
                     if lsn <= out.durable() {
                         replica.protocol.tell(Verdict::Done {});
                     }
@@ -91,14 +91,14 @@ impl LogServer {
         Ok(())
     }
 
-    /// An answer to a Store for a loglet that this server does not serve, or not for that sequencer.
+    /// Answers a Store for a loglet that this server does not serve, or not for that sequencer.
     fn post_stranger(&self, to: Caller, loglet: LogletId, round: u32, verdict: Verdict, out: &mut Effects) {
         let state = ServerState::NOTHING;
         let message = StoredUpTo { loglet, verdict, round, expects: Offset::ZERO, state };
         out.post(to.node, Class::Data, SEQUENCER, message, Lsn::NONE);
     }
 
-    /// Advance: the known tail without a Store (X14).
+    /// Advance: raises the known tail without a Store (X14).
     pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
         let Some(replica) = self.kept.loglets.get_mut(&m.loglet) else { return };
         if !from_sequencer(replica, from, m.life) {
@@ -117,7 +117,7 @@ impl LogServer {
         }
     }
 
-    /// Seal: no more Stores from here on; the answer leaves when those admitted, and the bit, are durable (native-T4).
+    /// Seal: no more Stores from here on. The answer leaves once the admitted entries, and the bit, are durable (native-T4).
     pub(super) fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
         match self.seal(m.loglet, &m.config, out) {
             Ok((state, reveals)) => {
@@ -127,7 +127,7 @@ impl LogServer {
         }
     }
 
-    /// Sets the seal bit; the state that the answer shows, and what it reveals.
+    /// Sets the seal bit. Returns the state that the answer shows, and the record that it reveals.
     pub(super) fn seal(
         &mut self,
         loglet: LogletId,
@@ -147,7 +147,7 @@ impl LogServer {
                 if replica.staged_tail > replica.local_tail {
                     hit("native.server.seal_with_stores_in_flight");
                 }
-                // Behind every admitted Store in the journal: durable means that they are, too.
+                // The bit comes after every admitted Store in the journal: once it is durable, they are, too.
                 let lsn = self.kept.stage_seal(loglet, out);
                 let replica = self.replica(loglet, config, out)?;
                 if mutant(mutants::NATIVE_T4) {
@@ -189,7 +189,7 @@ impl LogServer {
         }
         replica.raise_known_tail(m.known_tail);
         self.touched.insert(loglet);
-        // Of nothing: only the known tail is passed on.
+        // Without entries, the message only passes on the known tail.
         let Some(batch) = batch else {
             self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
             return Ok(());
@@ -214,7 +214,7 @@ impl LogServer {
         Ok(())
     }
 
-    /// Fill: a copy of committed entries that this server lacks. Raises no tail and is no ack (X7).
+    /// Fill: stores a copy of committed entries that this server lacks. It raises no tail and is not an ack (X7).
     pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let mut reveals = Lsn::NONE;

@@ -1,12 +1,12 @@
-//! The sequencer: gives offsets, sends every entry to every server, and acks in order what a majority stored (native §4).
+//! The sequencer: assigns offsets, sends every entry to every server, and acks in order the entries that a majority stored (native §4).
 //!
-//! Its state is lost with its life; a configuration names that life, so no other ever gives out the same offsets (native-T6).
+//! Its state is lost with its life. A configuration names that life, so no other life ever assigns the same offsets (native-T6).
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `sequenced_loglet.rs` | one loglet: offsets, acks, duplicates |
 //! | `window.rs` | the entries in flight |
-//! | `sending.rs` | Stores, rounds, the known tail; what happens when nothing happens |
+//! | `sending.rs` | Stores, rounds, the known tail; what to do when no answer comes |
 
 mod sending;
 mod sequenced_loglet;
@@ -33,14 +33,14 @@ use crate::mutants;
 use crate::roles::SEQUENCER;
 use atoll_loglet_store::deduplicator::Forgotten;
 
-/// Bounds and paces of a sequencer.
+/// Limits and intervals of a sequencer.
 #[derive(Clone, Debug)]
 pub struct SequencerOptions {
-    /// Bytes in flight per loglet; beyond it appends are refused as busy.
+    /// Bytes in flight per loglet; beyond that, appends are refused as busy.
     pub window_bytes: u64,
     /// The same for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
     pub node_window_bytes: usize,
-    /// Bytes sent to one server and not stored yet; beyond it the server is a cursor that waits (native-T20).
+    /// Bytes sent to one server and not stored yet; beyond that, the server is just a waiting cursor (native-T20).
     pub server_window_bytes: u64,
     /// How long a server may be silent before its Stores are sent again. Too small: a slow disk gets everything twice.
     pub resend_after: Duration,
@@ -63,14 +63,14 @@ impl Default for SequencerOptions {
     }
 }
 
-/// See the module's words. One object serves all native loglets that this life of the node orders.
+/// See the module documentation. One object serves all native loglets that this life of the node orders.
 pub struct Sequencer {
     env: Env,
     options: SequencerOptions,
     loglets: BTreeMap<LogletId, SequencedLoglet>,
-    /// Bytes in the windows of all of them.
+    /// Bytes in the windows of all loglets.
     in_flight: Arc<Budget>,
-    /// Sealed: never opened again in this life, or offsets would be given twice. 16 bytes per segment.
+    /// Sealed loglets: never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
     closed: BTreeSet<LogletId>,
     touched: BTreeSet<LogletId>,
     /// When each loglet with something to watch is looked at again.
@@ -108,7 +108,7 @@ impl Sequencer {
         self.touched.insert(loglet);
     }
 
-    /// Orders a batch, or says why not. A second copy of one that was ordered is passed over: the first is answered.
+    /// Orders a batch, or returns why not. A second copy of an ordered batch is ignored: the first one gets the answer.
     fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
         if m.life != self.env.incarnation() && !mutant(mutants::NATIVE_T6) {
             hit("native.sequencer.other_life");
@@ -150,7 +150,7 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Begins to order a loglet: only in the node and life that its configuration names.
+    /// Starts to order a loglet, only in the node and life that its configuration names.
     fn open(&mut self, now: Tick, loglet: LogletId, config: &Bytes) -> Result<(), Ordered> {
         if config.is_empty() {
             return Err(Ordered::Unconfigured {});
@@ -177,7 +177,7 @@ impl Sequencer {
         self.touched.insert(m.loglet);
     }
 
-    /// The sealer may be dead: a half-done seal would leave appends without an answer for ever (native-T15).
+    /// The sealer may be dead: a half-done seal would leave appends unanswered for ever (native-T15).
     fn complete_seal(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         if std::mem::replace(&mut ordering.sealing, true) {

@@ -1,5 +1,5 @@
-//! What the sequencer sends: Stores in order, the known tail when no Store carries it (X14), answers; and what it does when
-//! nothing comes back.
+//! What the sequencer sends: Stores in order, the known tail when no Store carries it (X14), and answers. Also what it does
+//! when nothing comes back.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn store_frame(
 }
 
 impl Sequencer {
-    /// The end of a turn for one loglet: commit, answer, send.
+    /// The end of a turn for one loglet: commits, answers, and sends.
     pub(super) fn advance(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         ordering.commit();
@@ -62,7 +62,7 @@ impl Sequencer {
         self.watch(now, loglet);
     }
 
-    /// A majority is sealed: this and all later offsets fail (native §4). What is left is only that they did.
+    /// A majority is sealed: this and all later offsets fail (native §4). What remains is to report that they did.
     fn close(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         let known_tail = ordering.known_tail;
@@ -71,8 +71,8 @@ impl Sequencer {
             out.reply(failed.caller, Appended { outcome: Ordered::Sealed {}, known_tail }, NOTHING_STAGED);
         }
         ordering.window.clear();
-        // The seal itself may not be on a majority yet, if nothing was in flight: the procedure goes on, and so does the
-        // watch over it.
+        // If nothing was in flight, the seal itself may not be on a majority yet: the seal procedure goes on, and so does
+        // the watch over it.
         let enough = ordering.seal_done || ordering.sealed_servers() >= ordering.config.quorum();
         let done = enough && !ordering.sealing;
         if done {
@@ -84,14 +84,14 @@ impl Sequencer {
         }
     }
 
-    /// Sends every server what it has room for.
+    /// Sends each server as much as it has room for.
     fn send(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
-        // Runs that most servers get in this turn are encoded once: (offset, round, configured) decide the bytes.
+        // A run that goes to most servers in this turn is encoded once: (offset, round, configured) determines the bytes.
         let mut shared: Option<(Offset, u32, bool, Frame)> = None;
         for i in 0..ordering.servers.len() {
             let server = &mut ordering.servers[i];
-            // What is committed is dropped from a slow server's cursor; it fetches that from its peers (X7).
+            // Committed entries are dropped from a slow server's cursor; the server fetches them from its peers (X7).
             if server.next < ordering.known_tail {
                 hit("native.sequencer.skipped_committed");
                 server.next = ordering.known_tail;
@@ -126,7 +126,7 @@ impl Sequencer {
                 server.next = end;
                 sent = true;
             }
-            // Alone only if no Store is about to carry it (X14).
+            // Send it alone only if no Store is about to carry it (X14).
             let alone = ordering.window.is_empty() && ordering.carried_by().is_none_or(|at| at <= now);
             let server = &mut ordering.servers[i];
             if sent {
@@ -174,7 +174,7 @@ impl Sequencer {
         if let Some(first) = ordering.waiting.values().next() {
             by(first.since.after(self.options.quorum_patience));
         }
-        // Never at once: a look that changes nothing must not repeat in the same turn.
+        // Never look again at once: a look that changes nothing must not repeat in the same turn.
         let at = at.map(|at| at.max(now.after(Duration::from_millis(1))));
         self.unwatch(loglet);
         if let Some(at) = at {
@@ -189,7 +189,7 @@ impl Sequencer {
         }
     }
 
-    /// The deadline of one loglet: sends again what was not answered, tells who has no majority, goes on with the seal.
+    /// Handles the deadline of one loglet: sends unanswered Stores again, reports appends without a majority, and continues the seal.
     pub(super) fn look_after(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         let resend = self.options.resend_after;
@@ -203,7 +203,7 @@ impl Sequencer {
                 server.progress_at = now;
                 server.go_back(known_tail);
             } else if idle && server.confirmed < known_tail {
-                // The first word of the known tail may be lost; this one is answered.
+                // The first message about the known tail may have been lost; this one asks for an answer.
                 hit("native.sequencer.tell_again");
                 server.progress_at = now;
                 server.told = known_tail;
@@ -217,7 +217,7 @@ impl Sequencer {
             if now < first.get().since.after(patience) {
                 break;
             }
-            // It stays in the window and may still be committed: unknown, not refused.
+            // The append stays in the window and may still be committed, so its outcome is unknown, not refused.
             hit("native.sequencer.no_quorum");
             let waiting = first.remove();
             let outcome = if full { Ordered::NoSpace {} } else { Ordered::NoQuorum {} };
@@ -234,7 +234,7 @@ impl Sequencer {
         }
     }
 
-    /// A connection is there again: what was on the old one may be lost.
+    /// A connection is back: messages on the old one may have been lost.
     pub(super) fn reconnected(&mut self, now: Tick, peer: NodeId) {
         for (loglet, ordering) in &mut self.loglets {
             let known_tail = ordering.known_tail;

@@ -1,4 +1,4 @@
-//! One loglet at its sequencer: offsets, what is in flight, who has what, and when an append is committed (native §4).
+//! One loglet at its sequencer: its offsets, the entries in flight, what each server has, and when an append is committed (native §4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ use crate::message::{StoredUpTo, Verdict};
 use crate::mutants;
 use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
 
-/// Appends that come closer to each other than this: the next Store tells servers the known tail soon enough. Too large: servers that
-/// wait for the end of a tail wait longer. Too small: a message to each of them after each append of a lone client.
+/// Appends that arrive closer together than this are dense: the next Store tells servers the known tail soon enough. Too large:
+/// servers that wait for the end of a tail wait longer. Too small: each append of a lone client causes another message to each
+/// server.
 const DENSE: Duration = Duration::from_micros(300);
-/// The longest gap that counts: so many dense ones make up for it.
+/// The longest gap that counts, so that a number of dense gaps can make up for it.
 const SPARSE: Duration = Duration::from_millis(1);
 /// The known tail waits for a Store no longer than this after the last append.
 const TELL_WITHIN: Duration = Duration::from_millis(1);
@@ -29,37 +30,37 @@ const TELL_WITHIN: Duration = Duration::from_millis(1);
 /// Open, or on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequencingState {
-    /// Takes appends.
+    /// The loglet accepts appends.
     Open,
-    /// Somebody is sealed: takes none, completes the seal, lets what is in flight resolve (native-T15).
+    /// Some server is sealed: accepts no appends, completes the seal, and lets entries in flight resolve (native-T15).
     Draining,
     /// A majority is sealed, or nothing is in flight any more.
     Sealed,
 }
 
-/// What the sequencer knows of one server: a cursor into the window, never a copy (native-T20).
+/// The sequencer's view of one server: a cursor into the window, never a copy (native-T20).
 #[derive(Debug)]
 pub(super) struct Server {
     pub node: NodeId,
-    /// Highest local tail that it reported while unsealed: it holds every offset of [known tail, this).
+    /// Highest local tail that the server reported while unsealed: it holds every offset of [known tail, this).
     pub stored: Offset,
     /// The next offset to send.
     pub next: Offset,
-    /// Stores are sent in rounds; going back starts a new one (X10).
+    /// The round of Stores; going back starts a new one (X10).
     pub round: u32,
     pub sealed: bool,
     /// It has answered, so it knows the configuration.
     pub configured: bool,
     /// Its disk is full.
     pub full: bool,
-    /// It has the wrong identity, or a closed journal: it will not store in this life of it.
+    /// The server has the wrong identity, or a closed journal: it will not store in its current life.
     pub useless: bool,
-    /// The known tail that it was last sent, and that it confirmed.
+    /// The known tail last sent to the server, and the one that it confirmed.
     pub told: Offset,
     pub confirmed: Offset,
-    /// Where it made the sequencer go back to, and why, since it last stored something.
+    /// The offset to which the server last made the sequencer go back, and why, since it last stored something.
     pub went_back: Option<(Offset, Verdict)>,
-    /// When it last made progress, or was sent something while it had nothing to do.
+    /// When the server last made progress, or was sent something while idle.
     pub progress_at: Tick,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Waiting {
     pub since: Tick,
 }
 
-/// See the file's words.
+/// See the module documentation.
 pub(super) struct SequencedLoglet {
     pub config: NativeConfig,
     pub config_bytes: Bytes,
@@ -86,9 +87,9 @@ pub(super) struct SequencedLoglet {
     arrived_at: Tick,
     gap: Duration,
     pub deduplicator: Deduplicator,
-    /// The procedure that completes the seal runs.
+    /// True while the procedure that completes the seal runs.
     pub sealing: bool,
-    /// It has ended with a majority.
+    /// That procedure has ended with a majority.
     pub seal_done: bool,
 }
 
@@ -133,7 +134,7 @@ impl SequencedLoglet {
         }
     }
 
-    /// Gives offsets to the entries of a batch that are new, and finds those of earlier attempts.
+    /// Assigns offsets to the new entries of a batch, and finds those of earlier attempts.
     pub fn order(
         &mut self,
         now: Tick,
@@ -164,8 +165,8 @@ impl SequencedLoglet {
         Ok(())
     }
 
-    /// A server's report. Only what it stored while unsealed counts (native-T1, native-T2, native-T5); true if the loglet has to be
-    /// drained.
+    /// Handles a server's report. Only entries that it stored while unsealed count (native-T1, native-T2, native-T5). True if the
+    /// loglet must be drained.
     pub fn on_stored(&mut self, now: Tick, from: NodeId, m: &StoredUpTo) -> bool {
         let (known_tail, next) = (self.known_tail, self.next);
         let Some(server) = self.servers.iter_mut().find(|s| s.node == from) else { return false };
@@ -187,8 +188,8 @@ impl SequencedLoglet {
         }
         match m.verdict {
             Verdict::OutOfOrder {} | Verdict::Unconfigured {} if m.round == server.round => {
-                // At once only the first time: a server that does not get past the place is given time (X10), or the two would
-                // talk without a pause, and on one node without an end.
+                // Go back at once only the first time. A server that does not get past this offset is given time (X10);
+                // otherwise the two would exchange messages without a pause and, on one node, without end.
                 let to = m.expects.max(known_tail).min(next);
                 if server.went_back.replace((to, m.verdict.clone())) == Some((to, m.verdict.clone())) {
                     hit("native.sequencer.no_way_back");
@@ -207,8 +208,8 @@ impl SequencedLoglet {
         false
     }
 
-    /// Moves the known tail to what a majority of all servers stored (native-T5), and never past that for any other reason (native-T2).
-    /// True if it moved.
+    /// Raises the known tail to what a majority of all servers stored (native-T5), and never further for any other reason (native-T2).
+    /// True if it rose.
     pub fn commit(&mut self) -> bool {
         let mut stored: Vec<Offset> = self.servers.iter().map(|s| s.stored).collect();
         let mut quorum = self.config.quorum();
@@ -226,7 +227,7 @@ impl SequencedLoglet {
         before != self.window.len()
     }
 
-    /// Appends that are committed now, in order.
+    /// Takes the appends that are committed now, in order.
     pub fn take_committed(&mut self) -> Vec<Waiting> {
         let mut done = Vec::new();
         while let Some(entry) = self.waiting.first_entry() {
@@ -238,13 +239,13 @@ impl SequencedLoglet {
         done
     }
 
-    /// Until when the known tail may wait for a Store that carries it: a message less for every server. None if appends come so rarely
-    /// that it would wait in vain.
+    /// Until when the known tail may wait for a Store that carries it, which saves a message to every server. None if appends are so
+    /// rare that it would wait in vain.
     pub fn carried_by(&self) -> Option<Tick> {
         (self.state == SequencingState::Open && self.gap < DENSE).then(|| self.arrived_at.after(TELL_WITHIN))
     }
 
-    /// How many servers are sealed.
+    /// The number of sealed servers.
     pub fn sealed_servers(&self) -> usize {
         self.servers.iter().filter(|s| s.sealed).count()
     }
@@ -263,11 +264,11 @@ impl Server {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// True if it has been sent something that it has not answered, or lacks something.
+    /// True if the server has been sent something that it has not answered, or lacks entries.
     pub fn owes(&self, next: Offset) -> bool {
         !self.sealed && !self.useless && self.stored < next
     }
 }
 
-/// What [`StoredUpTo`] reveals was durable where it came from.
+/// The facts that [`StoredUpTo`] reveals were already durable at its sender.
 pub(super) const NOTHING_STAGED: Lsn = Lsn::NONE;

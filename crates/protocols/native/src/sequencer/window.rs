@@ -8,7 +8,7 @@ use bytes::Bytes;
 use atoll_contract::Offset;
 use atoll_core::Budget;
 
-/// A batch with its offsets: one Store, one record on every server.
+/// A batch with its offsets: one Store, and one record on every server.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub first: Offset,
@@ -24,10 +24,10 @@ impl InFlight {
     }
 }
 
-/// `[known tail, next)`, in order.
+/// The batches of `[known tail, next)`, in order.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// What the windows of all loglets hold.
+    /// The budget that the windows of all loglets share.
     shared: Arc<Budget>,
     runs: VecDeque<InFlight>,
     /// Bytes of all batches that have left the window.
@@ -47,7 +47,7 @@ impl Window {
         self.runs.push_back(InFlight { first, count, batch, end_bytes: self.total_bytes });
     }
 
-    /// Lets go of what is committed.
+    /// Drops committed batches.
     pub fn commit(&mut self, known_tail: Offset) {
         while let Some(run) = self.runs.front() {
             if run.end() > known_tail {
@@ -65,14 +65,14 @@ impl Window {
     }
 
     fn index_of(&self, at: Offset) -> usize {
-        // Nearly always the newest, or the oldest.
+        // It is nearly always the newest or the oldest.
         match self.runs.back() {
             Some(last) if last.first <= at => self.runs.len() - usize::from(last.end() > at),
             _ => self.runs.partition_point(|run| run.end() <= at),
         }
     }
 
-    /// Bytes of the runs in `[from, to)`; both are bounds of runs.
+    /// Bytes of the runs in `[from, to)`; both must be bounds of runs.
     pub fn bytes_between(&self, from: Offset, to: Offset) -> u64 {
         let upto = |at: Offset| match self.index_of(at).checked_sub(1).and_then(|i| self.runs.get(i)) {
             Some(run) => run.end_bytes,
