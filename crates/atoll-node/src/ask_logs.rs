@@ -10,15 +10,15 @@ use crate::logs::{Known, Logs};
 
 /// How many are asked at a time. Too small: a status of many logs takes long. Too large: it takes the node's thread from the others.
 const AT_A_TIME: usize = 64;
-/// How long one log may take to tell its chain, and as long again to tell its tail.
+/// How long one log may take to report its chain, and as long again to report its tail.
 const ANSWER: Duration = Duration::from_secs(1);
 /// After this none is asked any more.
 const ALL_WITHIN: Duration = Duration::from_secs(8);
 
-/// Why there is no fresh answer of a log. Its absence: there is one.
+/// Why there is no fresh answer from a log. Absent if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// Its register did not tell its chain.
+    /// Its register did not answer with its chain.
     Chain,
     /// Its tail was not found.
     Tail,
@@ -36,7 +36,7 @@ impl std::fmt::Display for NoAnswer {
     }
 }
 
-/// What a log told, and what of it is missing or old.
+/// What a log answered, and which part of that is missing or old.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// None: nothing is known of it but that it exists.
@@ -66,7 +66,7 @@ pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<Str
         }));
     }
     for worker in workers {
-        // An error says that the node stops; then nobody hears this answer.
+        // An error means that the node is stopping; then nothing receives this answer.
         let _ = worker.await;
     }
     std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner))

@@ -53,13 +53,14 @@ pub struct Options {
 /// What makes this node this node.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// Who it is; its roles tell which parts it gets.
+    /// Its identity; the roles determine which parts it gets.
     pub identity: Identity,
     /// The feature levels that its program reads.
     pub levels: LevelRange,
     /// All its randomness.
     pub seed: u64,
-    /// Any clock that rises from life to life, in milliseconds: tells a later life from an earlier one in gossip.
+    /// Any clock that rises from one life of the node to the next, in milliseconds. Gossip uses it to tell a later life from an earlier
+    /// one.
     pub started_ms: u64,
     /// The members as the configuration file has them.
     pub first_table: MemberTable,
@@ -142,7 +143,7 @@ pub fn assemble(parts: Parts) -> Assembly {
     let registry = Registry::new()
         .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
         .with(Arc::new(LocalProvider::new(env.clone(), directory, options.local.clone())));
-    // A node that stands alone needs no sequencer and no quorum of itself; it can be extended to native ones later.
+    // A node that stands alone needs neither a sequencer nor a quorum of one; its logs can be extended to native Loglets later.
     let alone = parts.first_table.nodes.keys().all(|node| *node == me.node);
     let first_kind = Some(if alone { "local" } else { "native" }.to_owned());
     let log_options = LogOptions { first_kind, ..options.log.clone() };
@@ -230,7 +231,7 @@ impl NodeParts {
             joined = joined || result.is_ok();
             let wait = match result {
                 Ok(()) => every * 5,
-                // For an operator to settle; said once, and again only in other words.
+                // An operator has to resolve this. It is logged once, and again only if the message changes.
                 Err(
                     e @ (UpgradeError::Level(_)
                     | UpgradeError::Table(
@@ -247,7 +248,7 @@ impl NodeParts {
                 }
                 Err(_) => every / 8,
             };
-            // Woken early when a peer tells of a newer table.
+            // The wait ends early when a peer reports a newer table.
             let known = self.members.table().version;
             let until = self.env.now().after(self.env.jitter(wait));
             let mut seen = self.members.changed.count();

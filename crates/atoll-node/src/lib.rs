@@ -6,7 +6,7 @@
 //! | `assembly.rs` | roles and procedures put together; the same in the simulator |
 //! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
 //! | `database.rs` | the database: its log, its store, the doors that serve it |
-//! | `descriptors.rs` | how many files and sockets may be open, and for whom |
+//! | `descriptors.rs` | how many files and sockets may be open, and how they are divided |
 //! | `space.rs` | whether the disk has room for more |
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |

@@ -25,7 +25,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 /// How often it reads all chains for that.
 const DRAIN_LOOK_AFRESH: Duration = Duration::from_millis(500);
 
-/// See the module's words.
+/// See the module documentation.
 pub struct NodeOperations {
     parts: NodeParts,
 }
@@ -124,7 +124,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
         () if life.as_ref().is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
         () => ("up", ""),
     };
-    // Those that it must come with, before it has.
+    // Until the member has joined, the roles that it must join with.
     let roles = expected.map_or_else(|| row.roles(), RoleSet::clone);
     let incarnation = if mine { Some(me.incarnation) } else { life.and_then(|l| l.incarnation) };
     proto::NodeInfo {
@@ -140,7 +140,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
     }
 }
 
-/// Whether a node that answers needs somebody to look after it: its journal is closed, its disk hangs, or a replica has halted.
+/// Whether a node that answers needs an operator's attention: its journal is closed, its disk hangs, or a replica has halted.
 fn needs_hands(parts: &NodeParts, node: NodeId) -> bool {
     parts.members.health_of(node).0 >= Health::Hanging || !parts.members.halted_on(node).is_empty()
 }
@@ -226,7 +226,7 @@ fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
     String::new()
 }
 
-/// What is known of a log that did not answer, and that it did not.
+/// What is known about a log that did not answer, and the fact that it did not.
 fn not_fresh(info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
     let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
     proto::LogInfo { healthy: false, reason, ..info }
@@ -299,7 +299,7 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// What a node still holds, of the registers or of any log, by chains that are read for it.
+/// What a node still holds of the registers or of any log, judged by chains that are read for this call.
 async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
     match registers_left(parts, node) {
         None => survey::held_afresh(&parts.env, &parts.logs, node).await,
@@ -312,7 +312,7 @@ fn registers_left(parts: &NodeParts, node: NodeId) -> Option<String> {
     registers.group().members.iter().any(|m| m.node == node).then(|| "registers".to_owned())
 }
 
-/// The same as far as this node remembers.
+/// The same, judged by what this node has cached.
 fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
     if let Some(registers) = registers_left(parts, node) {
         return Some(registers);

@@ -1,5 +1,5 @@
-//! How the logs and servers stand: the LogServers are asked for the Loglets of the chains, never for all that they keep, which may be a
-//! million.
+//! Surveys the state of logs and servers. The LogServers are asked for the Loglets of the chains, never for all that they keep, which may
+//! be a million.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const READ_AT_ONCE: usize = 32;
 /// Most pages that are asked of one server.
 const MAX_PAGES: usize = 1000;
 
-/// What every server that answered said of its loglets.
+/// What every server that answered reported about its loglets.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     servers: BTreeMap<NodeId, BTreeMap<LogletId, LogletStatus>>,
@@ -44,7 +44,7 @@ pub struct Progress {
 impl Survey {
     /// Asks all members with a LogServer that are believed to be up for these Loglets.
     pub async fn take(env: &Env, members: &Members, loglets: Vec<LogletId>) -> Survey {
-        // An older program would refuse to be asked for some: it tells of all.
+        // An older program would refuse a request for some Loglets, so it is asked for all of them.
         let named = env.levels().allows(since::STATUS_OF).then(|| Arc::new(loglets));
         let nodes: Vec<NodeId> = atoll_core::Directory::candidates(members)
             .into_iter()
@@ -101,8 +101,8 @@ impl Survey {
     }
 }
 
-/// Some Loglets that a role of this node keeps, in the order of ids, above this one, and whether there are more; none if it does not
-/// answer.
+/// Some of the Loglets that a role of this node keeps, in the order of their ids and above the given one, and whether there are more. Empty
+/// if the role does not answer.
 pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> (Vec<LogletId>, bool) {
     let answer = env.within(ANSWER, env.call_role(env.node(), role, Status { above })).await;
     match answer {
@@ -111,7 +111,7 @@ pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> (V
     }
 }
 
-/// What is not in the answer is not there.
+/// Asks a node for the status of these Loglets. A Loglet that is missing from the answer is not on that node.
 async fn ask_for(env: &Env, node: NodeId, loglets: &[LogletId]) -> Option<BTreeMap<LogletId, LogletStatus>> {
     let mut all = BTreeMap::new();
     for part in loglets.chunks(STATUS_PAGE) {
@@ -164,8 +164,9 @@ pub fn held_by(logs: &Logs, node: NodeId) -> Option<String> {
     held.words()
 }
 
-/// What a node still holds of any log of the cluster, in words; None if nothing: it may be removed. Reads every chain anew, since a
-/// cached one may be of a time before a segment was laid on the node; one that cannot be read counts as holding something (vlog-V23).
+/// Describes what a node still holds of any log of the cluster. None if it holds nothing and may be removed. Reads every chain again,
+/// because a cached one may date from before a segment was placed on the node. A chain that cannot be read counts as holding something
+/// (vlog-V23).
 pub async fn held_afresh(env: &Env, logs: &Logs, node: NodeId) -> Option<String> {
     let Ok(Ok(Ok(names))) = env.within(READ, logs.list()).await else {
         return Some("logs, maybe: the list of logs could not be read".to_owned());

@@ -8,6 +8,6 @@ atoll_core::mutants! {
     NATIVE_T9 = "NativeT9", caught by ["crashes", "disks"];
 }
 
-/// What a long run of the simulator must have reached: who never got there does not test what it is meant to.
+/// What a long run of the simulator must have reached: a run that never gets there does not test what it is meant to.
 pub const COVERAGE: &[Listed] =
     &[listed("journal: lost files are missed", &["sim.fault.lost_files", "journal.recover.missing"])];

@@ -33,7 +33,7 @@ enum End {
 }
 
 impl Shared {
-    /// What is unanswered may be on its way still.
+    /// The time that unanswered messages may still need to be sent.
     fn time_to_send(&self) -> Duration {
         let bytes = self.update(|queue| queue.unanswered_bytes());
         Duration::from_secs_f64(bytes as f64 / SLOWEST_CONNECTION)
@@ -149,7 +149,7 @@ async fn listen(
                 if quiet > options.silence && quiet > options.silence + shared.time_to_send() {
                     return End::Failed(Outcome::Unknown, silent(address, quiet));
                 }
-                // It lives, but may be cut off from the others.
+                // The node is alive, but may be cut off from the others.
                 if now.duration_since(owed_since) > options.attempt_timeout {
                     return End::Failed(Outcome::Unknown, stuck(address, options.attempt_timeout));
                 }

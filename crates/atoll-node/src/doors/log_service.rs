@@ -115,7 +115,8 @@ impl Shared {
         self.backend.log_for_append(name).await
     }
 
-    /// Whether a log may lose what is below a position: of the database's, only what a store has on its disk. The rest is nowhere else.
+    /// Whether a log may lose the records below a position. The database's log may lose only what a store has on its disk, because the rest
+    /// is stored nowhere else.
     fn check_trim(&self, name: &str, to: LogPos) -> Result<(), Refusal> {
         if name != crate::database::LOG {
             return Ok(());
@@ -200,7 +201,7 @@ pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
 /// A specification as the virtual log takes it.
 ///
 /// # Errors
-/// Its lists are longer than any that makes sense.
+/// One of its lists is longer than makes sense.
 pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
     let spec = spec.unwrap_or_default();
     check_spec(&spec)?;

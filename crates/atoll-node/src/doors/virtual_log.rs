@@ -53,13 +53,13 @@ impl NodeBackend {
         }
     }
 
-    /// And these tables, once they are open.
+    /// Adds these tables, once they are open.
     #[must_use]
     pub fn with_tables(self, tables: TablesCell) -> Self {
         NodeBackend { tables, ..self }
     }
 
-    /// And this database, once it is open.
+    /// Adds this database, once it is open.
     #[must_use]
     pub fn with_database(self, database: DatabaseCell) -> Self {
         NodeBackend { database, ..self }
@@ -74,8 +74,8 @@ struct Named {
 }
 
 impl Named {
-    /// Refuses nodes that are no members, have not joined, are being drained, or lack the role; by a table that is read now,
-    /// before anything is planned or sealed.
+    /// Refuses nodes that are not members, have not joined, are being drained, or lack the role. It uses a table that is read now, before
+    /// anything is planned or sealed.
     async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
         if spec.servers.is_none() && spec.sequencer.is_none() {
             return Ok(());
@@ -167,8 +167,8 @@ impl Backend for NodeBackend {
             if log.chain().is_none_or(|chain| chain.chain.is_deleted()) {
                 ensure(&logs, &log, LogletSpec::default(), Deleted::StaysSo).await?;
             } else {
-                // A client may come from a node that was just drained: this one may know the chain from before, and would
-                // find out only when the old sequencer does not answer.
+                // A client may come from a node that was just drained. This node may still have the chain from before that, and would
+                // notice only when the old sequencer does not answer.
                 let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
             Ok(Arc::new(LogView { log, named }) as Arc<dyn LogBackend>)
@@ -217,16 +217,16 @@ fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
     })
 }
 
-/// What becomes of a deleted log that somebody asks for.
+/// What happens to a deleted log that a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deleted {
     /// An appender that has not heard of the deletion must not undo it.
     StaysSo,
-    /// Somebody wants a new one.
+    /// The client wants a new log.
     ComesBack,
 }
 
-/// There is such a log when this is done; false if there was.
+/// Makes sure that the log exists; false if it existed already.
 async fn ensure(logs: &Logs, log: &VirtualLog, spec: LogletSpec, deleted: Deleted) -> Result<bool, Refusal> {
     match log.refresh().await {
         Ok(Ok(_)) => return Ok(false),
@@ -385,7 +385,7 @@ fn describe(
     }
 }
 
-/// What a client should know of a passing trouble: a reason, and what to do.
+/// What a client should know about a temporary problem: a reason, and what to do.
 fn why(why: Unavailability) -> (Reason, &'static str) {
     match why {
         Unavailability::Busy => (Reason::Busy, "try again"),
@@ -453,7 +453,7 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
             error.to_string(),
             "bring back a node that has a copy, or restore the damaged file",
         ),
-        // Nobody else can help, so another try is of no use: the node's own disk was asked for.
+        // The client asked for this node's own disk, so no other node can help, and a retry is of no use.
         LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
             Reason::Refused,
             "this node's disk does not have the next record",

@@ -1,5 +1,5 @@
-//! The role that answers who this node is, and keeps the newest table of members over restarts, so that a node finds the
-//! others again wherever they have moved.
+//! The role that answers who this node is, and keeps the newest table of members across restarts, so that a node finds the others again
+//! wherever they have moved.
 
 use atoll_core::{
     Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind,
@@ -32,7 +32,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// The table as this node knows it: maybe old.
+    /// The table as this node knows it. It may be out of date.
     pub struct TableTold = 13 {
         /// The version of the register; 0: it knows its configuration file only.
         pub version: u64,
@@ -42,7 +42,7 @@ atoll_core::message! {
 }
 atoll_core::rpc!(AskTable => TableTold, atoll_core::roles::MEMBER, Control);
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct MemberRole {
     members: Members,

@@ -15,13 +15,13 @@ use crate::settings::Timings;
 /// Why a segment should be followed by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// This node does not reach the sequencer, and no majority of the servers does: appends wait.
+    /// Neither this node nor a majority of the servers reaches the sequencer: appends wait.
     SequencerGone(NodeId),
-    /// The sequencer's node can keep nothing: its journal is closed, or its disk hangs.
+    /// The sequencer's node cannot store anything: its journal is closed, or its disk hangs.
     SequencerFailing(NodeId),
     /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (vlog-V18).
     SequencerCutOff(NodeId),
-    /// The sequencer's node lives another life and has forgotten its positions (native-T6).
+    /// The sequencer's node has restarted in a new incarnation and has forgotten its positions (native-T6).
     SequencerRestarted(NodeId),
     /// The sequencer's node is about to stop, is drained, or was removed.
     SequencerLeaving(NodeId),
@@ -29,9 +29,9 @@ pub enum Reason {
     StorageReplaced(NodeId),
     /// A server is drained for good, or was removed.
     ServerDrained(NodeId),
-    /// A server was gone for long, and another can take its place.
+    /// A server has been gone for a long time, and another can take its place.
     ServerGone(NodeId),
-    /// A server's disk could keep nothing for long, and another can take its place (vlog-V20).
+    /// A server's disk has been unable to store anything for a long time, and another server can take its place (vlog-V20).
     ServerFailing(NodeId),
 }
 
@@ -74,8 +74,8 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Whether a segment of so many servers can be laid out without the nodes that are being drained, now: otherwise moving it
-/// would put it where it was.
+/// Whether a segment of this many servers can be placed now without the nodes that are being drained. If not, moving it would put it back
+/// where it was.
 pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool {
     let staying = || candidates.iter().filter(|c| c.log && !c.draining);
     let wanted = servers.min(staying().count());
@@ -107,7 +107,7 @@ impl<'a> View<'a> {
         View { me, now, timings, members, table, candidates, everybody, reach }
     }
 
-    /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
+    /// Whether a node is no longer a member. A node with an old table may have placed a segment on it while it was being removed.
     fn is_removed(&self, node: NodeId) -> bool {
         self.table.version > 0 && !self.table.nodes.contains_key(&node)
     }
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
         self.reach.works_for(node, &self.everybody)
     }
 
-    /// Whether a node may be a sequencer as well as any.
+    /// Whether a node is as suitable to be a sequencer as any other.
     fn is_fit(&self, c: &Candidate) -> bool {
         c.sequencer && c.alive && !c.failing && !c.draining && !c.leaving
     }
@@ -183,8 +183,8 @@ impl<'a> View<'a> {
         None
     }
 
-    /// Whether this node reaches a majority of a segment's servers. Who does not can seal some of them only, which stops the log and
-    /// starts nothing; and it knows little of the others. Those that do decide.
+    /// Whether this node reaches a majority of a segment's servers. A node that does not could seal only some of them, which would stop the
+    /// log without starting a new segment, and it knows little about the others. The nodes that do reach a majority decide.
     pub fn can_seal(&self, active: &LogletMembers) -> bool {
         let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
         is_majority(self.reach.reached_by(self.me.node, &servers), servers.len())
@@ -202,8 +202,8 @@ impl<'a> View<'a> {
     pub fn remedy(&self, reason: Reason) -> LogletSpec {
         let unfit = |c: &&Candidate| !c.alive || c.failing || c.draining || c.leaving;
         let mut avoid: Vec<NodeId> = self.candidates.iter().filter(unfit).map(|c| c.node).collect();
-        // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries; and one that some members do
-        // not reach is a good server.
+        // A restarted sequencer may serve again in its new incarnation, a replaced disk may hold new entries, and a node that some members
+        // do not reach is still a good server.
         use Reason::{SequencerCutOff, SequencerRestarted, StorageReplaced};
         if !matches!(reason, SequencerRestarted(_) | StorageReplaced(_) | SequencerCutOff(_)) {
             avoid.push(reason.node());
@@ -213,8 +213,8 @@ impl<'a> View<'a> {
         LogletSpec { avoid, ..LogletSpec::default() }
     }
 
-    /// How long this node waits before it acts, so that not all of them act at once: its rank among the living, those that most
-    /// members can work with first, since they see most; the node in question last.
+    /// How long this node waits before it acts, so that the nodes do not all act at once. The wait follows its rank among the living nodes.
+    /// Nodes that most members can work with come first, because they see the most; the node in question comes last.
     pub fn patience(&self, reason: Reason) -> Duration {
         let order = |node: NodeId| (Reverse(self.use_of(node)), node);
         let leaves = matches!(reason, Reason::SequencerLeaving(_) | Reason::SequencerRestarted(_));
@@ -294,7 +294,8 @@ mod tests {
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
     }
 
-    /// So many members as node `me` has seen them since the start: it hears those of `rows`, each of which says whom it reaches.
+    /// A cluster with this many `members`, as node `me` has seen it since the start: `me` hears the members in `rows`, and each of those
+    /// reports which members it reaches.
     fn seen_by(
         me: u32,
         members: u32,

@@ -1,5 +1,5 @@
-//! Tells this node's own LogServer where sealed segments stop, so that it fetches what it missed while it was away (X7): without
-//! that, entries below the stop could stay on a bare majority for ever, and the next lost disk would leave one copy.
+//! Tells this node's own LogServer where sealed segments stop, so that it fetches the entries that it missed while it was away (X7).
+//! Without that, entries below the stop could stay on a bare majority forever, and the next lost disk would leave a single copy.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const PAGES_PER_ROUND: usize = 8;
 /// The kind of Loglet that is filled this way.
 const NATIVE: &str = "native";
 
-/// The procedure of each node; see the module's words.
+/// The procedure that each node runs; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct BackFiller {
     /// This node's executor.
@@ -55,7 +55,8 @@ impl BackFiller {
         }
     }
 
-    /// What is lacking of the segments in one index page, the next in turn of all that may be on this node.
+    /// The segments of one index page of which this node's server lacks some positions. The page is the next in turn among all logs with
+    /// pages that may be on this node.
     async fn next_page(&self, turn: &mut Turn) -> Vec<Segment> {
         let me = self.env.node();
         let known = self.logs.known();
@@ -86,7 +87,7 @@ impl BackFiller {
         self.lacking(mine.collect()).await
     }
 
-    /// Those of these segments of which the server of this node lacks some of the positions named; none if it does not answer.
+    /// Those of the given segments for which this node's server lacks some of the given positions. Empty if the server does not answer.
     async fn lacking(&self, segments: Vec<(Segment, LogPos, LogPos)>) -> Vec<Segment> {
         let me = self.env.node();
         let loglets: Vec<_> = segments.iter().map(|(segment, ..)| segment.loglet).collect();

@@ -81,7 +81,7 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER_BYTES || bytes[..8] != SEGMENT_MAGIC {
             return Err(BadHeader::Damaged);
         }
-        // The version first: in another one, all that follows may look different.
+        // The version is checked first: in another one, everything after it may look different.
         let format = u32_at(bytes, 8);
         if format != SEGMENT_FORMAT && format != UNLISTED_FORMAT {
             return Err(BadHeader::Format(format));
@@ -103,7 +103,7 @@ impl SegmentHeader {
 /// Before the records that were written as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// Where it stands: one that was written to another place is not valid.
+    /// The batch's own offset: a batch that was written to another place is not valid.
     pub offset: u32,
     /// Records; none in a mark, which only carries `synced_upto`.
     pub count: u32,
@@ -211,8 +211,8 @@ pub(crate) fn put_record(lsn: Lsn, record: &Record, len: u32, seed: Seed, out: &
     out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The record that fills the front of `bytes`, sharing them; None if it is not whole and right. `generation` and `offset`
-/// become its [`Loc`].
+/// The record that fills the front of `bytes`, sharing them; None if it is incomplete or wrong. `generation` and `offset` become its
+/// [`Loc`].
 pub(crate) fn parse_record(bytes: &Bytes, generation: u64, offset: u32, seed: Seed) -> Option<Stored> {
     if bytes.len() < RECORD_HEADER_BYTES {
         return None;

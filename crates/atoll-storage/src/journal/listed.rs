@@ -1,4 +1,4 @@
-//! Whether all that must be there is there: what the manifest lists, the checkpoint that it tells of, and the manifest itself.
+//! Checks that everything that must exist does exist: what the manifest lists, the checkpoint that it mentions, and the manifest itself.
 
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, StorageId};
@@ -19,7 +19,7 @@ pub(super) fn spare_header(disk: &dyn Disk, generation: u64) -> Result<Option<Se
     Ok(SegmentHeader::parse(&block).ok())
 }
 
-/// Whether all that the manifest tells of is there.
+/// Checks that everything that the manifest mentions exists.
 pub(super) fn check_listed(
     disk: &dyn Disk,
     listed: &Facts,
@@ -37,7 +37,7 @@ pub(super) fn check_listed(
         };
         if !files.segments.contains(&generation) && !is_recycled()? {
             hit("journal.recover.missing");
-            // Both are named: which of the two is not the current one, nobody can tell from here.
+            // The error names both files, because it cannot be determined here which of the two is not the current one.
             let why = "journal.manifest lists it, if that is not an older copy itself";
             return Err(JournalError::Missing { file: segment_path(generation).to_string(), why });
         }
@@ -58,7 +58,7 @@ pub(super) fn check_listed(
     }
 }
 
-/// Whether a directory without a manifest is one of the time before there was one, or new. If it is neither, the manifest is lost.
+/// Whether a directory without a manifest dates from before there were manifests, or is new. If it is neither, the manifest is lost.
 pub(super) fn check_unlisted(
     disk: &dyn Disk,
     files: &Files,

@@ -42,7 +42,7 @@ pub use table::Table;
 
 /// Where `atoll dev` has its first nodes.
 const DEV_ADDRESSES: &str = "127.0.0.1:7411,127.0.0.1:7421,127.0.0.1:7431,127.0.0.1:7441,127.0.0.1:7451";
-/// The log that is meant where none is named.
+/// The log that is used where none is named.
 pub const DEFAULT_LOG: &str = "main";
 
 /// Options of every verb that talks to a cluster.
@@ -198,7 +198,7 @@ impl CliError {
     }
 }
 
-/// Runs a verb to its end, and says how it ended.
+/// Runs a verb to its end, and returns how it ended.
 pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) -> ExitCode {
     // One thread: client and verb share it, and no wake crosses threads.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
