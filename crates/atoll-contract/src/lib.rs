@@ -20,8 +20,9 @@ pub mod register;
 
 pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
 pub use loglet::{
-    AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
-    ReadBatch, ReadError, ReadFrom, Registry, SealedConfig, Tail, Unavailability,
+    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Registry, RoleOfKind, SealedConfig, Tail,
+    Unavailability,
 };
 pub use position::{LogPos, Offset};
 pub use register::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};

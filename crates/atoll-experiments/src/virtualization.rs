@@ -291,12 +291,8 @@ fn virtual_log(cluster: &mut Cluster, servers: u32) -> Option<Arc<VirtualLog>> {
     let registers = FileRegisters::open(Box::new(MemoryCell::default())).ok()?;
     let registry = Registry::new().with(Arc::new(cluster.provider()));
     let log = VirtualLog::open(cluster.env(), "log", Arc::new(registers), registry, Options::default());
-    let spec = LogletSpec {
-        kind: Some("native".into()),
-        servers: Some((1..=servers).map(NodeId).collect()),
-        sequencer: Some(NodeId(1)),
-        avoid: Vec::new(),
-    };
+    let spec =
+        LogletSpec::of("native").place("server", (1..=servers).map(NodeId)).place("sequencer", [NodeId(1)]);
     cluster.wait(log.create(spec))?.ok()?;
     Some(log)
 }

@@ -81,7 +81,7 @@ fn records_keep_their_order_over_200_extends_under_load() {
             seq += 1;
             tickets.push(log.submit(vec![record(1, seq)]).unwrap());
         }
-        let change = LogletSpec { sequencer: Some(NodeId(1 + round % 3)), ..spec("memory") };
+        let change = spec("memory").place("sequencer", [NodeId(1 + round % 3)]);
         let start = c.driver.now();
         let extend = log.extend(change);
         c.run(1, extend).unwrap().unwrap();
@@ -117,7 +117,7 @@ fn a_refused_plan_seals_nothing() {
     let log = c.created("memory");
     let no_kind = log.extend(spec("bogus"));
     assert!(matches!(c.run(1, no_kind).unwrap(), Err(ReconfigError::Plan(PlanError::UnknownKind { .. }))));
-    let no_node = log.extend(LogletSpec { servers: Some(vec![NodeId(9)]), ..LogletSpec::default() });
+    let no_node = log.extend(LogletSpec::default().place("server", [NodeId(9)]));
     assert_eq!(c.run(1, no_node).unwrap(), Err(ReconfigError::Plan(PlanError::NodeDown(NodeId(9)))));
     append(&mut c, 1, &log, 1, 1);
     assert_eq!(log.chain().unwrap().version, Version(1));

@@ -8,6 +8,7 @@
 //! | `handle_order.rs` | the sending side of that order |
 //! | `tails.rs` | what a handle knows of the tail, and its waiters |
 //! | `entries.rs` | entries in batches |
+//! | `status.rs` | asking servers how they stand |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod deduplicator;
@@ -16,6 +17,7 @@ pub mod handle_order;
 pub mod message;
 pub mod mutants;
 pub mod remembered_ops;
+pub mod status;
 pub mod store;
 pub mod tails;
 

@@ -80,7 +80,7 @@ pub async fn count(dir: &str) -> Result<Vec<(String, u64)>, Failed> {
 
     count_up(&counters, "kelp", 1).await?;
     for kind in ["native", "local"] {
-        let spec = LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() };
+        let spec = LogletSpec::of(kind);
         node.logs().open(LOG)?.extend(spec).await??;
         count_up(&counters, "kelp", 1).await?;
     }

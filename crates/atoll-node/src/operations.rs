@@ -158,26 +158,28 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         .registry()
         .provider(&active.kind)
         .ok()
-        .and_then(|p| p.members(&active.config).sequencer)
+        .and_then(|p| p.duties(&active.config).orderers().next())
         .map(|(node, _)| node);
     let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
     let mut silent = Vec::new();
-    for (segment, nodes, from, to) in survey::segments(&parts.logs, log) {
+    for survey::Readable { segment, duties, from, to } in survey::segments(&parts.logs, log) {
         if from == to && segment.stop.is_some() {
             continue;
         }
-        for node in nodes {
-            let progress = survey.progress(node, &segment, from, to);
+        for (node, _) in duties.holders() {
+            let progress = survey.progress(node, &segment);
             let row = servers.entry(node).or_insert(proto::ServerProgress {
                 node: node.0,
                 has_up_to: None,
                 lacks: 0,
             });
-            row.lacks += progress.lacks;
-            if progress.has_up_to.is_some() {
-                row.has_up_to = progress.has_up_to.map(|p| p.0);
-            } else if segment.stop.is_none() {
-                silent.push(node);
+            match progress {
+                Some((has_up_to, lacks)) => {
+                    row.lacks += lacks;
+                    row.has_up_to = Some(has_up_to.0);
+                }
+                None if segment.stop.is_none() => silent.push(node),
+                None => {}
             }
         }
     }
@@ -241,9 +243,9 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
         _ => parts.logs.known().into_iter().map(|log| log.name).collect(),
     };
     let answers = ask_all(&parts.env, &parts.logs, names).await;
-    let chains = answers.values().filter_map(|answer| answer.known.as_ref());
-    let loglets = chains.flat_map(|log| log.chain.chain.segments()).map(|s| s.loglet).collect();
-    let survey = Survey::take(&parts.env, &parts.members, loglets).await;
+    let known = answers.values().filter_map(|answer| answer.known.as_ref());
+    let segments: Vec<_> = known.flat_map(|log| survey::segments(&parts.logs, log)).collect();
+    let survey = Survey::take(&parts.env, &parts.members, parts.logs.registry(), &segments).await;
     let mut logs = Vec::new();
     for (name, Answer { known, silent }) in answers {
         let info = match known {

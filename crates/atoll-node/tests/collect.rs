@@ -17,7 +17,6 @@ use atoll_node::members::Members;
 use atoll_node::members::role::MemberRole;
 use atoll_node::members::table::MemberTable;
 use atoll_node::policy::Collector;
-use atoll_node::survey;
 
 const LOG: &str = "reef";
 const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -76,10 +75,8 @@ fn native(env: &Env) -> NativeProvider {
 fn holders(driver: &mut Driver, loglet: LogletId) -> usize {
     let mut holders = 0;
     for node in NODES {
-        let env = driver.env(node);
-        let held = driver.block_on(node, async move {
-            survey::held_here(&env, atoll_native::roles::LOG_SERVER, None).await
-        });
+        let provider = native(&driver.env(node));
+        let held = driver.block_on(node, async move { provider.held_here(None).await.unwrap() });
         holders += usize::from(held.0.contains(&loglet));
     }
     holders

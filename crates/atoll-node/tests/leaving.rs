@@ -23,7 +23,7 @@ fn logs(driver: &Driver, servers: &MemoryServers, node: NodeId) -> (Env, Logs) {
 
 /// On one server, which orders, too.
 fn on(node: NodeId) -> LogletSpec {
-    LogletSpec { servers: Some(vec![node]), sequencer: Some(node), ..LogletSpec::default() }
+    LogletSpec::default().place("server", [node]).place("sequencer", [node])
 }
 
 async fn write(logs: &Logs, name: &str) {

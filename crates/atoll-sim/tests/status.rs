@@ -17,12 +17,9 @@ const DEAD: usize = 20;
 
 async fn create(stage: &Stage<NodeHandles>, name: &str, servers: &[u32]) {
     stage.waits_for(format!("{name} to be made"));
-    let spec = LogletSpec {
-        kind: Some("native".into()),
-        servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
-        sequencer: Some(NodeId(servers[0])),
-        ..LogletSpec::default()
-    };
+    let spec = LogletSpec::of("native")
+        .place("server", servers.iter().map(|n| NodeId(*n)))
+        .place("sequencer", [NodeId(servers[0])]);
     loop {
         if let Some(life) = stage.cluster.host(0)
             && let Some(log) = life.handles.log(name)

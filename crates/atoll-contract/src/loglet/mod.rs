@@ -2,6 +2,7 @@
 
 mod error;
 mod provider;
+mod spec;
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +15,8 @@ use crate::entry::{Batch, Entry};
 use crate::position::Offset;
 
 pub use error::{AppendError, LogletError, ReadError, Unavailability};
-pub use provider::{LogletProvider, LogletSpec, Members, PlanError, Registry};
+pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Progress, Registry, RoleOfKind};
+pub use spec::{LogletSpec, PlanError};
 
 /// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install race have
 /// already provisioned their Loglets. The virtual log encodes in it the change that the Loglet was made for.

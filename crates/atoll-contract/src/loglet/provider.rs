@@ -1,4 +1,4 @@
-//! The provider that makes Loglets of one kind, and the specification of a Loglet.
+//! What makes Loglets of one kind, and what it says of them to those that know no kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,79 +7,122 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::{BoxFuture, NodeId};
+use atoll_core::{BoxFuture, Incarnation, NodeId, StorageId};
 
-use super::{Loglet, LogletError, LogletId, SealedConfig};
+use super::{Loglet, LogletError, LogletId, LogletSpec, PlanError, SealedConfig};
 use crate::position::Offset;
 
-/// What an operator or a policy requests of the next Loglet. For a field that is None the provider chooses, usually the
-/// same value as before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogletSpec {
-    /// "native", "local".
-    pub kind: Option<String>,
-    /// Exactly these servers.
-    pub servers: Option<Vec<NodeId>>,
-    /// Exactly this sequencer.
-    pub sequencer: Option<NodeId>,
-    /// Nodes to avoid if possible: they are thought to have failed, or are being drained.
-    pub avoid: Vec<NodeId>,
+/// How a node is bound to a Loglet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// It holds entries, in this data directory: another directory must not answer for them (native-T8).
+    Holds(StorageId),
+    /// It orders appends, in this life of its process: another life has forgotten which offsets were given (native-T6).
+    Orders(Incarnation),
 }
 
-/// Why there is no configuration for a specification. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No provider has this name.
-    #[error("no loglet kind {wanted:?}; known kinds: {known}")]
-    UnknownKind {
-        /// The requested kind.
-        wanted: String,
-        /// The known kinds.
-        known: String,
-    },
-    /// A requested node did not answer.
-    #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
-    NodeDown(NodeId),
-    /// Fewer servers answer than are needed.
-    #[error("{up} of {wanted} servers answer; a segment needs all of its servers up when it is made")]
-    TooFew {
-        /// Number of servers that answered.
-        up: usize,
-        /// Number of servers needed.
-        wanted: usize,
-    },
-    /// The specification contradicts the kind's rules.
-    #[error("{what}: {allowed}")]
-    Invalid {
-        /// What was wrong.
-        what: &'static str,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-    /// A configuration in the chain does not decode.
-    #[error("a loglet configuration in the chain is not readable: {0}")]
-    Unreadable(#[from] atoll_core::DecodeError),
+/// A role that nodes have for Loglets of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleOfKind {
+    /// Its name.
+    pub name: &'static str,
+    /// Nodes in it hold entries; else they order appends.
+    pub holds: bool,
+}
+
+/// What one node does for one Loglet. A node with two roles has two duties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duty {
+    /// The role, as specifications and people call it.
+    pub role: &'static str,
+    /// Who.
+    pub node: NodeId,
+    /// As what.
+    pub binding: Binding,
+}
+
+/// All duties of one Loglet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Duties(pub Vec<Duty>);
+
+impl Duties {
+    /// The nodes that hold entries, with the data directories that were configured.
+    pub fn holders(&self) -> impl Iterator<Item = (NodeId, StorageId)> + '_ {
+        self.0.iter().filter_map(|duty| match duty.binding {
+            Binding::Holds(storage) => Some((duty.node, storage)),
+            Binding::Orders(_) => None,
+        })
+    }
+
+    /// The nodes that order appends, with the lives that were configured.
+    pub fn orderers(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+        self.0.iter().filter_map(|duty| match duty.binding {
+            Binding::Orders(life) => Some((duty.node, life)),
+            Binding::Holds(_) => None,
+        })
+    }
+
+    /// Whether this node holds entries.
+    pub fn is_holder(&self, node: NodeId) -> bool {
+        self.holders().any(|(n, _)| n == node)
+    }
+
+    /// Whether this node orders appends.
+    pub fn is_orderer(&self, node: NodeId) -> bool {
+        self.orderers().any(|(n, _)| n == node)
+    }
+
+    /// The nodes in a role, in order and each once.
+    pub fn in_role(&self, role: &str) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.0.iter().filter(|d| d.role == role).map(|d| d.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// A Loglet, and the part of it that is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which.
+    pub loglet: LogletId,
+    /// Its configuration.
+    pub config: Bytes,
+    /// The offsets, of which the end is not one.
+    pub range: Range<Offset>,
+}
+
+/// How far one node is with an [`Extent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The first offset of the extent that the node does not have in order.
+    pub has_up_to: Offset,
+    /// Offsets of the extent that it lacks.
+    pub lacks: u64,
 }
 
 /// Makes Loglets of one kind from opaque configurations.
 pub trait LogletProvider: Send + Sync + fmt::Debug {
-    /// The name in the chain: "native", "local".
+    /// The name in chains and specifications.
     fn kind(&self) -> &'static str;
 
-    /// Plans a configuration for a specification. `previous` is that of the active segment if it is of the same kind.
+    /// The roles that nodes have for a Loglet of this kind: what a specification may place.
+    fn roles(&self) -> &'static [RoleOfKind];
+
+    /// A configuration for what is wanted; `previous` is the active segment's if it is of the same kind.
     fn plan<'a>(
         &'a self,
         spec: &'a LogletSpec,
         previous: Option<&'a Bytes>,
     ) -> BoxFuture<'a, Result<Bytes, PlanError>>;
 
-    /// Announces a new Loglet to the servers. Idempotent, and only an optimisation: a server also learns of it from its first message.
+    /// Tells the servers about a new Loglet. Idempotent; only an optimisation, they also learn from the first message.
     fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// Opens a handle. Cheap; no server is asked.
+    /// A handle. Cheap; no server is asked.
     fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
 
-    /// Opens a handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds do not need it.
+    /// A handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds need none.
     fn open_sealed(
         &self,
         id: LogletId,
@@ -89,9 +132,8 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
         self.open(id, config)
     }
 
-    /// Builds a new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog
-    /// §7). `copy_from(range, max_bytes)` is read through the source Loglet. The result is durable on a quorum when this
-    /// returns.
+    /// A new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog §7). They are read
+    /// through `source`. Durable on a quorum when it returns.
     fn build_sealed<'a>(
         &'a self,
         id: LogletId,
@@ -103,20 +145,31 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (vlog-L7, vlog-V6). Idempotent.
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// Describes the configuration as fields and values, for `atoll chain show`.
+    /// The configuration as fields and values, for `atoll chain show`.
     fn describe(&self, config: &Bytes) -> Vec<(&'static str, String)>;
 
-    /// The nodes that hold entries, and the sequencer if there is one: for failure detection and membership.
-    fn members(&self, config: &Bytes) -> Members;
-}
+    /// Who does what for a Loglet: for failure detection, membership and the placement of the next one. Empty if the configuration cannot
+    /// be read.
+    fn duties(&self, config: &Bytes) -> Duties;
 
-/// The nodes behind one Loglet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members {
-    /// Nodes that hold entries, with the identity of the data directory that was configured.
-    pub servers: Vec<(NodeId, atoll_core::StorageId)>,
-    /// The node that orders appends, and its life.
-    pub sequencer: Option<(NodeId, atoll_core::Incarnation)>,
+    /// Whether these nodes suffice to seal. Who does not reach enough of them stops the log and starts nothing (vlog-V18).
+    fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool;
+
+    /// How far a node is with each of these Loglets, in their order. None if it does not answer.
+    fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>>;
+
+    /// Has this node fetch what it lacks of a sealed Loglet below `upto`, the sealed tail that was installed (X7). A hint: nobody learns
+    /// whether it was done. Kinds with a single copy have nothing to fetch.
+    fn back_fill(&self, _id: LogletId, _config: &Bytes, _upto: Offset) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Some Loglets that this node's disk holds, in the order of their ids, above this one; and whether there are more. None if it does
+    /// not answer.
+    fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>>;
+
+    /// Deletes a Loglet from this node's disk alone, behind a tombstone (vlog-V6); whether it is done. For Loglets that no chain names.
+    fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool>;
 }
 
 /// The kinds of Loglets that this process can open.
@@ -138,12 +191,22 @@ impl Registry {
         self
     }
 
+    /// The roles of this name, of all kinds that have one.
+    pub fn roles_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = RoleOfKind> + 'a {
+        self.providers.values().flat_map(|p| p.roles()).filter(move |r| r.name == name).copied()
+    }
+
     /// The provider of a kind.
     pub fn provider(&self, kind: &str) -> Result<&Arc<dyn LogletProvider>, PlanError> {
         self.providers.get(kind).ok_or_else(|| PlanError::UnknownKind {
             wanted: kind.to_owned(),
             known: self.providers.keys().copied().collect::<Vec<_>>().join(", "),
         })
+    }
+
+    /// The providers, in the order of their kinds.
+    pub fn providers(&self) -> impl Iterator<Item = &Arc<dyn LogletProvider>> {
+        self.providers.values()
     }
 
     /// All kinds.

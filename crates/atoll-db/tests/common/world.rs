@@ -119,7 +119,7 @@ pub struct World {
 }
 
 pub fn spec() -> LogletSpec {
-    LogletSpec { kind: Some("memory".to_owned()), ..LogletSpec::default() }
+    LogletSpec::of("memory")
 }
 
 impl World {

@@ -11,8 +11,8 @@ use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick
 use super::{At, Log};
 use atoll_contract::entry::{Batch, Entry, OpId};
 use atoll_contract::loglet::{
-    AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
-    ReadBatch, ReadError, ReadFrom, Tail, Unavailability,
+    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, RoleOfKind, Tail, Unavailability,
 };
 use atoll_contract::position::Offset;
 use atoll_core::sync::lock;
@@ -61,6 +61,10 @@ impl LogletProvider for MemoryProvider {
         self.kind
     }
 
+    fn roles(&self) -> &'static [RoleOfKind] {
+        &[RoleOfKind { name: "server", holds: true }, RoleOfKind { name: "sequencer", holds: false }]
+    }
+
     fn plan<'a>(
         &'a self,
         spec: &'a LogletSpec,
@@ -70,8 +74,8 @@ impl LogletProvider for MemoryProvider {
             self.at.step().await;
             let s = lock(&self.at.servers.state);
             let usable = |n: &&NodeId| !s.faults.stopped.contains(n) && !spec.avoid.contains(n);
-            let mut servers = match &spec.servers {
-                Some(servers) => servers.clone(),
+            let mut servers: Vec<NodeId> = match spec.placed("server") {
+                Some(servers) => servers.to_vec(),
                 None => s.nodes.iter().filter(usable).copied().take(3).collect(),
             };
             if let Some(unknown) = servers.iter().find(|n| !s.nodes.contains(n)) {
@@ -79,7 +83,8 @@ impl LogletProvider for MemoryProvider {
             }
             servers.sort_unstable();
             let first = servers.iter().copied().find(|n| usable(&n));
-            let Some(sequencer) = spec.sequencer.or(first) else {
+            let wanted = spec.placed("sequencer").and_then(|nodes| nodes.first().copied());
+            let Some(sequencer) = wanted.or(first) else {
                 return Err(PlanError::TooFew { up: 0, wanted: 1 });
             };
             if s.faults.stopped.contains(&sequencer) {
@@ -151,14 +156,33 @@ impl LogletProvider for MemoryProvider {
         }
     }
 
-    fn members(&self, config: &Bytes) -> Members {
-        match MemoryConfig::from_bytes(config.clone()) {
-            Ok(c) => Members {
-                servers: c.servers.iter().map(|n| (*n, StorageId(n.0.into()))).collect(),
-                sequencer: Some((c.sequencer, Incarnation(c.restarts))),
-            },
-            Err(_) => Members::default(),
-        }
+    fn duties(&self, config: &Bytes) -> Duties {
+        let Ok(c) = MemoryConfig::from_bytes(config.clone()) else { return Duties::default() };
+        let holds = |node: &NodeId| Binding::Holds(StorageId(node.0.into()));
+        let servers = c.servers.iter().map(|n| Duty { role: "server", node: *n, binding: holds(n) });
+        let orders = Binding::Orders(Incarnation(c.restarts));
+        let sequencer = Duty { role: "sequencer", node: c.sequencer, binding: orders };
+        Duties(servers.chain([sequencer]).collect())
+    }
+
+    fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
+        self.duties(config).holders().any(|(node, _)| reached(node))
+    }
+
+    fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
+        // One copy is everybody's.
+        let whole = extents.iter().map(|e| Progress { has_up_to: e.range.end, lacks: 0 }).collect();
+        Box::pin(std::future::ready(Some(whole)))
+    }
+
+    fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
+        let s = lock(&self.at.servers.state);
+        let held = s.logs.keys().copied().filter(|id| above.is_none_or(|above| *id > above)).collect();
+        Box::pin(std::future::ready(Some((held, false))))
+    }
+
+    fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {
+        Box::pin(async move { self.delete(id, &Bytes::new()).await.is_ok() })
     }
 }
 

@@ -291,16 +291,14 @@ impl Shared {
     fn is_met(&self, chain: &VersionedChain, spec: &LogletSpec) -> bool {
         let active = chain.chain.active();
         let Ok(provider) = self.registry.provider(&active.kind) else { return false };
-        let members = provider.members(&active.config);
-        let sequencer = members.sequencer.map(|(node, _)| node);
-        let sorted = |mut nodes: Vec<NodeId>| {
+        let duties = provider.duties(&active.config);
+        let placed = |(role, nodes): (&String, &Vec<NodeId>)| {
+            let mut nodes = nodes.clone();
             nodes.sort_unstable();
-            nodes
+            nodes == duties.in_role(role)
         };
-        let servers = sorted(members.servers.iter().map(|(node, _)| *node).collect());
         spec.kind.as_ref().is_none_or(|k| *k == active.kind)
-            && spec.sequencer.is_none_or(|s| sequencer == Some(s))
-            && spec.servers.as_ref().is_none_or(|s| sorted(s.clone()) == servers)
-            && !spec.avoid.iter().any(|n| servers.contains(n) || sequencer == Some(*n))
+            && spec.places.iter().all(placed)
+            && !duties.0.iter().any(|duty| spec.avoid.contains(&duty.node))
     }
 }

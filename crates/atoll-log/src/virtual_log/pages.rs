@@ -204,7 +204,7 @@ impl Shared {
     /// The data directories that hold the entries of a segment; None if unknown.
     fn holders(&self, segment: &Segment) -> Holders {
         let provider = self.registry.provider(&segment.kind).ok()?;
-        Some(provider.members(&segment.config).servers)
+        Some(provider.duties(&segment.config).holders().collect())
     }
 
     /// Writes a page that is made from version `made_at` of the chain. Durable when it returns.

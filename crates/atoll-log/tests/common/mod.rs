@@ -80,7 +80,7 @@ impl Cluster {
 }
 
 pub fn spec(kind: &str) -> LogletSpec {
-    LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() }
+    LogletSpec::of(kind)
 }
 
 /// Faults come and go by themselves while a random test runs.

@@ -1,5 +1,6 @@
 //! Create, list, append, check tail, trim.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::Shared;
 use super::append_stream::AppendStream;
 use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
 use super::grpc::Connection;
-use super::limits::check_spec;
+use super::limits::{check_spec, shown};
 use super::read;
 
 /// How long an unary append waits for room.
@@ -206,10 +207,21 @@ pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec,
     let spec = spec.unwrap_or_default();
     check_spec(&spec)?;
     let nodes = |ids: Vec<u32>| ids.into_iter().map(NodeId).collect::<Vec<_>>();
+    let servers = Some(nodes(spec.servers)).filter(|servers| !servers.is_empty());
+    let short = [("server", servers), ("sequencer", spec.sequencer.map(|node| vec![NodeId(node)]))];
+    let short = short.into_iter().filter_map(|(role, nodes)| Some((role.to_owned(), nodes?)));
+    let mut places = BTreeMap::new();
+    for (role, nodes) in short.chain(spec.places.into_iter().map(|p| (p.role, nodes(p.nodes)))) {
+        if places.contains_key(&role) {
+            let words = format!("the role {} is placed twice", shown(&role));
+            return Err(Refusal::no(Reason::Invalid, words, "place each role once"));
+        }
+        places.insert(role, nodes);
+    }
     Ok(LogletSpec {
         kind: spec.kind,
-        servers: Some(nodes(spec.servers)).filter(|servers| !servers.is_empty()),
-        sequencer: spec.sequencer.map(NodeId),
+        places,
+        options: spec.options.into_iter().collect(),
         avoid: nodes(spec.avoid),
     })
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use atoll_client::{Reason, proto};
 use atoll_contract::{
-    ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Unavailability,
+    ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Registry,
+    Unavailability,
 };
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_log::virtual_log::{
@@ -42,11 +43,12 @@ impl NodeBackend {
     pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
         // 0 is the log's own.
         let client = ClientId(env.random().max(1));
+        let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
         NodeBackend {
             node: env.node(),
             client,
             logs,
-            named: Named { env, changes },
+            named,
             operations,
             tables: TablesCell::default(),
             database: DatabaseCell::default(),
@@ -71,19 +73,20 @@ impl NodeBackend {
 struct Named {
     env: Env,
     changes: Changes,
+    registry: Registry,
 }
 
 impl Named {
     /// Refuses nodes that are not members, have not joined, are being drained, or lack the role. It uses a table that is read now, before
     /// anything is planned or sealed.
     async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
-        if spec.servers.is_none() && spec.sequencer.is_none() {
+        if spec.places.is_empty() {
             return Ok(());
         }
         let changes = self.changes.clone();
         let table = self.env.launch("door.members", async move { changes.refresh().await });
         match table.await {
-            Ok(Ok(table)) => check_named(&table, spec),
+            Ok(Ok(table)) => check_named(&table, &self.registry, spec),
             Ok(Err(error)) => Err(Refusal::no(
                 Reason::Unavailable,
                 format!("nothing was changed: the table of members does not answer: {error}"),
@@ -95,11 +98,18 @@ impl Named {
 }
 
 /// See [`Named::check`].
-fn check_named(table: &MemberTable, spec: &LogletSpec) -> Result<(), Refusal> {
-    let servers = spec.servers.iter().flatten().map(|n| (*n, "log"));
-    let sequencer = spec.sequencer.iter().map(|n| (*n, "sequencer"));
+fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> Result<(), Refusal> {
     let mut wrong = Vec::new();
-    for (node, role) in servers.chain(sequencer) {
+    // A role that no kind has is the provider's to refuse.
+    let needs =
+        |role: &str| registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" });
+    let mut named = Vec::new();
+    for (role, nodes) in &spec.places {
+        if let Some(needs) = needs(role) {
+            named.extend(nodes.iter().map(|node| (*node, needs)));
+        }
+    }
+    for (node, role) in named {
         let words = match table.nodes.get(&node) {
             None => format!("node {node} is not a member"),
             Some(row) if !row.has_joined() => format!("node {node} has not joined yet"),
@@ -466,9 +476,9 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
 fn reconfig_refusal(error: &ReconfigError) -> Refusal {
     let words = error.to_string();
     match error {
-        ReconfigError::Plan(PlanError::UnknownKind { .. } | PlanError::Invalid { .. }) => {
-            Refusal::no(Reason::Invalid, words, "")
-        }
+        ReconfigError::Plan(
+            PlanError::UnknownKind { .. } | PlanError::Unknown { .. } | PlanError::Invalid { .. },
+        ) => Refusal::no(Reason::Invalid, words, ""),
         ReconfigError::Plan(PlanError::NodeDown(_) | PlanError::TooFew { .. }) => {
             Refusal::no(Reason::Refused, words, "")
         }
@@ -535,18 +545,20 @@ mod tests {
         nodes.insert(NodeId(5), Member { draining: true, ..all.clone() });
         nodes.insert(NodeId(6), Member { sequencer: false, ..all });
         let table = MemberTable { version: 3, nodes, ..MemberTable::default() };
-        let spec = |servers: &[u32], sequencer: u32| LogletSpec {
-            servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
-            sequencer: Some(NodeId(sequencer)),
-            ..LogletSpec::default()
+        let spec = |servers: &[u32], sequencer: u32| {
+            let servers = servers.iter().map(|n| NodeId(*n));
+            LogletSpec::default().place("server", servers).place("sequencer", [NodeId(sequencer)])
         };
-        assert_eq!(check_named(&table, &spec(&[1, 2, 6], 3)), Ok(()));
-        let refusal = check_named(&table, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
+        let servers = atoll_log::memory::MemoryServers::new(&[]);
+        let env = atoll_core::NodeCore::new(NodeId(1), atoll_core::Incarnation(1), 1).env();
+        let registry = Registry::new().with(servers.provider(&env, "memory", true));
+        assert_eq!(check_named(&table, &registry, &spec(&[1, 2, 6], 3)), Ok(()));
+        let refusal = check_named(&table, &registry, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
         assert_eq!(refusal.reason, Reason::Refused);
         assert_eq!(
             refusal.message,
-            "nothing was changed: node 4 has not joined yet; node 5 is being drained; node 9 is not a member; node 6 does not \
-             have the role \"sequencer\""
+            "nothing was changed: node 6 does not have the role \"sequencer\"; node 4 has not joined yet; node 5 is being \
+             drained; node 9 is not a member"
         );
         assert_eq!(refusal.next, "servers may be among 1,2,3,6, the sequencer one of 1,2,3");
     }

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_contract::{LogletSpec, Members as LogletMembers};
-use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
+use atoll_contract::{Duties, LogletProvider, LogletSpec};
+use atoll_core::{Candidate, Directory, Identity, Incarnation, NodeId, Tick};
+use bytes::Bytes;
 
-use crate::members::reach::{Reach, is_majority};
+use crate::members::reach::Reach;
 use crate::members::table::MemberTable;
 use crate::members::{Health, Members};
 use crate::settings::Timings;
@@ -83,6 +84,28 @@ pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool 
     wanted > 0 && staying().filter(|c| c.alive && !c.failing).count() >= wanted
 }
 
+/// An active segment, as its provider describes it.
+#[derive(Clone)]
+pub struct Active {
+    /// Who does what for it.
+    pub duties: Duties,
+    /// Whether these nodes suffice to seal it.
+    enough: Arc<dyn Fn(&dyn Fn(NodeId) -> bool) -> bool + Send + Sync>,
+}
+
+impl Active {
+    /// A segment with this configuration.
+    pub fn new(provider: &Arc<dyn LogletProvider>, config: &Bytes) -> Self {
+        let duties = provider.duties(config);
+        let (provider, config) = (provider.clone(), config.clone());
+        Active { duties, enough: Arc::new(move |reached| provider.can_seal(&config, reached)) }
+    }
+
+    fn holders(&self) -> Vec<NodeId> {
+        self.duties.holders().map(|(node, _)| node).collect()
+    }
+}
+
 /// Everything that assessments look at: one snapshot for all logs of a round.
 #[derive(Debug)]
 pub struct View<'a> {
@@ -123,22 +146,20 @@ impl<'a> View<'a> {
     }
 
     /// Whether there is a better place for a sequencer: one that a majority of the servers and more of the members can work with.
-    fn better_than(&self, node: NodeId, servers: &[NodeId]) -> bool {
+    fn better_than(&self, node: NodeId, active: &Active) -> bool {
         let now = self.use_of(node);
-        let majority = |n| is_majority(self.reach.works_for(n, servers), servers.len());
+        let enough = |n| (active.enough)(&|holder| self.reach.works(holder, n));
         self.candidates
             .iter()
-            .any(|c| c.node != node && self.is_fit(c) && majority(c.node) && self.use_of(c.node) > now)
+            .any(|c| c.node != node && self.is_fit(c) && enough(c.node) && self.use_of(c.node) > now)
     }
 
-    fn sequencer(&self, active: &LogletMembers) -> Option<Reason> {
-        let (node, incarnation) = active.sequencer?;
-        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
+    fn orderer(&self, active: &Active, node: NodeId, incarnation: Incarnation) -> Option<Reason> {
         let mine = node == self.me.node;
         let life = self.members.liveness(node);
         let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
         let lost = !mine && life.is_some_and(|l| !l.alive);
-        if lost && !is_majority(self.reach.reached_by(node, &servers), servers.len()) {
+        if lost && !(active.enough)(&|holder| self.reach.pair(holder, node)) {
             return Some(Reason::SequencerGone(node));
         }
         if !lost && lives.is_some_and(|i| i != incarnation) {
@@ -151,33 +172,33 @@ impl<'a> View<'a> {
         let somebody_else = self.candidates.iter().any(|c| c.node != node && self.is_fit(c));
         match self.members.health_of(node).0 {
             Health::Hanging | Health::Closed if somebody_else => Some(Reason::SequencerFailing(node)),
-            _ if self.better_than(node, &servers) => Some(Reason::SequencerCutOff(node)),
+            _ if self.better_than(node, active) => Some(Reason::SequencerCutOff(node)),
             _ => None,
         }
     }
 
-    fn server(&self, active: &LogletMembers) -> Option<Reason> {
-        let inside = |node: NodeId| active.servers.iter().any(|(n, _)| *n == node);
+    fn holder(&self, active: &Active) -> Option<Reason> {
+        let inside = |node: NodeId| active.duties.is_holder(node);
         let fit = |c: &&Candidate| c.log && c.alive && !c.failing && !c.draining && !c.leaving;
         let spare = self.candidates.iter().filter(fit).any(|c| !inside(c.node));
-        let can_leave = can_do_without_drained(&self.candidates, active.servers.len());
+        let can_leave = can_do_without_drained(&self.candidates, active.holders().len());
         let long = |since: Tick| self.now.since(since) >= self.timings.replace_server_after;
-        for (node, storage) in &active.servers {
-            let row = self.table.nodes.get(node);
-            let known = if *node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
-            if known.is_some_and(|s| s.0 != 0 && s != *storage) {
-                return Some(Reason::StorageReplaced(*node));
+        for (node, storage) in active.duties.holders() {
+            let row = self.table.nodes.get(&node);
+            let known = if node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
+            if known.is_some_and(|s| s.0 != 0 && s != storage) {
+                return Some(Reason::StorageReplaced(node));
             }
-            if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(*node)) {
-                return Some(Reason::ServerDrained(*node));
+            if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(node)) {
+                return Some(Reason::ServerDrained(node));
             }
-            let gone = self.members.liveness(*node).filter(|l| !l.alive && !self.members.is_up(*node));
+            let gone = self.members.liveness(node).filter(|l| !l.alive && !self.members.is_up(node));
             if spare && gone.is_some_and(|l| long(l.since)) {
-                return Some(Reason::ServerGone(*node));
+                return Some(Reason::ServerGone(node));
             }
-            let (health, since) = self.members.health_of(*node);
+            let (health, since) = self.members.health_of(node);
             if spare && health != Health::Fine && long(since) {
-                return Some(Reason::ServerFailing(*node));
+                return Some(Reason::ServerFailing(node));
             }
         }
         None
@@ -185,17 +206,18 @@ impl<'a> View<'a> {
 
     /// Whether this node reaches a majority of a segment's servers. A node that does not could seal only some of them, which would stop the
     /// log without starting a new segment, and it knows little about the others. The nodes that do reach a majority decide.
-    pub fn can_seal(&self, active: &LogletMembers) -> bool {
-        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
-        is_majority(self.reach.reached_by(self.me.node, &servers), servers.len())
+    pub fn can_seal(&self, active: &Active) -> bool {
+        (active.enough)(&|holder| self.reach.pair(holder, self.me.node))
     }
 
     /// What is wrong with a segment, the most urgent first. None: leave it alone.
-    pub fn assess(&self, active: &LogletMembers) -> Option<Reason> {
+    pub fn assess(&self, active: &Active) -> Option<Reason> {
         if !self.can_seal(active) {
             return None;
         }
-        self.sequencer(active).or_else(|| self.server(active))
+        let mut orderers = active.duties.orderers();
+        let of_orderers = orderers.find_map(|(node, life)| self.orderer(active, node, life));
+        of_orderers.or_else(|| self.holder(active))
     }
 
     /// The next segment: like the active one, without the nodes that are gone, failing or leaving.
@@ -236,8 +258,10 @@ impl<'a> View<'a> {
 mod tests {
     use super::*;
     use crate::members::Report;
+    use crate::members::reach::is_majority;
     use crate::members::table::Member;
-    use atoll_core::{Incarnation, StorageId};
+    use atoll_contract::{Binding, Duty};
+    use atoll_core::StorageId;
 
     fn identity(node: u32) -> Identity {
         Identity {
@@ -270,10 +294,7 @@ mod tests {
             let told = Report { incarnation: Incarnation(node.into()), reaches, ..Report::default() };
             view.note(Tick(0), NodeId(node), true, Some(told));
         }
-        let active = LogletMembers {
-            servers: [1, 2, 4].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
-            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
-        };
+        let active = segment(&[1, 2, 4], sequencer);
         let timings = Timings::default();
         View::of(&view, &me, Tick(0), &timings).assess(&active)
     }
@@ -300,7 +321,7 @@ mod tests {
         me: u32,
         members: u32,
         rows: &[(u32, &[u32], Health)],
-        active: &LogletMembers,
+        active: &Active,
         now: Tick,
     ) -> Option<Reason> {
         let row = |n: u32| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
@@ -320,11 +341,17 @@ mod tests {
         View::of(&view, &identity(me), now, &Timings::default()).assess(active)
     }
 
-    fn segment(servers: &[u32], sequencer: u32) -> LogletMembers {
-        LogletMembers {
-            servers: servers.iter().map(|n| (NodeId(*n), StorageId(u128::from(*n)))).collect(),
-            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
-        }
+    fn segment(servers: &[u32], sequencer: u32) -> Active {
+        let holds = |n: &u32| Binding::Holds(StorageId(u128::from(*n)));
+        let mut duties: Vec<Duty> =
+            servers.iter().map(|n| Duty { role: "server", node: NodeId(*n), binding: holds(n) }).collect();
+        let binding = Binding::Orders(Incarnation(u64::from(sequencer)));
+        duties.push(Duty { role: "sequencer", node: NodeId(sequencer), binding });
+        let nodes: Vec<NodeId> = servers.iter().map(|n| NodeId(*n)).collect();
+        let majority = move |reached: &dyn Fn(NodeId) -> bool| {
+            is_majority(nodes.iter().filter(|n| reached(**n)).count(), nodes.len())
+        };
+        Active { duties: Duties(duties), enough: Arc::new(majority) }
     }
 
     /// Three members, all of them servers.

@@ -7,14 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use atoll_contract::{LogPos, LogletId};
-use atoll_core::{Env, RoleKind, Tick};
+use atoll_core::{Env, Tick};
 use atoll_log::origin::{Suspects, mark_in, mark_of_log};
 use atoll_log::page::PageId;
 use atoll_log::{LogError, virtual_log::VirtualLog};
-use atoll_native::message::{Answer, Delete, Verdict};
 
 use crate::logs::{Known, Logs};
-use crate::survey;
 
 /// Rounds are this many times less frequent than patrols, because nothing waits for them.
 const RARER: u32 = 5;
@@ -45,8 +43,8 @@ pub struct Collector {
     pub every: Duration,
 }
 
-/// A Loglet and the role that keeps it.
-type Place = (RoleKind, LogletId);
+/// A Loglet, behind its kind.
+type Place = (&'static str, LogletId);
 
 impl Collector {
     /// Runs until the node ends.
@@ -85,18 +83,19 @@ impl Collector {
     async fn next_look(&self, above: &mut Option<Place>) -> BTreeSet<Place> {
         let named = named(&self.logs.known());
         let mut look = BTreeSet::new();
-        for role in [atoll_native::roles::LOG_SERVER, atoll_local::roles::LOCAL_STORE] {
+        for provider in self.logs.registry().providers() {
+            let kind = provider.kind();
             let mut last = match *above {
-                Some((before, _)) if before > role => continue,
-                Some((same, id)) if same == role => Some(id),
+                Some((before, _)) if before > kind => continue,
+                Some((same, id)) if same == kind => Some(id),
                 _ => None,
             };
             loop {
-                let (held, more) = survey::held_here(&self.env, role, last).await;
+                let (held, more) = provider.held_here(last).await.unwrap_or_default();
                 last = held.last().copied();
-                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (role, id)));
+                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (kind, id)));
                 if look.len() >= PER_LOOK {
-                    *above = last.map(|id| (role, id));
+                    *above = last.map(|id| (kind, id));
                     return look;
                 }
                 if !more {
@@ -162,11 +161,10 @@ impl Collector {
     }
 
     /// Deletes it from this disk, behind a tombstone (vlog-L7, vlog-V6). A failure is tried again in the next round.
-    async fn delete(&self, (role, loglet): Place) -> bool {
+    async fn delete(&self, (kind, loglet): Place) -> bool {
         atoll_core::testing::hit("policy.collect");
-        let asked = self.env.call_role(self.env.node(), role, Delete { loglet });
-        let answer: Option<Answer> = self.env.within(ANSWER, asked).await.ok().and_then(Result::ok);
-        let done = answer.is_some_and(|a| a.verdict == (Verdict::Done {}));
+        let Ok(provider) = self.logs.registry().provider(kind) else { return false };
+        let done = provider.delete_here(loglet).await;
         if done {
             tracing::info!(%loglet, "deleted a loglet that no chain names: its maker died, or a deletion missed this node");
         }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_contract::{LogletId, LogletSpec, Members as LogletMembers};
+use atoll_contract::{LogletId, LogletSpec};
 use atoll_core::sync::lock;
 use atoll_core::testing::mutant;
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 
-use super::assess::{Reason, View, can_do_without_drained};
+use super::assess::{Active, Reason, View, can_do_without_drained};
 use super::pace::Pace;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
@@ -74,8 +74,8 @@ fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>
 }
 
 /// The reason that an appender's report gives by itself, because the sequencer itself answered.
-fn reason_of(trouble: Option<Trouble>, active: &LogletMembers) -> Option<Reason> {
-    let (node, _) = active.sequencer?;
+fn reason_of(trouble: Option<Trouble>, active: &Active) -> Option<Reason> {
+    let (node, _) = active.duties.orderers().next()?;
     match trouble? {
         Trouble::WrongSequencer => Some(Reason::SequencerRestarted(node)),
         Trouble::SequencerFailed => Some(Reason::SequencerFailing(node)),
@@ -240,9 +240,9 @@ impl Guardian {
     /// Appenders may run into problems that no heartbeat shows (native-T14): a sequencer that hangs, or a network that loses only data. The
     /// report of one node is not enough to move a log. All nodes learn of it from that node's heartbeats, and weigh which members can work
     /// with each other (vlog-V21).
-    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &LogletMembers) {
+    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &Active) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
-        if let Some((node, _)) = active.sequencer.filter(|_| silent)
+        if let Some((node, _)) = active.duties.orderers().next().filter(|_| silent)
             && pace.report(now)
         {
             atoll_core::testing::hit("policy.evidence");
@@ -288,17 +288,15 @@ impl Guardian {
 
     /// The logs whose sequencer is on a node, by their chains as they are known here.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
-        let here = |log: &Known| {
-            let sequencer = self.active(&log.chain).and_then(|(_, a)| a.sequencer);
-            sequencer.is_some_and(|(sequencer, _)| sequencer == node)
-        };
+        let here =
+            |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_orderer(node));
         self.logs.known().into_iter().filter(here).map(|log| log.name).collect()
     }
 
-    fn active(&self, chain: &VersionedChain) -> Option<(LogletId, LogletMembers)> {
+    fn active(&self, chain: &VersionedChain) -> Option<(LogletId, Active)> {
         let segment = chain.chain.active();
         let provider = self.logs.registry().provider(&segment.kind).ok()?;
-        Some((segment.loglet, provider.members(&segment.config)))
+        Some((segment.loglet, Active::new(provider, &segment.config)))
     }
 
     /// Waits its turn, reads the chain again, checks which segment is active now, and extends only that one. True if nothing is left to do.
@@ -418,7 +416,7 @@ impl Broken {
     fn is(&self, segment: &Segment) -> bool {
         let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
         let table = &self.table;
-        let servers = provider.members(&segment.config).servers;
+        let servers: Vec<_> = provider.duties(&segment.config).holders().collect();
         let spare = || {
             self.candidates.iter().any(|c| {
                 c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)

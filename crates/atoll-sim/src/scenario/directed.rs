@@ -148,7 +148,7 @@ async fn extend_local(stage: Stage<NodeHandles>, name: String) {
         stage.pause(Duration::from_millis(700)).await;
         let Some(life) = stage.cluster.host(0) else { continue };
         let Some(log) = life.handles.log(&name) else { continue };
-        let spec = LogletSpec { kind: Some("local".to_owned()), ..LogletSpec::default() };
+        let spec = LogletSpec::of("local");
         if matches!(stage.cluster.ask(&life, log.extend(spec)).await, Some(Ok(Ok(_)))) {
             hit("sim.local.extended");
         }
@@ -285,11 +285,7 @@ fn links(stage: &Stage<Handles>, pairs: &[(usize, usize)], blocked: bool) {
 /// it; meanwhile a client on 4, which knows of no seal, keeps asking for open tails. False if the story broke off.
 async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
     let patience = Duration::from_millis(1_500);
-    let spec = LogletSpec {
-        servers: Some((1..=5).map(NodeId).collect()),
-        sequencer: Some(NodeId(1)),
-        ..LogletSpec::default()
-    };
+    let spec = LogletSpec::default().place("server", (1..=5).map(NodeId)).place("sequencer", [NodeId(1)]);
     if !native::make(stage, islands, spec).await {
         return false;
     }

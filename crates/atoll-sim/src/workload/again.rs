@@ -129,8 +129,8 @@ async fn upset(stage: &Stage<NodeHandles>, name: &str, life: &Life<NodeHandles>)
         }
         2 => {
             let Some(log) = life.handles.log(name) else { return };
-            let sequencer = Some(NodeId(1 + stage.below(stage.cluster.hosts() as u64) as u32));
-            drop(log.extend(LogletSpec { sequencer, ..LogletSpec::default() }));
+            let sequencer = NodeId(1 + stage.below(stage.cluster.hosts() as u64) as u32);
+            drop(log.extend(LogletSpec::default().place("sequencer", [sequencer])));
         }
         _ => {}
     }

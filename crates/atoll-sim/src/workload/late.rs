@@ -26,7 +26,7 @@ fn without(stage: &Stage<NodeHandles>, host: usize) -> LogletSpec {
     let others: Vec<NodeId> = (1..hosts).map(|i| NodeId(((host + i) % hosts) as u32 + 1)).collect();
     let size = if others.len() >= 3 { 3 } else { 1 };
     let sequencer = others[stage.below(size as u64) as usize];
-    LogletSpec { servers: Some(others[..size].to_vec()), sequencer: Some(sequencer), ..LogletSpec::default() }
+    LogletSpec::default().place("server", others[..size].to_vec()).place("sequencer", [sequencer])
 }
 
 async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, spec: LogletSpec) -> bool {

@@ -289,9 +289,9 @@ fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     let size = [1, 3, 3, 5][stage.below(4) as usize].max(least).min(nodes.len());
     let size = size - usize::from(size.is_multiple_of(2));
     let first = stage.below(nodes.len() as u64) as usize;
-    spec.servers = Some((0..size).map(|i| nodes[(first + i) % nodes.len()]).collect());
+    spec = spec.place("server", (0..size).map(|i| nodes[(first + i) % nodes.len()]));
     if stage.below(2) == 0 {
-        spec.sequencer = Some(nodes[stage.below(nodes.len() as u64) as usize]);
+        spec = spec.place("sequencer", [nodes[stage.below(nodes.len() as u64) as usize]]);
     }
     spec
 }
@@ -303,7 +303,7 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
 
 /// The same, with a first Loglet of this kind.
 pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
-    let spec = LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() };
+    let spec = LogletSpec::of(kind);
     loop {
         if let Some(life) = live(stage, stage.below(64) as usize)
             && let Some(log) = life.handles.log(name)

@@ -319,11 +319,8 @@ fn spec(stage: &Stage<Handles>) -> LogletSpec {
     let size = size - usize::from(size.is_multiple_of(2));
     let first = stage.below(hosts as u64) as usize;
     let node = |i: usize| NodeId((i % hosts) as u32 + 1);
-    LogletSpec {
-        servers: Some((0..size).map(|i| node(first + i)).collect()),
-        sequencer: Some(node(stage.below(64) as usize)),
-        ..LogletSpec::default()
-    }
+    let sequencer = node(stage.below(64) as usize);
+    LogletSpec::default().place("server", (0..size).map(|i| node(first + i))).place("sequencer", [sequencer])
 }
 
 /// Seals through one node, then checks the tail there.
@@ -519,7 +516,7 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
 async fn filled(stage: &Stage<Handles>, islands: &Islands, island: &Island) {
     let Some((tail, _)) = check(stage, island, 0).await else { return };
     let servers: Vec<NodeId> = live(stage, 0)
-        .map(|l| l.handles.native.members(&island.config).servers.into_iter().map(|(n, _)| n).collect())
+        .map(|l| l.handles.native.duties(&island.config).holders().map(|(n, _)| n).collect())
         .unwrap_or_default();
     for node in servers {
         let host = node.0 as usize - 1;

@@ -7,18 +7,24 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadFrom,
-    Unavailability,
+    Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
+    PlanError, Progress, ReadFrom, RoleOfKind, Unavailability,
 };
 use atoll_core::{BoxFuture, Directory, Encode, Env, Identify, NodeId};
 
 use super::config::{self, LocalConfig};
 use super::loglet::{LocalLoglet, LocalOptions};
+use crate::roles::LOCAL_STORE;
 use atoll_loglet_store::batches;
 use atoll_loglet_store::message::Delete;
+use atoll_loglet_store::status::{delete_here, held_here};
 
 /// Name of this kind in chains.
 pub const KIND: &str = "local";
+/// The role of the node that keeps the loglet, in specifications.
+pub const SERVER: &str = "server";
+/// How long this node's own store may take to delete.
+const OWN_ANSWER: Duration = Duration::from_secs(2);
 /// How long a node may take to identify itself before it counts as down.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -49,18 +55,13 @@ impl LocalProvider {
 
     /// Picks the requested node, otherwise the previous one, otherwise this one, otherwise any; nodes to avoid come last.
     async fn plan(&self, spec: &LogletSpec, previous: Option<LocalConfig>) -> Result<LocalConfig, PlanError> {
-        let wanted = match (&spec.servers, spec.sequencer) {
-            (Some(servers), _) if servers.len() != 1 => {
+        spec.check(self, &[])?;
+        let wanted = match spec.placed(SERVER) {
+            Some([node]) => Some(*node),
+            Some(_) => {
                 return Err(PlanError::Invalid { what: "servers of a local loglet", allowed: "one node" });
             }
-            (Some(servers), Some(sequencer)) if servers[0] != sequencer => {
-                return Err(PlanError::Invalid {
-                    what: "sequencer of a local loglet",
-                    allowed: "none, or the node that keeps it",
-                });
-            }
-            (Some(servers), _) => Some(servers[0]),
-            (None, sequencer) => sequencer,
+            None => None,
         };
         let mut nodes: Vec<NodeId> = match wanted {
             Some(node) => vec![node],
@@ -90,6 +91,10 @@ impl LocalProvider {
 impl LogletProvider for LocalProvider {
     fn kind(&self) -> &'static str {
         KIND
+    }
+
+    fn roles(&self) -> &'static [RoleOfKind] {
+        &[RoleOfKind { name: SERVER, holds: true }]
     }
 
     fn plan<'a>(
@@ -156,10 +161,27 @@ impl LogletProvider for LocalProvider {
         }
     }
 
-    fn members(&self, config: &Bytes) -> Members {
-        match config::parse(config) {
-            Ok(config) => Members { servers: vec![(config.node, config.storage)], sequencer: None },
-            Err(_) => Members::default(),
-        }
+    fn duties(&self, config: &Bytes) -> Duties {
+        let Ok(config) = config::parse(config) else { return Duties::default() };
+        let binding = Binding::Holds(config.storage);
+        Duties(vec![Duty { role: SERVER, node: config.node, binding }])
+    }
+
+    fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
+        config::parse(config).is_ok_and(|config| reached(config.node))
+    }
+
+    fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
+        // Its one node has all of it, or nobody has.
+        let whole = extents.iter().map(|e| Progress { has_up_to: e.range.end, lacks: 0 }).collect();
+        Box::pin(std::future::ready(Some(whole)))
+    }
+
+    fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
+        Box::pin(held_here(&self.env, LOCAL_STORE, above))
+    }
+
+    fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {
+        Box::pin(delete_here(&self.env, LOCAL_STORE, id, OWN_ANSWER))
     }
 }

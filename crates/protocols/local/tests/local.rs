@@ -152,13 +152,13 @@ fn plans() {
         let provider = cluster::provider(&c, 2);
         c.on(2, async move {
             let config = provider.plan(&spec, None).await?;
-            Ok::<_, PlanError>(provider.members(&config).servers[0].0)
+            Ok::<_, PlanError>(provider.duties(&config).0[0].node)
         })
     };
     assert_eq!(plan(&mut c, LogletSpec::default()), Ok(NodeId(2)));
-    let there = LogletSpec { servers: Some(vec![NodeId(3)]), ..LogletSpec::default() };
+    let there = LogletSpec::default().place("server", [NodeId(3)]);
     assert_eq!(plan(&mut c, there.clone()), Ok(NodeId(3)));
-    let two = LogletSpec { servers: Some(vec![NodeId(1), NodeId(3)]), ..LogletSpec::default() };
+    let two = LogletSpec::default().place("server", [NodeId(1), NodeId(3)]);
     assert!(matches!(plan(&mut c, two), Err(PlanError::Invalid { .. })));
     c.kill(NodeId(3));
     assert_eq!(plan(&mut c, there), Err(PlanError::NodeDown(NodeId(3))));

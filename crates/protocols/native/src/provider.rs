@@ -7,23 +7,32 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_contract::{
-    Batch, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Offset, PlanError, ReadError,
-    ReadFrom, Unavailability,
+    Batch, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Offset,
+    PlanError, Progress, ReadError, ReadFrom, RoleOfKind, Unavailability,
 };
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Candidate, Directory, Encode, Env, Identify, Identity, NodeId, StorageId};
+use atoll_loglet_store::batches;
+use atoll_loglet_store::status::{ask_status, delete_here, held_here, progress_of};
 
 use crate::mutants;
 use crate::roles::LOG_SERVER;
 
 use super::config::{self, MAX_SERVERS, NativeConfig};
-use atoll_loglet_store::batches;
-
 use super::loglet::{Group, NativeLoglet, NativeOptions, failure};
 use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
 /// Name of this kind in chains.
 pub const KIND: &str = "native";
+/// The role of a node that holds entries, in specifications.
+pub const SERVER: &str = "server";
+/// The role of the node that orders appends, in specifications.
+pub const ORDERER: &str = "sequencer";
+/// All roles.
+const ROLES: [RoleOfKind; 2] =
+    [RoleOfKind { name: SERVER, holds: true }, RoleOfKind { name: ORDERER, holds: false }];
+/// How long this node's own server may take to begin a back-fill, or to delete.
+const OWN_ANSWER: Duration = Duration::from_secs(2);
 /// How long a node may take to identify itself before it counts as down: appends may be waiting for the next segment.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
 /// The same limit for the first segment of a log, which no append waits for yet: it is better not to reject a busy node.
@@ -92,13 +101,14 @@ impl NativeProvider {
         spec: &LogletSpec,
         previous: Option<NativeConfig>,
     ) -> Result<NativeConfig, PlanError> {
+        spec.check(self, &[])?;
         let candidates = self.directory.candidates();
         // Do not ask a node that is known to be down, unless it was named: waiting for its answer would be in vain.
         let mut ask: Vec<NodeId> = candidates.iter().filter(|c| c.alive).map(|c| c.node).collect();
-        ask.extend(spec.servers.iter().flatten().chain(&spec.sequencer));
+        ask.extend(spec.named());
         ask.sort_unstable();
         ask.dedup();
-        let named = |n: NodeId| spec.servers.iter().flatten().chain(&spec.sequencer).any(|m| *m == n);
+        let named = |n: NodeId| spec.named().any(|m| m == n);
         let doubted =
             |n: NodeId| spec.avoid.contains(&n) || candidates.iter().any(|c| c.node == n && !c.alive);
         let patience = if previous.is_some() { IDENTIFY_TIMEOUT } else { IDENTIFY_FOR_NEW };
@@ -117,7 +127,7 @@ impl NativeProvider {
         up: &[Identity],
     ) -> Result<Vec<(NodeId, StorageId)>, PlanError> {
         let answers = |n: NodeId| up.iter().find(|i| i.node == n);
-        if let Some(wanted) = &spec.servers {
+        if let Some(wanted) = spec.placed(SERVER) {
             if wanted.is_empty() || wanted.len() > MAX_SERVERS || wanted.len().is_multiple_of(2) {
                 return Err(PlanError::Invalid { what: "number of servers", allowed: "1, 3, 5, 7 or 9" });
             }
@@ -278,7 +288,10 @@ fn pick_sequencer<'a>(
     candidates: &[Candidate],
     directory: &dyn Directory,
 ) -> Result<&'a Identity, PlanError> {
-    if let Some(wanted) = spec.sequencer {
+    if let Some(wanted) = spec.placed(ORDERER) {
+        let [wanted] = *wanted else {
+            return Err(PlanError::Invalid { what: "sequencer", allowed: "one node" });
+        };
         let identity = up.iter().find(|i| i.node == wanted).ok_or(PlanError::NodeDown(wanted))?;
         if !identity.sequencer {
             return Err(PlanError::Invalid {
@@ -316,6 +329,10 @@ fn pick_sequencer<'a>(
 impl LogletProvider for NativeProvider {
     fn kind(&self) -> &'static str {
         KIND
+    }
+
+    fn roles(&self) -> &'static [RoleOfKind] {
+        &ROLES
     }
 
     fn plan<'a>(
@@ -377,10 +394,39 @@ impl LogletProvider for NativeProvider {
         }
     }
 
-    fn members(&self, config: &Bytes) -> Members {
-        match config::parse(config) {
-            Ok(config) => Members { servers: config.servers, sequencer: Some(config.sequencer) },
-            Err(_) => Members::default(),
-        }
+    fn duties(&self, config: &Bytes) -> Duties {
+        let Ok(config) = config::parse(config) else { return Duties::default() };
+        let holds = |(node, storage)| Duty { role: SERVER, node, binding: Binding::Holds(storage) };
+        let (node, life) = config.sequencer;
+        let orders = Duty { role: ORDERER, node, binding: Binding::Orders(life) };
+        Duties(config.servers.into_iter().map(holds).chain([orders]).collect())
+    }
+
+    fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
+        let Ok(config) = config::parse(config) else { return false };
+        config.servers.iter().filter(|(node, _)| reached(*node)).count() >= config.quorum()
+    }
+
+    fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
+        Box::pin(async move {
+            let loglets: Vec<LogletId> = extents.iter().map(|e| e.loglet).collect();
+            let known = ask_status(&self.env, node, LOG_SERVER, &loglets).await?;
+            Some(extents.iter().map(|extent| progress_of(known.get(&extent.loglet), extent)).collect())
+        })
+    }
+
+    fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
+        let ask = BackFill { loglet: id, config: config.clone(), upto };
+        let asked = self.env.call(self.env.node(), ask);
+        // Answered or not, the next round looks again.
+        Box::pin(async move { drop(self.env.within(OWN_ANSWER, asked).await) })
+    }
+
+    fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
+        Box::pin(held_here(&self.env, LOG_SERVER, above))
+    }
+
+    fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {
+        Box::pin(delete_here(&self.env, LOG_SERVER, id, OWN_ANSWER))
     }
 }

@@ -570,40 +570,42 @@ fn a_sealed_copy_is_exact() {
     assert_eq!(read(&mut c, 5, &copy, 0, 30, ReadFrom::LocalOnly).unwrap(), expected);
 }
 
-fn plan(c: &mut Cluster, at: u32, spec: LogletSpec, previous: Option<Bytes>) -> Result<Members, PlanError> {
+fn plan(c: &mut Cluster, at: u32, spec: LogletSpec, previous: Option<Bytes>) -> Result<Duties, PlanError> {
     let provider = c.provider(at);
     c.on(at, async move {
         let planned = provider.plan(&spec, previous.as_ref()).await?;
-        Ok(provider.members(&planned))
+        Ok(provider.duties(&planned))
     })
 }
 
 #[test]
 fn plans_follow_wishes_health_and_habit() {
-    let nodes = |m: &Members| m.servers.iter().map(|(n, _)| n.0).collect::<Vec<_>>();
+    let nodes = |d: &Duties| d.holders().map(|(n, _)| n.0).collect::<Vec<_>>();
     let mut c = Cluster::new(5, 3);
     let fresh = plan(&mut c, 2, LogletSpec::default(), None).unwrap();
     assert_eq!(nodes(&fresh), [1, 2, 3]);
     let before = c.config(&[2, 4, 5], 4).to_bytes();
     let kept = plan(&mut c, 1, LogletSpec::default(), Some(before.clone())).unwrap();
-    assert_eq!((nodes(&kept), kept.sequencer.unwrap().0), (vec![2, 4, 5], NodeId(4)));
-    let avoid = LogletSpec { avoid: vec![NodeId(4)], ..LogletSpec::default() };
+    assert_eq!((nodes(&kept), kept.in_role("sequencer")[0]), (vec![2, 4, 5], NodeId(4)));
+    let avoid = LogletSpec::default().avoiding([NodeId(4)]);
     let moved = plan(&mut c, 1, avoid, Some(before.clone())).unwrap();
-    assert_eq!((nodes(&moved), moved.sequencer.unwrap().0), (vec![1, 2, 5], NodeId(1)));
-    let even = LogletSpec { servers: Some(vec![NodeId(1), NodeId(2)]), ..LogletSpec::default() };
+    assert_eq!((nodes(&moved), moved.in_role("sequencer")[0]), (vec![1, 2, 5], NodeId(1)));
+    let even = LogletSpec::default().place("server", [NodeId(1), NodeId(2)]);
     assert!(matches!(plan(&mut c, 1, even, None), Err(PlanError::Invalid { .. })));
-    let apart =
-        LogletSpec { servers: Some(vec![NodeId(1)]), sequencer: Some(NodeId(5)), ..LogletSpec::default() };
+    let apart = LogletSpec::default().place("server", [NodeId(1)]).place("sequencer", [NodeId(5)]);
     let apart = plan(&mut c, 1, apart, None).unwrap();
-    assert_eq!((nodes(&apart), apart.sequencer.unwrap().0), (vec![1], NodeId(5)));
+    assert_eq!((nodes(&apart), apart.in_role("sequencer")[0]), (vec![1], NodeId(5)));
+    let odd = LogletSpec::default().place("unit", [NodeId(1)]);
+    let words = plan(&mut c, 1, odd, None).unwrap_err().to_string();
+    assert!(words.contains("no role \"unit\"; it has: server, sequencer"), "{words}");
     // Down to two live nodes of three members: the dead one keeps its place if it had one.
     let mut c = Cluster::new(3, 3);
     let before = c.config(&[1, 2, 3], 3).to_bytes();
     c.kill(NodeId(3));
-    let named = LogletSpec { servers: Some(vec![NodeId(3)]), ..LogletSpec::default() };
+    let named = LogletSpec::default().place("server", [NodeId(3)]);
     assert_eq!(plan(&mut c, 1, named, None), Err(PlanError::NodeDown(NodeId(3))));
     let short = plan(&mut c, 1, LogletSpec::default(), Some(before)).unwrap();
-    assert_eq!((nodes(&short), short.sequencer.unwrap().0), (vec![1, 2, 3], NodeId(1)));
+    assert_eq!((nodes(&short), short.in_role("sequencer")[0]), (vec![1, 2, 3], NodeId(1)));
     assert_eq!(plan(&mut c, 1, LogletSpec::default(), None), Err(PlanError::TooFew { up: 2, wanted: 3 }));
     c.kill(NodeId(2));
     let before = c.config(&[1, 2, 3], 1).to_bytes();
