@@ -6,6 +6,7 @@
 //! | `position.rs` | positions in a virtual log and offsets in a Loglet |
 //! | `entry.rs` | entries and batches, with their encoding |
 //! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
+//! | `plugin.rs` | what a protocol hands to a node that knows no protocol |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
 //! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
 //! | `mutants.rs` | known bugs for tests |
@@ -15,6 +16,7 @@ pub mod conformance;
 pub mod entry;
 pub mod loglet;
 pub mod mutants;
+pub mod plugin;
 pub mod position;
 pub mod register;
 

@@ -1,14 +1,14 @@
 //! Puts a node together: its roles in a core, and the procedures that keep it going. The same in production and in the
 //! simulator; only what feeds the core differs.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use atoll_contract::Registry;
+use atoll_contract::plugin::{Host, Procedure};
+use atoll_core::sync::lock;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
-use atoll_local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_native::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
 use atoll_rmwpaxos::KnownGroup;
 use atoll_rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
@@ -27,6 +27,7 @@ use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
 use crate::policy::{BackFiller, Collector, Guardian};
+use crate::protocols::Protocols;
 use crate::settings::Timings;
 
 /// Settings of every layer.
@@ -36,16 +37,8 @@ pub struct Options {
     pub timings: Timings,
     /// Virtual logs.
     pub log: LogOptions,
-    /// Native Loglets, the clients' side.
-    pub native: NativeOptions,
-    /// Local Loglets, the clients' side.
-    pub local: LocalOptions,
-    /// Store of the local Loglets.
-    pub local_store: LocalStoreOptions,
-    /// LogServer.
-    pub log_server: LogServerOptions,
-    /// Sequencer.
-    pub sequencer: SequencerOptions,
+    /// The protocols that make Loglets.
+    pub protocols: Protocols,
     /// Registers.
     pub registers: RegisterOptions,
 }
@@ -104,6 +97,8 @@ pub struct NodeParts {
     /// Changes of the feature level.
     pub upgrades: Upgrades,
     known: KnownGroup,
+    /// Procedures of the protocols, until they are started.
+    procedures: Arc<Mutex<Vec<Procedure>>>,
     parts: Parts,
 }
 
@@ -119,16 +114,15 @@ pub fn assemble(parts: Parts) -> Assembly {
     let acceptor = Acceptor::new(me.node, me.storage, None);
     let known = acceptor.known_group();
     core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
-    core.add_role(
-        atoll_native::roles::LOG_SERVER,
-        Box::new(LogServer::new(env.clone(), me.storage, options.log_server.clone())),
-    );
-    core.add_role(
-        atoll_native::roles::SEQUENCER,
-        Box::new(Sequencer::new(env.clone(), options.sequencer.clone())),
-    );
-    let local = LocalStore::new(env.clone(), me.storage, options.local_store.clone());
-    core.add_role(atoll_local::roles::LOCAL_STORE, Box::new(local));
+    let directory: Arc<Members> = Arc::new(members.clone());
+    let host = Host { env: env.clone(), storage: me.storage, directory };
+    let mut registry = Registry::new();
+    let mut procedures = Vec::new();
+    for protocol in options.protocols.all() {
+        let installed = protocol.install(&mut core, &host);
+        registry = installed.loglets.into_iter().fold(registry, Registry::with);
+        procedures.extend(installed.procedures);
+    }
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
     core.add_role(crate::members::roles::LEVELS, Box::new(LevelRole::new(levels)));
     let detector = Detector::new(env.clone(), members.clone(), options.timings.clone());
@@ -139,13 +133,9 @@ pub fn assemble(parts: Parts) -> Assembly {
     let database = DatabaseCell::default();
     core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
 
-    let directory: Arc<Members> = Arc::new(members.clone());
-    let registry = Registry::new()
-        .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
-        .with(Arc::new(LocalProvider::new(env.clone(), directory, options.local.clone())));
-    // A node that stands alone needs neither a sequencer nor a quorum of one; its logs can be extended to native Loglets later.
-    let alone = parts.first_table.nodes.keys().all(|node| *node == me.node);
-    let first_kind = Some(if alone { "local" } else { "native" }.to_owned());
+    let founders = 1 + parts.first_table.nodes.keys().filter(|node| **node != me.node).count();
+    let first = options.protocols.all().into_iter().find(|p| p.is_first_choice(founders));
+    let first_kind = first.map(|protocol| protocol.name().to_owned());
     let log_options = LogOptions { first_kind, ..options.log.clone() };
     let registers = LateRegisters::default();
     let shared = Arc::new(registers.clone());
@@ -169,6 +159,7 @@ pub fn assemble(parts: Parts) -> Assembly {
         changes,
         upgrades,
         known,
+        procedures: Arc::new(Mutex::new(procedures)),
         parts,
     };
     Assembly { core, node }
@@ -182,6 +173,9 @@ impl NodeParts {
 
     /// Starts the procedures: finds the group of acceptors, joins the members, guards the logs.
     pub fn start(&self) {
+        for (name, procedure) in std::mem::take(&mut *lock(&self.procedures)) {
+            self.env.spawn(name, procedure);
+        }
         let me = self.clone();
         self.env.spawn("node.start", Box::pin(async move { me.run().await }));
     }

@@ -29,6 +29,7 @@ pub mod members;
 pub mod mutants;
 pub mod operations;
 pub mod policy;
+pub mod protocols;
 pub mod settings;
 pub mod space;
 mod start;

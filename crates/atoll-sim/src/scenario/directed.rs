@@ -201,12 +201,12 @@ impl Limits {
     };
 
     fn set(self, options: &mut Options) {
-        options.sequencer.dedupe_spans = self.dedupe_spans;
-        options.local_store.dedupe_spans = self.dedupe_spans;
+        options.protocols.native.sequencer.dedupe_spans = self.dedupe_spans;
+        options.protocols.local.store.dedupe_spans = self.dedupe_spans;
         options.log.max_inflight_batches = self.batches_in_flight;
         options.log.page_items = self.page_items.unwrap_or(options.log.page_items);
-        options.sequencer.window_bytes = self.window_bytes as u64;
-        options.local_store.window_bytes = self.window_bytes;
+        options.protocols.native.sequencer.window_bytes = self.window_bytes as u64;
+        options.protocols.local.store.window_bytes = self.window_bytes;
         options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);
     }
 }

@@ -227,12 +227,12 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         options.timings.silent_after = Duration::from_millis(600);
     }
     if rng.below(2) == 0 && hosts == 5 {
-        options.native.replicas = 5;
+        options.protocols.native.handles.replicas = 5;
     }
     let first = Cause::draw(&mut rng, hosts);
     let mut causes = vec![first];
     // Five tolerate two of them.
-    if hosts == 5 && options.native.replicas == 5 && rng.below(2) == 0 {
+    if hosts == 5 && options.protocols.native.handles.replicas == 5 && rng.below(2) == 0 {
         let second = Cause::draw(&mut rng, hosts);
         let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
         if !alone(first) && !alone(second) {

@@ -19,10 +19,12 @@ pub mod message;
 mod invariants;
 mod local_store;
 mod loglet;
+mod plugin;
 mod provider;
 pub mod roles;
 
 pub use config::LocalConfig;
 pub use local_store::{LocalStore, LocalStoreOptions};
 pub use loglet::{LocalLoglet, LocalOptions};
+pub use plugin::LocalPlugin;
 pub use provider::LocalProvider;
