@@ -26,7 +26,7 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub struct Client {
     connections: Arc<Connections>,
-    /// The lanes that somebody holds: one per log.
+    /// The lanes that are in use: one per log.
     lanes: Arc<Mutex<BTreeMap<String, Weak<Lane>>>>,
 }
 
@@ -50,8 +50,8 @@ impl Client {
         self.connections.texts().map(str::to_owned).collect()
     }
 
-    /// The log of this name. Nobody is asked; the log is created by the first append. Must be called within a tokio
-    /// runtime. All handles of one name share one stream.
+    /// A handle to the log of this name. This asks no node; the first append creates the log. Must be called within a tokio runtime. All
+    /// handles of one name share one stream.
     pub fn log(&self, name: &str) -> Result<Log, Error> {
         if !is_log_name(name) {
             return Err(Error::invalid(log_name_hint(name), ""));
@@ -160,8 +160,8 @@ impl Client {
             .await
     }
 
-    /// The tables of the cluster. Nobody is asked. Take one handle and clone it: each new one is another client to the cluster, and
-    /// what is remembered of clients is bounded.
+    /// The tables of the cluster. This asks no node. Take one handle and clone it: each new handle is another client to the cluster, and
+    /// what the cluster remembers of clients is bounded.
     pub fn tables(&self) -> Tables {
         Tables::new(self.connections.clone())
     }
@@ -182,7 +182,7 @@ impl Client {
         .await
     }
 
-    /// Has the node that answers read its store again, soon. Idempotent.
+    /// Makes the node that answers read its store again soon. Idempotent.
     pub async fn scrub_database(&self) -> Result<(), Error> {
         let reply = self.short(|channel| async move {
             DatabaseServiceClient::new(channel).scrub(proto::ScrubRequest {}).await
@@ -245,7 +245,7 @@ impl Client {
             .await
     }
 
-    /// A client of one node's door alone, found through the status of the cluster.
+    /// A client that talks only to one node's door, which is found through the status of the cluster.
     pub async fn at_node(&self, id: u32) -> Result<Client, Error> {
         let nodes = self.nodes().await?;
         let known = || nodes.iter().map(|n| n.id.to_string()).collect::<Vec<_>>().join(", ");

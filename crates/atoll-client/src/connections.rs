@@ -25,7 +25,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) enum Repeat {
     /// Doing it twice is doing it once: unknown outcomes are tried again.
     Idempotent,
-    /// Only what certainly did not happen is tried again.
+    /// Only calls that certainly did not happen are tried again.
     Once,
 }
 
@@ -57,7 +57,7 @@ impl Connections {
         let options = options.bounded();
         let mut texts: Vec<&str> = Vec::new();
         for text in addresses.split(',').map(str::trim).filter(|a| !a.is_empty()) {
-            // Twice the same would be tried twice in a row.
+            // A repeated address would be tried twice in a row.
             if !texts.contains(&text) {
                 texts.push(text);
             }
@@ -99,20 +99,20 @@ impl Connections {
         self.addresses.iter().map(|a| a.text.as_str())
     }
 
-    /// Address `i` failed: its connection is given up, and the next one is in use unless somebody moved on already.
+    /// Address `i` failed: gives up its connection and moves on to the next address, unless another caller already has.
     pub(crate) fn failed(&self, i: usize) {
         *self.addresses[i].channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let next = (i + 1) % self.addresses.len();
         let _ = self.current.compare_exchange(i, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// No node was ever reached, for as long as that is waited for.
+    /// True if no node was ever reached and the time to wait for that is over.
     pub(crate) fn is_hopeless(&self) -> bool {
         let patience = self.options.first_contact;
         !self.reached.load(Ordering::Relaxed) && self.first_try.get().is_some_and(|t| t.elapsed() >= patience)
     }
 
-    /// A connection of its own to address `i`, by a fresh name look-up. Failure: nothing was sent.
+    /// A separate connection to address `i`, by a fresh name look-up. On failure nothing was sent.
     pub(crate) async fn connect(&self, i: usize) -> Result<Channel, Failure> {
         let address = &self.addresses[i];
         self.first_try.get_or_init(Instant::now);
@@ -206,7 +206,7 @@ fn unreachable_node(address: &str, why: &str) -> Failure {
     )
 }
 
-/// The innermost cause: the words of the operating system.
+/// The innermost cause: the message of the operating system.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

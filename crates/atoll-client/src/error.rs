@@ -1,4 +1,4 @@
-//! How a call ends badly: whether it happened, why, and what to do next. The same on the wire: gRPC status and trailers.
+//! How a call fails: whether it happened, why, and what to do next. The same information goes over the wire as gRPC status and trailers.
 
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -9,7 +9,7 @@ const HAPPENED: &str = "atoll-happened";
 const REASON: &str = "atoll-reason";
 const NEXT: &str = "atoll-next";
 
-/// A call that did not end well, after all that the client could do until its deadline.
+/// A call that failed, after all that the client could do until its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// It did not happen, and will not.
@@ -49,7 +49,7 @@ impl Failure {
 }
 
 impl Error {
-    /// The reason and the words, whatever the outcome.
+    /// The reason and the message, whatever the outcome.
     pub fn failure(&self) -> &Failure {
         match self {
             Error::DidNotHappen(failure) | Error::Unknown(failure) => failure,
@@ -68,7 +68,7 @@ pub enum Outcome {
     No,
     /// It did, although the call failed.
     Yes,
-    /// Nobody can say.
+    /// It cannot be known.
     Unknown,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     };
     let next = match text(NEXT) {
         Some(next) => next,
-        // What a door with TLS looks like to a client without.
+        // This is what a door with TLS looks like to a client without TLS.
         None if message.contains("h2 protocol error") => {
             "if the nodes have TLS, clients need it, too: --tls-ca, --tls-cert and --tls-key"
         }
@@ -126,8 +126,8 @@ pub(crate) fn parse(status: &Status) -> (Outcome, Failure) {
     (happened, Failure { reason, message, next })
 }
 
-/// Codes that a gRPC server sends before any handler of ours has seen the call, if our trailers are not there: no such
-/// method, no leave, a message too long to be decoded.
+/// Codes that a gRPC server sends, without our trailers, before any handler of ours has seen the call: no such method, no permission, a
+/// message too long to be decoded.
 fn never_handled(status: &Status) -> bool {
     matches!(status.code(), Code::Unimplemented | Code::Unauthenticated | Code::OutOfRange)
 }

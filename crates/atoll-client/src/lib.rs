@@ -15,9 +15,8 @@
 //! # }
 //! ```
 //!
-//! Every call ends in one of three ways: `Ok`, [`Error::DidNotHappen`], [`Error::Unknown`]. Until its deadline the client
-//! goes on by itself, at the next address where one fails; a record that is sent again keeps its name, so that it is in
-//! the log once at most.
+//! Every call ends in one of three ways: `Ok`, [`Error::DidNotHappen`], [`Error::Unknown`]. Until its deadline the client retries by
+//! itself, at the next address if one fails. A record that is sent again keeps its name, so that it is in the log at most once.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -75,7 +74,7 @@ pub fn is_log_name(name: &str) -> bool {
 /// What is wrong with a log name, in a sentence that says what would be right.
 pub fn log_name_hint(name: &str) -> String {
     let allowed = format!("1 to {MAX_LOG_NAME_BYTES} letters, digits and . _ / - are allowed");
-    // A hint goes into answers: it must not be as long as what it is about.
+    // The hint goes into answers, so it must not grow with the name that it is about.
     match name.len() {
         0..=MAX_LOG_NAME_BYTES => format!("{name:?} cannot be the name of a log: {allowed}"),
         length => format!("{length} bytes cannot be the name of a log: {allowed}"),

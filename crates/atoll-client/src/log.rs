@@ -86,7 +86,7 @@ impl Log {
         outcomes
     }
 
-    /// Reads records in order; fails over to another node in the middle where it must.
+    /// Reads records in order; fails over to another node midway if it must.
     pub fn read(&self, options: ReadOptions) -> Reader {
         Reader::new(&self.name, self.connections.clone(), options)
     }
@@ -113,7 +113,7 @@ impl Log {
             .await
     }
 
-    /// Gives up all positions below `to`, for ever. Idempotent.
+    /// Gives up all positions below `to` permanently. Idempotent.
     pub async fn trim(&self, to: u64) -> Result<(), Error> {
         let request = TrimRequest { log: self.name.to_string(), to };
         let attempt_timeout = self.connections.options.attempt_timeout;

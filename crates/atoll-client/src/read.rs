@@ -66,8 +66,8 @@ impl Reader {
         Reader { log: log.to_owned(), connections, rest, stream: None, failures: 0, deadline: None }
     }
 
-    /// The next records; None at the end. Where a node fails, another one goes on behind what was read. Nothing is lost by
-    /// dropping the future and calling again.
+    /// The next records; None at the end. If a node fails, another one continues after what was read. Nothing is lost by dropping the
+    /// future and calling again.
     pub async fn next(&mut self) -> Result<Option<ReadBatch>, Error> {
         loop {
             if self.rest.limit == Some(0) {

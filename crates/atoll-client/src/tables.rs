@@ -47,8 +47,8 @@ impl Names {
         Names { under_way: Mutex::new(under_way), done: Notify::new() }
     }
 
-    /// The cluster does not know `client` any more, or never did: so many writes of it came to nothing that the first one which did not
-    /// looks like one of a client that was forgotten. What comes is another client's.
+    /// The cluster no longer knows `client`, or never did: so many of its writes came to nothing that the first one that did not looks like
+    /// a write of a forgotten client. Later writes are made as a new client.
     fn renew(&self, client: u64) {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if under_way.client == client {
@@ -71,7 +71,7 @@ impl Names {
 
     async fn next(&self) -> Named<'_> {
         loop {
-            // Before the look, so that a write which ends in between is not missed.
+            // Registered before the check, so that a write that ends in between is not missed.
             let done = self.done.notified();
             if let Some(named) = self.try_next() {
                 // There may be room for the next waiter, too; one that finds none waits again.
@@ -96,7 +96,7 @@ impl Drop for Named<'_> {
             under_way.seqs.remove(&self.seq);
         }
         drop(under_way);
-        // The permit is kept for a waiter that has looked and does not wait yet.
+        // The permit is stored for a waiter that has checked and does not wait yet.
         self.names.done.notify_one();
     }
 }
@@ -113,7 +113,7 @@ fn client(channel: Channel) -> TableServiceClient<Channel> {
     TableServiceClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES)
 }
 
-/// One call that may be made again: it is a read, or has a name.
+/// One call that may be repeated, because it is a read or has a name.
 macro_rules! call {
     ($self:ident, $method:ident, $request:expr) => {{
         let request = $request;
@@ -127,7 +127,7 @@ macro_rules! call {
     }};
 }
 
-/// One write, by a name. If the cluster has forgotten the client and every attempt was answered, it is done by a new one.
+/// One write under a name. If the cluster has forgotten the client and every attempt was answered, a new client makes the write.
 macro_rules! write {
     ($self:ident, $method:ident, $request:expr) => {{
         let mut request = $request;
@@ -222,7 +222,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The next ones; None at the end. After an error the state that was read is gone: begin again behind the last row, or from the start.
+    /// The next rows; None at the end. After an error the state that was read is gone: begin again after the last row, or from the start.
     pub async fn next(&mut self) -> Result<Option<ScanReply>, Error> {
         match timeout(self.attempt_timeout, self.stream.message()).await {
             Ok(Ok(reply)) => Ok(reply),

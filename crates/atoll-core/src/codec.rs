@@ -43,7 +43,7 @@ pub enum DecodeError {
         /// The kind in the frame.
         got: u16,
     },
-    /// What follows was written at a feature level that this program does not read.
+    /// The data was written at a feature level that this program does not read.
     #[error(transparent)]
     Level(#[from] crate::level::LevelError),
 }
@@ -89,7 +89,7 @@ impl Reader {
     }
 }
 
-/// Room that an encoding begins with: most heads take less, and a buffer that grows from nothing is allocated three times.
+/// Initial capacity of an encoding buffer. Most heads are smaller, and a buffer that grows from empty is allocated three times.
 const USUAL_BYTES: usize = 128;
 
 /// A value with a byte form.
@@ -107,10 +107,10 @@ pub trait Encode {
 
 /// A value that can be read back.
 pub trait Decode: Sized {
-    /// Reads one value; the reader stands behind it afterwards.
+    /// Reads one value and leaves the reader right after it.
     fn decode(from: &mut Reader) -> Result<Self, DecodeError>;
 
-    /// Reads one value that must be all of `bytes`.
+    /// Reads one value that must take up all of `bytes`.
     fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut from = Reader::new(bytes);
         let value = Self::decode(&mut from)?;
@@ -151,7 +151,8 @@ impl Decode for bool {
     }
 }
 
-/// A length, as in front of bytes and lists. Lengths are u32: no value of a control plane is 4 GiB long, frames are bounded far below it.
+/// Writes the length prefix of bytes and lists. Lengths are u32: no control-plane value is 4 GiB long, and frames are bounded far below
+/// that.
 pub fn put_len(n: usize, out: &mut BytesMut) {
     out.put_u32_le(u32::try_from(n).expect("lengths are checked against frame limits before encoding"));
 }
@@ -212,7 +213,7 @@ impl<T: Encode> Encode for Vec<T> {
     }
 }
 
-/// A list that is encoded item by item, as a [`Vec`] of them would be; their number is known at the end.
+/// A list that is encoded item by item, with the same bytes as a [`Vec`] of the items. Their number is filled in at the end.
 #[derive(Debug)]
 pub struct OpenList {
     at: usize,
@@ -220,25 +221,25 @@ pub struct OpenList {
 }
 
 impl OpenList {
-    /// Begins one at the end of `out`.
+    /// Begins a list at the end of `out`.
     pub fn begin(out: &mut BytesMut) -> Self {
         let at = out.len();
         put_len(0, out);
         OpenList { at, count: 0 }
     }
 
-    /// One more item.
+    /// Appends one item.
     pub fn push(&mut self, item: &impl Encode, out: &mut BytesMut) {
         item.encode(out);
         self.count_one();
     }
 
-    /// The same for an item whose bytes are in `out` already.
+    /// Counts an item whose bytes are already in `out`.
     pub fn count_one(&mut self) {
         self.count += 1;
     }
 
-    /// Ends it.
+    /// Ends the list and fills in its length.
     pub fn end(self, out: &mut BytesMut) {
         let mut count = BytesMut::with_capacity(4);
         put_len(self.count, &mut count);
@@ -249,7 +250,7 @@ impl OpenList {
 impl<T: Decode> Decode for Vec<T> {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let n = u32::decode(from)? as usize;
-        // Every item takes a byte at least, so a lying length cannot make us allocate more than was sent.
+        // Every item takes at least one byte, so a false length cannot make us allocate more than was sent.
         from.need(n, "list")?;
         let mut items = Vec::with_capacity(n.min(1024));
         for _ in 0..n {
@@ -324,7 +325,7 @@ macro_rules! choice {
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)] // A variant's fields are named for what its own words say.
+        #[allow(missing_docs)] // The documentation of a variant covers its fields.
         pub enum $name { $($(#[$vdoc])* $variant { $($(#[$fdoc])* $field: $type),* }),* }
 
         impl $crate::codec::Encode for $name {

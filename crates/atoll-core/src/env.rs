@@ -1,26 +1,27 @@
-//! All that a procedure sees of the world: time, randomness, other procedures, calls to nodes.
+//! Everything that a procedure sees of the world: time, randomness, other procedures, and calls to nodes.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::codec::DecodeError;
-use crate::frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
+use crate::frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 use crate::ids::{Incarnation, NodeId, RoleKind, Tick};
 use crate::level::Levels;
 use crate::ready::{Ready, TaskId};
+use crate::sync::lock;
 use crate::ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
 use crate::witness::Witness;
 
 crate::message! {
-    /// The answer to a request that its receiver did not take: nothing happened.
+    /// The answer to a request that its receiver refused: nothing happened.
     pub struct Refused = 1 {
-        /// Why, and what would be taken.
+        /// Why it was refused, and what would be accepted.
         pub reason: String,
     }
 }
@@ -28,13 +29,13 @@ crate::message! {
 /// Why a request has no reply, and whether it may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It did not leave this node: it did not happen.
+    /// The request did not leave this node, so it did not happen.
     #[error("not sent: {0}")]
     NotSent(Unsent),
-    /// It left, and no reply came: unknown.
+    /// The request left, and no reply came: the outcome is unknown.
     #[error("no reply from node {0}: the connection was lost; whether it happened is unknown")]
     Lost(NodeId),
-    /// The receiver refused it: it did not happen.
+    /// The receiver refused the request, so it did not happen.
     #[error("refused by node {node}: {reason}")]
     Refused {
         /// Who refused.
@@ -42,7 +43,7 @@ pub enum CallError {
         /// Why.
         reason: String,
     },
-    /// A reply came and could not be read: unknown.
+    /// A reply came and could not be decoded: the outcome is unknown.
     #[error("unreadable reply from node {node}: {error}; whether it happened is unknown")]
     Malformed {
         /// Who answered.
@@ -108,7 +109,7 @@ pub(crate) struct State {
     pending: BTreeMap<u64, Pending>,
     next_request: u64,
     links: BTreeMap<(NodeId, Class), Link>,
-    /// When the batch that the journal has now was given to it.
+    /// When the batch that the journal is working on was handed to it.
     pub(crate) journal_since: Option<Tick>,
     pub(crate) dead: bool,
 }
@@ -122,13 +123,9 @@ pub(crate) struct Inner {
     pub(crate) ready: Arc<Ready>,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Where a life begins to number its requests. Lives begin far apart: an answer to a request of an earlier life, held back by
-/// a slow disk until this life is connected, must not pass for the answer to one of this life. Below 2^47: hosts keep the bits
-/// from 48 on for the mark of a connection.
+/// The first request number of a life. Lives start far apart, because a reply to a request of an earlier life, held back by a
+/// slow disk until this life is connected, must not pass for a reply to a request of this life. Numbers stay below 2^47: hosts
+/// use the bits from 48 on to mark the connection.
 fn first_request(life: Incarnation) -> u64 {
     let mixed = (life.0 ^ (life.0 >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 17
@@ -202,8 +199,8 @@ impl Env {
         self.state().now
     }
 
-    /// When the batch was given to the journal that it has not synced yet; None if it has nothing to do. A disk that hangs
-    /// shows here: every sync that ends moves it.
+    /// When the journal got the batch that it has not synced yet; None if it is idle. A hanging disk shows up here, because
+    /// every completed sync moves this time.
     pub fn journal_waits_since(&self) -> Option<Tick> {
         self.state().journal_since
     }
@@ -219,7 +216,7 @@ impl Env {
         Duration::from_nanos(nanos / 2 + self.random() % nanos)
     }
 
-    /// Registers who is woken when there is work for a turn that came from outside of one.
+    /// Registers the waker to call when work for a turn arrives from outside a turn.
     pub fn set_host_waker(&self, waker: Waker) {
         self.0.ready.set_host(waker);
     }
@@ -262,7 +259,7 @@ impl Env {
 
     /// Sends a request. It is queued before this returns, so calls leave in the order in which they are made. No hidden
     /// time-out or retry; dropping the future ignores the reply.
-    pub fn call<R: Rpc>(&self, to: NodeId, request: R) -> Call<R> {
+    pub fn call<R: ForRole>(&self, to: NodeId, request: R) -> Call<R> {
         self.call_role(to, R::ROLE, request)
     }
 
@@ -271,7 +268,7 @@ impl Env {
         self.call_frame(to, R::CLASS, request.into_frame(role))
     }
 
-    /// Like [`Env::call`], with a frame that is encoded already (a broadcast encodes once).
+    /// Like [`Env::call`], with a frame that is already encoded (a broadcast encodes once).
     pub fn call_frame<R: Rpc>(&self, to: NodeId, class: Class, frame: Frame) -> Call<R> {
         let (reply, wait) = ticket();
         let mut state = self.state();
@@ -290,7 +287,7 @@ impl Env {
         Call { env: self.clone(), to, request, wait, _reply: PhantomData }
     }
 
-    /// Sends one way; false means that it was dropped here.
+    /// Sends a one-way message; false means that it was dropped here.
     pub fn post<M: Message>(&self, to: NodeId, class: Class, target: RoleKind, message: M) -> bool {
         let envelope = Envelope { exchange: Exchange::Post, frame: message.into_frame(target) };
         let sent = self.state().send(self.0.node, to, class, envelope).is_ok();
@@ -298,7 +295,7 @@ impl Env {
         sent
     }
 
-    /// Whether frames to a peer are taken at the moment; always up to itself.
+    /// Whether frames to a peer are accepted at the moment. The link to this node itself is always up.
     pub fn link(&self, to: NodeId, class: Class) -> Link {
         if to == self.0.node {
             return Link::Up;
@@ -306,7 +303,7 @@ impl Env {
         self.state().links.get(&(to, class)).copied().unwrap_or(Link::Down)
     }
 
-    /// `f`, or [`Elapsed`] once `d` has passed; `f` wins when both are ready.
+    /// Runs `f`, or returns [`Elapsed`] once `d` has passed; `f` wins when both are ready.
     pub async fn within<F: Future>(&self, d: Duration, f: F) -> Result<F::Output, Elapsed> {
         let mut sleep = self.sleep(d);
         let mut f = std::pin::pin!(f);
@@ -319,15 +316,28 @@ impl Env {
         .await
     }
 
-    /// Asks several nodes the same, and collects until `enough`, all have answered, or `until`.
-    pub async fn gather<R: Rpc + Clone>(
+    /// Sends the same request to several nodes, and collects replies until `enough` says so, all nodes have answered, or
+    /// `until` has passed.
+    pub async fn gather<R: ForRole + Clone>(
         &self,
         to: &[NodeId],
         request: R,
         until: Tick,
+        enough: impl FnMut(&Replies<R>) -> bool,
+    ) -> Replies<R> {
+        self.gather_role(to, R::ROLE, request, until, enough).await
+    }
+
+    /// Like [`Env::gather`], for a request that more than one role takes.
+    pub async fn gather_role<R: Rpc + Clone>(
+        &self,
+        to: &[NodeId],
+        role: RoleKind,
+        request: R,
+        until: Tick,
         mut enough: impl FnMut(&Replies<R>) -> bool,
     ) -> Replies<R> {
-        let frame = request.into_frame(R::ROLE);
+        let frame = request.into_frame(role);
         let mut calls: Vec<Option<Call<R>>> =
             to.iter().map(|n| Some(self.call_frame(*n, R::CLASS, frame.clone()))).collect();
         let mut replies = Replies { slots: to.iter().map(|n| (*n, None)).collect() };
@@ -373,7 +383,7 @@ impl Env {
         }
     }
 
-    /// Refuses everything from now on and forgets what waits: `kill -9`, as the simulator does it.
+    /// Refuses everything from now on and drops everything that waits: `kill -9`, as the simulator does it.
     pub(crate) fn kill(&self) {
         let (pending, spawned, timers) = {
             let mut state = self.state();
@@ -419,8 +429,8 @@ impl State {
             }
             return Ok(());
         }
-        // A reply takes the connection that its request came by, which our own outgoing side says nothing about: held
-        // back here, it would leave a caller waiting whose side is well.
+        // A reply takes the connection on which its request came. The state of our own outgoing side says nothing about
+        // that connection: a reply held back here would leave a caller waiting although its side works.
         if !matches!(envelope.exchange, Exchange::Reply(_)) {
             match self.links.get(&(to, class)).copied().unwrap_or(Link::Down) {
                 Link::Up => {}
@@ -464,7 +474,7 @@ impl Future for Sleep {
             (*at, state.next_timer - 1)
         });
         match state.timers.entry(*key) {
-            // Polled for another reason than its end, by whom it will wake anyway.
+            // Polled for a reason other than its deadline, and the same waker is already registered.
             Entry::Occupied(timer) if timer.get().will_wake(cx.waker()) => {}
             Entry::Occupied(mut timer) => drop(timer.insert(cx.waker().clone())),
             Entry::Vacant(timer) => drop(timer.insert(cx.waker().clone())),
@@ -533,7 +543,7 @@ impl<R: Rpc> Drop for Call<R> {
     }
 }
 
-/// A node that was asked, and what became of it.
+/// A node that was asked, and its answer so far.
 type Slot<Reply> = (NodeId, Option<Result<Reply, CallError>>);
 
 /// What [`Env::gather`] got: one slot per node, in the order asked.

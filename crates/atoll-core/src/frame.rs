@@ -31,7 +31,7 @@ pub struct Frame {
     pub target: RoleKind,
     /// The encoded fields.
     pub head: Bytes,
-    /// Blobs that are passed along as they came.
+    /// Blobs that are passed along unchanged.
     pub payloads: Vec<Bytes>,
 }
 
@@ -75,15 +75,14 @@ pub struct Outgoing {
 
 /// A message type: one number, one byte form.
 ///
-/// Kinds are unique over the whole protocol: 1–99 core and members, 100–199 native, 200–299 rmwpaxos, 300–399 local,
-/// 400–499 detector, 500–599 replicas of the database.
+/// Kinds are unique across the whole program: 1–99 belong to the core and the members, and each protocol has a range of its own.
 pub trait Message: Encode + Decode + Send + 'static {
     /// The number of this message type on the wire.
     const KIND: u16;
     /// Its name in errors.
     const NAME: &'static str;
 
-    /// Moves blobs out, to travel beside the head. Called once, before encoding.
+    /// Moves blobs out of the message, so that they travel beside the head. Called once, before encoding.
     fn take_payloads(&mut self) -> Vec<Bytes> {
         Vec::new()
     }
@@ -102,7 +101,7 @@ pub trait Message: Encode + Decode + Send + 'static {
         Frame { kind: Self::KIND, target, head: self.to_bytes(), payloads }
     }
 
-    /// Reads a frame of this kind. Bytes behind its fields are fields of a later version, and left alone (X28).
+    /// Reads a frame of this kind. Bytes after its fields belong to fields of a later version and are ignored (X28).
     fn from_frame(frame: Frame) -> Result<Self, DecodeError> {
         if frame.kind != Self::KIND {
             return Err(DecodeError::WrongKind { expected: Self::NAME, got: frame.kind });
@@ -113,14 +112,18 @@ pub trait Message: Encode + Decode + Send + 'static {
     }
 }
 
-/// A request with one reply type, for one role.
+/// A request with one reply type.
 pub trait Rpc: Message {
     /// The answer.
     type Reply: Message + std::fmt::Debug;
-    /// Who answers it.
-    const ROLE: RoleKind;
     /// Which connection it takes.
     const CLASS: Class;
+}
+
+/// A request that one role of a node answers.
+pub trait ForRole: Rpc {
+    /// Who answers it.
+    const ROLE: RoleKind;
 }
 
 /// Declares a message: a [`crate::record!`] with a kind. With `+ payload field`, that `Bytes` field travels beside the head.
@@ -174,14 +177,19 @@ macro_rules! message {
     };
 }
 
-/// Ties a request to its reply and role: `rpc!(Seal => SealOk, LOG_SERVER, Control);`
+/// Ties a request to its reply, and to the role that answers it if there is only one: `rpc!(Seal => SealOk, SERVER, Control);`
 #[macro_export]
 macro_rules! rpc {
-    ($request:ty => $reply:ty, $role:ident, $class:ident) => {
+    ($request:ty => $reply:ty, $class:ident) => {
         impl $crate::frame::Rpc for $request {
             type Reply = $reply;
-            const ROLE: $crate::ids::RoleKind = $crate::ids::roles::$role;
             const CLASS: $crate::frame::Class = $crate::frame::Class::$class;
+        }
+    };
+    ($request:ty => $reply:ty, $role:path, $class:ident) => {
+        $crate::rpc!($request => $reply, $class);
+        impl $crate::frame::ForRole for $request {
+            const ROLE: $crate::ids::RoleKind = $role;
         }
     };
 }

@@ -29,17 +29,17 @@ macro_rules! id {
 }
 
 id!(
-    /// A member of the cluster, named by its operator. Stable over restarts; 0 is nobody.
+    /// A member of the cluster, named by its operator. Stable across restarts; 0 stands for no node.
     NodeId(u32),
     "{}"
 );
 id!(
-    /// One life of a node's process: drawn at random at start, never used again (rmwpaxos T5, native T6).
+    /// One life of a node's process: drawn at random at start, never used again (rmw-T5, native-T6).
     Incarnation(u64),
     "{:016x}"
 );
 id!(
-    /// The identity of a data directory, written into a marker file before its first use (native T8). A wiped
+    /// The identity of a data directory, written into a marker file before its first use (native-T8). A wiped
     /// disk has a new one.
     StorageId(u128),
     "{:032x}"
@@ -50,29 +50,13 @@ id!(
     "role {}"
 );
 
-/// The roles that a node can hold.
+/// The roles that every node has. Those of a protocol are in its crate.
 pub mod roles {
     use super::RoleKind;
-    /// Nobody: replies, which are matched by request instead.
+    /// No role: the target of replies, which are matched by request instead.
     pub const NONE: RoleKind = RoleKind(0);
-    /// LogServer of the NativeLoglet.
-    pub const LOG_SERVER: RoleKind = RoleKind(1);
-    /// Sequencer of the NativeLoglet.
-    pub const SEQUENCER: RoleKind = RoleKind(2);
-    /// Acceptor of RMWPaxos.
-    pub const ACCEPTOR: RoleKind = RoleKind(3);
-    /// Store of the LocalLoglet.
-    pub const LOCAL_STORE: RoleKind = RoleKind(4);
-    /// Who is there: identity, incarnation, members.
+    /// The member role: identity, incarnation, members.
     pub const MEMBER: RoleKind = RoleKind(5);
-    /// The failure detector.
-    pub const DETECTOR: RoleKind = RoleKind(6);
-    /// Gossip about who is up.
-    pub const GOSSIP: RoleKind = RoleKind(7);
-    /// A replica of the database, for its peers.
-    pub const REPLICA: RoleKind = RoleKind(8);
-    /// Feature levels: keeps the active one.
-    pub const LEVELS: RoleKind = RoleKind(9);
 }
 
 /// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.
@@ -80,13 +64,13 @@ pub mod roles {
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// This moment and `d` more; saturates at the end of time.
+    /// The tick `d` after this one; saturates at the end of time.
     #[must_use]
     pub fn after(self, d: std::time::Duration) -> Tick {
         Tick(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
+    /// The time since `earlier`; zero if `earlier` lies ahead.
     #[must_use]
     pub fn since(self, earlier: Tick) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -11,18 +11,19 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use bytes::BytesMut;
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
-use crate::testing::{Mutant, mutant};
+use crate::mutants;
+use crate::testing::mutant;
 
 /// What the members of a cluster can read. Levels rise by one with each release that writes something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Level(pub u16);
 
 impl Level {
-    /// Of the programs from before there were levels, which announce none.
+    /// The level of programs that predate levels and announce none.
     pub const FIRST: Level = Level(1);
-    /// The highest of this program.
+    /// The highest level of this program.
     pub const CURRENT: Level = Level(2);
-    /// The one after that. Only test builds read it: what they write there stands for what a later release may add.
+    /// The level after [`Level::CURRENT`]. Only test builds read it: what they write at this level stands for what a later release may add.
     pub const NEXT: Level = Level(Level::CURRENT.0 + 1);
 }
 
@@ -44,15 +45,15 @@ impl Decode for Level {
     }
 }
 
-/// From which level on a kind is written. Add a line here with every new kind of entry, command, record, snapshot or message.
+/// The level from which each kind may be written. Add a line here with every new kind of entry, command, record, snapshot or message.
 pub mod since {
     use super::Level;
 
     /// Nodes keep the level in their journals, as records of a role of its own.
     pub const KEPT_LEVEL: Level = Level(2);
-    /// Heartbeats with health and reach alone: below it the first ones are sent besides.
+    /// Only heartbeats with health and reach are sent. Below this level, nodes also send the original kind.
     pub const WHOLE_HEARTBEATS: Level = Level(2);
-    /// The first words of a connection say how far the journal has come.
+    /// The handshake of a connection states how far the journal has come.
     pub const WITNESS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
@@ -60,18 +61,18 @@ pub mod since {
     pub const DELETED_LOGS: Level = Level(2);
     /// Commands of ZooKeeper's tree that end a session step by step.
     pub const ENDS_IN_STEPS: Level = Level(2);
-    /// An append says below which offset its records are not: the last field of the messages to orderers.
+    /// An append states an offset that none of its records is below: the last field of the messages to orderers.
     pub const NOT_BELOW: Level = Level(2);
-    /// A LogServer is asked for some loglets, by name.
+    /// A LogServer can be asked for the status of specific loglets.
     pub const STATUS_OF: Level = Level(2);
 }
 
 crate::record! {
     /// The levels that a program reads, both included.
     pub struct LevelRange {
-        /// Below it this program cannot write any more what the others can read.
+        /// Below this level, this program can no longer write what the others can read.
         pub lowest: Level,
-        /// Above it this program cannot read what the others write.
+        /// Above this level, this program cannot read what the others write.
         pub highest: Level,
     }
 }
@@ -79,12 +80,12 @@ crate::record! {
 impl Copy for LevelRange {}
 
 impl LevelRange {
-    /// Of this program.
+    /// The range of this program.
     pub const OURS: LevelRange = LevelRange {
         lowest: Level::FIRST,
         highest: if cfg!(feature = "next-level") { Level::NEXT } else { Level::CURRENT },
     };
-    /// Of a member that has announced none: its program is from before there were levels.
+    /// The range of a member that has announced none: its program predates levels.
     pub const UNANNOUNCED: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::FIRST };
 
     /// Whether a program with this range may be a member at this active level.
@@ -106,24 +107,24 @@ impl fmt::Display for LevelRange {
 /// Why a program cannot be a member. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
-    /// The others write what it cannot read.
+    /// The other members write what the program cannot read.
     #[error(
         "this program is too old: it reads feature levels {reads}, and the cluster is at level {active} since its upgrade was finished; start this node with a program that reads level {active}"
     )]
     TooOld {
-        /// Of the program.
+        /// The range of the program.
         reads: LevelRange,
-        /// Of the cluster.
+        /// The active level of the cluster.
         active: Level,
     },
-    /// It cannot write what the others can read.
+    /// The program cannot write what the other members can read.
     #[error(
         "this program is too new: it reads feature levels {reads}, and the cluster is at level {active}; start this node with the program that the others run, run `atoll cluster upgrade`, then update again"
     )]
     TooNew {
-        /// Of the program.
+        /// The range of the program.
         reads: LevelRange,
-        /// Of the cluster.
+        /// The active level of the cluster.
         active: Level,
     },
 }
@@ -135,13 +136,13 @@ struct Inner {
     settled: AtomicBool,
 }
 
-/// The levels as one node knows them. Cheap to clone; all clones are one. To be asked at the moment of writing: what a node was
-/// allowed once it is allowed from then on.
+/// The feature levels as one node knows them. Cheap to clone; all clones share one state. Ask at the moment of writing: a node
+/// that was once allowed a kind keeps that permission.
 #[derive(Clone, Debug)]
 pub struct Levels(Arc<Inner>);
 
 impl Levels {
-    /// Of a program that reads this range, at the first level until it learns of another one. `settled`: see [`Levels::is_settled`].
+    /// For a program that reads this range. It stays at the first level until it learns of another. `settled`: see [`Levels::is_settled`].
     pub fn new(reads: LevelRange, settled: bool) -> Self {
         let (active, settled) = (AtomicU16::new(Level::FIRST.0), AtomicBool::new(settled));
         Levels(Arc::new(Inner { reads, active, settled }))
@@ -152,9 +153,9 @@ impl Levels {
         self.0.reads
     }
 
-    /// The active level of the cluster, as far as this node knows: it may be higher already.
+    /// The active level of the cluster, as far as this node knows. The real one may already be higher.
     pub fn active(&self) -> Level {
-        if mutant(Mutant::LevelsWriteWhatTheyRead) {
+        if mutant(mutants::LEVELS_WRITE_WHAT_THEY_READ) {
             return self.0.reads.highest;
         }
         Level(self.0.active.load(Ordering::Acquire))
@@ -165,7 +166,7 @@ impl Levels {
         self.active() >= since
     }
 
-    /// Learns of an active level; a lower one than is known changes nothing. True if it is news.
+    /// Learns of an active level. A level lower than the known one changes nothing. Returns true if the level is new.
     ///
     /// # Errors
     /// This program cannot be a member at that level; nothing is changed.
@@ -174,7 +175,8 @@ impl Levels {
         Ok(self.0.active.fetch_max(active.0, Ordering::AcqRel) < active.0)
     }
 
-    /// The cluster knows of this program's range, and it fits: until then a node neither reads nor writes what is replicated.
+    /// True once the cluster knows this program's range and the range fits. Until then, a node neither reads nor writes
+    /// anything replicated.
     pub fn is_settled(&self) -> bool {
         self.0.settled.load(Ordering::Acquire)
     }

@@ -1,30 +1,36 @@
-//! The ground that every protocol of Atoll stands on: identities, messages, roles, procedures, and the node core that
-//! runs them, in production and in the simulator alike.
+//! The foundation of every protocol of Atoll: identities, messages, roles, procedures, and the node core that runs them, in
+//! production and in the simulator alike.
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `budget.rs` | a limit on the bytes that many users on one node hold together |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
 //! | `codec.rs`, `frame.rs` | bytes and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `role.rs` | a server role and its effects |
 //! | `role_table.rs` | the roles of a node, and when each wants to run |
 //! | `env.rs` | a procedure's view of the world: time, randomness, calls |
-//! | `level.rs` | what all members can read, and so what a node may write |
-//! | `member.rs` | who a node is; the members as a node sees them |
+//! | `level.rs` | feature levels: what all members can read, and so what a node may write |
+//! | `member.rs` | the identity of a node; the members as a node sees them |
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
-//! | `pool.rs` | things by name, of which those that nobody uses are bounded |
+//! | `notify.rs` | wakes everyone who waits for a change |
+//! | `pool.rs` | entries by name, with a bound on the idle ones |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
-//! | `witness.rs` | how far the journals of others have come |
-//! | `ready.rs` | procedures that want to be polled, and the wake-up of the host |
-//! | `sync.rs` | what pieces that threads share are made of |
+//! | `witness.rs` | how far the journals of other nodes have come |
+//! | `ready.rs` | procedures that are ready to be polled, and the wake-up of the host |
+//! | `sync.rs` | the synchronization primitives of state that threads share |
 //! | `ticket.rs` | a value that somebody else completes |
+//! | `mutants.rs` | known bugs, for tests |
 
+pub mod budget;
 pub mod codec;
 pub mod env;
 pub mod frame;
 pub mod ids;
 pub mod level;
 pub mod member;
+pub mod mutants;
 pub mod node_core;
+pub mod notify;
 pub mod pool;
 mod ready;
 pub mod role;
@@ -34,13 +40,15 @@ pub mod testing;
 pub mod ticket;
 pub mod witness;
 
+pub use budget::Budget;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use env::{Call, CallError, Elapsed, Env, Link, Refused, Replies, Sleep, Task, Unsent};
-pub use frame::{Class, Envelope, Exchange, Frame, Message, Outgoing, Rpc};
+pub use frame::{Class, Envelope, Exchange, ForRole, Frame, Message, Outgoing, Rpc};
 pub use ids::{Incarnation, Lsn, NodeId, RoleKind, StorageId, Tick, roles};
 pub use level::{Level, LevelError, LevelRange, Levels};
 pub use member::{Candidate, Directory, Identify, Identity};
 pub use node_core::{Checkpoint, Fetch, JournalBatch, NodeCore, Outputs, RecoverError};
+pub use notify::{Notified, Notify};
 pub use pool::Pool;
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};
 pub use ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};

@@ -1,4 +1,4 @@
-//! Who is there: the question every node answers about itself, and the view of the others that providers plan with.
+//! Node identity: the question that every node answers about itself, and the view of other nodes that providers plan with.
 
 use crate::ids::{Incarnation, NodeId, StorageId};
 
@@ -12,9 +12,9 @@ crate::message! {
     pub struct Identity = 3 {
         /// Its id.
         pub node: NodeId,
-        /// This life; a sequencer's configuration names it (native T6).
+        /// This life; a sequencer's configuration names it (native-T6).
         pub incarnation: Incarnation,
-        /// Its data directory; a LogServer's configuration names it (native T8).
+        /// Its data directory; a LogServer's configuration names it (native-T8).
         pub storage: StorageId,
         /// It takes new Loglets as a LogServer.
         pub log: bool,
@@ -29,7 +29,7 @@ crate::message! {
     }
 }
 
-crate::rpc!(Identify => Identity, MEMBER, Control);
+crate::rpc!(Identify => Identity, crate::ids::roles::MEMBER, Control);
 
 /// A member of the cluster as this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ pub struct Candidate {
     pub sequencer: bool,
     /// May hold registers.
     pub meta: bool,
-    /// An operator wants it empty: it is to hold nothing.
+    /// An operator wants the node empty: it must hold nothing.
     pub draining: bool,
-    /// It is about to stop and will be back: it keeps its place as a server, like one that is down, but orders nothing new.
+    /// The node is about to stop and will come back. It keeps its place as a server, like one that is down, but orders nothing new.
     pub leaving: bool,
-    /// Believed to be up. A belief: safety never rests on it.
+    /// The node is believed to be up. Safety never rests on this belief.
     pub alive: bool,
-    /// It said that it can keep nothing now: its journal is closed, or its disk is full or hangs. It answers nevertheless.
+    /// The node said that it cannot store anything now: its journal is closed, or its disk is full or hangs. It still answers.
     pub failing: bool,
 }
 
@@ -57,7 +57,8 @@ pub trait Directory: Send + Sync {
     /// A snapshot.
     fn candidates(&self) -> Vec<Candidate>;
 
-    /// Whether two nodes hear each other, as they and others say. A belief, too; where nothing is known, they do.
+    /// Whether two nodes can reach each other, according to them and to others. Also only a belief; without any
+    /// information, the answer is yes.
     fn reaches(&self, _one: NodeId, _other: NodeId) -> bool {
         true
     }

@@ -14,13 +14,14 @@ use crate::env::{Env, Link, Refused, Spawned};
 use crate::frame::{Class, Envelope, Exchange, Message, Outgoing};
 use crate::ids::{Incarnation, Lsn, NodeId, RoleKind, Tick, roles};
 use crate::level::{LevelRange, Levels};
+use crate::mutants;
 use crate::ready::{TaskId, TaskWaker};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Measure, Record, Role, Space, Stored};
 use crate::role_table::RoleTable;
-use crate::testing::{Mutant, mutant};
+use crate::testing::mutant;
 use crate::ticket::BoxFuture;
 
-/// Steps in one turn before it is cut and the rest left to the next: a spin shows instead of hanging the node.
+/// Steps in one turn before the rest is left to the next turn: a spin becomes visible instead of hanging the node.
 pub const STEPS_PER_TURN: usize = 20_000;
 
 /// Records that the journal writes and syncs as one.
@@ -41,10 +42,10 @@ pub struct Fetch {
     pub locs: Vec<Loc>,
 }
 
-/// All facts of all roles, to be written aside and synced; then the facts up to `covers` may go.
+/// All facts of all roles, to be written aside and synced. After that, the facts up to `covers` may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Facts up to and including this one are in it; later ones may be.
+    /// All facts up to and including this one are in the checkpoint; later ones may be.
     pub covers: Lsn,
     /// One blob per role.
     pub states: Vec<(RoleKind, Bytes)>,
@@ -59,25 +60,25 @@ pub struct Outputs {
     pub journal: Option<JournalBatch>,
     /// Reads, answered by [`NodeCore::fetched`].
     pub fetches: Vec<Fetch>,
-    /// Entries that nobody needs any more.
+    /// Entries that no role needs any more.
     pub freed: Vec<Loc>,
-    /// Asked for by [`NodeCore::request_checkpoint`]; order against batches does not matter, it covers only synced facts.
+    /// Requested by [`NodeCore::request_checkpoint`]. Its order relative to batches does not matter, because it covers only synced facts.
     pub checkpoint: Option<Checkpoint>,
-    /// The step budget was used up: take another turn at once.
+    /// The step budget is used up: take another turn at once.
     pub more: bool,
     /// Steps taken (messages, polls, deadlines): a measure of work.
     pub steps: usize,
 }
 
-/// A checkpoint that is being put together, a piece in each turn.
+/// A checkpoint under construction, one piece per turn.
 struct Walk {
     covers: Lsn,
-    /// Roles that are not in it yet, the next one last.
+    /// Roles that are not in the checkpoint yet; the next one is last.
     left: Vec<RoleKind>,
     states: Vec<(RoleKind, Bytes)>,
 }
 
-/// Bytes of a checkpoint that one turn puts together: some hundred microseconds.
+/// Bytes of a checkpoint that one turn puts together: some hundred microseconds of work.
 const CHECKPOINT_STEP_BYTES: usize = 128 * 1024;
 
 struct Running {
@@ -87,13 +88,13 @@ struct Running {
     flag: Arc<TaskWaker>,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct NodeCore {
     env: Env,
     roles: RoleTable,
-    /// Those that ran since they were flushed, by rising kind.
+    /// Roles that ran since they were last flushed, by rising kind.
     touched: Vec<RoleKind>,
-    /// To be filled while the one above is gone through: they take turns, so that none is allocated anew.
+    /// Collects touched roles while `touched` is iterated. The two are swapped each time, so neither is allocated anew.
     flushing: Vec<RoleKind>,
     tasks: BTreeMap<TaskId, Running>,
     /// Empty between two steps; kept for its room.
@@ -101,7 +102,7 @@ pub struct NodeCore {
     /// Empty between two polls; kept for its room.
     adopting: Vec<Spawned>,
     staged: Vec<(Lsn, Record)>,
-    /// Owners of the records in the writer, to tell each role of its own.
+    /// Owners of the records that are being written, so that each role hears of its own.
     writing: Vec<(Lsn, RoleKind)>,
     next_lsn: u64,
     durable: Lsn,
@@ -118,13 +119,13 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node with an empty journal, or one whose roles are about to be fed by [`NodeCore::recover_record`]. `seed` is all its
-    /// randomness.
+    /// A node with an empty journal, or a node whose roles are about to be fed by [`NodeCore::recover_record`]. `seed` is its
+    /// only source of randomness.
     pub fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
         Self::with_levels(node, incarnation, seed, Levels::new(LevelRange::OURS, true))
     }
 
-    /// The same with these feature levels.
+    /// Like [`NodeCore::new`], with these feature levels.
     pub fn with_levels(node: NodeId, incarnation: Incarnation, seed: u64, levels: Levels) -> Self {
         NodeCore {
             env: Env::new(node, incarnation, seed, levels),
@@ -155,12 +156,12 @@ impl NodeCore {
         self.env.clone()
     }
 
-    /// Adds a role. Panics if the node has one of this kind: that is a mistake of the assembly.
+    /// Adds a role. Panics if the node already has a role of this kind, which is an error in the assembly of the node.
     pub fn add_role(&mut self, kind: RoleKind, role: Box<dyn Role>) {
         self.roles.add(kind, role);
     }
 
-    /// Recovery, first: gives every role its part of the last checkpoint.
+    /// First step of recovery: gives every role its part of the last checkpoint.
     pub fn recover_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), RecoverError> {
         for (kind, state) in checkpoint.states {
             if state.is_empty() {
@@ -172,15 +173,15 @@ impl NodeCore {
         Ok(())
     }
 
-    /// Recovery, then, in the order of the journal: every entry, and every fact above what the checkpoint covers. A record
-    /// of a role that this node does not hold is an error: the data directory belongs to another kind of node.
+    /// Second step of recovery: takes every entry, and every fact above what the checkpoint covers, in journal order. A
+    /// record of a role that this node does not have is an error: the data directory belongs to another kind of node.
     pub fn recover_record(&mut self, stored: Stored) -> Result<(), RecoverError> {
         let (kind, lsn) = (stored.record.owner, stored.lsn);
         let role = self.roles.get_mut(kind).ok_or(RecoverError::NoRole { role: kind })?;
         role.recover(stored).map_err(|error| RecoverError::Record { role: kind, lsn, error })
     }
 
-    /// Recovery, last. `last` is the highest number in the journal or covered by the checkpoint.
+    /// Last step of recovery. `last` is the highest number in the journal or covered by the checkpoint.
     pub fn recover_done(&mut self, last: Lsn) {
         for kind in self.roles.kinds() {
             self.freed.extend(self.roles.get_mut(kind).map(Role::recovered).unwrap_or_default());
@@ -214,7 +215,7 @@ impl NodeCore {
         self.freed = fx.freed;
         for (reveals, effect) in fx.todo.drain(..) {
             assert!(reveals.0 < self.next_lsn, "an answer reveals {reveals}, which was never staged");
-            if reveals <= self.durable || mutant(Mutant::X1) {
+            if reveals <= self.durable || mutant(mutants::X1) {
                 self.perform(now, effect);
             } else if self.space != Space::Closed {
                 self.held.entry(reveals).or_default().push(effect);
@@ -230,7 +231,7 @@ impl NodeCore {
             Effect::Reply { to, frame } => {
                 if let Some(request) = to.request {
                     let envelope = Envelope { exchange: Exchange::Reply(request), frame };
-                    // A reply that cannot leave is lost: the caller learns that from its own side of the connection.
+                    // A reply that cannot leave is lost; the caller learns that from its own side of the connection.
                     let _ = self.env.state().send(me, to.node, to.class, envelope);
                 }
             }
@@ -274,8 +275,8 @@ impl NodeCore {
         }
     }
 
-    /// The batch given out by the last turn is synced; `written` has the place of each of its records. Or the journal
-    /// failed: it is closed for good, and what waited for it dies (T22).
+    /// The batch handed out by the last turn is synced, and `written` has the place of each of its records. Or the journal
+    /// failed: then it is closed for good, and everything that waited for it is dropped (native-T22).
     pub fn durable(&mut self, now: Tick, written: Result<Vec<(Lsn, Loc)>, String>) {
         self.clock(now);
         self.steps += 1;
@@ -294,7 +295,7 @@ impl NodeCore {
             assert_eq!(lsn, written_lsn, "the journal keeps the order of the batch");
             mine.entry(owner).or_default().push((lsn, loc));
         }
-        // The roles first, then the held frames: an answer then shows a state that already counts what it reveals.
+        // Notify the roles before releasing the held frames, so that an answer shows a state that already includes what it reveals.
         for (kind, records) in mine {
             self.with_role(kind, now, |role, fx| role.on_durable(now, upto, &records, fx));
         }
@@ -312,7 +313,7 @@ impl NodeCore {
         self.with_role(role, now, |role, fx| role.on_fetched(now, tag, got, fx));
     }
 
-    /// What the journal takes has changed. Closed is for good.
+    /// The space of the journal has changed. `Closed` is permanent.
     pub fn set_space(&mut self, now: Tick, space: Space) {
         self.clock(now);
         if self.space == space || self.space == Space::Closed {
@@ -331,7 +332,7 @@ impl NodeCore {
         }
     }
 
-    /// The outgoing side to a peer came up, filled, or went down. Down fails every call that waits for that peer.
+    /// The outgoing side to a peer came up, filled up, or went down. `Down` fails every call that waits for that peer.
     pub fn set_link(&mut self, now: Tick, peer: NodeId, class: Class, link: Link) {
         self.clock(now);
         let before = self.env.link(peer, class);
@@ -345,13 +346,13 @@ impl NodeCore {
         }
     }
 
-    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. Ignored while one is
-    /// being put together.
+    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. Ignored while a
+    /// checkpoint is already under construction.
     pub fn request_checkpoint(&mut self) {
         self.checkpoint_wanted = true;
     }
 
-    /// A checkpoint is being put together: each turn does a piece, so the next one should come soon.
+    /// True while a checkpoint is under construction. Each turn adds a piece, so the next turn should come soon.
     pub fn is_checkpointing(&self) -> bool {
         self.walk.is_some()
     }
@@ -370,7 +371,7 @@ impl NodeCore {
         }
     }
 
-    /// Takes every step that is due, then hands out what the host has to do.
+    /// Takes every step that is due, then hands out the work for the host.
     pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
         self.clock(now);
         loop {
@@ -387,14 +388,14 @@ impl NodeCore {
             for i in 0..self.flushing.len() {
                 let kind = self.flushing[i];
                 self.with_role(kind, now, |role, fx| role.flush(now, fx));
-                // Flushing is no reason to flush again; new input is.
+                // Flushing alone must not cause another flush; only new input does.
                 self.touched.retain(|touched| *touched != kind);
             }
             self.flushing.clear();
         }
     }
 
-    /// One message, deadline or poll; false if nothing is due.
+    /// Takes one message, deadline or poll; false if nothing is due.
     fn step(&mut self, now: Tick) -> bool {
         let mut state = self.env.state();
         if let Some((request, frame)) = state.local_replies.pop_front() {
@@ -487,8 +488,9 @@ impl NodeCore {
         out.steps += std::mem::take(&mut self.steps);
     }
 
-    /// A piece of the checkpoint; all of it after the last one. What it covers was durable before the first piece. Later facts may be in
-    /// it, too, durable or only staged: those are replayed over it, which roles take (see `Role::checkpoint`).
+    /// Adds a piece to the checkpoint and returns the whole after the last piece. Everything it covers was durable before the first
+    /// piece. It may also contain later facts, durable or only staged. Recovery replays those facts over it, which roles must tolerate
+    /// (see `Role::checkpoint`).
     fn walk_on(&mut self) -> Option<Checkpoint> {
         let walk = self.walk.as_mut()?;
         if self.space == Space::Closed {
@@ -510,7 +512,7 @@ impl NodeCore {
         self.walk.take().map(|walk| Checkpoint { covers: walk.covers, states: walk.states })
     }
 
-    /// When the next turn is due without further input; None if never. "Now" if work is waiting.
+    /// When the next turn is due without further input; None if never. Returns "now" if work is waiting.
     pub fn next_deadline(&self) -> Option<Tick> {
         let state = self.env.state();
         let waiting = !state.spawned.is_empty()
@@ -542,7 +544,7 @@ impl NodeCore {
         all
     }
 
-    /// Names of the procedures that run, for the simulator's report of a node that is stuck.
+    /// Names of the running procedures, for the simulator's report of a stuck node.
     pub fn running(&self) -> impl Iterator<Item = &'static str> {
         self.tasks.values().map(|t| t.name)
     }
@@ -560,7 +562,7 @@ impl NodeCore {
     }
 }
 
-/// The journal holds what this node cannot take back.
+/// Why this node cannot recover from its journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
     /// The journal has records of a role that this node does not hold.

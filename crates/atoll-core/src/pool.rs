@@ -1,17 +1,17 @@
-//! Things that are kept by name while they are used, and for a while longer: of those that nobody uses, the ones used least recently
-//! go when there are too many.
+//! A pool of values by name. Values stay while they are in use and for a while longer; when there are too many idle ones, the least
+//! recently used go first.
 
 use std::collections::BTreeMap;
 
-/// See the module's words. What is in use is never given up, so callers bound that by themselves.
+/// See the module documentation. The pool never gives up an entry in use, so callers must bound those themselves.
 #[derive(Debug)]
 pub struct Pool<T> {
     entries: BTreeMap<String, Entry<T>>,
-    /// How many may stay that nobody uses.
+    /// How many idle entries may stay.
     keep: usize,
-    /// Counts uses: the order of the entries.
+    /// Counts uses; gives entries their order of last use.
     uses: u64,
-    /// The next look for entries to give up is due at this many: a pool in full use is not looked through at each call.
+    /// The pool next looks for idle entries at this size, so that a pool in full use is not scanned at each call.
     look_at: usize,
 }
 
@@ -22,7 +22,7 @@ struct Entry<T> {
 }
 
 impl<T> Pool<T> {
-    /// An empty pool, which keeps about `keep` entries that nobody uses; one at least.
+    /// An empty pool that keeps about `keep` idle entries, and at least one.
     pub fn new(keep: usize) -> Self {
         let keep = keep.max(1);
         Pool { entries: BTreeMap::new(), keep, uses: 0, look_at: keep + 1 }
@@ -46,7 +46,7 @@ impl<T> Pool<T> {
         Some(&entry.value)
     }
 
-    /// An entry, without using it.
+    /// An entry, without counting a use.
     pub fn peek(&self, name: &str) -> Option<&T> {
         self.entries.get(name).map(|entry| &entry.value)
     }
@@ -56,8 +56,8 @@ impl<T> Pool<T> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), &entry.value))
     }
 
-    /// Puts an entry in; it counts as used now. Those that are given up for it: of those that `is_idle` says yes to, the ones used
-    /// least recently, never the new one.
+    /// Inserts an entry, which counts as used now. Returns the entries given up for it: the least recently used among those for
+    /// which `is_idle` holds, never the new one.
     pub fn insert(&mut self, name: &str, value: T, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let given_up = if self.entries.len() + 1 >= self.look_at { self.shrink(is_idle) } else { Vec::new() };
         self.uses += 1;
@@ -65,7 +65,7 @@ impl<T> Pool<T> {
         given_up
     }
 
-    /// Takes out all entries that `is` says yes to.
+    /// Takes out all entries for which `is` holds.
     pub fn take_if(&mut self, is: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let names: Vec<String> =
             self.entries.iter().filter(|(_, entry)| is(&entry.value)).map(|(name, _)| name.clone()).collect();
@@ -73,7 +73,7 @@ impl<T> Pool<T> {
         taken.map(|(name, entry)| (name, entry.value)).collect()
     }
 
-    /// Gives up idle entries until an eighth of the room for them is free, so that not every [`Pool::insert`] has to look.
+    /// Gives up idle entries until an eighth of the room for them is free, so that not every [`Pool::insert`] has to look for one.
     pub fn shrink(&mut self, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let mut idle: Vec<(u64, String)> = self
             .entries

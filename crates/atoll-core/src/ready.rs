@@ -1,12 +1,12 @@
-//! Tasks that want to be polled, and how whoever makes one ready wakes the host.
+//! Tasks that are ready to be polled, and the wake-up of the host when one becomes ready.
 //!
-//! Any thread makes tasks ready: the store's that completes a ticket, a door's. Only the core takes them.
+//! Any thread may make a task ready, for example a store's when it completes a ticket, or a door's. Only the core takes tasks.
 
 use std::collections::VecDeque;
 use std::task::{Wake, Waker};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 pub(crate) type TaskId = u64;
 
@@ -15,10 +15,6 @@ pub(crate) type TaskId = u64;
 pub(crate) struct Ready {
     queue: Mutex<VecDeque<TaskId>>,
     host: Mutex<Option<Waker>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ready {
@@ -35,7 +31,7 @@ impl Ready {
         lock(&self.queue).is_empty()
     }
 
-    /// Something for a turn is where the host looks: it is woken if it sleeps.
+    /// Work for a turn is now where the host looks for it. Wakes the host if it sleeps.
     pub(crate) fn wake_host(&self) {
         if let Some(waker) = &*lock(&self.host) {
             waker.wake_by_ref();
@@ -47,7 +43,7 @@ impl Ready {
     }
 }
 
-/// Makes one task ready: at most once until it is polled.
+/// Makes one task ready, at most once until the task is polled.
 pub(crate) struct TaskWaker {
     id: TaskId,
     ready: Arc<Ready>,
@@ -59,7 +55,7 @@ impl TaskWaker {
         TaskWaker { id, ready, queued: AtomicBool::new(false) }
     }
 
-    /// The task is about to be polled: from here on a wake is a new one.
+    /// The task is about to be polled: any wake from here on counts as a new one.
     pub(crate) fn polling(&self) {
         self.queued.store(false, Ordering::Release);
     }

@@ -31,9 +31,9 @@ pub struct Loc {
 /// What a record is to the journal's space accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// State of the role. Its owner's checkpoint replaces it: after a checkpoint that covers it, its segment may go.
+    /// State of the role. The owner's checkpoint replaces it: once a checkpoint covers it, its segment may go.
     Fact,
-    /// An entry that its owner reads back by [`Loc`]: keeps its segment until [`Effects::free`].
+    /// An entry that its owner reads back by [`Loc`]. It keeps its segment alive until [`Effects::free`].
     Entry,
 }
 
@@ -61,14 +61,14 @@ pub struct Stored {
     pub record: Record,
 }
 
-/// How much the journal takes at the moment (native T22, contracts X5).
+/// How much the journal accepts at the moment (native-T22, contracts X5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// Everything.
     Plenty,
-    /// Only facts and what frees space: seals, trims, registers. Entries are refused by their role.
+    /// Only facts, and what frees space: seals, trims, registers. Roles refuse entries.
     FactsOnly,
-    /// Nothing, until the process is restarted: a write or sync failed.
+    /// Nothing until the process restarts: a write or sync failed.
     Closed,
 }
 
@@ -91,7 +91,7 @@ pub struct Measure {
     pub value: f64,
 }
 
-/// A server role. A thin shell: it decodes, then calls inherent typed methods, which the traces test.
+/// A server role. A thin shell: it decodes messages, then calls inherent typed methods, which the trace tests exercise.
 pub trait Role: Send {
     /// A message for this role.
     fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects);
@@ -99,8 +99,8 @@ pub trait Role: Send {
     /// Records up to and including `upto` are durable; `mine` are those of this role since the last call, in order.
     fn on_durable(&mut self, now: Tick, upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects);
 
-    /// When [`Role::on_deadline`] wants to run next. One per role (X10). It follows from the role's own state alone, so it changes only
-    /// when the role runs: the core asks once after that.
+    /// When [`Role::on_deadline`] should run next. Each role has one deadline (X10). It depends on the role's own state only, so it
+    /// changes only when the role runs, and the core asks once after each run.
     fn deadline(&self) -> Option<Tick> {
         None
     }
@@ -108,10 +108,10 @@ pub trait Role: Send {
     /// The deadline has come.
     fn on_deadline(&mut self, _now: Tick, _out: &mut Effects) {}
 
-    /// The turn's input is used up: send what was gathered. Called only if the role ran in this turn.
+    /// The input of this turn is used up: send what was gathered. Called only if the role ran in this turn.
     fn flush(&mut self, _now: Tick, _out: &mut Effects) {}
 
-    /// Answer to [`Effects::fetch`]: the records in the order asked, or why not.
+    /// The answer to [`Effects::fetch`]: the records in the order of the request, or the reason for the failure.
     fn on_fetched(
         &mut self,
         _now: Tick,
@@ -127,30 +127,30 @@ pub trait Role: Send {
     /// The connection to a peer came up or went down.
     fn on_link(&mut self, _now: Tick, _peer: NodeId, _class: Class, _up: bool, _out: &mut Effects) {}
 
-    /// The journal wants to recycle this sparse segment: journal its live entries again, then free the old places.
+    /// The journal wants to recycle this sparse segment: journal its live entries again, then free their old places.
     fn on_compact(&mut self, _now: Tick, _segment: u64, _out: &mut Effects) {}
 
-    /// All state that facts carry, to replace every durable fact. Empty if there is none. A role with much of it puts about `max_bytes`
-    /// more together in each call and returns None until all of it is there: one call must not hold up the node for long. Each part
-    /// then is as it was in some call since the first one. It may show facts that are only staged, or newer than the first
-    /// call (recovery replays them over it, so replaying a fact must be idempotent), but nothing that rests on an *entry* that is
-    /// only staged: that entry may be lost.
+    /// All state that facts carry, to replace every durable fact. Empty if there is none. A role with much state puts together about
+    /// `max_bytes` more in each call and returns None until the checkpoint is complete, because one call must not hold up the node for
+    /// long. Each part then shows the state at some call since the first. It may include facts that are only staged, or newer than the
+    /// first call: recovery replays those facts over it, so replaying a fact must be idempotent. It must not include anything that
+    /// rests on an *entry* that is only staged, because that entry may be lost.
     fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
         Some(Bytes::new())
     }
 
-    /// Before anything else at start: the last checkpoint.
+    /// First step at start: takes the last checkpoint back.
     fn restore(&mut self, _checkpoint: Bytes) -> Result<(), crate::codec::DecodeError> {
         Ok(())
     }
 
-    /// After [`Role::restore`]: each record found in the journal, in order. Facts that the checkpoint covers are left
-    /// out; entries all come.
+    /// After [`Role::restore`]: takes each record found in the journal, in order. Facts that the checkpoint covers are left
+    /// out; all entries come.
     fn recover(&mut self, _stored: Stored) -> Result<(), crate::codec::DecodeError> {
         Ok(())
     }
 
-    /// After the last [`Role::recover`]; returns places that nobody needs any more.
+    /// After the last [`Role::recover`]; returns places that are no longer needed.
     fn recovered(&mut self) -> Vec<Loc> {
         Vec::new()
     }
@@ -168,8 +168,8 @@ pub(crate) enum Effect {
     Fetch { role: RoleKind, tag: u64, locs: Vec<Loc> },
 }
 
-/// Where a role puts what it wants done. No answer without the staged fact that it reveals: the core holds it until
-/// that is durable (X1).
+/// Where a role puts the work that it wants done. An answer never leaves before the staged fact that it reveals is durable:
+/// the core holds it until then (X1).
 pub struct Effects {
     pub(crate) role: RoleKind,
     pub(crate) node: NodeId,
@@ -182,7 +182,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Effects outside of a core, for traces of a single role: numbers start behind `durable`.
+    /// Effects outside of a core, for traces of a single role. Record numbers start right after `durable`.
     pub fn detached(node: NodeId, role: RoleKind, durable: Lsn) -> Self {
         Effects {
             role,
@@ -201,7 +201,7 @@ impl Effects {
         self.node
     }
 
-    /// What the journal takes.
+    /// How much the journal accepts at the moment.
     pub fn space(&self) -> Space {
         self.space
     }
@@ -219,7 +219,7 @@ impl Effects {
         lsn
     }
 
-    /// Answers a request; dropped if `to` was a post. Leaves this node when everything up to `reveals` is durable.
+    /// Answers a request; dropped if `to` was a post. The answer leaves this node once everything up to `reveals` is durable.
     pub fn reply<M: Message>(&mut self, to: Caller, message: M, reveals: Lsn) {
         self.todo.push((reveals, Effect::Reply { to, frame: message.into_frame(roles::NONE) }));
     }
@@ -234,7 +234,7 @@ impl Effects {
         self.todo.push((reveals, Effect::Post { to, class, frame }));
     }
 
-    /// Completes somebody on this node who waits.
+    /// Completes a ticket of a waiter on this node.
     pub fn finish<T: Send + 'static>(&mut self, who: crate::ticket::Completer<T>, value: T, reveals: Lsn) {
         self.todo.push((reveals, Effect::Finish(Box::new(move || who.complete(value)))));
     }
@@ -254,17 +254,17 @@ impl Effects {
         self.freed.extend(locs);
     }
 
-    /// For traces of a single role: the staged records so far, taken.
+    /// For traces of a single role: takes the records staged so far.
     pub fn take_staged(&mut self) -> Vec<(Lsn, Record)> {
         std::mem::take(&mut self.staged)
     }
 
-    /// For traces of a single role: the freed places so far, taken.
+    /// For traces of a single role: takes the places freed so far.
     pub fn take_freed(&mut self) -> Vec<Loc> {
         std::mem::take(&mut self.freed)
     }
 
-    /// For traces of a single role: what is to be read back as (tag, places), taken; all else that was asked for is dropped.
+    /// For traces of a single role: takes the fetches as (tag, places). All other requested work is dropped.
     pub fn take_fetches(&mut self) -> Vec<(u64, Vec<Loc>)> {
         std::mem::take(&mut self.todo)
             .into_iter()
@@ -275,7 +275,7 @@ impl Effects {
             .collect()
     }
 
-    /// For traces of a single role: frames as (receiver, request answered, frame, reveals), taken.
+    /// For traces of a single role: takes the frames as (receiver, request answered, frame, reveals).
     pub fn take_frames(&mut self) -> Vec<(NodeId, Option<u64>, Frame, Lsn)> {
         std::mem::take(&mut self.todo)
             .into_iter()

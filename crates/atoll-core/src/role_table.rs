@@ -1,4 +1,4 @@
-//! The roles of a node, and when each wants to run.
+//! The roles of a node, and their deadlines.
 
 use crate::ids::{RoleKind, Tick};
 use crate::role::Role;
@@ -6,16 +6,16 @@ use crate::role::Role;
 struct Held {
     kind: RoleKind,
     role: Box<dyn Role>,
-    /// None: it has run since it was asked.
+    /// The cached deadline. None: the role has run since it was last asked.
     deadline: Option<Option<Tick>>,
 }
 
-/// In the order of their kinds. A role's deadline changes only when the role runs: it is asked once after that, not in every step of
-/// every turn, of which most run no role or one.
+/// Roles in the order of their kinds. A role's deadline changes only when the role runs, so the table asks once after each run. Most
+/// steps of a turn run at most one role, and asking all of them in every step would be a waste.
 #[derive(Default)]
 pub(crate) struct RoleTable {
     held: Vec<Held>,
-    /// The first deadline of all; None: one has run since it was looked up.
+    /// The first deadline of all roles. None: a role has run since it was looked up.
     first: Option<Option<Tick>>,
 }
 

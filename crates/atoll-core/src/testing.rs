@@ -1,186 +1,83 @@
-//! Switches for the simulator, all of them off and free of cost unless the feature `testing` is on: known bugs
-//! (mutants), assertions that can be silenced so that outside oracles must find a mutant, and coverage marks.
+//! Switches for the simulator, all off and free of cost unless the feature `testing` is on: known bugs (mutants), and assertions that
+//! can be silenced so that outside oracles must find a mutant. Also coverage marks: events that a program also logs with
+//! `RUST_LOG=atoll::mark=debug`.
 //!
-//! State is per thread: a simulated cluster runs on one thread. A program that is started with a known bug has it in all threads.
+//! State is per thread: a simulated cluster runs on one thread. A program started with a known bug has it in all threads.
 
 use bytes::Bytes;
 
 use crate::ids::{Incarnation, NodeId};
 use crate::level::Level;
 
-/// A known bug that a test can put in. Each is named after the trap of the protocol file that it falls into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // The names are the documentation: protocol and trap number.
-pub enum Mutant {
-    /// The product as it is.
-    None,
-    X1,
-    X16,
-    JournalLossUnseen,
-    X16Floor,
-    NativeT1,
-    NativeT2,
-    NativeT3,
-    NativeT4,
-    NativeT5,
-    NativeT6,
-    NativeT8,
-    NativeT9,
-    NativeT10,
-    NativeT11,
-    NativeT12,
-    NativeT18,
-    NativeT19,
-    /// A server takes an entry behind a gap that nobody called committed.
-    NativeN7,
-    /// An entry that cannot be read now passes for one that was trimmed.
-    NativeUnreadIsTrimmed,
-    /// Nodes take in a data directory that was put back from an older copy.
-    WitnessForgets,
-    RmwT1,
-    RmwT2,
-    RmwT3,
-    RmwT4,
-    RmwT5,
-    RmwT6,
-    RmwT7,
-    RmwT9,
-    /// Registers in a file go on after a replacement whose outcome nobody knows.
-    FileAnswersAfterFailure,
-    VlogV1,
-    VlogV2,
-    VlogV3,
-    VlogV4,
-    VlogV7,
-    VlogV14,
-    VlogV22,
-    VlogInstallWithoutSeal,
-    VlogRevivedLoglet,
-    /// Nobody completes what a reconfigurer began that has died.
-    VlogNoRollForward,
-    /// A chain may name a page that is not durable yet.
-    VlogPageTooLate,
-    /// A deleted log that is created anew begins at 0 again.
-    VlogAnewFromZero,
-    LevelsWriteWhatTheyRead,
-    DbBarrierWithoutCheck,
-    DbCommitAheadOfState,
-    DbViewBeforeEvents,
-    DbAppliesCopies,
-    DbHaltedHoldsTrim,
-    DbEveryStoreErrorHalts,
-    /// Any clock moves the log's time.
-    DbClockUnchecked,
-    /// A replica shows what its store had when it was started, before anybody has compared it.
-    DbServesUnchecked,
-    ZkExpiryUnguarded,
-    ZkTakeOverWithoutTimeout,
-    ZkEventsAfterReplies,
-    ZkWatchesIgnoreZxid,
-    ZkServesBehindSession,
-    ZkVersionUnchecked,
-    ZkMultiInParts,
-    ZkEphemeralStays,
-    /// A session that is ending still is its client's.
-    ZkEndingLives,
-    ZkSyncWithoutBarrier,
-    ZkWriteAfterMove,
-    ZkReadsPassWrites,
-    ZkWatchFiresAgain,
-    ZkHaltedKeepsSessions,
-    /// What was due when somebody looked goes, whatever came since.
-    ZkReapUnguarded,
-    ZkQuotaForgetsDeletes,
-    TablesVersionUnchecked,
-    TablesIndexStale,
-    TablesTransactionInParts,
-    PolicyLowestId,
-    PolicyNoCalm,
-    PolicyHidesHealth,
-    /// Nobody believes that a member is up because another one vouches for it.
-    PolicyNoVouching,
-    /// Only the first 64 logs are guarded.
-    PolicyGuardsFew,
+/// A known bug that a test can inject. It is declared with [`crate::mutants!`] in the crate that contains the code, and named after the
+/// trap of the protocol that it falls into.
+#[derive(Clone, Copy)]
+pub struct Mutant {
+    name: &'static str,
+    caught_by: &'static [&'static str],
 }
 
 impl Mutant {
-    /// Every mutant that a scenario of the simulator has to catch. Not among them: [`Mutant::DbServesUnchecked`], since no scenario alters
-    /// a store; a test of the database catches it.
-    pub const ALL: [Mutant; 73] = [
-        Mutant::X1,
-        Mutant::X16,
-        Mutant::JournalLossUnseen,
-        Mutant::X16Floor,
-        Mutant::NativeT1,
-        Mutant::NativeT2,
-        Mutant::NativeT3,
-        Mutant::NativeT4,
-        Mutant::NativeT5,
-        Mutant::NativeT6,
-        Mutant::NativeT8,
-        Mutant::NativeT9,
-        Mutant::NativeT10,
-        Mutant::NativeT11,
-        Mutant::NativeT12,
-        Mutant::NativeT18,
-        Mutant::NativeT19,
-        Mutant::NativeN7,
-        Mutant::NativeUnreadIsTrimmed,
-        Mutant::WitnessForgets,
-        Mutant::RmwT1,
-        Mutant::RmwT2,
-        Mutant::RmwT3,
-        Mutant::RmwT4,
-        Mutant::RmwT5,
-        Mutant::RmwT6,
-        Mutant::RmwT7,
-        Mutant::RmwT9,
-        Mutant::FileAnswersAfterFailure,
-        Mutant::VlogV1,
-        Mutant::VlogV2,
-        Mutant::VlogV3,
-        Mutant::VlogV4,
-        Mutant::VlogV7,
-        Mutant::VlogV14,
-        Mutant::VlogV22,
-        Mutant::VlogInstallWithoutSeal,
-        Mutant::VlogRevivedLoglet,
-        Mutant::VlogNoRollForward,
-        Mutant::VlogPageTooLate,
-        Mutant::VlogAnewFromZero,
-        Mutant::LevelsWriteWhatTheyRead,
-        Mutant::DbBarrierWithoutCheck,
-        Mutant::DbCommitAheadOfState,
-        Mutant::DbViewBeforeEvents,
-        Mutant::DbAppliesCopies,
-        Mutant::DbHaltedHoldsTrim,
-        Mutant::DbEveryStoreErrorHalts,
-        Mutant::DbClockUnchecked,
-        Mutant::ZkExpiryUnguarded,
-        Mutant::ZkTakeOverWithoutTimeout,
-        Mutant::ZkEventsAfterReplies,
-        Mutant::ZkWatchesIgnoreZxid,
-        Mutant::ZkServesBehindSession,
-        Mutant::ZkVersionUnchecked,
-        Mutant::ZkMultiInParts,
-        Mutant::ZkEphemeralStays,
-        Mutant::ZkEndingLives,
-        Mutant::ZkSyncWithoutBarrier,
-        Mutant::ZkWriteAfterMove,
-        Mutant::ZkReadsPassWrites,
-        Mutant::ZkWatchFiresAgain,
-        Mutant::ZkHaltedKeepsSessions,
-        Mutant::ZkReapUnguarded,
-        Mutant::ZkQuotaForgetsDeletes,
-        Mutant::TablesVersionUnchecked,
-        Mutant::TablesIndexStale,
-        Mutant::TablesTransactionInParts,
-        Mutant::PolicyLowestId,
-        Mutant::PolicyNoCalm,
-        Mutant::PolicyHidesHealth,
-        Mutant::PolicyNoVouching,
-        Mutant::PolicyGuardsFew,
-    ];
+    /// The product without a bug.
+    pub const NONE: Mutant = Mutant::new("None", &[]);
+
+    /// See [`crate::mutants!`].
+    pub const fn new(name: &'static str, caught_by: &'static [&'static str]) -> Self {
+        Mutant { name, caught_by }
+    }
+
+    /// Its name, by which a program is told to inject it.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The simulator scenarios in which an oracle must find the bug, the best one first. Empty: a test of its crate finds it.
+    pub fn caught_by(self) -> &'static [&'static str] {
+        self.caught_by
+    }
+}
+
+impl PartialEq for Mutant {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Mutant {}
+
+impl std::fmt::Debug for Mutant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Declares the known bugs of a crate, and `ALL` of them.
+#[macro_export]
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $id:ident = $name:literal, caught by [$($scenario:literal),*];)*) => {
+        $(
+            $(#[$doc])*
+            #[allow(missing_docs)] // The name is the documentation: protocol and trap number.
+            pub const $id: $crate::testing::Mutant = $crate::testing::Mutant::new($name, &[$($scenario),*]);
+        )*
+
+        /// All known bugs of this crate.
+        pub const ALL: &[$crate::testing::Mutant] = &[$($id),*];
+    };
+}
+
+/// A situation that the protocol notes list, and the coverage marks that must all be reached for it to count as tested.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// The protocol and a description of the situation.
+    pub what: &'static str,
+    /// Coverage marks, of the product and of the simulator.
+    pub marks: &'static [&'static str],
+}
+
+/// A line of a crate's list.
+pub const fn listed(what: &'static str, marks: &'static [&'static str]) -> Listed {
+    Listed { what, marks }
 }
 
 /// A command as a replica applied it.
@@ -209,10 +106,13 @@ mod on {
     use crate::ids::NodeId;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicU16, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{PoisonError, RwLock};
 
-    /// The known bug of all threads, as a number.
-    static EVERYWHERE: AtomicU16 = AtomicU16::new(Mutant::None as u16);
+    /// The known bug of all threads.
+    static EVERYWHERE: RwLock<Mutant> = RwLock::new(Mutant::NONE);
+    /// Whether a bug is set for all threads; read at every mutation point.
+    static IS_EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
     /// Messages that nodes sent to themselves: node, class, message.
     type Shown = Vec<(NodeId, Class, Envelope)>;
@@ -220,55 +120,59 @@ mod on {
     thread_local! {
         static LOCAL: RefCell<Option<Shown>> = const { RefCell::new(None) };
         static APPLIED: RefCell<Option<Vec<AppliedCommand>>> = const { RefCell::new(None) };
-        static MUTANT: Cell<Mutant> = const { Cell::new(Mutant::None) };
+        static MUTANT: Cell<Mutant> = const { Cell::new(Mutant::NONE) };
         static MARKS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// Puts a known bug in, on this thread, until the next call.
+    /// Injects a known bug on this thread, until the next call.
     pub fn set_mutant(m: Mutant) {
         MUTANT.set(m);
     }
 
-    /// Puts a known bug in, on all threads, until the next call: for drills on whole programs.
+    /// Injects a known bug on all threads, until the next call: for drills on whole programs.
     pub fn set_mutant_everywhere(m: Mutant) {
-        EVERYWHERE.store(m as u16, Ordering::Relaxed);
+        *EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner) = m;
+        IS_EVERYWHERE.store(m != Mutant::NONE, Ordering::Release);
     }
 
-    fn everywhere(m: Mutant) -> bool {
-        EVERYWHERE.load(Ordering::Relaxed) == m as u16
+    fn everywhere() -> Mutant {
+        match IS_EVERYWHERE.load(Ordering::Acquire) {
+            true => *EVERYWHERE.read().unwrap_or_else(PoisonError::into_inner),
+            false => Mutant::NONE,
+        }
     }
 
-    /// Whether this known bug is in.
+    /// Whether this known bug is injected.
     pub fn mutant(m: Mutant) -> bool {
-        MUTANT.get() == m || everywhere(m)
+        MUTANT.get() == m || everywhere() == m
     }
 
-    /// Whether the product checks its own invariants: not with a mutant in, so that the oracles must find it.
+    /// Whether the product checks its own invariants. Not while a mutant is injected, so that the oracles must find it.
     pub fn asserting() -> bool {
-        MUTANT.get() == Mutant::None && everywhere(Mutant::None)
+        MUTANT.get() == Mutant::NONE && everywhere() == Mutant::NONE
     }
 
     /// Counts a coverage mark.
-    pub fn hit(mark: &'static str) {
+    pub(super) fn count(mark: &'static str) {
         MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
     }
 
-    /// Where a procedure is. Dropped before its end, as a node that dies drops its procedures, it counts the mark of its place.
+    /// Marks where a procedure is. If it is dropped before its end, as a dying node drops its procedures, it counts the mark of that place.
     #[derive(Debug)]
     pub struct Place(Option<&'static str>);
 
     impl Place {
-        /// At a place; `mark` says that it died there.
+        /// The procedure is at a place; `mark` records that it died there.
         pub fn at(mark: &'static str) -> Self {
             Place(Some(mark))
         }
 
-        /// Went on.
+        /// The procedure went on to another place.
         pub fn moves(&mut self, mark: &'static str) {
             self.0 = Some(mark);
         }
 
-        /// Came to its end, well or not.
+        /// The procedure ended, successfully or not.
         pub fn ends(mut self) {
             self.0 = None;
         }
@@ -277,17 +181,17 @@ mod on {
     impl Drop for Place {
         fn drop(&mut self) {
             if let Some(mark) = self.0 {
-                hit(mark);
+                super::hit(mark);
             }
         }
     }
 
-    /// Whether [`take_local`] is going to be called: from now on, messages that a node sends to itself are gathered.
+    /// Whether messages that a node sends to itself are collected from now on, for [`take_local`].
     pub fn watch_local(on: bool) {
         LOCAL.set(on.then(Vec::new));
     }
 
-    /// A node sends a message to itself, which no host sees.
+    /// Records a message that a node sends to itself, which no host sees.
     pub fn show_local(node: NodeId, class: Class, envelope: &Envelope) {
         LOCAL.with_borrow_mut(|l| {
             if let Some(shown) = l {
@@ -301,12 +205,12 @@ mod on {
         LOCAL.with_borrow_mut(|l| l.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Whether [`take_applied`] is going to be called: from now on, commands that replicas apply are gathered.
+    /// Whether commands that replicas apply are collected from now on, for [`take_applied`].
     pub fn watch_applied(on: bool) {
         APPLIED.set(on.then(Vec::new));
     }
 
-    /// A replica has applied a command.
+    /// Records a command that a replica has applied.
     pub fn show_applied(applied: impl FnOnce() -> AppliedCommand) {
         APPLIED.with_borrow_mut(|gathered| {
             if let Some(gathered) = gathered {
@@ -328,24 +232,24 @@ mod on {
 
 #[cfg(feature = "testing")]
 pub use on::{
-    Place, asserting, hit, mutant, set_mutant, set_mutant_everywhere, show_applied, show_local, take_applied,
+    Place, asserting, mutant, set_mutant, set_mutant_everywhere, show_applied, show_local, take_applied,
     take_local, take_marks, watch_applied, watch_local,
 };
 
-/// Whether what test builds write ahead of the releases is in at this level, see [`Level::NEXT`].
+/// Whether the formats that test builds write ahead of releases are enabled at this level, see [`Level::NEXT`].
 #[cfg(feature = "testing")]
 pub fn next_level(level: Level) -> bool {
     level >= Level::NEXT
 }
 
-/// Whether what test builds write ahead of the releases is in at this level: never, outside of tests.
+/// Whether the formats that test builds write ahead of releases are enabled at this level: never, outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn next_level(_: Level) -> bool {
     false
 }
 
-/// Whether this known bug is in: never, outside of tests.
+/// Whether this known bug is injected: never, outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn mutant(_: Mutant) -> bool {
@@ -359,22 +263,25 @@ pub fn asserting() -> bool {
     true
 }
 
-/// A node sends a message to itself: nobody looks, outside of tests.
+/// Records a message that a node sends to itself: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_local(_: NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
 
-/// A replica has applied a command: nobody looks, outside of tests.
+/// Records a command that a replica has applied: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_applied(_: impl FnOnce() -> AppliedCommand) {}
 
-/// Counts a coverage mark: nothing, outside of tests.
-#[cfg(not(feature = "testing"))]
-#[inline(always)]
-pub fn hit(_: &'static str) {}
+/// The code has reached a coverage mark. Counted in tests, and logged at level debug in every program.
+#[inline]
+pub fn hit(mark: &'static str) {
+    #[cfg(feature = "testing")]
+    on::count(mark);
+    tracing::debug!(target: "atoll::mark", mark);
+}
 
-/// Where a procedure is: nothing, outside of tests.
+/// Marks where a procedure is: a no-op outside of tests.
 #[cfg(not(feature = "testing"))]
 #[derive(Debug)]
 pub struct Place;
@@ -394,7 +301,7 @@ impl Place {
     pub fn ends(self) {}
 }
 
-/// Asserts an invariant, in release builds too; silent only while a mutation test wants the outside oracles to speak.
+/// Asserts an invariant, also in release builds. Silent only while a mutation test requires the outside oracles to find the bug.
 #[macro_export]
 macro_rules! invariant {
     ($cond:expr, $($why:tt)+) => {

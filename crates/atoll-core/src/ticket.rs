@@ -1,10 +1,10 @@
-//! A value that somebody else will complete: one writer, one reader, no executor needed on either side.
+//! A value that another party completes: one writer, one reader, no executor needed on either side.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -18,7 +18,7 @@ pub struct Abandoned;
 struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
-    /// The completer is gone, or has completed.
+    /// The completer was dropped, or has completed.
     closed: bool,
 }
 
@@ -30,10 +30,6 @@ pub struct Ticket<T>(Arc<Mutex<Slot<T>>>);
 /// The completing end. Dropped without completing, the ticket answers [`Abandoned`].
 #[derive(Debug)]
 pub struct Completer<T>(Arc<Mutex<Slot<T>>>);
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A connected pair.
 pub fn ticket<T>() -> (Completer<T>, Ticket<T>) {
@@ -91,7 +87,7 @@ impl<T> Completer<T> {
         }
     }
 
-    /// True if nobody waits any more.
+    /// True if the ticket was dropped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

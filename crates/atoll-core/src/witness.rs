@@ -1,17 +1,18 @@
-//! How far the journals of the nodes have come, as each node remembers it of the others. A data directory that was put back from
-//! an older copy as a whole is sound in itself: only those who have seen it further on can tell.
+//! How far the journal of each node has come, as the other nodes remember it. A data directory that was restored as a whole from
+//! an older copy is consistent in itself: only nodes that have seen it further ahead can detect the restore.
 //!
-//! Nodes say with heartbeats and with the first words of a connection up to which record their journal is durable. The memory is that
-//! of a process: after all nodes have been down, nobody remembers.
+//! Nodes state in heartbeats and in the handshake of a connection up to which record their journal is durable. This memory lives in
+//! the process: after all nodes have been down, it is lost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ids::{Incarnation, Lsn, NodeId, StorageId};
-use crate::testing::{Mutant, mutant};
+use crate::mutants;
+use crate::testing::mutant;
 
-/// Nodes that are remembered; far more than a cluster has members.
+/// Nodes that are remembered: far more than a cluster has members.
 const MOST_NODES: usize = 1024;
 
 /// A data directory that has lost what it once had.
@@ -23,11 +24,11 @@ const MOST_NODES: usize = 1024;
     .seen.0
 )]
 pub struct PutBack {
-    /// Whose.
+    /// The node that lost data.
     pub node: NodeId,
-    /// Durable once.
+    /// The last record that was once durable.
     pub seen: Lsn,
-    /// The last one now.
+    /// The last record that the journal has now.
     pub found: Lsn,
 }
 
@@ -44,7 +45,7 @@ struct Inner {
     seen: Mutex<BTreeMap<NodeId, Seen>>,
 }
 
-/// See the module's words. Cheap to clone; all clones are one.
+/// See the module documentation. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Witness(Arc<Inner>);
 
@@ -58,17 +59,17 @@ impl Witness {
         self.0.own.store(durable.0, Ordering::Release);
     }
 
-    /// Up to where this node's journal is durable.
+    /// The record up to which this node's journal is durable.
     pub fn own(&self) -> Lsn {
         Lsn(self.0.own.load(Ordering::Acquire))
     }
 
-    /// A node says in this life that its journal, in this data directory, is durable up to `durable`. Only the words of different lives
-    /// are compared: within one, what was said earlier on one connection may be heard after what was said later on another. Another
-    /// directory than before is a new beginning: the other has left with the identity that it had.
+    /// A node states in this life that its journal, in this data directory, is durable up to `durable`. Only statements of different
+    /// lives are compared: within one life, an earlier statement on one connection may arrive after a later one on another. A new data
+    /// directory is a new beginning: the old one is gone together with its identity.
     ///
     /// # Errors
-    /// In another life it was durable beyond that. Nothing is remembered of this.
+    /// In another life, the journal was durable beyond that. The statement is then not remembered.
     pub fn check(
         &self,
         node: NodeId,
@@ -80,7 +81,7 @@ impl Witness {
         let has_room = all.len() < MOST_NODES;
         match all.get_mut(&node) {
             Some(seen) if seen.storage == storage => {
-                if seen.life != life && durable < seen.upto && !mutant(Mutant::WitnessForgets) {
+                if seen.life != life && durable < seen.upto && !mutant(mutants::WITNESS_FORGETS) {
                     return Err(PutBack { node, seen: seen.upto, found: durable });
                 }
                 (seen.life, seen.upto) = (life, seen.upto.max(durable));

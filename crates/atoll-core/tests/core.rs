@@ -22,7 +22,11 @@ atoll_core::message! {
         pub n: u64,
     }
 }
-atoll_core::rpc!(Add => Sum, LOCAL_STORE, Control);
+const TOY: RoleKind = RoleKind(200);
+const STRANGER: RoleKind = RoleKind(201);
+const LARGE: RoleKind = RoleKind(202);
+
+atoll_core::rpc!(Add => Sum, TOY, Control);
 
 /// Sums numbers; every answer reveals the record of its number.
 #[derive(Default)]
@@ -57,7 +61,7 @@ impl Role for Toy {
 
 fn node(id: u32) -> NodeCore {
     let mut core = NodeCore::new(NodeId(id), Incarnation(7), 42);
-    core.add_role(roles::LOCAL_STORE, Box::new(Toy::default()));
+    core.add_role(TOY, Box::new(Toy::default()));
     core
 }
 
@@ -73,7 +77,7 @@ fn places(batch: &JournalBatch) -> Vec<(Lsn, Loc)> {
 }
 
 fn request(n: u64, add: u64) -> Envelope {
-    Envelope { exchange: Exchange::Request(n), frame: Add { n: add }.into_frame(roles::LOCAL_STORE) }
+    Envelope { exchange: Exchange::Request(n), frame: Add { n: add }.into_frame(TOY) }
 }
 
 #[test]
@@ -112,17 +116,9 @@ fn a_failed_journal_kills_held_answers_and_takes_nothing_more() {
 #[test]
 fn recovery_gives_facts_back_and_numbers_go_on() {
     let mut core = node(1);
-    core.recover_checkpoint(Checkpoint {
-        covers: Lsn(4),
-        states: vec![(roles::LOCAL_STORE, 30u64.to_bytes())],
-    })
-    .unwrap();
-    let record = Record {
-        owner: roles::LOCAL_STORE,
-        kind: RecordKind::Fact,
-        head: Add { n: 5 }.to_bytes(),
-        payload: Bytes::new(),
-    };
+    core.recover_checkpoint(Checkpoint { covers: Lsn(4), states: vec![(TOY, 30u64.to_bytes())] }).unwrap();
+    let record =
+        Record { owner: TOY, kind: RecordKind::Fact, head: Add { n: 5 }.to_bytes(), payload: Bytes::new() };
     let loc = Loc { segment: 1, offset_bytes: 0, len_bytes: 1 };
     core.recover_record(Stored { lsn: Lsn(5), loc, record }).unwrap();
     core.recover_done(Lsn(5));
@@ -132,7 +128,7 @@ fn recovery_gives_facts_back_and_numbers_go_on() {
     core.request_checkpoint();
     let checkpoint = turn(&mut core, 2).checkpoint.unwrap();
     assert_eq!(checkpoint.covers, Lsn(5), "facts that are only staged are not covered");
-    let stranger = Record { owner: roles::ACCEPTOR, ..batch.records[0].1.clone() };
+    let stranger = Record { owner: STRANGER, ..batch.records[0].1.clone() };
     let stored = Stored { lsn: Lsn(9), loc, record: stranger };
     assert!(matches!(core.recover_record(stored), Err(RecoverError::NoRole { .. })));
 }
@@ -157,7 +153,7 @@ impl Role for Large {
 #[test]
 fn a_checkpoint_is_put_together_in_many_turns_with_other_work_between() {
     let mut core = node(1);
-    core.add_role(roles::LOG_SERVER, Box::new(Large::default()));
+    core.add_role(LARGE, Box::new(Large::default()));
     core.set_link(Tick(0), NodeId(2), Class::Control, Link::Up);
     core.deliver(Tick(1), NodeId(2), Class::Control, request(1, 10));
     let batch = turn(&mut core, 1).journal.unwrap();

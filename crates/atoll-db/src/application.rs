@@ -1,9 +1,9 @@
-//! What is replicated: a deterministic state machine over an ordered store (Delos §4, Figure 6: the application above the engine).
+//! The replicated part: a deterministic state machine over an ordered store (Delos §4, Figure 6: the application above the engine).
 
 use std::fmt;
 
+use atoll_contract::LogPos;
 use atoll_core::{Incarnation, Level, NodeId};
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use crate::store::StoreError;
@@ -46,16 +46,15 @@ pub struct ApplyAt {
     pub version: u8,
 }
 
-/// The command fails, alike on every replica, and changes nothing; the bytes go to the caller.
+/// The command fails identically on every replica and changes nothing; the bytes go to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected(pub Bytes);
 
 /// A replicated service. Every replica calls [`Application::apply`] with the same commands in the same order.
 ///
-/// State lives wholly in the store that [`Tx`] writes; fields of the implementor may only cache it. `apply` uses no clock, no
-/// randomness and nothing else that may differ between two nodes. If it panics, every replica stops at that command ("poison"): it
-/// is named, local
-/// reads go on, nothing later is applied.
+/// All state lives in the store that [`Tx`] writes to; fields of the implementor may only cache it. `apply` uses no clock, no
+/// randomness, and nothing else that may differ between two nodes. If it panics, every replica stops at that command ("poison"):
+/// the halt names the command, local reads continue, and nothing later is applied.
 pub trait Application: Send + 'static {
     /// What a command tells the doors of the node, on every replica: watches to fire, sessions to close.
     type Event: Send + 'static;
@@ -64,9 +63,10 @@ pub trait Application: Send + 'static {
     /// Its name in errors, status and snapshots.
     const NAME: &'static str;
 
-    /// Version of its commands' format and rules at a feature level of the cluster; from 1, rising with the level. A proposer writes
-    /// the one of the active level, and it is sent with every command: `apply` goes by [`ApplyAt::version`] and never by a level, which
-    /// nodes learn of at different times. A program that is too old for a version stops in front of the command and says so.
+    /// The version of the format and rules of its commands at a feature level of the cluster. Versions start at 1 and rise with the
+    /// level. A proposer uses the version of the active level and sends it with every command. `apply` decides by
+    /// [`ApplyAt::version`] and never by a level, because nodes learn of a level at different times. A program that is too old for
+    /// a version stops before the command and reports it.
     fn version_at(_level: Level) -> u8 {
         1
     }
@@ -83,26 +83,26 @@ pub trait Application: Send + 'static {
         tx: &mut Tx<'_, Self::Event>,
     ) -> Result<Bytes, Rejected>;
 
-    /// The state was opened, or replaced as a whole by a snapshot: build caches anew. Called before any command, and before
-    /// the view is published.
+    /// The state was opened, or a snapshot replaced it as a whole: rebuild the caches. Called before any command is applied and
+    /// before the view is published.
     ///
     /// # Errors
     /// The store cannot be read; the replica stops.
     fn opened(&mut self, view: &View) -> Result<(), StoreError>;
 
-    /// A command of this application, or of another one in the same entry, was taken back although `apply` may have touched caches:
-    /// it was rejected, or panicked, or the store failed under it. Caches that follow writes must be dropped or rebuilt
-    /// lazily. The default has none.
+    /// A command of this application, or of another one in the same entry, was rolled back although `apply` may have touched
+    /// caches: the command was rejected or panicked, or the store failed under it. Drop caches that mirror writes, or rebuild them
+    /// lazily. The default implementation assumes that there are no such caches.
     fn undone(&mut self) {}
 }
 
-/// Hears of what was applied, on the thread that applies. Must not wait: hand the events to queues.
+/// Receives the events of applied commands, on the thread that applies. Implementations must not block: hand the events to queues.
 pub trait Observer<E>: Send + Sync {
     /// Events of commands in entries below `below`, in order. Called before a view that shows their effects is
     /// published (contracts X19), and before their callers are answered.
     fn on_events(&self, below: LogPos, events: Vec<E>);
 
-    /// The state was replaced as a whole by a snapshot, at `below`: events of what lies between are missing. What was promised
-    /// on them (watches) must be judged again by the new view, which is published when this returns.
+    /// A snapshot at `below` replaced the state as a whole: the events in between are missing. Promises based on events (watches)
+    /// must be reevaluated against the new view, which is published when this returns.
     fn on_restored(&self, _below: LogPos, _view: &View) {}
 }

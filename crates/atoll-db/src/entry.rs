@@ -1,13 +1,14 @@
 //! A log entry of the database: commands of one proposer, in order.
 //!
-//! Format 1, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each command
-//! `application u8 | version u8 | length u32 | bytes`, back to back. Who and which entry stands in the entry's [`atoll_log::OpId`].
-//! Format 2 is for test builds of [`Level::NEXT`]: the level that it was written at, `u16`, follows the time.
+//! Format 1, little endian: `magic [u8; 3] | format u8 | node u32 | incarnation u64 | since u64 | time_ms u64`, then for each
+//! command `application u8 | version u8 | length u32 | bytes`, back to back. The proposer and the entry's number are in the entry's
+//! [`atoll_contract::OpId`]. Format 2 is for test builds of [`Level::NEXT`]: the level that it was written at, `u16`, follows the
+//! time.
 
+use atoll_contract::LogPos;
+use atoll_contract::entry::MAX_ENTRY_BYTES;
 use atoll_core::testing::next_level;
 use atoll_core::{Incarnation, Level, LevelRange, NodeId};
-use atoll_log::LogPos;
-use atoll_log::entry::MAX_ENTRY_BYTES;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::application::{AppId, Proposer};
@@ -24,12 +25,12 @@ const MORE_BYTES: usize = 2;
 /// Longest command, in bytes.
 pub const MAX_COMMAND_BYTES: usize = MAX_ENTRY_BYTES - HEADER_BYTES - MORE_BYTES - COMMAND_HEADER_BYTES;
 
-/// The format of entries that is written at a level, and the highest that is read by a program whose highest level it is.
+/// The format of entries written at a level. It is also the highest format that a program reads whose highest level this is.
 fn format_at(level: Level) -> u8 {
     if next_level(level) { NEXT_FORMAT } else { FIRST_FORMAT }
 }
 
-/// What an entry says of itself.
+/// The metadata of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) proposer: Proposer,
@@ -50,7 +51,7 @@ pub(crate) struct Command {
 /// Why bytes are no entry of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Not of the database: somebody appended to its log. Skipped, alike on every replica.
+    /// Not of the database: somebody else appended to its log. Every replica skips it.
     Foreign,
     /// Of a later version of this program.
     Newer(u8),

@@ -1,4 +1,4 @@
-//! The applications that share a log: each behind one face, whatever its events are.
+//! The applications that share a log, each behind one interface whatever its events are.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::Level;
-use atoll_log::LogPos;
 
 use crate::application::{AppId, Application, ApplyAt, Observer, Rejected};
 use crate::replica::Working;
@@ -39,14 +39,14 @@ pub(crate) trait Hosted: Send {
     fn version_at(&self, level: Level) -> u8;
     /// Applies a command. What it wrote before it was rejected or panicked is still there.
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended;
-    /// So many events wait to be handed over.
+    /// How many events wait to be handed over.
     fn events(&self) -> usize;
-    /// Drops events beyond so many, and tells the application to forget what it cached.
+    /// Drops events beyond this many, and makes the application forget what it cached.
     fn undo(&mut self, events: usize);
     fn opened(&mut self, published: &Arc<Published>) -> Result<(), StoreError>;
     /// Hands the events over.
     fn tell(&mut self, below: LogPos);
-    /// Tells that the state was replaced.
+    /// Notifies the observer that the state was replaced.
     fn restored(&mut self, published: &Arc<Published>);
 }
 
@@ -73,7 +73,7 @@ impl<A: Application> Hosted for Host<A> {
 
     fn apply(&mut self, at: &ApplyAt, command: &[u8], working: &mut Working) -> Ended {
         let (app, events) = (&mut self.app, &mut self.events);
-        // What the panic leaves half done in the application is said to it by `undone`; writes are taken back.
+        // `undone` tells the application about state that a panic left half done; writes are rolled back.
         let done = catch_unwind(AssertUnwindSafe(|| {
             app.apply(at, command, &mut Tx { app: A::ID, working, events })
         }));

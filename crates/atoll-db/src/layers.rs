@@ -1,4 +1,5 @@
-//! What is applied and not yet committed lies over what is committed (contracts X18): two overlay maps over a snapshot of the store.
+//! Changes that are applied but not yet committed lie over the committed state (contracts X18): two overlay maps over a snapshot of
+//! the store.
 
 use std::sync::Arc;
 
@@ -10,11 +11,11 @@ use crate::store::{StoreError, StoreSnapshot, VersionedMap};
 /// One state of the replica, if read at one version. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
-    /// Takes the writes.
+    /// Receives the writes.
     pub(crate) active: Arc<VersionedMap>,
-    /// Written no more: being committed.
+    /// Receives no more writes: it is being committed.
     pub(crate) frozen: Option<Arc<VersionedMap>>,
-    /// What was committed last, unless it was large. It is in the store, too, whose point reads cost more.
+    /// The last commit, unless it was large. The store has it, too, but point reads cost more there.
     pub(crate) settled: Option<Arc<VersionedMap>>,
     /// What is committed.
     pub(crate) base: Arc<dyn StoreSnapshot>,
@@ -40,13 +41,13 @@ impl Page {
 type Item = (Bytes, Option<Bytes>);
 
 impl Layers {
-    /// The value of a key as the overlay has it: None if only the store knows.
+    /// The value of a key as the overlay has it; None if only the store knows it.
     #[allow(clippy::option_option)] // As in the map below.
     pub(crate) fn get_overlay(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
         self.active.get(key, at).or_else(|| self.get_below(key, at))
     }
 
-    /// The same without what takes the writes.
+    /// Like [`Layers::get_overlay`], without the layer that receives the writes.
     #[allow(clippy::option_option)]
     pub(crate) fn get_below(&self, key: &[u8], at: u64) -> Option<Option<Bytes>> {
         self.frozen.iter().chain(&self.settled).find_map(|layer| layer.get(key, at))
@@ -59,7 +60,7 @@ impl Layers {
         }
     }
 
-    /// The next part of a range: about `limit` entries; fewer, or none, if nothing is left or much was deleted.
+    /// The next part of a range: about `limit` entries. Fewer, or none, if nothing is left or much was deleted.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -70,8 +71,9 @@ impl Layers {
         if range.is_empty() {
             return Ok(Page::empty());
         }
-        // What is in memory is looked at first, and not far, and the store only as far as that: beside what a snapshot shows there may be
-        // very many keys that it hides (deleted ones, and those of a commit that is under way), which must not be passed over in each page.
+        // Look into memory first, but not far, and then into the store only up to the same key. Beside what a snapshot shows, the
+        // store may have very many keys that it hides (deleted ones, and those of a commit that is under way); they must not be
+        // passed over again for each page.
         let mut covered = range.clone();
         let mut above = Vec::new();
         for layer in self.frozen.iter().chain(Some(&self.active)) {
@@ -122,7 +124,7 @@ fn up_to(range: KeyRange, last: &Bytes, direction: Direction) -> KeyRange {
     }
 }
 
-/// Both in the order of the direction; of equal keys the one of `over` stays.
+/// Merges two lists that are both in the order of the direction; of equal keys, the one of `over` stays.
 fn merge(under: Vec<Item>, over: Vec<Item>, direction: Direction) -> Vec<Item> {
     if over.is_empty() {
         return under;
@@ -161,8 +163,8 @@ mod tests {
     use super::*;
     use crate::store::Live;
 
-    /// A snapshot beside which the store has entries that it does not show: keys that were deleted, or are being committed. Who
-    /// looks for what it does show passes over them, one by one.
+    /// A snapshot beside which the store has entries that it does not show: keys that were deleted or are being committed. A search
+    /// for the visible entries passes over the hidden ones, one by one.
     #[derive(Debug, Default)]
     struct Passing {
         /// None: not shown.

@@ -6,15 +6,16 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `application.rs`, `tx.rs` | what is replicated, and what a command may do |
+//! | `application.rs`, `tx.rs` | the replicated state machine, and what a command may do |
 //! | `view.rs`, `key_range.rs` | reading |
-//! | `engine/` | propose, barrier, observe; who waits for what |
+//! | `engine/` | propose, barrier, observe; the waiters for each |
 //! | `hosted.rs` | several applications on one log |
 //! | `entry.rs` | the bytes of a log entry |
 //! | `replica/` | whole entries applied one after the other: exactly once, poison, commits |
-//! | `layers.rs` | what is applied over what is committed |
+//! | `layers.rs` | applied changes over the committed state |
 //! | `store/` | the local store |
 //! | `transfer/` | snapshots between replicas, their hashes compared, the log trimmed |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;
 pub mod engine;
@@ -22,13 +23,15 @@ mod entry;
 mod hosted;
 pub mod key_range;
 mod layers;
+pub mod mutants;
 mod replica;
+pub mod roles;
 pub mod store;
 pub mod transfer;
 pub mod tx;
 pub mod view;
 
-pub use atoll_log::LogPos;
+pub use atoll_contract::LogPos;
 
 pub use application::{AppId, Application, ApplyAt, Observer, Proposer, Rejected};
 pub use engine::{

@@ -1,4 +1,4 @@
-//! What a command may do to the state: read and write keys of its application, and tell events.
+//! What a command may do to the state: read and write keys of its application, and emit events.
 
 use bytes::Bytes;
 
@@ -9,8 +9,8 @@ use crate::view::{PAGE_ENTRIES, full_key, with_full_key};
 
 /// The state under a command. Reads see the writes of this command and of all before it.
 ///
-/// If the store fails, reads give None and nothing, and whatever the command makes of that is taken back: the replica stops in
-/// front of the entry.
+/// If the store fails, reads return None or nothing, and whatever the command does with that is rolled back: the replica stops
+/// before the entry.
 #[derive(Debug)]
 pub struct Tx<'a, E> {
     pub(crate) app: AppId,
@@ -57,17 +57,17 @@ impl<E> Tx<'_, E> {
         got
     }
 
-    /// Tells an event to the doors of every replica; dropped if the command is rejected.
+    /// Emits an event to the doors of every replica; it is dropped if the command is rejected.
     pub fn emit(&mut self, event: E) {
         self.events.push(event);
     }
 
-    /// This moment. For commands of several parts, some of which may fail without failing the whole.
+    /// A checkpoint at this moment. For commands of several parts, some of which may fail without failing the whole.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { mark: self.working.mark(), events: self.events.len() }
     }
 
-    /// Takes back all writes and events since a checkpoint of this command. Later checkpoints are void.
+    /// Rolls back all writes and events since a checkpoint of this command. Later checkpoints are void.
     pub fn rollback(&mut self, to: &Checkpoint) {
         self.working.rollback(&to.mark);
         self.events.truncate(to.events);

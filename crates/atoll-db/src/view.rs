@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 
 use crate::application::AppId;
 use crate::key_range::{Direction, KeyRange};
@@ -14,7 +14,7 @@ use crate::store::{Hold, StoreError};
 /// Entries of a scan that are fetched at once.
 pub(crate) const PAGE_ENTRIES: usize = 128;
 
-/// One state, published. It keeps what it shows for as long as it lives.
+/// One published state. It retains the data that it shows for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) layers: Layers,
@@ -25,10 +25,9 @@ pub(crate) struct Published {
 }
 
 /// An application's state after whole log entries: immutable, cheap to clone, usable from any thread. Keep it no longer than a
-/// request: what
-/// it shows is kept in memory or on disk as long as it lives.
+/// request: the data that it shows stays in memory or on disk as long as it lives.
 ///
-/// Reads may touch the disk. Large scans belong on a thread of their own (contracts X20).
+/// Reads may touch the disk. Large scans belong on a separate thread (contracts X20).
 #[derive(Clone, Debug)]
 pub struct View {
     published: Arc<Published>,

@@ -42,10 +42,14 @@ fn replicas_agree_under_faults() {
 
 #[test]
 fn mutants_are_caught_from_outside() {
-    for mutant in [Mutant::DbBarrierWithoutCheck, Mutant::DbViewBeforeEvents, Mutant::DbCommitAheadOfState] {
+    for mutant in [
+        atoll_db::mutants::DB_BARRIER_WITHOUT_CHECK,
+        atoll_db::mutants::DB_VIEW_BEFORE_EVENTS,
+        atoll_db::mutants::DB_COMMIT_AHEAD_OF_STATE,
+    ] {
         set_mutant(mutant);
         let caught = (0..20).filter(|s| catch_unwind(AssertUnwindSafe(|| scenario(*s))).is_err()).count();
-        set_mutant(Mutant::None);
+        set_mutant(Mutant::NONE);
         println!("{mutant:?}: caught by {caught} of 20 seeds");
         assert!(caught > 0, "{mutant:?} was not noticed");
     }

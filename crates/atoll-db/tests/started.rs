@@ -67,10 +67,10 @@ fn a_store_with_another_state_is_never_shown() {
 /// The old behaviour shows both.
 #[test]
 fn what_is_not_compared_is_shown() {
-    set_mutant(Mutant::DbServesUnchecked);
+    set_mutant(atoll_db::mutants::DB_SERVES_UNCHECKED);
     let (mut altered, mut swapped) = (World::altered(20), swapped());
     let seen = (shown(&mut altered, 1, "u00001"), shown(&mut swapped, 2, "bad"));
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     assert!(seen.0.contains(&some("7")), "{seen:?}");
     assert!(seen.1.contains(&some("1")), "{seen:?}");
 }

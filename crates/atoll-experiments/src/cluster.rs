@@ -9,7 +9,7 @@ use atoll_core::{
     Caller, Candidate, Class, Directory, Effects, Env, Frame, Identity, Incarnation, Link, Loc, Lsn,
     NodeCore, NodeId, Outgoing, Outputs, Role, StorageId, Tick, Ticket, roles,
 };
-use atoll_loglets::native::{
+use atoll_native::{
     LogServer, LogServerOptions, NativeConfig, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
 };
 use atoll_storage::{Journal, JournalError, JournalOptions, JournalReader, MemDisk, RecoverError};
@@ -165,8 +165,11 @@ impl Node {
         let mut core = NodeCore::new(id, identity.incarnation, u64::from(id.0));
         let env = core.env();
         let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
-        core.add_role(roles::LOG_SERVER, Box::new(server));
-        core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env, SequencerOptions::default())));
+        core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
+        core.add_role(
+            atoll_native::roles::SEQUENCER,
+            Box::new(Sequencer::new(env, SequencerOptions::default())),
+        );
         core.add_role(roles::MEMBER, Box::new(Member(identity.clone())));
         let mut options = JournalOptions::new(storage);
         options.segment_bytes = SEGMENT_BYTES;

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use atoll_core::{Encode, Env, NodeId, Ticket};
-use atoll_log::{
-    AppendError, Batch, ClientId, Entry, LogAppendError, LogError, LogPos, LogRead, LogReadError, LogRecord,
-    Loglet, LogletError, LogletId, LogletSpec, Offset, OpId, Options, Placement, ReadBatch, ReadError,
-    ReadFrom, Registry, Tail, VirtualLog,
+use atoll_contract::{
+    AppendError, Batch, ClientId, Entry, LogPos, Loglet, LogletError, LogletId, LogletSpec, Offset, OpId,
+    Placement, ReadBatch, ReadError, ReadFrom, Registry, Tail,
 };
-use atoll_loglets::native::NativeLoglet;
-use atoll_registers::file::{Cell, CellError, FileRegisters};
+use atoll_core::{Encode, Env, NodeId, Ticket};
+use atoll_file_register::{Cell, CellError, FileRegisters};
+use atoll_log::{LogAppendError, LogError, LogRead, LogReadError, LogRecord, Options, VirtualLog};
+use atoll_native::NativeLoglet;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -291,12 +291,8 @@ fn virtual_log(cluster: &mut Cluster, servers: u32) -> Option<Arc<VirtualLog>> {
     let registers = FileRegisters::open(Box::new(MemoryCell::default())).ok()?;
     let registry = Registry::new().with(Arc::new(cluster.provider()));
     let log = VirtualLog::open(cluster.env(), "log", Arc::new(registers), registry, Options::default());
-    let spec = LogletSpec {
-        kind: Some("native".into()),
-        servers: Some((1..=servers).map(NodeId).collect()),
-        sequencer: Some(NodeId(1)),
-        avoid: Vec::new(),
-    };
+    let spec =
+        LogletSpec::of("native").place("server", (1..=servers).map(NodeId)).place("sequencer", [NodeId(1)]);
     cluster.wait(log.create(spec))?.ok()?;
     Some(log)
 }

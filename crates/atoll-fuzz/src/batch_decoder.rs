@@ -1,6 +1,6 @@
 //! Batches of entries: bytes that parse are whole entries, and the same bytes again when they are built anew.
 
-use atoll_log::{Batch, ClientId, Entry, OpId};
+use atoll_contract::{Batch, ClientId, Entry, OpId};
 use bytes::Bytes;
 
 /// The input is the batch.

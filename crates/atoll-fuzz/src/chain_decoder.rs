@@ -1,10 +1,11 @@
-//! Chains: bytes that parse hold together (VL2), and are the same bytes again when they are written.
+//! Chains: bytes that parse hold together (vlog-VL2), and are the same bytes again when they are written.
 
 use std::collections::BTreeSet;
 
+use atoll_contract::{LogPos, LogletId, Nonce, Offset, Version};
 use atoll_core::{Decode, Encode};
 use atoll_log::page::{PageId, PageRef};
-use atoll_log::{Chain, LogPos, LogletId, Nonce, Offset, Segment, Version};
+use atoll_log::{Chain, Segment};
 use bytes::Bytes;
 
 /// The input is the value of a register.

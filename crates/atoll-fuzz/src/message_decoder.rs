@@ -4,8 +4,8 @@
 use std::fmt::Debug;
 
 use atoll_core::{Decode, Encode, Frame, Identify, Identity, Message, RoleKind};
-use atoll_loglets::native::{NativeConfig, message as native};
-use atoll_registers::rmwpaxos::{GroupConfig, State, message as rmw};
+use atoll_native::{NativeConfig, message as native};
+use atoll_rmwpaxos::{GroupConfig, RegisterState, message as rmw};
 use bytes::Bytes;
 
 /// One decoder: reads a frame, checks what came out. True if it was taken.
@@ -34,8 +34,8 @@ fn stored<T: Encode + Decode + PartialEq + Debug>(frame: Frame) -> bool {
 
 /// The state of a register has limits beyond its form, and a short form of its own.
 fn state(frame: Frame) -> bool {
-    let Ok(state) = State::read(&frame.head) else { return false };
-    assert_eq!(State::read(&state.written()).as_ref(), Ok(&state));
+    let Ok(state) = RegisterState::read(&frame.head) else { return false };
+    assert_eq!(RegisterState::read(&state.written()).as_ref(), Ok(&state));
     let newest = state.nonces.last().copied();
     assert!(
         newest.is_none_or(|n| state.made_by(n) == Some(state.version)),

@@ -111,7 +111,7 @@ fn every_message_kind_has_a_seed() {
     assert_eq!(kinds, (0..41).collect());
 }
 
-/// The target is not asleep: a recovery that cuts at rot instead of refusing it (native T9) is found at once.
+/// The target is not asleep: a recovery that cuts at rot instead of refusing it (native-T9) is found at once.
 #[test]
 fn journal_recovery_finds_a_known_bug() {
     let target = target("journal_recovery");
@@ -119,9 +119,9 @@ fn journal_recovery_finds_a_known_bug() {
     // In the first record of the first segment.
     let place = 8 * (512 + 40 + 100);
     run(target, &flip(place));
-    set_mutant(Mutant::NativeT9);
+    set_mutant(atoll_storage::mutants::NATIVE_T9);
     let found = std::panic::catch_unwind(|| (target.run)(&flip(place)));
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     assert!(found.is_err(), "records are missing, and the target says nothing");
 }
 

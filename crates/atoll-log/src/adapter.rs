@@ -1,19 +1,19 @@
-//! A virtual log as a Loglet: what is written for a Loglet runs on a log that can be reconfigured. Sealing it ends the log
-//! for ever.
+//! A virtual log as a Loglet: code written for a Loglet can run on a log that can be reconfigured. Sealing it ends the log for ever.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use atoll_core::{Abandoned, BoxFuture, Env, Ticket};
 
-use crate::entry::Batch;
-use crate::loglet::{
-    AppendError, Loglet, LogletError, Placement, ReadBatch, ReadError, ReadFrom, SealedConfig, Tail, Why,
-};
-use crate::position::{LogPos, Offset};
 use crate::virtual_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
+use atoll_contract::entry::Batch;
+use atoll_contract::loglet::{
+    AppendError, Loglet, LogletError, Placement, ReadBatch, ReadError, ReadFrom, SealedConfig, Tail,
+    Unavailability,
+};
+use atoll_contract::position::{LogPos, Offset};
 
-/// See the module's words. Positions and offsets are the same numbers.
+/// See the module documentation. Positions and offsets are the same numbers.
 #[derive(Clone, Debug)]
 pub struct VirtualLoglet {
     env: Env,
@@ -40,20 +40,22 @@ fn placement(positions: &[LogPos]) -> Placement {
 
 fn append_error(e: LogAppendError) -> AppendError {
     match e {
-        LogAppendError::TooLarge(_) => AppendError::NotAppended(Why::TooLarge),
+        LogAppendError::TooLarge(_) => AppendError::NotAppended(Unavailability::TooLarge),
         LogAppendError::NotAppended(LogError::Ended(_)) | LogAppendError::Unknown(LogError::Ended(_)) => {
             AppendError::Sealed
         }
         LogAppendError::NotAppended(e) => AppendError::NotAppended(why(&e)),
         LogAppendError::Unknown(e) => AppendError::Unknown(why(&e)),
-        LogAppendError::Trimmed(_) | LogAppendError::Damaged { .. } => AppendError::Unknown(Why::NoQuorum),
+        LogAppendError::Trimmed(_) | LogAppendError::Damaged { .. } => {
+            AppendError::Unknown(Unavailability::NoQuorum)
+        }
     }
 }
 
-fn why(e: &LogError) -> Why {
+fn why(e: &LogError) -> Unavailability {
     match e {
         LogError::Unavailable(why) => *why,
-        _ => Why::NoQuorum,
+        _ => Unavailability::NoQuorum,
     }
 }
 
@@ -65,7 +67,7 @@ fn loglet_error(e: &LogError) -> LogletError {
 }
 
 fn stopping<T>(got: Result<Result<T, LogError>, Abandoned>) -> Result<T, LogError> {
-    got.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+    got.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
 }
 
 fn ended_at(tail: LogPos) -> Tail {
@@ -79,13 +81,13 @@ impl Loglet for VirtualLoglet {
         // Submitted before this returns, so that calls keep their order.
         let wait = match self.log.submit(records) {
             Ok(wait) => wait,
-            Err(_) => return Ticket::ready(Err(AppendError::NotAppended(Why::Busy))),
+            Err(_) => return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy))),
         };
         self.env.launch("virtual.append", async move {
             match wait.await {
                 Ok(Ok(positions)) => Ok(placement(&positions)),
                 Ok(Err(e)) => Err(append_error(e)),
-                Err(Abandoned) => Err(AppendError::Unknown(Why::Stopping)),
+                Err(Abandoned) => Err(AppendError::Unknown(Unavailability::Stopping)),
             }
         })
     }
@@ -127,7 +129,7 @@ impl Loglet for VirtualLoglet {
         Box::pin(async move {
             let range = LogPos(range.start.0)..LogPos(range.end.0);
             let got = self.log.read(range, max_bytes, from).await;
-            match got.unwrap_or(Err(LogError::Unavailable(Why::Stopping).into())) {
+            match got.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping).into())) {
                 Ok(read) => Ok(ReadBatch { entries: read.entries, remote: read.remote }),
                 Err(LogReadError::Trimmed(to)) => Err(ReadError::Trimmed(Offset(to.0))),
                 Err(LogReadError::Damaged(what)) => Err(ReadError::Damaged(what)),
@@ -152,8 +154,8 @@ impl Loglet for VirtualLoglet {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(ReconfigError::Unavailable { why, .. })) => Err(LogletError::Unavailable(why)),
                 Ok(Err(ReconfigError::Deleted)) => Err(LogletError::Gone),
-                Ok(Err(_)) => Err(LogletError::Unavailable(Why::NoQuorum)),
-                Err(Abandoned) => Err(LogletError::Unavailable(Why::Stopping)),
+                Ok(Err(_)) => Err(LogletError::Unavailable(Unavailability::NoQuorum)),
+                Err(Abandoned) => Err(LogletError::Unavailable(Unavailability::Stopping)),
             }
         })
     }

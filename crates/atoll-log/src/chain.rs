@@ -1,41 +1,41 @@
 //! The chain: which Loglet holds which positions of a virtual log (virtuallog §1). It is the value of the log's register;
 //! its version is the register's.
 //!
-//! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a
-//! u32 length. Version 2, written only by a chain that has index pages: `2u8 | nonce u128 | trim u64 | audit [u128] |
-//! pages [PageRef] | segments`, see [`crate::page`]. A chain that does not hold together is refused when it is decoded, so none
-//! is ever in use.
+//! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a u32
+//! length. Version 2, written only for a chain with index pages: `2u8 | nonce u128 | trim u64 | audit [u128] | pages [PageRef]
+//! | segments`, see [`crate::page`]. Decoding rejects an inconsistent chain, so no such chain is ever in use.
 
 use bytes::{Bytes, BytesMut};
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
-use crate::loglet::{LogletId, SealedConfig};
+use crate::mutants;
 use crate::page::{self, PageId, PageRef};
-use crate::position::{LogPos, Offset};
-use crate::register::{Nonce, Version};
+use atoll_contract::loglet::{LogletId, SealedConfig};
+use atoll_contract::position::{LogPos, Offset};
+use atoll_contract::register::{Nonce, Version};
 
 /// Format of a chain without index pages.
 const FORMAT: u8 = 1;
 /// Format of a chain with index pages.
 const FORMAT_WITH_PAGES: u8 = 2;
-/// Most segments in a chain itself: old ones move to index pages before there are more.
+/// Most segments in the chain itself: older ones move to index pages before this limit is exceeded.
 pub const MAX_SEGMENTS: usize = 1024;
-/// Longest byte form, in bytes: what a register takes.
-pub const MAX_CHAIN_BYTES: usize = crate::register::MAX_VALUE_BYTES;
+/// Longest byte form, in bytes: the limit of a register.
+pub const MAX_CHAIN_BYTES: usize = atoll_contract::register::MAX_VALUE_BYTES;
 /// Longest configuration of one Loglet, in bytes.
 pub const MAX_CONFIG_BYTES: usize = 16 * 1024;
 /// Longest name of a kind of Loglet, in bytes.
 pub const MAX_KIND_BYTES: usize = 64;
-/// Nonces of earlier installs that a chain remembers, so that a writer who lost its answer finds its own (virtuallog §8).
+/// Nonces of earlier installs that a chain remembers, so that a writer that lost its answer finds its own install (virtuallog §8).
 pub const AUDIT_NONCES: usize = 32;
-/// The kind of the segment that ends a log for ever: it is sealed and empty, and nothing follows it.
+/// The kind of the segment that ends a log for ever. It is sealed and empty, and nothing follows it.
 pub const END_KIND: &str = "end";
-/// The kind of the only segment of a deleted log: it is empty and takes nothing. A log that is created anew begins there.
+/// The kind of the only segment of a deleted log. It is empty and takes no appends. A log that is created anew begins at its position.
 pub const DELETED_KIND: &str = "deleted";
 
-/// Why bytes are no chain, or a change would make none.
+/// Why bytes are not a valid chain, or why a change would not produce one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// The bytes do not decode.
@@ -47,15 +47,15 @@ pub enum ChainError {
     /// No segment, or too many.
     #[error("a chain has 1 to {MAX_SEGMENTS} segments, this one {0}; truncate the log")]
     Segments(usize),
-    /// A change would leave too little room for repairs and for the end of the log. Nothing was changed.
+    /// The change would leave too little room for repairs and for the end of the log. Nothing was changed.
     #[error("the chain has {segments} segments; this change may bring it to {most} at most; trim the log")]
     Full {
         /// Segments of the chain.
         segments: usize,
-        /// Most segments that there may be after a change of this purpose.
+        /// Most segments that the chain may have after a change for this purpose.
         most: usize,
     },
-    /// Too long for a register.
+    /// The chain is too long for a register.
     #[error("the chain takes {0} bytes, at most {MAX_CHAIN_BYTES} fit; truncate the log")]
     TooLong(usize),
     /// A configuration or name exceeds its limit.
@@ -70,7 +70,7 @@ pub enum ChainError {
     /// A segment stops before it starts.
     #[error("segment {0} stops before it starts")]
     Backwards(usize),
-    /// Not exactly the last segment is open.
+    /// The last segment is not the only open one.
     #[error("segment {0}: the last segment is open, all others have a stop")]
     Active(usize),
     /// Two segments name one Loglet.
@@ -79,10 +79,10 @@ pub enum ChainError {
     /// The trim position lies below the first segment.
     #[error("the trim position {0} lies before the first segment")]
     Trim(LogPos),
-    /// An index page is not there, or is not what the chain says of it.
+    /// An index page is missing, or does not match what the chain says of it.
     #[error("index page {0} is missing, or is not the one that the chain names")]
     Page(PageId),
-    /// An index page of a level that it cannot have.
+    /// An index page has a level that is not possible there.
     #[error("an index page has level {0}, which it cannot have")]
     Level(u8),
     /// A position cannot be mapped: it would exceed 2^64.
@@ -95,17 +95,17 @@ pub enum ChainError {
 pub struct Segment {
     /// Its first position.
     pub start: LogPos,
-    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (V7).
+    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (vlog-V7).
     pub stop: Option<LogPos>,
-    /// Which Loglet. Segments are told apart by this, never by `start` alone (V7).
+    /// Its Loglet. Segments are told apart by this, never by `start` alone (vlog-V7).
     pub loglet: LogletId,
-    /// Which provider opens it.
+    /// The kind of provider that opens it.
     pub kind: String,
-    /// Where `start` is in the Loglet.
+    /// The offset of `start` in the Loglet.
     pub base: Offset,
     /// The Loglet's configuration, opaque here.
     pub config: Bytes,
-    /// What the sealer that installed the stop got from the Loglet, opaque here (L9).
+    /// What the sealer that installed the stop obtained from the Loglet, opaque here (vlog-L9).
     pub sealed_config: SealedConfig,
 }
 
@@ -116,22 +116,22 @@ impl Segment {
         Segment { start, stop: None, loglet, kind, base: Offset::ZERO, config, sealed_config }
     }
 
-    /// Where a position of this segment is in its Loglet.
+    /// The offset in the Loglet for a position of this segment.
     pub fn offset_of(&self, at: LogPos) -> Offset {
         self.base.plus(at.since(self.start))
     }
 
-    /// Which position an offset of this segment has. Offsets below the base count as the start.
+    /// The position of an offset in this segment's Loglet. Offsets below the base map to the start.
     pub fn position_of(&self, at: Offset) -> LogPos {
         self.start.plus(at.since(self.base))
     }
 
-    /// The stop; the start while there is none.
+    /// The stop, or the start while there is none.
     pub fn stop_or_start(&self) -> LogPos {
         self.stop.unwrap_or(self.start)
     }
 
-    /// Limits, and that its positions can be mapped. `i` is its number, for the error.
+    /// Checks the limits, and that positions can be mapped. `i` is the segment's number, for the error.
     pub(crate) fn check(&self, i: usize) -> Result<(), ChainError> {
         let config = self.config.len().max(self.sealed_config.len());
         if config > MAX_CONFIG_BYTES {
@@ -161,18 +161,18 @@ impl Segment {
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     nonce: Nonce,
     trim: LogPos,
     audit: Vec<Nonce>,
-    /// Before the segments, oldest first.
+    /// Pages of older segments, oldest first.
     pages: Vec<PageRef>,
     segments: Vec<Segment>,
 }
 
-/// What a change of a chain may change.
+/// The parts of a chain that a change may modify.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// Index pages, oldest first.
@@ -186,7 +186,7 @@ pub struct Parts<'a> {
 /// A chain as it was at one version of its register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedChain {
-    /// Of the register.
+    /// The version of the register.
     pub version: Version,
     /// The chain.
     pub chain: Chain,
@@ -246,7 +246,7 @@ impl Chain {
         self.active().is_deletion()
     }
 
-    /// The segments in the chain itself but the active one, in order.
+    /// The sealed segments in the chain itself, in order: all but the active one.
     pub fn sealed(&self) -> impl Iterator<Item = &Segment> {
         self.segments[..self.segments.len() - 1].iter()
     }
@@ -256,19 +256,19 @@ impl Chain {
         self.segments.iter().find(|s| s.loglet == loglet)
     }
 
-    /// The segment of the chain itself that holds, or will hold, a position; None below the first: see [`Chain::page_of`]. Of
-    /// several segments that start there all but the last are empty (V7).
+    /// The segment in the chain itself that holds, or will hold, a position; None below the first of them: see
+    /// [`Chain::page_of`]. Of several segments that start at the same position, all but the last are empty (vlog-V7).
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
         after.checked_sub(1).map(|i| &self.segments[i])
     }
 
-    /// True if the install with this mark made this chain or one of the last before it.
+    /// True if the install with this mark made this chain, or one of the most recent chains before it.
     pub fn was_installed(&self, nonce: Nonce) -> bool {
         self.nonce == nonce || self.audit.contains(&nonce)
     }
 
-    /// The chain that would follow: the same with another mark, then changed, then checked.
+    /// The next chain: a copy with another mark, after `change`, checked.
     pub fn next(
         &self,
         nonce: Nonce,
@@ -277,7 +277,7 @@ impl Chain {
         self.next_with_pages(nonce, |parts| change(parts.segments, parts.trim))
     }
 
-    /// Like [`Chain::next`], for a change of the pages, too.
+    /// Like [`Chain::next`], for a change that may also modify the pages.
     pub fn next_with_pages(&self, nonce: Nonce, change: impl FnOnce(Parts<'_>)) -> Result<Self, ChainError> {
         let mut next = self.clone();
         next.audit.push(self.nonce);
@@ -289,8 +289,8 @@ impl Chain {
         next.checked()
     }
 
-    /// The chain that follows when the log is deleted with this tail: it names no data any more, and all positions below are given up.
-    /// `id` tells it from other deletions.
+    /// The chain after the deletion of the log at this tail. It names no data any more, and all positions below the tail are given up.
+    /// `id` distinguishes it from other deletions.
     pub fn deleted(&self, nonce: Nonce, id: LogletId, tail: LogPos) -> Result<Self, ChainError> {
         self.next_with_pages(nonce, |parts| {
             parts.pages.clear();
@@ -299,7 +299,7 @@ impl Chain {
         })
     }
 
-    /// The chain that follows when a deleted log is created anew. Positions continue where they ended: none is ever used twice.
+    /// The chain after a deleted log is created anew. Positions continue where they ended, so none is ever used twice.
     pub fn created_anew(
         &self,
         nonce: Nonce,
@@ -307,7 +307,7 @@ impl Chain {
         kind: &str,
         config: Bytes,
     ) -> Result<Self, ChainError> {
-        let start = if mutant(Mutant::VlogAnewFromZero) { LogPos::ZERO } else { self.active().start };
+        let start = if mutant(mutants::VLOG_ANEW_FROM_ZERO) { LogPos::ZERO } else { self.active().start };
         self.next(nonce, |segments, _| *segments = vec![Segment::open(start, loglet, kind, config)])
     }
 
@@ -337,7 +337,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    /// VL2: contiguity, one open segment at the end, no Loglet twice; and limits.
+    /// vlog-VL2: checks contiguity, that only the last segment is open, that no Loglet occurs twice, and the limits.
     fn checked(self) -> Result<Self, ChainError> {
         let n = self.segments.len();
         if n == 0 || n > MAX_SEGMENTS {
@@ -383,7 +383,7 @@ impl Encode for Segment {
 
 impl Decode for Segment {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
-        // Copies: a slice would pin the whole message that the chain came in (X13).
+        // Copy the bytes: a slice would pin the whole message that contained the chain (X13).
         let copied = |b: Bytes| Bytes::copy_from_slice(&b);
         Ok(Segment {
             start: Decode::decode(from)?,
@@ -399,7 +399,7 @@ impl Decode for Segment {
 
 impl Encode for Chain {
     fn encode(&self, out: &mut BytesMut) {
-        // The oldest format that can say it: older programs read it then.
+        // Use the oldest format that can express the chain, so that older programs can still read it.
         let format = if self.pages.is_empty() { FORMAT } else { FORMAT_WITH_PAGES };
         format.encode(out);
         self.nonce.0.encode(out);

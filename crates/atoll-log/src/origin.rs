@@ -1,34 +1,34 @@
-//! What the id of a Loglet says of the change that made it, so that servers can tell a Loglet that its maker left behind from
-//! one that is still to come (virtuallog V8).
+//! The change that made a Loglet, as encoded in the Loglet's id. Servers use it to tell a Loglet that its maker left behind
+//! from one that is still to be installed (vlog-V8).
 //!
 //! | bits of a [`LogletId`] | |
 //! | --- | --- |
 //! | 127..80 | random: ids are never used again |
-//! | 79..32 | of the log's name |
-//! | 31..30 | what made it: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
-//! | 29..0 | of the id of the Loglet that it was to follow, or is a copy of |
+//! | 79..32 | hash of the log's name |
+//! | 31..30 | the kind of change: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
+//! | 29..0 | hash of the id of the Loglet that it was made to follow, or is a copy of |
 //!
-//! Why it is safe to collect what [`Suspects::abandoned`] names. A first Loglet can only be installed at version 0. A successor is
-//! installed by the very write that gives the Loglet before it a stop, and a copy by the write that takes its source out
-//! (`extend.rs`, `modify.rs`: both give up when that Loglet is not there any more). A Loglet never becomes active again and
-//! never comes back into a chain. So once a chain that was read *after* the Loglet was seen does not have the Loglet before it
-//! where it was, and does not name the Loglet, no chain will ever name it, however slow its maker is: his conditional
-//! write fails, and he is told that his change did not happen. No clock is part of the argument. Two names of logs with the same
-//! 48 bits could be taken for each other only while one of the two logs has no chain yet.
+//! Why it is safe to collect what [`Suspects::abandoned`] returns: a first Loglet can only be installed at version 0. A successor
+//! is installed by the same write that gives the preceding Loglet a stop, and a copy by the same write that takes its source out
+//! (`extend.rs`, `modify.rs`: both give up once that Loglet is gone). A Loglet never becomes active again and never comes back
+//! into a chain. So suppose that a chain was read *after* the Loglet was seen, does not have the preceding Loglet in its place,
+//! and does not name the Loglet itself. Then no chain will ever name it, however slow its maker is: the maker's conditional write
+//! fails, and the maker learns that its change did not happen. The argument does not depend on clocks. Two log names with the same
+//! 48 bits could be confused only while one of the two logs has no chain yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::{Chain, Segment};
-use crate::loglet::LogletId;
+use atoll_contract::loglet::LogletId;
 
 /// The change that a Loglet is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The first of its log.
+    /// The first Loglet of its log.
     Create,
-    /// To follow this one.
+    /// The successor of this Loglet.
     Extend(LogletId),
-    /// To hold what this sealed one holds.
+    /// A copy of this sealed Loglet.
     Modify(LogletId),
 }
 
@@ -37,7 +37,7 @@ const EXTEND: u32 = 2;
 const MODIFY: u32 = 3;
 const HASH_BITS: u32 = 30;
 
-/// FNV-1a with a final mix: fixed for ever, since ids outlive programs.
+/// FNV-1a with a final mix. It must never change, because ids outlive programs.
 fn hash(bytes: &[u8]) -> u64 {
     let mut h = bytes
         .iter()
@@ -47,7 +47,7 @@ fn hash(bytes: &[u8]) -> u64 {
     h ^ (h >> 33)
 }
 
-/// What all Loglets of a log have in their ids: 48 bits.
+/// The 48 bits that the ids of all Loglets of a log share.
 pub fn mark_of_log(name: &str) -> u64 {
     hash(name.as_bytes()) >> 16
 }
@@ -69,7 +69,7 @@ fn short(id: LogletId) -> u32 {
     (hash(&id.0.to_le_bytes()) >> (64 - HASH_BITS)) as u32
 }
 
-/// A new id; `random` makes it unique.
+/// A new id. `random` makes it unique.
 pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
     let low = match origin {
         Origin::Create => CREATE << HASH_BITS,
@@ -80,18 +80,19 @@ pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
     LogletId(high | u128::from(mark_of_log(log)) << 32 | u128::from(low))
 }
 
-/// Loglets of one log that are on a server, and that no segment is known to name: each is abandoned unless some segment says
-/// otherwise. The module's words say why. The segments of the log are looked at after the Loglets were seen, in the order of
-/// their positions, the chain itself last: positions never move, so a Loglet that is part of the log all the time is met.
+/// Loglets of one log that are on a server, and that no known segment names. Each counts as abandoned unless some segment
+/// shows otherwise; the module documentation explains why. Look at the segments of the log after the Loglets were seen, in
+/// the order of their positions, and at the chain itself last. Positions never move, so this order meets every Loglet that
+/// is part of the log throughout.
 #[derive(Clone, Debug)]
 pub struct Suspects {
     ids: BTreeSet<LogletId>,
-    /// The copies among them, by what they are copies of.
+    /// The copies among them, by the Loglet that they copy.
     copies: BTreeMap<u32, Vec<LogletId>>,
 }
 
 impl Suspects {
-    /// Of these, those that [`new_id`] made for this log. Nobody knows whose the others are.
+    /// Keeps those of these ids that [`new_id`] made for this log. The owner of any other id is unknown.
     pub fn new(log: &str, ids: impl IntoIterator<Item = LogletId>) -> Self {
         let mark = mark_of_log(log);
         let is_known = |id: &LogletId| match kind_in(*id) {
@@ -108,12 +109,12 @@ impl Suspects {
         Suspects { ids, copies }
     }
 
-    /// True if there is nothing to look for.
+    /// True if no suspect is left.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Takes out what these segments name, and the copies that may still take the place of one.
+    /// Removes the Loglets that these segments name, and the copies that may still replace one of them.
     pub fn spare(&mut self, segments: &[Segment]) {
         for segment in segments {
             self.ids.remove(&segment.loglet);
@@ -123,8 +124,8 @@ impl Suspects {
         }
     }
 
-    /// Those that can never be part of the log, or never again: `chain` was read last, and [`Suspects::spare`] has seen all segments in
-    /// index pages.
+    /// The Loglets that can never be part of the log, or never again. `chain` must be read last, after [`Suspects::spare`] has seen all
+    /// segments in index pages.
     pub fn abandoned(mut self, chain: &Chain) -> BTreeSet<LogletId> {
         self.spare(chain.segments());
         let active = short(chain.active().loglet);
@@ -137,8 +138,8 @@ impl Suspects {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::position::{LogPos, Offset};
-    use crate::register::Nonce;
+    use atoll_contract::position::{LogPos, Offset};
+    use atoll_contract::register::Nonce;
     use bytes::Bytes;
 
     const LOG: &str = "reef";
@@ -183,7 +184,7 @@ mod tests {
         assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));
         let chain = extended(&chain, winner, 2);
         assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));
-        // For ever, also when both are history.
+        // This holds for ever, even when both are history.
         let third = new_id(4 << 40, LOG, Origin::Extend(winner));
         let chain = extended(&chain, third, 3);
         assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));

@@ -1,9 +1,11 @@
-//! Index pages: what a chain does not carry itself. Old sealed segments move to pages, a page of pages replaces many pages, and the
-//! chain keeps a few references. So neither the chain nor the cost of a change grows with the number of segments.
+//! Index pages: the part of a chain that is stored outside of it. Old sealed segments move to pages, a page of pages replaces many
+//! pages, and the chain keeps a few references. So neither the size of the chain nor the cost of a change grows with the number of
+//! segments.
 //!
-//! A page is immutable. It lives in a register of its own, which is written once before any chain names the page, and emptied
-//! when none does any more. Its id holds the version of the chain that it was made from: only the change from that version to the
-//! next can name it first. So a page that the next chain does not name was made by somebody who lost, and is garbage.
+//! A page is immutable. It lives in a register of its own, which is written once, before any chain names the page, and emptied
+//! when no chain names it any more. Its id holds the version of the chain that it was made from: only the change from that
+//! version to the next can be the first to name it. So a page that the next chain does not name was made by a loser, and is
+//! garbage.
 //!
 //! Byte form, version 1: `1u8 | level u8 | segments` at level 0, `1u8 | level u8 | references [PageRef]` above; little endian, lists
 //! with a u32 length. Segments share their configurations: `start u64 | setups [(kind, config, sealed config)] |
@@ -16,17 +18,17 @@ use bytes::{Bytes, BytesMut};
 use atoll_core::{Decode, DecodeError, Encode, NodeId, Reader, StorageId};
 
 use crate::chain::{ChainError, MAX_SEGMENTS, Segment};
-use crate::loglet::LogletId;
-use crate::position::{LogPos, Offset};
-use crate::register::{MAX_VALUE_BYTES, Version};
+use atoll_contract::loglet::LogletId;
+use atoll_contract::position::{LogPos, Offset};
+use atoll_contract::register::{MAX_VALUE_BYTES, Version};
 
 /// Format of the byte form.
 const FORMAT: u8 = 1;
 /// Most segments or references in a page.
 pub const MAX_ITEMS: usize = MAX_SEGMENTS;
-/// Levels of pages: with the fewest items, two per page, still more segments than versions of a chain.
+/// Most levels of pages. Even with the fewest items, two per page, this is room for more segments than a chain has versions.
 pub const MAX_LEVEL: u8 = 63;
-/// Most data directories that a reference names; beyond it says that it does not know.
+/// Most data directories that a reference lists. Beyond that, it says that they are unknown.
 pub const MAX_HOLDERS: usize = 32;
 
 /// Names a page; never used again.
@@ -34,7 +36,7 @@ pub const MAX_HOLDERS: usize = 32;
 pub struct PageId {
     /// The version of the chain that it was made from.
     pub made_at: Version,
-    /// Tells apart what several made from one version.
+    /// Distinguishes pages made from the same version.
     pub random: u64,
 }
 
@@ -45,10 +47,10 @@ impl fmt::Display for PageId {
 }
 
 impl PageId {
-    /// Bytes of its written form.
+    /// Length of the text form, in bytes.
     const TEXT_BYTES: usize = 32;
 
-    /// Reads what `Display` wrote.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<PageId> {
         let is_hex = text.bytes().all(|b| b.is_ascii_hexdigit());
         let (high, low) = text.split_at_checked(16).filter(|_| is_hex && text.len() == Self::TEXT_BYTES)?;
@@ -57,39 +59,39 @@ impl PageId {
     }
 }
 
-/// Data directories that hold entries; None: too many to name.
+/// Data directories that hold entries. None: too many to list.
 pub type Holders = Option<Vec<(NodeId, StorageId)>>;
 
-/// What a chain, or a page above, says of a page.
+/// What a chain, or a parent page, says of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRef {
-    /// Which one.
+    /// The id of the page.
     pub id: PageId,
-    /// 0: it holds segments; above: references to pages of the level below.
+    /// 0: the page holds segments. Above 0: it holds references to pages of the level below.
     pub level: u8,
     /// The first position of its segments.
     pub start: LogPos,
     /// The first position after them.
     pub stop: LogPos,
-    /// Segments in it and below it.
+    /// Number of segments in the page and below it.
     pub segments: u64,
-    /// Where their entries are.
+    /// The data directories that hold their entries.
     pub holders: Holders,
 }
 
 impl PageRef {
-    /// Whether the entries of some segment may be on a data directory that `is` says yes to.
+    /// Whether the entries of some segment may be on a data directory for which `is` holds.
     pub fn may_be_on(&self, mut is: impl FnMut(NodeId, StorageId) -> bool) -> bool {
         self.holders.as_ref().is_none_or(|h| h.iter().any(|(node, storage)| is(*node, *storage)))
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Level 0.
     Segments(Vec<Segment>),
-    /// Of one level below this page's, which is given.
+    /// References to pages one level below this page's level, which is given.
     Pages(u8, Vec<PageRef>),
 }
 
@@ -102,7 +104,8 @@ impl Page {
         }
     }
 
-    /// What a chain says of it; None if it is empty. `holders` are those of the segments, if this is a page of segments.
+    /// The reference that a chain holds to this page; None if the page is empty. `holders` gives those of a segment, for a
+    /// page of segments.
     pub fn reference(&self, id: PageId, holders: impl Fn(&Segment) -> Holders) -> Option<PageRef> {
         let (start, stop, segments, all): (_, _, _, Vec<Holders>) = match self {
             Page::Segments(all) => {
@@ -118,7 +121,7 @@ impl Page {
         Some(PageRef { id, level: self.level(), start, stop, segments, holders: union(all) })
     }
 
-    /// Reads the value of a register, and compares it with what the chain says of it.
+    /// Reads the value of a register, and checks it against the chain's reference.
     pub fn parse(bytes: Bytes, of: &PageRef) -> Result<Self, ChainError> {
         let page = Page::read(bytes)?;
         let found = page.reference(of.id, |_| None).ok_or(ChainError::Page(of.id))?;
@@ -159,7 +162,7 @@ impl Page {
         Ok(out.freeze())
     }
 
-    /// Contiguous, every segment sealed, every reference one level down.
+    /// Checks that items are contiguous, every segment is sealed, and every reference is one level down.
     fn check(&self) -> Result<(), ChainError> {
         match self {
             Page::Segments(all) => {
@@ -187,7 +190,7 @@ impl Page {
     }
 }
 
-/// References must be contiguous, and not too many.
+/// Checks that references are contiguous, and not too many.
 pub(crate) fn check_references(all: &[PageRef]) -> Result<(), ChainError> {
     if all.len() > MAX_ITEMS {
         return Err(ChainError::Segments(all.len()));
@@ -219,13 +222,13 @@ fn union(all: Vec<Holders>) -> Holders {
     Some(together)
 }
 
-/// Writes segments that follow each other.
+/// Encodes segments that follow each other.
 pub(crate) fn encode_segments(segments: &[Segment], out: &mut BytesMut) {
     let mut setups: Vec<(&String, &Bytes, &Bytes)> = Vec::new();
     let mut which = Vec::with_capacity(segments.len());
     for s in segments {
         let setup = (&s.kind, &s.config, &s.sealed_config);
-        // Neighbours are alike: from the back it is seldom more than one look.
+        // Neighbouring segments mostly have the same setup, so a search from the back seldom takes more than one comparison.
         let at = setups.iter().rposition(|known| *known == setup).unwrap_or_else(|| {
             setups.push(setup);
             setups.len() - 1
@@ -248,12 +251,12 @@ pub(crate) fn encode_segments(segments: &[Segment], out: &mut BytesMut) {
     }
 }
 
-/// Bytes of a segment beside its configuration, at least.
+/// Fewest bytes of a segment besides its configuration.
 const LEAST_SEGMENT_BYTES: usize = 16 + 8 + 1 + 4;
 
-/// Reads what [`encode_segments`] wrote.
+/// Decodes the output of [`encode_segments`].
 pub(crate) fn decode_segments(from: &mut Reader) -> Result<Vec<Segment>, DecodeError> {
-    // Copies: a slice would pin the whole message that it came in (X13).
+    // Copy the bytes: a slice would pin the whole message that contained the page (X13).
     let copied = |b: Bytes| Bytes::copy_from_slice(&b);
     let mut start = LogPos::decode(from)?;
     let mut setups: Vec<(String, Bytes, Bytes)> = Vec::new();

@@ -1,8 +1,9 @@
-//! The chain: positions map one to one to places in Loglets (V12), and nothing that does not hold together is taken.
+//! The chain: positions map one to one to places in Loglets (vlog-V12), and nothing that does not hold together is taken.
 #![allow(clippy::unwrap_used)]
 
+use atoll_contract::{LogPos, LogletId, Nonce, Offset, SealedConfig};
 use atoll_log::chain::{AUDIT_NONCES, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, MAX_SEGMENTS};
-use atoll_log::{Chain, ChainError, LogPos, LogletId, Nonce, Offset, SealedConfig, Segment};
+use atoll_log::{Chain, ChainError, Segment};
 use bytes::Bytes;
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use atoll_log::conformance::{loglet, register};
+use atoll_contract::conformance::{loglet, register};
 use common::{Adapted, Bare, Cluster};
 
 #[test]

@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom, Registers};
 use atoll_core::Level;
 use atoll_log::origin::{Origin, Suspects, new_id};
 use atoll_log::virtual_log::PAGE_PREFIX;
-use atoll_log::{
-    ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId, ReadFrom,
-    ReconfigError, Registers, VirtualLog,
-};
+use atoll_log::{LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, VirtualLog};
 use common::{Cluster, spec};
 
 fn record(client: u64, seq: u64) -> LogRecord {
@@ -199,7 +197,7 @@ fn all_that_a_deleted_log_had_is_garbage_but_for_the_first_of_the_next() {
     assert!(!abandoned.contains(&next), "somebody may be creating the log anew");
 }
 
-/// The record that was acknowledged at each position, which never changes (VL3, VL4).
+/// The record that was acknowledged at each position, which never changes (vlog-VL3, vlog-VL4).
 #[derive(Default)]
 struct Acknowledged(Mutex<BTreeMap<u64, (u64, u64)>>);
 

@@ -1,4 +1,4 @@
-//! Logs that are reconfigured again and again: the chain never closes behind a log that can still be used (V17).
+//! Logs that are reconfigured again and again: the chain never closes behind a log that can still be used (vlog-V17).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use atoll_core::{BoxFuture, Level, Tick};
-use atoll_log::{
-    Chain, ClientId, Listed, LogAppendError, LogPos, LogReadError, LogRecord, LogletSpec, Nonce, OpId,
-    ReadFrom, ReconfigError, Register, RegisterError, Registers, Registry, Segment, Version, Versioned,
-    VirtualLog, Written,
+use atoll_contract::{
+    ClientId, Listed, LogPos, LogletSpec, Nonce, OpId, ReadFrom, Register, RegisterError, Registers,
+    Registry, Version, Versioned, Written,
 };
+use atoll_core::{BoxFuture, Level, Tick};
+use atoll_log::{Chain, LogAppendError, LogReadError, LogRecord, ReconfigError, Segment, VirtualLog};
 use common::Cluster;
 
 /// A cluster whose chains have no index pages: some member does not read them.
@@ -127,7 +127,7 @@ fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
     assert!(chain.chain.pages().len() <= 20, "{:?}", chain.chain.pages());
     assert!(chain.chain.pages()[0].level >= 3);
     assert_eq!(chain.chain.segment_count(), 101);
-    // V12: each position has one place, in order.
+    // vlog-V12: each position has one place, in order.
     let segments = walk(&mut c, &log, 0);
     assert_eq!(segments.len(), 101);
     for (i, s) in segments.iter().enumerate() {
@@ -261,7 +261,7 @@ fn a_trim_deletes_what_is_in_pages_and_the_pages() {
         }
         left
     });
-    assert_eq!(left, Vec::<atoll_log::Listed>::new(), "pages that nothing names are empty");
+    assert_eq!(left, Vec::<atoll_contract::Listed>::new(), "pages that nothing names are empty");
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! but not as one of other positions than the chain says, and nothing that is cut is a page.
 #![allow(clippy::unwrap_used)]
 
+use atoll_contract::{LogPos, LogletId, Offset, Version};
 use atoll_core::{NodeId, StorageId};
+use atoll_log::Segment;
 use atoll_log::page::{Page, PageId, PageRef};
-use atoll_log::{LogPos, LogletId, Offset, Segment, Version};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
 //! Whole clusters under faults: clients that move between nodes, operators that reconfigure and die half way, nodes that are
-//! killed. The oracles stand outside: they see what clients were told, and the log as it is read at the end (VL3–VL7).
+//! killed. The oracles stand outside: they see what clients were told, and the log as it is read at the end (vlog-VL3–vlog-VL7).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,12 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, Entry, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
 use atoll_core::{Env, NodeId, Tick};
 use atoll_log::virtual_log::{LogReadError, VirtualLog};
-use atoll_log::{
-    ClientId, Entry, LogAppendError, LogError, LogPos, LogRead, LogRecord, LogletSpec, OpId, ReadFrom,
-};
+use atoll_log::{LogAppendError, LogError, LogRead, LogRecord};
 use bytes::Bytes;
 use common::{Cluster, spec};
 
@@ -264,7 +263,7 @@ async fn operator(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick, kin
     }
 }
 
-/// A client that reads the chain, sleeps through reconfigurations and truncates, and then appends (V6, VL10).
+/// A client that reads the chain, sleeps through reconfigurations and truncates, and then appends (vlog-V6, vlog-VL10).
 async fn sleeper(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Tick) {
     let _ = log.refresh().await;
     env.sleep(Duration::from_micros(roll(&env, 300_000))).await;
@@ -514,21 +513,21 @@ fn the_log_holds_under_faults() {
 fn caught(mutant: Mutant, seeds: std::ops::Range<u64>) -> usize {
     set_mutant(mutant);
     let n = seeds.filter(|seed| catch_unwind(AssertUnwindSafe(|| scenario(*seed))).is_err()).count();
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     n
 }
 
 #[test]
 fn mutants_are_caught_from_outside() {
     for mutant in [
-        Mutant::VlogV1,
-        Mutant::VlogV2,
-        Mutant::VlogV3,
-        Mutant::VlogV4,
-        Mutant::VlogV7,
-        Mutant::VlogV14,
-        Mutant::VlogInstallWithoutSeal,
-        Mutant::VlogRevivedLoglet,
+        atoll_log::mutants::VLOG_V1,
+        atoll_log::mutants::VLOG_V2,
+        atoll_log::mutants::VLOG_V3,
+        atoll_log::mutants::VLOG_V4,
+        atoll_log::mutants::VLOG_V7,
+        atoll_log::mutants::VLOG_V14,
+        atoll_log::mutants::VLOG_INSTALL_WITHOUT_SEAL,
+        atoll_contract::mutants::VLOG_REVIVED_LOGLET,
     ] {
         let n = caught(mutant, 0..30);
         println!("{mutant:?}: caught by {n} of 30 seeds");

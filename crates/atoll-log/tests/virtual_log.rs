@@ -6,12 +6,11 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, PlanError, ReadFrom, Version};
+use atoll_core::Budget;
 use atoll_core::NodeId;
 use atoll_log::virtual_log::{ReconfigError, Trouble, VirtualLog, Watch};
-use atoll_log::{
-    Budget, Busy, ClientId, LogAppendError, LogError, LogPos, LogReadError, LogRecord, LogletSpec, OpId,
-    PlanError, ReadFrom, Version,
-};
+use atoll_log::{Busy, LogAppendError, LogError, LogReadError, LogRecord};
 use bytes::Bytes;
 use common::{Cluster, spec};
 
@@ -82,7 +81,7 @@ fn records_keep_their_order_over_200_extends_under_load() {
             seq += 1;
             tickets.push(log.submit(vec![record(1, seq)]).unwrap());
         }
-        let change = LogletSpec { sequencer: Some(NodeId(1 + round % 3)), ..spec("memory") };
+        let change = spec("memory").place("sequencer", [NodeId(1 + round % 3)]);
         let start = c.driver.now();
         let extend = log.extend(change);
         c.run(1, extend).unwrap().unwrap();
@@ -118,7 +117,7 @@ fn a_refused_plan_seals_nothing() {
     let log = c.created("memory");
     let no_kind = log.extend(spec("bogus"));
     assert!(matches!(c.run(1, no_kind).unwrap(), Err(ReconfigError::Plan(PlanError::UnknownKind { .. }))));
-    let no_node = log.extend(LogletSpec { servers: Some(vec![NodeId(9)]), ..LogletSpec::default() });
+    let no_node = log.extend(LogletSpec::default().place("server", [NodeId(9)]));
     assert_eq!(c.run(1, no_node).unwrap(), Err(ReconfigError::Plan(PlanError::NodeDown(NodeId(9)))));
     append(&mut c, 1, &log, 1, 1);
     assert_eq!(log.chain().unwrap().version, Version(1));
@@ -294,7 +293,7 @@ fn readers_follow_over_segments_and_stop_at_stops() {
     for seq in 1..=30 {
         append(&mut c, 1, &log, 1, seq);
         if seq.is_multiple_of(5) {
-            // Two in a row have an empty segment between them (V7).
+            // Two in a row have an empty segment between them (vlog-V7).
             for _ in 0..2 {
                 let extend = log.extend(LogletSpec::default());
                 c.run(1, extend).unwrap().unwrap();

@@ -31,7 +31,7 @@ impl Drop for Place {
     }
 }
 
-/// Accepts for ever. All that was accepted ends with this task.
+/// Accepts connections forever. All accepted connections end with this task.
 pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener) {
     let strangers = Strangers::default();
     let mut tasks = JoinSet::new();
@@ -124,7 +124,7 @@ async fn shake_hands<'a>(
                     code: RefusalCode::Malformed,
                     reason: format!("the hello is not readable: {e}"),
                 },
-                // Not one of us: not a word.
+                // Not a peer of ours: it gets no answer.
                 _ => return Err(error),
             };
             return Err(refuse(&mut stream, refusal).await);
@@ -133,7 +133,7 @@ async fn shake_hands<'a>(
     if let Err(refusal) = admit(shared, &stream, &hello, remote).await {
         return Err(refuse(&mut stream, refusal).await);
     }
-    // First in the book, then the answer: the peer's requests follow it at once.
+    // The connection is registered before the answer is sent, because the peer's requests follow the answer at once.
     let Some(conn): Option<Arc<Conn>> = shared.register(&hello, false, remote) else {
         return Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
     };
@@ -144,7 +144,7 @@ async fn shake_hands<'a>(
 }
 
 async fn refuse(stream: &mut Stream, refusal: Refusal) -> HandshakeError {
-    // If the answer does not arrive, the log has it.
+    // If the answer does not arrive, the log still has the refusal.
     let _ = write_refusal(stream, &refusal).await;
     HandshakeError::Refused(refusal)
 }

@@ -24,7 +24,7 @@ const BATCH_BYTES: usize = 512 * 1024;
 const BATCH_FRAMES: usize = 512;
 /// Slices of one `writev`.
 const SLICES: usize = 128;
-/// What a queued frame costs beside its bytes.
+/// What a queued frame costs in addition to its bytes.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 
 /// A socket, with or without TLS.
@@ -34,7 +34,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Whether the other side showed a certificate of this node; true without TLS.
+    /// Whether the other side showed a certificate of `node`; true without TLS.
     pub(crate) fn is_from(&self, node: NodeId) -> bool {
         match self {
             Stream::Plain(_) => true,
@@ -101,9 +101,9 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 struct SendQueue {
     frames: VecDeque<Wire>,
-    /// Of frames in the queue and in the writer's hands.
+    /// Bytes of frames in the queue and at the writer.
     bytes: usize,
-    /// The core was told so.
+    /// The core was told that the queue is full.
     full: bool,
     closed: Option<&'static str>,
     /// No more frames; the writer ends when it has written what is there.
@@ -127,8 +127,8 @@ pub(crate) struct Conn {
     pub(crate) identity: Identity,
     /// What both sides take.
     pub(crate) limits: Limits,
-    /// Requests without a reply: ours on a connection that we dialed, else the peer's. A reply is counted here before it leaves
-    /// and there when it comes, so who keeps to the limit is never seen above it.
+    /// Requests without a reply: ours on a connection that we dialed, otherwise the peer's. The replying side counts a reply before it
+    /// leaves, and the requesting side when it arrives, so a side that keeps to the limit is never seen above it.
     in_flight: AtomicU32,
     inbox: Arc<Inbox>,
     queue_bytes: usize,
@@ -239,7 +239,7 @@ impl Conn {
         self.work.notify_one();
     }
 
-    /// Until the connection is closed.
+    /// Waits until the connection is closed.
     pub(crate) async fn closed(&self) {
         loop {
             let mut heard = std::pin::pin!(self.heard.notified());
@@ -251,10 +251,10 @@ impl Conn {
         }
     }
 
-    /// Whether the peer answers; false if it does not until the caller loses patience, or the connection ends first.
+    /// Whether the peer answers; false if the connection ends first. The caller sets the time limit.
     pub(crate) async fn answers(&self) -> bool {
         let before = self.pongs.load(Ordering::Acquire);
-        // A queue that is too full for a ping is drained by somebody, or nobody answers.
+        // If the queue is too full for a ping, either the peer drains it, or there will be no answer.
         let _ = self.push(Wire::Ping(before & ((1 << REQUEST_BITS) - 1)));
         loop {
             let mut heard = std::pin::pin!(self.heard.notified());
@@ -346,7 +346,7 @@ impl Conn {
                 Ok(None) => break Ok(()),
                 Err(e) => break Err(e.into()),
                 Ok(Some(Wire::Ping(n))) => {
-                    // A flood of pings ends where the queue does.
+                    // The limit of the queue also limits a flood of pings.
                     let _ = self.push(Wire::Pong(n));
                 }
                 Ok(Some(Wire::Pong(_))) => {
@@ -394,8 +394,8 @@ impl Conn {
         let mut busy = false;
         loop {
             if busy {
-                // Let everybody who is ready queue first: without this every batch is one frame, and costs five times as much. A
-                // lone frame does not wait: a pause is a look at all sockets.
+                // Let every task that is ready queue its frames first: without this, every batch is one frame and costs five times as much.
+                // A lone frame does not wait, because yielding means a look at all sockets.
                 tokio::task::yield_now().await;
             }
             let (frames, cost) = self.take(&mut batch);

@@ -42,7 +42,7 @@ enum DialError {
     Removed,
 }
 
-/// Ends the connection in the address book however its task ends.
+/// Removes the connection from the address book, however its task ends.
 pub(crate) struct Registered<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) conn: Arc<Conn>,
@@ -54,8 +54,8 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Connects, and again when the connection ends, for as long as the task is not aborted. Each attempt looks the name up
-/// anew: the peer may have moved.
+/// Connects, and reconnects when the connection ends, until the task is aborted. Each attempt looks up the name again, because the peer may
+/// have moved.
 pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address: String, back: Arc<Notify>) {
     let mut backoff = Backoff::new(&shared, peer, class);
     let mut last_refusal = None;
@@ -88,7 +88,7 @@ pub(crate) async fn run(shared: Arc<Shared>, peer: NodeId, class: Class, address
                     shared.inbox.put(class, [event]);
                     last_refusal = Some(refusal);
                 }
-                // A peer that stays away says the same each time; once is enough.
+                // A peer that stays away gives the same error each time; logging it once is enough.
                 if text != complained {
                     tracing::warn!(%peer, ?class, "no connection: {text}");
                     complained = text;
@@ -134,7 +134,7 @@ async fn connect(
     Err(failed)
 }
 
-/// By its certificate, then by its name.
+/// Admits a peer by its certificate, then by its name.
 pub(crate) async fn admit(
     shared: &Shared,
     stream: &Stream,
@@ -181,7 +181,7 @@ async fn shake_hands(
     Ok((stream, conn))
 }
 
-/// Pauses between attempts: doubling, and drawn at random so that nodes do not come in step.
+/// Pauses between attempts: doubling, and drawn at random so that nodes do not fall into step.
 struct Backoff {
     min: Duration,
     max: Duration,

@@ -1,9 +1,9 @@
-//! Who are you: the first words on every connection, in both directions.
+//! The handshake: the first message on every connection, in both directions.
 //!
-//! The preamble is the same for ever, so that versions can refuse each other in words: magic (8 bytes), protocol version
-//! (2), what follows (1: 0 hello, 1 refusal), in a hello the highest feature level that the sender reads (1; 0 counts as 1: programs
-//! from before there were levels send it), length of what follows (4). The dialer says hello and whom it wants; the other side
-//! answers with its own hello, or with a refusal.
+//! The preamble never changes, so that versions can refuse each other with a readable reason: magic (8 bytes), protocol version (2), kind
+//! of message that follows (1: 0 hello, 1 refusal), in a hello the highest feature level that the sender reads (1; 0 counts as 1, because
+//! programs from before there were levels send it), length of what follows (4). The dialer sends a hello that names the node it wants; the
+//! other side answers with its own hello, or with a refusal.
 
 use std::fmt;
 
@@ -35,23 +35,24 @@ pub struct Identity {
     pub storage: StorageId,
 }
 
-/// What each side says of itself.
+/// What each side says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cluster: String,
     pub(crate) node: NodeId,
-    /// Whom the dialer wants; in the answer, whom it got.
+    /// The node that the dialer wants; in the answer, the node that it got.
     pub(crate) to: NodeId,
     pub(crate) identity: Identity,
     pub(crate) class: Class,
     pub(crate) limits: Limits,
     /// The highest feature level that it reads.
     pub(crate) highest: Level,
-    /// Up to which record its journal is durable. From a feature level on: programs of the first one refuse a longer hello.
+    /// Up to which record its journal is durable. It is sent from a certain feature level on, because programs of the first one refuse a
+    /// longer hello.
     pub(crate) durable: Option<Lsn>,
 }
 
-/// Why a node does not take another one.
+/// Why a node refuses another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// Another protocol version.
@@ -86,7 +87,7 @@ const CODES: [(RefusalCode, u16); 9] = [
     (RefusalCode::PutBack, 9),
 ];
 
-/// A refusal, in words for an operator.
+/// A refusal, with a reason for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The kind of reason.
@@ -166,7 +167,7 @@ impl Hello {
             highest: Level(highest.into()).max(Level::FIRST),
             durable: if from.left() == 0 { None } else { Some(Lsn::decode(from)?) },
         };
-        // What lies behind is of a later version, and left alone.
+        // Bytes after these fields belong to a later version and are ignored.
         if hello.cluster.len() > MAX_CLUSTER_BYTES {
             let value = hello.cluster.len() as u64;
             return Err(DecodeError::Invalid { what: "cluster name", value, allowed: "128 bytes" });
@@ -189,9 +190,9 @@ impl Refusal {
     fn decode(body: Bytes) -> Result<Refusal, DecodeError> {
         let from = &mut Reader::new(body);
         let n = u16::decode(from)?;
-        // A newer version may have reasons that this one does not know; the text says enough.
+        // A newer version may have reasons that this one does not know. The text is enough then.
         let code = CODES.iter().find(|(_, known)| *known == n).map_or(RefusalCode::Malformed, |(c, _)| *c);
-        // What a stranger sent goes into logs: no control characters.
+        // The text of a stranger goes into logs, so control characters are removed.
         let reason = String::decode(from)?.chars().filter(|c| !c.is_control()).collect();
         Ok(Refusal { code, reason })
     }
@@ -224,7 +225,7 @@ pub(crate) async fn write_refusal<W: AsyncWrite + Unpin>(
     to.shutdown().await
 }
 
-/// Reads the other side's first words: a hello, or why not. Reads not one byte more than that.
+/// Reads the other side's first message: a hello or a refusal. Reads not one byte beyond it.
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(from: &mut R) -> Result<Hello, HandshakeError> {
     let mut preamble = [0; PREAMBLE_BYTES];
     from.read_exact(&mut preamble[..8]).await?;

@@ -37,8 +37,7 @@ pub enum NetEvent {
         /// Its life and data directory.
         identity: Identity,
     },
-    /// A peer does not take this node; said once per reason. [`crate::RefusalCode::Duplicate`] is for the operator: this process
-    /// had better stop.
+    /// A peer refuses this node; reported once per reason. [`crate::RefusalCode::Duplicate`] is for the operator: this process should stop.
     Refused {
         /// Who refused.
         by: NodeId,
@@ -170,8 +169,8 @@ impl NetEvents {
         self.0.lock().queues.iter().any(|q| !q.events.is_empty())
     }
 
-    /// Moves waiting events to the end of `into`: control first, but a quarter of the room is the data's. Stops at
-    /// `max_events`, or with the event that reaches `max_bytes`. Returns how many.
+    /// Moves waiting events to the end of `into`: control first, but a quarter of the room is reserved for data. Stops at `max_events`, or
+    /// with the event that reaches `max_bytes`. Returns how many.
     pub fn drain(&mut self, into: &mut Vec<NetEvent>, max_events: usize, max_bytes: usize) -> usize {
         let before = into.len();
         let mut room = [false; 2];

@@ -1,4 +1,4 @@
-//! No listener beyond loopback without TLS unless the operator says so in as many words (design §10). For every door.
+//! No door listens beyond loopback without TLS unless the operator explicitly allows it (design §10).
 
 use std::net::SocketAddr;
 

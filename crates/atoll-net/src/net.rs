@@ -37,10 +37,10 @@ pub enum StartError {
     /// Plaintext beyond loopback.
     #[error(transparent)]
     Refused(#[from] ListenRefused),
-    /// The PEM files are no good.
+    /// The PEM files cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// A cluster name that no peer would take.
+    /// A cluster name that no peer would accept.
     #[error("the cluster name has {0} bytes; 1 to {MAX_CLUSTER_BYTES} are taken")]
     Cluster(usize),
 }
@@ -48,7 +48,7 @@ pub enum StartError {
 struct Peer {
     address: String,
     dialers: Vec<AbortHandle>,
-    /// Rung when the peer connects to us: it is back, whatever the pause before the next attempt.
+    /// Notified when the peer connects to us: it is back, so the pause before the next attempt is cut short.
     back: Arc<Notify>,
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct Shared {
 pub struct Net(Arc<Shared>);
 
 impl Net {
-    /// Opens the listener and starts to accept. Peers are dialed once [`Net::set_peers`] names them, and only peers are taken
-    /// in. Runs on the current runtime.
+    /// Opens the listener and starts to accept. Peers are dialed once [`Net::set_peers`] names them, and only peers are admitted. Runs on
+    /// the current runtime.
     pub async fn start(options: NetOptions) -> Result<(Net, NetEvents), StartError> {
         if options.cluster.is_empty() || options.cluster.len() > MAX_CLUSTER_BYTES {
             return Err(StartError::Cluster(options.cluster.len()));
@@ -178,8 +178,8 @@ impl Net {
         }
     }
 
-    /// Queues envelopes on their connections; never waits. What has no connection is dropped: the core learns that from
-    /// the [`NetEvent::Link`] that is on its way to it.
+    /// Queues envelopes on their connections; never waits. An envelope without a connection is dropped: the core learns that from the
+    /// [`NetEvent::Link`] that is on its way to it.
     pub fn send(&self, frames: impl IntoIterator<Item = Outgoing>) {
         let state = self.0.lock();
         for outgoing in frames {
@@ -226,14 +226,14 @@ async fn open_listener(options: &NetOptions) -> Result<TcpListener, StartError> 
     let failed = |error| StartError::Listen { address: options.listen.clone(), error };
     let addresses: Vec<SocketAddr> =
         tokio::net::lookup_host(&options.listen).await.map_err(failed)?.collect();
-    // All that a name stands for, so that a second address cannot slip through.
+    // All addresses that a name stands for are checked, so that a second one cannot slip through.
     for address in &addresses {
         check_listener(*address, options.tls.is_some(), options.allow_plaintext_beyond_loopback)?;
     }
     TcpListener::bind(&addresses[..]).await.map_err(failed)
 }
 
-/// Settings of every socket: frames leave when they are written, and a vanished machine is noticed though it says nothing.
+/// Settings of every socket: frames leave as soon as they are written, and a vanished machine is noticed although it sends nothing.
 pub(crate) fn tune(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
@@ -288,7 +288,7 @@ impl Shared {
         }
     }
 
-    /// Back on the very connection that the request came by, or nowhere: the peer's later lives count from zero again.
+    /// A reply goes back on the very connection that its request came by, or nowhere: later lives of the peer count from zero again.
     fn route_reply(&self, state: &State, to: NodeId, class: Class, n: u64, envelope: Envelope) {
         let conn = state.accepted.get(&(to, class)).filter(|c| u64::from(c.generation) == n >> REQUEST_BITS);
         let Some(conn) = conn else { return count(&self.counters.dropped_replies) };
@@ -319,7 +319,7 @@ impl Shared {
         }
     }
 
-    /// What this node says of itself to `to`.
+    /// What this node says about itself to `to`.
     pub(crate) fn hello(&self, to: NodeId, class: Class) -> Hello {
         let o = &self.options;
         Hello {

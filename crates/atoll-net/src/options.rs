@@ -24,9 +24,9 @@ pub struct NetOptions {
     pub cluster: String,
     /// Where to listen, `host:port`; port 0 takes a free one, see [`crate::Net::local_addr`].
     pub listen: String,
-    /// Mutual TLS; None is plaintext, which is refused beyond loopback unless the next field says so.
+    /// Mutual TLS; None is plaintext, which is refused beyond loopback unless the next field allows it.
     pub tls: Option<TlsFiles>,
-    /// The operator said in so many words that other machines may connect without TLS.
+    /// The operator explicitly allowed other machines to connect without TLS.
     pub allow_plaintext_beyond_loopback: bool,
     /// A connection's send queue, in bytes, from which the core is told [`atoll_core::Link::Full`]; half of it is
     /// [`atoll_core::Link::Up`] again. Twice this is never exceeded. Too small: throughput; too large: memory, and old

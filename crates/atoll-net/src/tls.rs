@@ -1,5 +1,5 @@
-//! Mutual TLS from PEM files: both sides show a certificate of the cluster's own authority, which carries the id of its node as the
-//! DNS name `node-ID`. Without that, whoever has any certificate of the authority, a client for one, could come in as any node.
+//! Mutual TLS from PEM files. Both sides show a certificate of the cluster's own authority, which carries the id of its node as the DNS
+//! name `node-ID`. Without that name, the holder of any certificate of the authority, for example a client, could connect as any node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub enum TlsError {
         /// What was wrong.
         error: rustls::Error,
     },
-    /// Certificate and key do not go together, or the key is of no known kind.
+    /// Certificate and key do not match, or the key is of an unknown kind.
     #[error("{} with {}: {error}", cert.display(), key.display())]
     Pair {
         /// The certificate.
@@ -68,7 +68,7 @@ pub enum TlsError {
         /// What was wrong.
         error: rustls::server::VerifierBuilderError,
     },
-    /// This node's certificate is not of this node.
+    /// The configured certificate was not issued for this node.
     #[error("{}: it does not carry the name {name:?}, by which other nodes know whose it is; issue one with this DNS name", cert.display())]
     NotThisNode {
         /// The certificate.
@@ -76,7 +76,7 @@ pub enum TlsError {
         /// What it lacks.
         name: String,
     },
-    /// The name to check against is none.
+    /// The name to check against is not a valid name.
     #[error("{0:?} is neither a DNS name nor an IP address")]
     Name(String),
 }

@@ -34,8 +34,8 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Heads up to this are gathered with the headers; longer ones go to the socket from where they are.
 const SMALL_HEAD_BYTES: usize = 4 * 1024;
 
-/// Most requests of one connection that wait for their replies (contracts X12). Too small: many logs on few nodes are refused
-/// as not sent. Too large: what a peer that asks and asks costs in memory.
+/// Most requests of one connection that wait for their replies (contracts X12). Too small: requests for many logs on few nodes are refused
+/// as not sent. Too large: a peer that keeps asking costs much memory.
 pub const MAX_REQUESTS_IN_FLIGHT: u32 = 65_536;
 
 /// What a frame, and a connection, may hold.
@@ -137,9 +137,9 @@ pub enum WireError {
 pub enum Wire {
     /// A message for the core.
     Envelope(Envelope),
-    /// Are you there? Answered by the connection itself.
+    /// Asks whether the peer is there. The connection itself answers.
     Ping(u64),
-    /// I am.
+    /// The answer to a ping.
     Pong(u64),
 }
 
@@ -261,7 +261,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// An empty one.
+    /// An empty assembler.
     pub fn new(limits: Limits) -> Self {
         Assembler {
             limits,
@@ -271,7 +271,7 @@ impl Assembler {
         }
     }
 
-    /// No byte of an unfinished frame is held: the stream may end here.
+    /// True if no byte of an unfinished frame is held: the stream may end here.
     pub fn is_empty(&self) -> bool {
         self.partial.is_none() && self.filled.is_empty()
     }
@@ -358,7 +358,7 @@ pub struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// Ready for new frames; keeps its buffers.
+    /// Makes the batch ready for new frames; keeps its buffers.
     pub fn clear(&mut self) {
         self.gathered.clear();
         self.pieces.clear();

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::NodeId;
 use atoll_db::Engine;
 use atoll_log::virtual_log::LogRecord;
-use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::config::{Founder, Roles};
 use atoll_node::database::LOG;
 use atoll_node::{NodeConfig, RunningNode, embed, start_with};

@@ -2,8 +2,8 @@
 //!
 //! The same program runs on one node or many, and over any Loglet: half way it moves its log from one to another.
 
+use atoll_contract::LogletSpec;
 use atoll_db::{AppId, Application, ApplyAt, Direction, Engine, KeyRange, Rejected, StoreError, Tx, View};
-use atoll_log::LogletSpec;
 use atoll_node::database::LOG;
 use atoll_node::{NodeConfig, embed, start_with};
 use bytes::Bytes;
@@ -80,7 +80,7 @@ pub async fn count(dir: &str) -> Result<Vec<(String, u64)>, Failed> {
 
     count_up(&counters, "kelp", 1).await?;
     for kind in ["native", "local"] {
-        let spec = LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() };
+        let spec = LogletSpec::of(kind);
         node.logs().open(LOG)?.extend(spec).await??;
         count_up(&counters, "kelp", 1).await?;
     }

@@ -3,8 +3,8 @@
 
 use std::error::Error;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_log::virtual_log::LogRecord;
-use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::NodeConfig;
 
 /// Opens the log in `dir`, appends `text`, and returns every record, from the first.

@@ -10,15 +10,15 @@ use crate::logs::{Known, Logs};
 
 /// How many are asked at a time. Too small: a status of many logs takes long. Too large: it takes the node's thread from the others.
 const AT_A_TIME: usize = 64;
-/// How long one log may take to tell its chain, and as long again to tell its tail.
+/// How long one log may take to report its chain, and as long again to report its tail.
 const ANSWER: Duration = Duration::from_secs(1);
 /// After this none is asked any more.
 const ALL_WITHIN: Duration = Duration::from_secs(8);
 
-/// Why there is no fresh answer of a log. Its absence: there is one.
+/// Why there is no fresh answer from a log. Absent if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silent {
-    /// Its register did not tell its chain.
+pub enum NoAnswer {
+    /// Its register did not answer with its chain.
     Chain,
     /// Its tail was not found.
     Tail,
@@ -26,23 +26,23 @@ pub enum Silent {
     NotAsked,
 }
 
-impl std::fmt::Display for Silent {
+impl std::fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Silent::Chain => "its chain was not read within 1 s: no majority of the registers answers",
-            Silent::Tail => "its tail was not found within 1 s: appends may wait, too",
-            Silent::NotAsked => "it was not asked: too many other logs did not answer within 8 s",
+            NoAnswer::Chain => "its chain was not read within 1 s: no majority of the registers answers",
+            NoAnswer::Tail => "its tail was not found within 1 s: appends may wait, too",
+            NoAnswer::NotAsked => "it was not asked: too many other logs did not answer within 8 s",
         })
     }
 }
 
-/// What a log told, and what of it is missing or old.
+/// What a log answered, and which part of that is missing or old.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// None: nothing is known of it but that it exists.
     pub known: Option<Known>,
     /// Why that is not fresh; None if it is.
-    pub silent: Option<Silent>,
+    pub silent: Option<NoAnswer>,
 }
 
 type Answers = Arc<Mutex<BTreeMap<String, Answer>>>;
@@ -66,24 +66,24 @@ pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<Str
         }));
     }
     for worker in workers {
-        // An error says that the node stops; then nobody hears this answer.
+        // An error means that the node is stopping; then nothing receives this answer.
         let _ = worker.await;
     }
     std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 async fn ask(env: &Env, logs: &Logs, name: &str, until: Tick) -> Answer {
-    let not_asked = Answer { known: None, silent: Some(Silent::NotAsked) };
+    let not_asked = Answer { known: None, silent: Some(NoAnswer::NotAsked) };
     if env.now() >= until {
         return not_asked;
     }
     let Ok(log) = logs.open(name) else { return not_asked };
     let fresh_chain = matches!(env.within(ANSWER, log.refresh()).await, Ok(Ok(Ok(_))));
     let silent = if !fresh_chain {
-        Some(Silent::Chain)
+        Some(NoAnswer::Chain)
     } else {
         let fresh_tail = matches!(env.within(ANSWER, log.check_tail()).await, Ok(Ok(Ok(_))));
-        (!fresh_tail).then_some(Silent::Tail)
+        (!fresh_tail).then_some(NoAnswer::Tail)
     };
     Answer { known: Known::of(&log), silent }
 }

@@ -1,18 +1,16 @@
 //! Puts a node together: its roles in a core, and the procedures that keep it going. The same in production and in the
 //! simulator; only what feeds the core differs.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use atoll_contract::Registry;
+use atoll_contract::plugin::{Host, Procedure};
+use atoll_core::sync::lock;
 use atoll_core::{Env, Identity, LevelError, LevelRange, Levels, NodeCore, NodeId, roles};
 use atoll_db::ReplicaRole;
-use atoll_log::Registry;
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_loglets::local::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
-use atoll_loglets::native::{
-    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
-};
-use atoll_registers::rmwpaxos::KnownGroup;
-use atoll_registers::rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
+use atoll_rmwpaxos::KnownGroup;
+use atoll_rmwpaxos::{Acceptor, Options as RegisterOptions, RmwRegisters};
 
 use crate::database::DatabaseCell;
 use crate::doors::tables::TablesCell;
@@ -28,7 +26,8 @@ use crate::members::role::MemberRole;
 use crate::members::table::{Member, MemberTable, REGISTER};
 use crate::members::upgrade::{UpgradeError, Upgrades};
 use crate::members::{Members, table};
-use crate::policy::{Collector, Filler, Guardian};
+use crate::policy::{BackFiller, Collector, Guardian};
+use crate::protocols::Protocols;
 use crate::settings::Timings;
 
 /// Settings of every layer.
@@ -38,16 +37,8 @@ pub struct Options {
     pub timings: Timings,
     /// Virtual logs.
     pub log: LogOptions,
-    /// Native Loglets, the clients' side.
-    pub native: NativeOptions,
-    /// Local Loglets, the clients' side.
-    pub local: LocalOptions,
-    /// Store of the local Loglets.
-    pub local_store: LocalStoreOptions,
-    /// LogServer.
-    pub log_server: LogServerOptions,
-    /// Sequencer.
-    pub sequencer: SequencerOptions,
+    /// The protocols that make Loglets.
+    pub protocols: Protocols,
     /// Registers.
     pub registers: RegisterOptions,
 }
@@ -55,13 +46,14 @@ pub struct Options {
 /// What makes this node this node.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// Who it is; its roles tell which parts it gets.
+    /// Its identity; the roles determine which parts it gets.
     pub identity: Identity,
     /// The feature levels that its program reads.
     pub levels: LevelRange,
     /// All its randomness.
     pub seed: u64,
-    /// Any clock that rises from life to life, in milliseconds: tells a later life from an earlier one in gossip.
+    /// Any clock that rises from one life of the node to the next, in milliseconds. Gossip uses it to tell a later life from an earlier
+    /// one.
     pub started_ms: u64,
     /// The members as the configuration file has them.
     pub first_table: MemberTable,
@@ -105,6 +97,8 @@ pub struct NodeParts {
     /// Changes of the feature level.
     pub upgrades: Upgrades,
     known: KnownGroup,
+    /// Procedures of the protocols, until they are started.
+    procedures: Arc<Mutex<Vec<Procedure>>>,
     parts: Parts,
 }
 
@@ -119,39 +113,37 @@ pub fn assemble(parts: Parts) -> Assembly {
 
     let acceptor = Acceptor::new(me.node, me.storage, None);
     let known = acceptor.known_group();
-    core.add_role(roles::ACCEPTOR, Box::new(acceptor));
-    core.add_role(
-        roles::LOG_SERVER,
-        Box::new(LogServer::new(env.clone(), me.storage, options.log_server.clone())),
-    );
-    core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), options.sequencer.clone())));
-    let local = LocalStore::new(env.clone(), me.storage, options.local_store.clone());
-    core.add_role(roles::LOCAL_STORE, Box::new(local));
+    core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
+    let directory: Arc<Members> = Arc::new(members.clone());
+    let host = Host { env: env.clone(), storage: me.storage, directory };
+    let mut registry = Registry::new();
+    let mut procedures = Vec::new();
+    for protocol in options.protocols.all() {
+        let installed = protocol.install(&mut core, &host);
+        registry = installed.loglets.into_iter().fold(registry, Registry::with);
+        procedures.extend(installed.procedures);
+    }
     core.add_role(roles::MEMBER, Box::new(MemberRole::new(members.clone())));
-    core.add_role(roles::LEVELS, Box::new(LevelRole::new(levels)));
+    core.add_role(crate::members::roles::LEVELS, Box::new(LevelRole::new(levels)));
     let detector = Detector::new(env.clone(), members.clone(), options.timings.clone());
-    core.add_role(roles::DETECTOR, Box::new(detector));
+    core.add_role(crate::members::roles::DETECTOR, Box::new(detector));
     let gossip = GossipRole::new(me.node, parts.started_ms, env.random(), members.clone());
-    core.add_role(roles::GOSSIP, Box::new(gossip));
+    core.add_role(crate::members::roles::GOSSIP, Box::new(gossip));
 
     let database = DatabaseCell::default();
-    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
+    core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(env.clone(), database.shelf.clone())));
 
-    let directory: Arc<Members> = Arc::new(members.clone());
-    let registry = Registry::new()
-        .with(Arc::new(NativeProvider::new(env.clone(), directory.clone(), options.native.clone())))
-        .with(Arc::new(LocalProvider::new(env.clone(), directory, options.local.clone())));
-    // A node that stands alone needs no sequencer and no quorum of itself; it can be extended to native ones later.
-    let alone = parts.first_table.nodes.keys().all(|node| *node == me.node);
-    let first_kind = Some(if alone { "local" } else { "native" }.to_owned());
+    let founders = 1 + parts.first_table.nodes.keys().filter(|node| **node != me.node).count();
+    let first = options.protocols.all().into_iter().find(|p| p.is_first_choice(founders));
+    let first_kind = first.map(|protocol| protocol.name().to_owned());
     let log_options = LogOptions { first_kind, ..options.log.clone() };
     let registers = LateRegisters::default();
     let shared = Arc::new(registers.clone());
     let logs = Logs::new(env.clone(), shared.clone(), registry, log_options, members.changed.clone());
     let guardian = Guardian::new(env.clone(), logs.clone(), members.clone(), options.timings.clone());
-    let table_register = atoll_log::Registers::register(&*shared, REGISTER);
+    let table_register = atoll_contract::Registers::register(&*shared, REGISTER);
     let changes = Changes::new(env.clone(), table_register, members.clone());
-    let level_register = atoll_log::Registers::register(&*shared, levels::REGISTER);
+    let level_register = atoll_contract::Registers::register(&*shared, levels::REGISTER);
     let upgrades = Upgrades::new(env.clone(), level_register, members.clone(), changes.clone());
     let tables = TablesCell::default();
     let zookeeper = Arc::default();
@@ -167,6 +159,7 @@ pub fn assemble(parts: Parts) -> Assembly {
         changes,
         upgrades,
         known,
+        procedures: Arc::new(Mutex::new(procedures)),
         parts,
     };
     Assembly { core, node }
@@ -180,6 +173,9 @@ impl NodeParts {
 
     /// Starts the procedures: finds the group of acceptors, joins the members, guards the logs.
     pub fn start(&self) {
+        for (name, procedure) in std::mem::take(&mut *lock(&self.procedures)) {
+            self.env.spawn(name, procedure);
+        }
         let me = self.clone();
         self.env.spawn("node.start", Box::pin(async move { me.run().await }));
     }
@@ -194,7 +190,7 @@ impl NodeParts {
         };
         let group = bootstrap.find_group().await;
         self.registers.settle(RmwRegisters::new(self.env.clone(), group, self.parts.options.registers));
-        self.members.changed.ring();
+        self.members.changed.notify();
         let every = self.parts.options.timings.patrol_every;
         let meta = MetaGroup {
             env: self.env.clone(),
@@ -207,8 +203,12 @@ impl NodeParts {
         };
         self.env.spawn("meta_group", Box::pin(meta.run()));
         self.guardian.start();
-        let filler =
-            Filler { env: self.env.clone(), logs: self.logs.clone(), members: self.members.clone(), every };
+        let filler = BackFiller {
+            env: self.env.clone(),
+            logs: self.logs.clone(),
+            members: self.members.clone(),
+            every,
+        };
         self.env.spawn("back_fill", Box::pin(filler.run()));
         let collector = Collector { env: self.env.clone(), logs: self.logs.clone(), every };
         self.env.spawn("collect", Box::pin(collector.run()));
@@ -225,7 +225,7 @@ impl NodeParts {
             joined = joined || result.is_ok();
             let wait = match result {
                 Ok(()) => every * 5,
-                // For an operator to settle; said once, and again only in other words.
+                // An operator has to resolve this. It is logged once, and again only if the message changes.
                 Err(
                     e @ (UpgradeError::Level(_)
                     | UpgradeError::Table(
@@ -242,10 +242,10 @@ impl NodeParts {
                 }
                 Err(_) => every / 8,
             };
-            // Woken early when a peer tells of a newer table.
+            // The wait ends early when a peer reports a newer table.
             let known = self.members.table().version;
             let until = self.env.now().after(self.env.jitter(wait));
-            let mut seen = self.members.changed.rings();
+            let mut seen = self.members.changed.count();
             while self.env.now() < until && (!joined || self.members.newest_table() <= known) {
                 let left = until.since(self.env.now());
                 match self.env.within(left, self.members.changed.after(seen)).await {

@@ -35,7 +35,7 @@ impl Roles {
 pub struct Founder {
     /// Where nodes reach it: host:port.
     pub peer: String,
-    /// Where clients reach it, if it was said.
+    /// Where clients reach it, if configured.
     pub grpc: Option<String>,
     /// What it does.
     pub roles: Roles,
@@ -75,7 +75,7 @@ pub struct NodeConfig {
     pub founders: BTreeMap<NodeId, Founder>,
     /// Mutual TLS between nodes, and TLS for clients.
     pub tls: Option<TlsFiles>,
-    /// The operator said in so many words that others may come in without TLS.
+    /// The operator explicitly allowed other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
     /// When a peer counts as gone.
     pub timings: Timings,
@@ -85,11 +85,12 @@ pub struct NodeConfig {
     pub database: DatabaseState,
     /// Settings of the database's engine.
     pub database_options: DatabaseOptions,
-    /// Below so many free bytes of the data directory's disk the database's doors refuse what makes its data grow; 0 for never.
+    /// If the data directory's disk has fewer free bytes than this, the database's doors refuse requests that make its data grow; 0 for
+    /// never.
     pub least_free_bytes: u64,
-    /// With so many logs in the cluster, clients of this node can create no more.
+    /// Once the cluster has this many logs, clients of this node cannot create more.
     pub most_logs: usize,
-    /// Logs that nobody uses which stay open here.
+    /// How many unused logs stay open on this node.
     pub idle_logs: usize,
     /// Test switch: leave syncs out, to show that they matter.
     pub syncs_off: bool,

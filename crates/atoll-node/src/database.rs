@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Completer, NodeId, Ticket, ticket};
 use atoll_db::{
     Application, Applications, Bound, Checked, Cluster, Database, Engine, FjallStore, Ground, Health,
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::assembly::NodeParts;
 use crate::config::NodeConfig;
 use crate::members::Members;
+use crate::mutants;
 use crate::space::Space;
 use crate::start::StartError;
 
@@ -23,9 +24,9 @@ use crate::start::StartError;
 pub const LOG: &str = "db";
 /// Its folder in the data directory.
 const FOLDER: &str = "database";
-/// Beside it: for whom that folder has said whose it is.
+/// A note beside that folder: the owner that the store in it has declared.
 const BOUND: &str = "database.owner";
-/// How often it is looked what is to be told of the database.
+/// How often this node checks whether there is something to log about the database.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How long a stopping node waits until what is applied is committed; a later start replays the rest.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -35,11 +36,11 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 pub enum DatabaseState {
     /// In the data directory; it may be larger than memory.
     OnDisk {
-        /// Of what was read, so much stays in memory, besides what the kernel keeps of the files.
+        /// This many bytes of what was read stay in memory, in addition to what the kernel caches of the files.
         cache_bytes: u64,
     },
-    /// In memory: every start replays the log, or fetches the state from a peer. This node does not trim the log, which alone keeps
-    /// the state when all nodes have theirs in memory and stop.
+    /// In memory: every start replays the log, or fetches the state from a peer. This node does not trim the log: if all nodes have their
+    /// state in memory and stop, the log alone still holds it.
     InMemory,
 }
 
@@ -54,7 +55,7 @@ pub trait DatabaseDoor: Send {
     /// Adds its applications and keeps their slots.
     fn add(&mut self, apps: &mut Applications);
 
-    /// The database is open: opens the door. What comes back serves until the door is told to stop.
+    /// Opens the door, once the database is open. The returned future serves until the door is told to stop.
     fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>>;
 }
 
@@ -74,7 +75,7 @@ pub struct DatabaseUp {
     pub stopping: watch::Receiver<bool>,
 }
 
-/// A door without a socket: hands the engine to the program that has the node in its own process.
+/// A door without a socket: hands the engine to the program that runs the node in its own process.
 pub fn embed<A: Application>(app: A) -> (Box<dyn DatabaseDoor>, Ticket<Engine<A>>) {
     let (hand, wait) = ticket();
     (Box::new(Embedded { app: Some(app), slot: None, hand }), wait)
@@ -139,8 +140,8 @@ fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<d
     })
 }
 
-/// Makes the store this node's, or finds that it is. The note beside the folder says that the store of this owner has told whose it is:
-/// from then on one that does not tell is another, or an older copy of the folder.
+/// Makes this node the owner of the store, or verifies that it is. The note beside the folder records that the store has declared this
+/// owner. From then on, a store that declares none is a different one, or an older copy of the folder.
 fn bind(store: &mut FjallStore, data: &Path, owner: &Owner) -> Result<(), OwnerError> {
     let failed = |error: std::io::Error| StoreError::lasting("was bound to its node", error.to_string());
     let (note, text) = (data.join(BOUND), format!("{owner}\n"));
@@ -180,21 +181,22 @@ fn options(config: &NodeConfig) -> atoll_db::Options {
     options
 }
 
-/// Has the heartbeats of this node say whether its replica is out of service.
+/// Makes the heartbeats of this node report whether its replica is out of service.
 pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
     let members = members.clone();
     Arc::new(move |out| members.set_halted(LOG, out))
 }
 
-/// What the heartbeats of the other nodes say of their clocks.
+/// What the heartbeats of the other nodes report about their clocks.
 pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
     let (env, members) = (parts.env.clone(), parts.members.clone());
     Arc::new(move || members.peer_clocks(env.now()))
 }
 
-/// Whether a node's replica of the database is in service, as far as it has said. Its node may be up when it is not (X26).
+/// Whether a node's replica of the database is in service, according to the node's own reports. The node may be up while the replica is not
+/// (X26).
 pub fn is_in_service(members: &Members, node: NodeId) -> bool {
-    mutant(Mutant::ZkHaltedKeepsSessions) || !members.halted_on(node).iter().any(|log| log == LOG)
+    mutant(mutants::ZK_HALTED_KEEPS_SESSIONS) || !members.halted_on(node).iter().any(|log| log == LOG)
 }
 
 /// Opens the database with the applications of these doors.
@@ -236,7 +238,7 @@ pub(crate) fn open(
     Ok(database)
 }
 
-/// Says in the node's log what an operator should know of the database, for ever.
+/// Logs what an operator should know about the database. Runs forever.
 pub(crate) async fn watch(database: Database) {
     // Without the result of the comparison, so that it is logged even if the comparison has ended by now.
     let mut told = Health { checked: None, ..database.health() };
@@ -288,7 +290,7 @@ pub(crate) async fn watch(database: Database) {
     }
 }
 
-/// Commits what is applied, as far as that goes in some seconds.
+/// Commits what has been applied, as far as possible within some seconds.
 pub(crate) async fn close(parts: &NodeParts) {
     let Some(database) = parts.database.get() else { return };
     if tokio::time::timeout(CLOSE_WITHIN, database.close()).await.is_err() {

@@ -1,11 +1,11 @@
-//! How many files and sockets this process may have open, and who may have them: what the disk needs is kept from the doors, or a crowd
-//! of clients would make the next open of a file fail.
+//! How many files and sockets this process may have open, and how they are divided. The doors never get the descriptors that the disk
+//! needs: otherwise a crowd of clients would make the next open of a file fail.
 
-/// Kept for the disk: segments of the journal, files of the store, temporary ones, and what the process holds anyway.
+/// Reserved for the disk: segments of the journal, files of the store, temporary files, and what the process holds anyway.
 pub const FOR_DISK: usize = 384;
-/// Kept for other nodes: two connections each way to every member, and those that have not said who they are.
+/// Reserved for other nodes: two connections in each direction per member, and connections that have not introduced themselves yet.
 pub const FOR_NODES: usize = 192;
-/// Kept for the metrics and admin doors, which have 64 connections each.
+/// Reserved for the metrics and admin doors, which have 64 connections each.
 pub const FOR_OPERATORS: usize = 128;
 /// Fewer connections than this at each of the two doors of clients are of no use.
 const LEAST_OF_DOOR: usize = 64;
@@ -43,22 +43,23 @@ const fn least() -> usize {
     kept() + 2 * LEAST_OF_DOOR
 }
 
-/// Raises the soft limit of open files to the hard one, as far as the system lets it; what it is then.
+/// Raises the soft limit of open files to the hard limit, as far as the system allows, and returns the resulting limit.
 pub fn raise_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
     if now.current.is_some_and(|soft| now.maximum.is_none_or(|hard| soft < hard)) {
-        // A system that refuses leaves what there was.
+        // If the system refuses, the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
     }
     let current = getrlimit(Resource::Nofile).current;
     current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
-/// Divides what the process may open: the rest of what is kept goes to the doors, to the gRPC door a third of it, up to its own limit.
+/// Divides the descriptors of the process. What is left after the reserves goes to the doors: a third of it to the gRPC door, up to that
+/// door's own limit, and the rest to the ZooKeeper door.
 ///
 /// # Errors
-/// It is less than a node needs.
+/// The limit is lower than a node needs.
 pub fn plan(limit: usize) -> Result<Descriptors, TooFewDescriptors> {
     if limit < least() {
         return Err(TooFewDescriptors { limit });

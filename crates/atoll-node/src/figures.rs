@@ -15,7 +15,7 @@ use crate::members::Health;
 /// How old the figures of the core may be.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// See the module's words.
+/// See the module documentation.
 pub struct NodeFigures {
     handle: HostHandle,
     parts: NodeParts,

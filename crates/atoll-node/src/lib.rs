@@ -6,7 +6,7 @@
 //! | `assembly.rs` | roles and procedures put together; the same in the simulator |
 //! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
 //! | `database.rs` | the database: its log, its store, the doors that serve it |
-//! | `descriptors.rs` | how many files and sockets may be open, and for whom |
+//! | `descriptors.rs` | how many files and sockets may be open, and how they are divided |
 //! | `space.rs` | whether the disk has room for more |
 //! | `host/` | feeds the core from sockets and disk |
 //! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
@@ -14,10 +14,10 @@
 //! | `policy/` | when a log is moved without being asked to |
 //! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
 //! | `doors/` | gRPC, metrics, ZooKeeper |
+//! | `mutants.rs` | known bugs, for tests |
 
 mod ask_logs;
 pub mod assembly;
-pub mod bell;
 pub mod config;
 pub mod database;
 mod descriptors;
@@ -26,8 +26,10 @@ pub mod figures;
 pub mod host;
 pub mod logs;
 pub mod members;
+pub mod mutants;
 pub mod operations;
 pub mod policy;
+pub mod protocols;
 pub mod settings;
 pub mod space;
 mod start;

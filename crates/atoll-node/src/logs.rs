@@ -1,20 +1,21 @@
 //! The virtual logs of the cluster as this node knows them, by name. Each name has a register; the chain in it says where the log is.
 //!
-//! Two things are kept. A *handle* of each log that is used here: those that nobody uses any more are given up, the least recently
-//! used first, and those of names that no log has at the next patrol. And the *chain* of every log, used here or not, because the
-//! policy must notice what is wrong with a log that nobody uses. The list of registers says which chains have to be read anew.
+//! This module keeps two things. The first is a *handle* of each log that is used here. Handles that are no longer in use are given up, the
+//! least recently used first; handles of names that no log has are given up at the next patrol. The second is the *chain* of every log,
+//! used here or not, because the policy must notice problems of unused logs, too. The list of registers says which chains have to be read
+//! again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use atoll_core::{Env, Pool, Ticket};
+use atoll_contract::{Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Unavailability};
+use atoll_core::Budget;
+use atoll_core::sync::lock;
+use atoll_core::{Env, Notify, Pool, Ticket};
 use atoll_log::page::PageId;
 use atoll_log::virtual_log::{
     LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
 };
-use atoll_log::{Budget, Listed, LogPos, LogletSpec, RegisterError, Registers, Registry, Why};
-
-use crate::bell::Bell;
 
 /// Registers of logs start with this, their name follows.
 pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;
@@ -48,24 +49,24 @@ pub struct TooManyLogs {
 #[derive(Debug, Default)]
 struct Troubles {
     by_log: Mutex<BTreeMap<String, Trouble>>,
-    bell: Bell,
+    changed: Notify,
 }
 
 impl Watch for Troubles {
     fn on_trouble(&self, log: &str, trouble: Trouble) {
         lock(&self.by_log).insert(log.to_owned(), trouble);
-        self.bell.ring();
+        self.changed.notify();
     }
 }
 
-/// What is known of a log without asking anybody: maybe old.
+/// What this node knows about a log without asking another one. It may be out of date.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Its name.
     pub name: String,
     /// Its chain.
     pub chain: Arc<VersionedChain>,
-    /// Its tail is there or above.
+    /// Its tail is at this position or above.
     pub tail: LogPos,
 }
 
@@ -99,29 +100,25 @@ struct Inner {
     troubles: Arc<Troubles>,
 }
 
-/// True if nobody has this handle, and nothing is under way through it.
+/// True if no caller holds this handle and nothing is under way through it.
 fn is_idle(log: &Arc<VirtualLog>) -> bool {
     Arc::strong_count(log) == 1 && log.is_idle()
 }
 
-/// See the module's words. Cheap to clone; all clones are one.
+/// See the module documentation. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Logs(Arc<Inner>);
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Logs {
-    /// No log open yet. `bell` rings when an appender is in trouble.
+    /// No log open yet. `changed` is notified when an appender is in trouble.
     pub fn new(
         env: Env,
         registers: Arc<dyn Registers>,
         registry: Registry,
         options: Options,
-        bell: Bell,
+        changed: Notify,
     ) -> Self {
-        let troubles = Arc::new(Troubles { by_log: Mutex::default(), bell });
+        let troubles = Arc::new(Troubles { by_log: Mutex::default(), changed });
         let budget = Arc::new(Budget::new(options.node_window_bytes));
         let open = Mutex::new(Pool::new(options.idle_logs));
         let noted = Mutex::default();
@@ -137,7 +134,8 @@ impl Logs {
         Ok(())
     }
 
-    /// The handle of a log, whether it exists yet or not; the same one as long as anybody uses it. It stays open for a while after.
+    /// The handle of a log, which need not exist yet. All callers get the same handle as long as one of them uses it; it stays open for a
+    /// while after that.
     ///
     /// # Errors
     /// No log can have this name, or too many are in use; nothing was opened.
@@ -168,7 +166,7 @@ impl Logs {
         Ok(log)
     }
 
-    /// Keeps what handles knew that are given up.
+    /// Keeps what the given-up handles knew.
     fn note_closed(&self, given_up: Vec<(String, Arc<VirtualLog>)>) {
         if !given_up.is_empty() {
             atoll_core::testing::hit("logs.given_up");
@@ -181,8 +179,8 @@ impl Logs {
         }
     }
 
-    /// Gives up what leads nowhere: handles and registers of names that no log has, or has any more. What appenders ran into goes with
-    /// the log.
+    /// Gives up the handles and registers of names that no log has, or no longer has. Troubles that appenders reported are dropped together
+    /// with their log.
     pub fn sweep(&self) {
         let leads_nowhere = |log: &Arc<VirtualLog>| log.chain().is_none_or(|c| c.chain.is_deleted());
         let nowhere = lock(&self.0.open).take_if(|log| leads_nowhere(log) && is_idle(log));
@@ -216,7 +214,7 @@ impl Logs {
     }
 
     /// Names of the logs of the cluster, in order. Reads the chains that have changed since the last call, so that [`Logs::known`] is as
-    /// new as this call but for those that could not be read.
+    /// new as this call, except for chains that could not be read.
     pub fn list(&self) -> Ticket<Result<Vec<String>, RegisterError>> {
         let me = self.clone();
         self.0.env.launch("logs.list", async move { me.survey(|| {}).await })
@@ -249,14 +247,15 @@ impl Logs {
         Ok(listed.into_iter().map(|l| l.name).filter(|name| !is_deleted(name)).collect())
     }
 
-    /// Reads the chain of a log, without opening it: at least as new as this call. Of a deleted log the chain that says so.
+    /// Reads the chain of a log without opening it. The result is at least as new as this call. For a deleted log, it is the chain that
+    /// records the deletion.
     pub fn read(&self, name: &str) -> Ticket<Result<Known, LogError>> {
         let open = lock(&self.0.open).peek(name).cloned();
         let (registers, name) = (self.0.registers.clone(), name.to_owned());
         self.0.env.launch("logs.read", async move {
             if let Some(log) = open {
                 let fresh = log.refresh().await;
-                let chain = match fresh.unwrap_or(Err(LogError::Unavailable(Why::Stopping))) {
+                let chain = match fresh.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping))) {
                     Err(LogError::Deleted) => log.chain().ok_or(LogError::Deleted)?,
                     chain => chain?,
                 };
@@ -268,7 +267,7 @@ impl Logs {
         })
     }
 
-    /// Every log that this node knows the chain of, in the order of their names, but for deleted ones.
+    /// Every log whose chain this node knows, in the order of their names, except for deleted ones.
     pub fn known(&self) -> Vec<Known> {
         let open = lock(&self.0.open);
         let noted = lock(&self.0.noted);
@@ -285,7 +284,7 @@ impl Logs {
         all.into_values().filter(|known| !known.chain.chain.is_deleted()).collect()
     }
 
-    /// The names of all logs that this node knows of, in order, of deleted ones, too.
+    /// The names of all logs that this node knows of, in order, including deleted ones.
     pub fn names(&self) -> Vec<String> {
         let open = lock(&self.0.open);
         let noted = lock(&self.0.noted);

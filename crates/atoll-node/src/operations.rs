@@ -8,7 +8,7 @@ use atoll_core::{Directory, Level, NodeId};
 use atoll_log::Chain;
 use atoll_log::chain::MAX_CHAIN_BYTES;
 
-use crate::ask_logs::{Answer, Silent, ask_all};
+use crate::ask_logs::{Answer, NoAnswer, ask_all};
 use crate::assembly::NodeParts;
 use crate::doors::backend::{Operations, Pending, Refusal};
 use crate::logs::{Known, Logs};
@@ -25,7 +25,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 /// How often it reads all chains for that.
 const DRAIN_LOOK_AFRESH: Duration = Duration::from_millis(500);
 
-/// See the module's words.
+/// See the module documentation.
 pub struct NodeOperations {
     parts: NodeParts,
 }
@@ -50,7 +50,7 @@ impl NodeOperations {
 fn refusal(error: &ChangeError) -> Refusal {
     let words = error.to_string();
     match error {
-        ChangeError::Register(atoll_log::RegisterError::Unknown(_)) => {
+        ChangeError::Register(atoll_contract::RegisterError::Unknown(_)) => {
             Refusal::unknown(Reason::Unavailable, words, "ask again; the request may be repeated")
         }
         ChangeError::Register(_) | ChangeError::Contended => {
@@ -124,7 +124,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
         () if life.as_ref().is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
         () => ("up", ""),
     };
-    // Those that it must come with, before it has.
+    // Until the member has joined, the roles that it must join with.
     let roles = expected.map_or_else(|| row.roles(), RoleSet::clone);
     let incarnation = if mine { Some(me.incarnation) } else { life.and_then(|l| l.incarnation) };
     proto::NodeInfo {
@@ -140,7 +140,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
     }
 }
 
-/// Whether a node that answers needs somebody to look after it: its journal is closed, its disk hangs, or a replica has halted.
+/// Whether a node that answers needs an operator's attention: its journal is closed, its disk hangs, or a replica has halted.
 fn needs_hands(parts: &NodeParts, node: NodeId) -> bool {
     parts.members.health_of(node).0 >= Health::Hanging || !parts.members.halted_on(node).is_empty()
 }
@@ -158,26 +158,28 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
         .registry()
         .provider(&active.kind)
         .ok()
-        .and_then(|p| p.members(&active.config).sequencer)
+        .and_then(|p| p.duties(&active.config).orderers().next())
         .map(|(node, _)| node);
     let mut servers: std::collections::BTreeMap<NodeId, proto::ServerProgress> = Default::default();
     let mut silent = Vec::new();
-    for (segment, nodes, from, to) in survey::segments(&parts.logs, log) {
+    for survey::Readable { segment, duties, from, to } in survey::segments(&parts.logs, log) {
         if from == to && segment.stop.is_some() {
             continue;
         }
-        for node in nodes {
-            let progress = survey.progress(node, &segment, from, to);
+        for (node, _) in duties.holders() {
+            let progress = survey.progress(node, &segment);
             let row = servers.entry(node).or_insert(proto::ServerProgress {
                 node: node.0,
                 has_up_to: None,
                 lacks: 0,
             });
-            row.lacks += progress.lacks;
-            if progress.has_up_to.is_some() {
-                row.has_up_to = progress.has_up_to.map(|p| p.0);
-            } else if segment.stop.is_none() {
-                silent.push(node);
+            match progress {
+                Some((has_up_to, lacks)) => {
+                    row.lacks += lacks;
+                    row.has_up_to = Some(has_up_to.0);
+                }
+                None if segment.stop.is_none() => silent.push(node),
+                None => {}
             }
         }
     }
@@ -226,8 +228,8 @@ fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
     String::new()
 }
 
-/// What is known of a log that did not answer, and that it did not.
-fn not_fresh(info: proto::LogInfo, why: Silent) -> proto::LogInfo {
+/// What is known about a log that did not answer, and the fact that it did not.
+fn not_fresh(info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
     let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
     proto::LogInfo { healthy: false, reason, ..info }
 }
@@ -241,9 +243,9 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
         _ => parts.logs.known().into_iter().map(|log| log.name).collect(),
     };
     let answers = ask_all(&parts.env, &parts.logs, names).await;
-    let chains = answers.values().filter_map(|answer| answer.known.as_ref());
-    let loglets = chains.flat_map(|log| log.chain.chain.segments()).map(|s| s.loglet).collect();
-    let survey = Survey::take(&parts.env, &parts.members, loglets).await;
+    let known = answers.values().filter_map(|answer| answer.known.as_ref());
+    let segments: Vec<_> = known.flat_map(|log| survey::segments(&parts.logs, log)).collect();
+    let survey = Survey::take(&parts.env, &parts.members, parts.logs.registry(), &segments).await;
     let mut logs = Vec::new();
     for (name, Answer { known, silent }) in answers {
         let info = match known {
@@ -299,7 +301,7 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// What a node still holds, of the registers or of any log, by chains that are read for it.
+/// What a node still holds of the registers or of any log, judged by chains that are read for this call.
 async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
     match registers_left(parts, node) {
         None => survey::held_afresh(&parts.env, &parts.logs, node).await,
@@ -312,7 +314,7 @@ fn registers_left(parts: &NodeParts, node: NodeId) -> Option<String> {
     registers.group().members.iter().any(|m| m.node == node).then(|| "registers".to_owned())
 }
 
-/// The same as far as this node remembers.
+/// The same, judged by what this node has cached.
 fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
     if let Some(registers) = registers_left(parts, node) {
         return Some(registers);

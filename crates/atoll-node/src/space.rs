@@ -1,6 +1,6 @@
-//! Whether this node's disk has room for more data in the database. The log has its own reserve and refuses appends (contracts X5);
-//! but whatever is in the log is applied everywhere, and a store that cannot be written stops its replica. So the doors refuse what makes
-//! the data grow while there is still room for what is under way, and for deletes, which need some before they give some back.
+//! Whether this node's disk has room for more data in the database. The log has its own reserve and refuses appends (contracts X5); but
+//! whatever is in the log is applied everywhere, and a store that cannot be written stops its replica. So the doors refuse requests that
+//! make the data grow while there is still room for what is under way, and for deletes, which need some room before they free any.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How often the disk is asked.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// So many times the least room there is a warning.
+/// A warning is logged below this many times the least room.
 const WARNED_AT: u64 = 4;
 
 /// What the doors ask. Cheap to clone.
@@ -17,12 +17,12 @@ const WARNED_AT: u64 = 4;
 pub struct Space(Arc<AtomicBool>);
 
 impl Space {
-    /// The disk is nearly full: what makes the data grow is refused, before it is replicated.
+    /// The disk is nearly full: requests that make the data grow are refused before they are replicated.
     pub fn is_short(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Asks the disk, for ever. A disk that does not answer counts as having room: the journal finds out otherwise.
+    /// Asks the disk, forever. A disk that does not answer counts as having room: the journal finds out otherwise.
     pub(crate) async fn watch(self, data: PathBuf, least_bytes: u64) {
         let mut warned = false;
         loop {

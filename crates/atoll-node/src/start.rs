@@ -83,7 +83,7 @@ pub enum StartError {
     /// Threads or runtime.
     #[error("starting threads: {0}")]
     Threads(std::io::Error),
-    /// The node's thread panicked while starting; its words are on stderr.
+    /// The node's thread panicked while starting; the panic message is on stderr.
     #[error("the node's thread panicked while it started")]
     Panicked,
 }
@@ -91,36 +91,36 @@ pub enum StartError {
 /// Why a running node ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndedBecause {
-    /// Another living node has its id: this one's id, who said so, and in which words.
+    /// Another living node has this node's id: the id, the peer that said so, and its message.
     #[error("another living node has id {id}, says node {by} ({words}); give this one an id of its own")]
     DuplicateId {
         /// This node's id.
         id: NodeId,
         /// Who refused the connection.
         by: NodeId,
-        /// Its words.
+        /// Its message.
         words: String,
     },
     /// The cluster is at a feature level that this program does not read, or no longer writes.
     #[error("{0}")]
     Level(LevelError),
-    /// A peer says so: who, and in which words.
+    /// A peer says so: which peer, and its message.
     #[error("node {by} refuses this one: {words}")]
     TooOld {
         /// Who refused the connection.
         by: NodeId,
-        /// Its words.
+        /// Its message.
         words: String,
     },
-    /// A peer has seen this data directory further on than it is now: who, and in which words.
+    /// A peer has seen this data directory further on than it is now: which peer, and its message.
     #[error("node {by} refuses this one: {words}")]
     PutBack {
         /// Who refused the connection.
         by: NodeId,
-        /// Its words.
+        /// Its message.
         words: String,
     },
-    /// An invariant was broken; the words are on stderr.
+    /// An invariant was broken; the message is on stderr.
     #[error("a broken invariant; see the message above")]
     Panicked,
     /// It was told to stop.
@@ -159,7 +159,7 @@ impl RunningNode {
     pub async fn joined(&self) -> Result<(), EndedBecause> {
         let changed = &self.parts.members.changed;
         loop {
-            let seen = changed.rings();
+            let seen = changed.count();
             if self.parts.registers.get().is_some() && self.parts.has_joined() {
                 return Ok(());
             }
@@ -194,14 +194,14 @@ impl RunningNode {
         self.wait().await;
     }
 
-    /// Moves what others wait for to other nodes, as far as that goes in the configured time, then stops.
+    /// Moves what others wait for to other nodes, as far as possible within the configured time, then stops.
     pub async fn drain_then_shutdown(&self) {
         let _ = self.commands.send(Command::DrainThenStop);
         self.wait().await;
     }
 }
 
-/// Starts a node; it has recovered and listens when this returns. It may take longer until it has found the others.
+/// Starts a node. On return it has recovered and listens; finding the other nodes may take longer.
 pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     start_with(config, Vec::new())
 }
@@ -323,7 +323,7 @@ struct Up {
     drain_at_most: Duration,
 }
 
-/// What others are told of a door: as configured, except for a port 0, for which the system took another.
+/// The address of a door that others are told: as configured, except that a port 0 is replaced by the port that the system chose.
 fn told_address(configured: &str, door: &TcpListener) -> String {
     match door.local_addr() {
         Ok(real) if configured.ends_with(":0") => real.to_string(),
@@ -417,7 +417,7 @@ pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
     let _ = stopping.wait_for(|s| *s).await;
 }
 
-/// Keeps the network's list of peers as the table of members has it.
+/// Keeps the network's list of peers in step with the table of members.
 async fn follow_peers(parts: NodeParts, net: Net) {
     let mut last = None;
     let mut seen = 0;
@@ -486,8 +486,8 @@ async fn stop_order(orders: &mut mpsc::UnboundedReceiver<Command>) {
     std::future::pending::<()>().await;
 }
 
-/// Says that this node is leaving, and waits until no log that is open here has its sequencer on it. Whoever sees it first,
-/// this node among them, extends those logs.
+/// Announces that this node is leaving, and waits until no log that is open here has its sequencer on it. The first node that notices,
+/// possibly this one, extends those logs.
 async fn drain(parts: &NodeParts, at_most: Duration) {
     parts.members.leave();
     let others = parts.members.peers().iter().any(|n| parts.members.is_alive(*n));

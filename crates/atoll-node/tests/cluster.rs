@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Level, LevelRange, NodeId};
 use atoll_log::virtual_log::{LogRecord, VirtualLog};
-use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_node::config::{Founder, NodeConfig, Roles};
 use atoll_node::settings::Timings;
 use atoll_node::{EndedBecause, RunningNode, start};
@@ -81,7 +81,7 @@ async fn append_extend_and_read_on_three_nodes() {
     assert_eq!(append(&log, 7, 1..4).await, [LogPos(0), LogPos(1), LogPos(2)]);
     // Another sequencer, under a second appender on another node.
     let there = nodes[1].logs().open("reef").unwrap();
-    let spec = LogletSpec { sequencer: Some(NodeId(3)), ..LogletSpec::default() };
+    let spec = LogletSpec::default().place("sequencer", [NodeId(3)]);
     log.extend(spec).await.unwrap().unwrap();
     append(&there, 8, 1..3).await;
     append(&log, 7, 4..6).await;

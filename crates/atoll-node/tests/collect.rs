@@ -4,22 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::conformance::Driver;
+use atoll_contract::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
 use atoll_core::{Candidate, Directory, Env, Identity, Level, NodeId, StorageId, roles};
-use atoll_log::conformance::Driver;
+use atoll_local::{LocalStore, LocalStoreOptions};
 use atoll_log::memory::MemoryServers;
 use atoll_log::origin::{Origin, new_id};
 use atoll_log::virtual_log::Options as LogOptions;
-use atoll_log::{LogletId, LogletProvider, LogletSpec, Nonce, Registers, Registry};
-use atoll_loglets::local::{LocalStore, LocalStoreOptions};
-use atoll_loglets::native::{
-    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
-};
+use atoll_native::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
 use atoll_node::logs::Logs;
 use atoll_node::members::Members;
 use atoll_node::members::role::MemberRole;
 use atoll_node::members::table::MemberTable;
 use atoll_node::policy::Collector;
-use atoll_node::survey;
 
 const LOG: &str = "reef";
 const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -60,10 +57,13 @@ fn assemble(driver: &mut Driver, node: NodeId) -> Env {
         let members = Members::new(me, MemberTable::default());
         core.add_role(roles::MEMBER, Box::new(MemberRole::new(members)));
         let server = LogServer::new(env.clone(), storage, LogServerOptions::default());
-        core.add_role(roles::LOG_SERVER, Box::new(server));
-        core.add_role(roles::SEQUENCER, Box::new(Sequencer::new(env.clone(), SequencerOptions::default())));
+        core.add_role(atoll_native::roles::LOG_SERVER, Box::new(server));
+        core.add_role(
+            atoll_native::roles::SEQUENCER,
+            Box::new(Sequencer::new(env.clone(), SequencerOptions::default())),
+        );
         let local = LocalStore::new(env, storage, LocalStoreOptions::default());
-        core.add_role(roles::LOCAL_STORE, Box::new(local));
+        core.add_role(atoll_local::roles::LOCAL_STORE, Box::new(local));
     })
 }
 
@@ -75,9 +75,8 @@ fn native(env: &Env) -> NativeProvider {
 fn holders(driver: &mut Driver, loglet: LogletId) -> usize {
     let mut holders = 0;
     for node in NODES {
-        let env = driver.env(node);
-        let held =
-            driver.block_on(node, async move { survey::held_here(&env, roles::LOG_SERVER, None).await });
+        let provider = native(&driver.env(node));
+        let held = driver.block_on(node, async move { provider.held_here(None).await.unwrap() });
         holders += usize::from(held.0.contains(&loglet));
     }
     holders

@@ -9,9 +9,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
 use atoll_db::{AppId, Application, ApplyAt, Engine, Rejected, StoreError, Tx, View};
-use atoll_log::LogletSpec;
 use atoll_node::config::{Founder, Roles};
 use atoll_node::{DatabaseState, NodeConfig, RunningNode, embed, start_with};
 use bytes::Bytes;

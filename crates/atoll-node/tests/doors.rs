@@ -312,7 +312,7 @@ async fn chain_and_cluster_calls_reach_the_node() {
     assert_eq!(client.chain("new").await.unwrap().version, 1);
     let spec = proto::LogletSpec { servers: vec![3, 1], sequencer: Some(3), ..Default::default() };
     let chain = client.extend("new", spec).await.unwrap();
-    assert!(chain.segments[0].config[0].value.contains("sequencer: Some(NodeId(3))"));
+    assert!(chain.segments[0].config[0].value.contains("\"sequencer\": [NodeId(3)]"));
     assert_eq!(client.truncate("new").await.unwrap().version, 1);
     assert_eq!(client.status().await.unwrap().node, 1);
     assert!(client.at_node(1).await.unwrap().status().await.unwrap().healthy);

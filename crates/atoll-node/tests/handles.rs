@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use atoll_contract::conformance::Driver;
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom, Registry};
 use atoll_core::{Env, NodeId};
-use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
 use atoll_log::virtual_log::{LogRecord, Options};
-use atoll_log::{ClientId, LogError, LogPos, LogReadError, LogletSpec, OpId, ReadFrom, Registry};
+use atoll_log::{LogError, LogReadError};
 use atoll_node::logs::Logs;
 
 const NODE: NodeId = NodeId(1);

@@ -2,11 +2,11 @@
 //! the last copies were laid on it.
 #![allow(clippy::unwrap_used)]
 
+use atoll_contract::conformance::Driver;
+use atoll_contract::{ClientId, LogletSpec, OpId, Registry};
 use atoll_core::{Env, Level, NodeId};
-use atoll_log::conformance::Driver;
 use atoll_log::memory::MemoryServers;
 use atoll_log::virtual_log::{LogRecord, Options};
-use atoll_log::{ClientId, LogletSpec, OpId, Registry};
 use atoll_node::logs::Logs;
 use atoll_node::survey;
 
@@ -23,7 +23,7 @@ fn logs(driver: &Driver, servers: &MemoryServers, node: NodeId) -> (Env, Logs) {
 
 /// On one server, which orders, too.
 fn on(node: NodeId) -> LogletSpec {
-    LogletSpec { servers: Some(vec![node]), sequencer: Some(node), ..LogletSpec::default() }
+    LogletSpec::default().place("server", [node]).place("sequencer", [node])
 }
 
 async fn write(logs: &Logs, name: &str) {
@@ -72,7 +72,7 @@ fn the_last_copies_are_seen_although_the_chain_that_is_remembered_is_older() {
         write(&there, "unheard").await;
         let log = there.open("moved").unwrap();
         log.extend(on(STAYS)).await.unwrap().unwrap();
-        log.trim(atoll_log::LogPos(1)).await.unwrap().unwrap();
+        log.trim(atoll_contract::LogPos(1)).await.unwrap().unwrap();
     });
     assert_eq!(here.known().iter().filter(|known| known.name == "unheard").count(), 0);
     let held = judge(&mut driver).unwrap();

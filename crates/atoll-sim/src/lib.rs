@@ -1,4 +1,4 @@
-//! The simulator: whole clusters of the product's own code in one thread on virtual time, faults of network, disk, clock and
+//! The simulator: whole clusters of the product's own code in one thread on virtual time, with faults of network, disk, clock and
 //! process, and oracles outside of the product. One seed is one run: it replays to the same trace.
 //!
 //! | folder | what it is |

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Failures of a scenario that are told in words; of further ones only the seed is.
+/// Failures of a scenario that are described in full; only the seeds of further ones are printed.
 const MOST_TOLD: u64 = 12;
 
 #[derive(Parser)]
@@ -90,8 +90,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 fn mutant(text: &str) -> Result<Mutant, String> {
-    let found = Mutant::ALL.into_iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(text));
-    found.ok_or_else(|| format!("no mutant {text:?}; see `atoll-sim list`"))
+    mutants::find(text).ok_or_else(|| format!("no mutant {text:?}; see `atoll-sim list`"))
 }
 
 /// CPU seconds of this process so far, as Linux counts them.
@@ -112,7 +111,7 @@ fn speed(size: &Size, cpu_seconds: f64) -> String {
 }
 
 fn command_of(scenario: &Scenario, seed: u64, mutant: Mutant) -> String {
-    let with = if mutant == Mutant::None { String::new() } else { format!(" --mutant {mutant:?}") };
+    let with = if mutant == Mutant::NONE { String::new() } else { format!(" --mutant {mutant:?}") };
     format!("cargo run --release -p atoll-sim -- replay --scenario {} --seed {seed}{with}", scenario.name)
 }
 
@@ -126,8 +125,8 @@ fn chosen(names: &str) -> Result<Vec<Scenario>, String> {
         .collect()
 }
 
-/// What is run with which seeds: with `all`, a tenth of its seeds of every other scenario, too. Directed ones among them tell
-/// what chance alone does not.
+/// The scenarios to run with their seeds: with `all`, also a tenth of its seeds for every other scenario. The directed ones among
+/// them reveal what chance alone does not.
 fn with_shares(chosen: Vec<Scenario>, seeds: &Range<u64>) -> Vec<(Scenario, Range<u64>)> {
     let share = seeds.start..seeds.start + (seeds.end.saturating_sub(seeds.start)) / 10;
     let shared = chosen.iter().any(|s| s.name == "all");
@@ -183,7 +182,7 @@ fn run_scenario(scenario: &Scenario, seeds: Range<u64>, wanted: &Wanted) -> (Sum
             println!("  {n:>6} {mark}");
         }
     }
-    let asked = n >= coverage::SEEDS && wanted.mutant == Mutant::None;
+    let asked = n >= coverage::SEEDS && wanted.mutant == Mutant::NONE;
     let missing = scenario.marks.iter().copied().flatten().filter(|m| asked && !sums.marks.contains_key(**m));
     (sums.clone(), missing.inspect(|mark| println!("  mark never reached: {mark}")).count())
 }
@@ -204,7 +203,7 @@ fn run(scenarios: Vec<Scenario>, wanted: &Wanted) -> bool {
         }
     }
     println!("in all: {size}; {}", speed(&size, cpu_seconds() - before));
-    if of_all && n >= coverage::SEEDS && wanted.mutant == Mutant::None {
+    if of_all && n >= coverage::SEEDS && wanted.mutant == Mutant::NONE {
         for listed in coverage::missing(&marks) {
             println!("never reached: {listed}");
             missing += 1;
@@ -249,8 +248,8 @@ fn list() {
         println!("  {:<24} {}", s.name, s.about);
     }
     println!("Mutants, and the scenarios that are to catch them:");
-    for m in Mutant::ALL {
-        println!("  {:<24} {}", format!("{m:?}"), mutants::hunters(m).join(", "));
+    for m in mutants::all() {
+        println!("  {:<24} {}", m.name(), m.caught_by().join(", "));
     }
 }
 
@@ -259,20 +258,20 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
         Command::Run { scenario, seeds, threads, mutant, marks, partial } => {
-            let mutant = mutant.unwrap_or(Mutant::None);
+            let mutant = mutant.unwrap_or(Mutant::NONE);
             chosen(&scenario).map(|s| run(s, &Wanted { seeds, threads, mutant, show_marks: marks, partial }))
         }
         Command::Replay { scenario, seed, trace, mutant } => chosen(&scenario).and_then(|s| {
             let mut fine = true;
             for s in s {
-                fine &= replay(&s, seed, trace.as_deref(), mutant.unwrap_or(Mutant::None))?;
+                fine &= replay(&s, seed, trace.as_deref(), mutant.unwrap_or(Mutant::NONE))?;
             }
             Ok(fine)
         }),
         Command::Mutants { only, seeds, threads } => only
             .map(|names| names.split(',').map(mutant).collect::<Result<Vec<_>, _>>())
             .transpose()
-            .map(|some| mutants::hunt(&some.unwrap_or(Mutant::ALL.to_vec()), seeds, threads)),
+            .map(|some| mutants::hunt(&some.unwrap_or(mutants::all()), seeds, threads)),
         Command::List => {
             list();
             Ok(true)

@@ -1,4 +1,4 @@
-//! All chance of a simulated run: one SplitMix64 sequence per purpose, each drawn from the seed.
+//! All randomness of a simulated run: one SplitMix64 sequence per purpose, each derived from the seed.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A stream of its own: what one part draws does not shift what another gets.
+    /// A separate stream: what one part draws does not affect what another part draws.
     pub fn fork(&mut self) -> Rng {
         Rng(self.bits())
     }

@@ -23,28 +23,29 @@ pub fn catch_panics() {
     }));
 }
 
-/// One run. A panic of the product, a broken invariant of its own above all, is a failure like any other.
+/// Runs one seed. A panic of the product, in particular a broken invariant of its own, is a failure like any other.
 pub fn run_one(scenario: &Scenario, seed: u64, mutant: Mutant, out: TraceOut) -> Outcome {
     set_mutant(mutant);
     watch_local(true);
     take_marks();
     let run = catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed, out)));
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     let mut outcome = run.unwrap_or_else(|_| {
         let what = PANIC.take().unwrap_or_else(|| "a panic without words".to_owned());
         Outcome { failures: vec![format!("PANIC: {what}")], marks: take_marks(), ..Outcome::default() }
     });
-    // A mutant that slows everything down is not thereby found.
-    let must_be_full = scenario.full && mutant == Mutant::None && outcome.failures.is_empty();
+    // A mutant that merely slows everything down is not found by that.
+    let must_be_full = scenario.full && mutant == Mutant::NONE && outcome.failures.is_empty();
     if must_be_full && !outcome.size.reaches(&Size::FULL) {
         outcome.failures.push(format!("SMALL: {}; a full seed has at least {}", outcome.size, Size::FULL));
     }
     outcome
 }
 
-/// Whether a violation is one of safety: no mere lack of progress, and nothing of the harness.
+/// Whether an oracle found a safety violation: not a mere lack of progress, not an error of the harness, and not a panic of the
+/// product.
 pub fn is_of_safety(failure: &str) -> bool {
-    !["LIVENESS", "SPIN", "HARNESS", "SMALL"].iter().any(|word| failure.starts_with(word))
+    !["LIVENESS", "SPIN", "HARNESS", "SMALL", "PANIC"].iter().any(|word| failure.starts_with(word))
 }
 
 /// Sums over runs.
@@ -56,7 +57,7 @@ pub struct Sums {
     pub failed: u64,
     /// Everything together.
     pub size: Size,
-    /// Of each of these the least that a seed had, those that failed not counted.
+    /// The minimum of each of these over the seeds that passed.
     pub least: Option<Size>,
     /// Faults of single frames.
     pub frame_faults: u64,
@@ -93,7 +94,7 @@ impl Sums {
     }
 }
 
-/// Runs a scenario with every seed of the range, or until an outcome is `enough`; `tell` hears of each outcome.
+/// Runs a scenario with every seed of the range, or until an outcome is `enough`; `tell` receives each outcome.
 pub fn run_many(
     scenario: &Scenario,
     seeds: Range<u64>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_core::NodeId;
 use atoll_core::testing::Mutant;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::GroupConfig;
+use atoll_rmwpaxos::GroupConfig;
 use atoll_sim::runner::{catch_panics, run_one};
 use atoll_sim::scenario;
 use atoll_sim::scenario::node::{NodeHandles, Nodes};
@@ -50,7 +50,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         878,
         "no write of a client was done before its 33rd, which was taken for one of a client that is forgotten",
     ),
-    ("vlog-retries", 8, "a record and its retry, in one batch, got two positions (V22)"),
+    ("vlog-retries", 8, "a record and its retry, in one batch, got two positions (vlog-V22)"),
     (
         "vlog-retries",
         5,
@@ -82,7 +82,7 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
 
 fn passes(name: &str, seed: u64, why: &str) {
     let scenario = scenario::find(name).expect("a scenario of the list");
-    let outcome = run_one(&scenario, seed, Mutant::None, None);
+    let outcome = run_one(&scenario, seed, Mutant::NONE, None);
     assert!(outcome.failures.is_empty(), "{name} seed {seed} ({why}): {:?}", outcome.failures);
 }
 
@@ -115,8 +115,8 @@ fn a_seed_is_one_trace_in_every_process() {
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
     for scenario in scenario::all() {
-        let here = run_one(&scenario, 7, Mutant::None, None).trace;
-        assert_eq!(run_one(&scenario, 7, Mutant::None, None).trace, here, "{}", scenario.name);
+        let here = run_one(&scenario, 7, Mutant::NONE, None).trace;
+        assert_eq!(run_one(&scenario, 7, Mutant::NONE, None).trace, here, "{}", scenario.name);
         let there = replay(scenario.name, 7);
         assert!(there.contains(&format!("trace {:016x} over {} events", here.0, here.1)), "{there}");
     }

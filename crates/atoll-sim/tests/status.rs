@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::NodeId;
-use atoll_log::LogletSpec;
 use atoll_node::assembly::Options;
 use atoll_node::doors::Operations;
 use atoll_node::operations::NodeOperations;
@@ -17,12 +17,9 @@ const DEAD: usize = 20;
 
 async fn create(stage: &Stage<NodeHandles>, name: &str, servers: &[u32]) {
     stage.waits_for(format!("{name} to be made"));
-    let spec = LogletSpec {
-        kind: Some("native".into()),
-        servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
-        sequencer: Some(NodeId(servers[0])),
-        ..LogletSpec::default()
-    };
+    let spec = LogletSpec::of("native")
+        .place("server", servers.iter().map(|n| NodeId(*n)))
+        .place("sequencer", [NodeId(servers[0])]);
     loop {
         if let Some(life) = stage.cluster.host(0)
             && let Some(log) = life.handles.log(name)

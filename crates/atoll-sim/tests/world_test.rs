@@ -27,7 +27,7 @@ atoll_core::message! {
         pub count: u64,
     }
 }
-atoll_core::rpc!(Add => Added, MEMBER, Data);
+atoll_core::rpc!(Add => Added, roles::MEMBER, Data);
 
 #[derive(Default)]
 struct Counter {
@@ -148,8 +148,8 @@ fn a_seed_replays_to_the_same_trace_and_another_does_not() {
 fn counters_survive_power_cuts_and_x1_is_caught() {
     let clean: Vec<_> = (10..20).flat_map(|seed| run(seed).0).collect();
     assert_eq!(clean, Vec::<String>::new());
-    set_mutant(Mutant::X1);
+    set_mutant(atoll_core::mutants::X1);
     let caught = (10..20).filter(|seed| !run(*seed).0.is_empty()).count();
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     assert!(caught >= 5, "an answer before its sync was caught in {caught} of 10 seeds");
 }

@@ -47,7 +47,7 @@ impl fmt::Display for DiskPath {
     }
 }
 
-/// What was done when it failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names say it.
 pub enum DiskOp {
@@ -95,7 +95,7 @@ pub enum DiskError {
         op: DiskOp,
         /// To which file.
         path: String,
-        /// The operating system's words.
+        /// The operating system's message.
         reason: String,
     },
 }
@@ -119,10 +119,10 @@ pub trait Disk: Send + Sync {
     /// Names of the files in a directory, sorted; none if the directory is not there.
     fn list(&self, dir: &DiskPath) -> Result<Vec<String>, DiskError>;
 
-    /// Makes a directory; fine if it is there. Durable after [`Disk::sync_dir`] of its parent.
+    /// Makes a directory; succeeds if it exists already. Durable after [`Disk::sync_dir`] of its parent.
     fn create_dir(&self, dir: &DiskPath) -> Result<(), DiskError>;
 
-    /// Gives a file another name, in one step; a file of that name is replaced. Durable after [`Disk::sync_dir`].
+    /// Renames a file in one step; an existing file of the new name is replaced. Durable after [`Disk::sync_dir`].
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<(), DiskError>;
 
     /// Removes a file. Durable after [`Disk::sync_dir`].
@@ -147,10 +147,10 @@ pub trait File: Send + Sync {
     fn sync_data(&mut self) -> Result<(), DiskError>;
 
     /// Forgets what memory knows of synced bytes, so that reads show what the medium holds. After a failed sync, memory
-    /// may show bytes that were never written (native T22). A hint.
+    /// may show bytes that were never written (native-T22). A hint.
     fn forget_cached(&mut self);
 
-    /// Cuts the file, or extends it with zeros that may not be allocated.
+    /// Cuts the file, or extends it with zeros, which need not be allocated.
     fn set_len(&mut self, len: u64) -> Result<(), DiskError>;
 
     /// Its length in bytes.

@@ -1,4 +1,5 @@
-//! The marker of a data directory: whose it is, written and synced before anything else in it is used (native T8).
+//! The marker of a data directory says which node owns it. It is written and synced before anything else in the directory is used
+//! (native-T8).
 //!
 //! A disk that was replaced or wiped has no marker, so its node gets a new [`StorageId`] and takes no part in Loglets
 //! configured with the old one.
@@ -126,7 +127,7 @@ impl Identity {
         }
     }
 
-    /// Whether there is a marker, whoever it names.
+    /// Whether there is a marker, whichever node it names.
     pub(crate) fn is_there(disk: &dyn Disk) -> Result<bool, DiskError> {
         match disk.open(&DiskPath::fixed(MARKER), Open::Read) {
             Ok(_) => Ok(true),
@@ -157,7 +158,7 @@ impl Identity {
             let (k, v) = lines.next()?.split_once(" = ")?;
             (k == key).then_some(v)
         };
-        // The version first: in another one, all that follows may look different.
+        // The version is checked first: in another one, everything after it may look different.
         let format = value("format").and_then(|v| v.parse().ok()).ok_or(damaged("no format line"))?;
         if format != FORMAT {
             return Err(IdentityError::UnsupportedFormat { found: format });
@@ -167,7 +168,7 @@ impl Identity {
         let storage = value("storage").and_then(|v| u128::from_str_radix(v, 16).ok());
         let storage = storage.ok_or(damaged("no storage line"))?;
         let identity = Identity { cluster, node: NodeId(node), storage: StorageId(storage) };
-        // One way to write each identity: whatever else is in the file is damage.
+        // There is only one way to write each identity, so anything else in the file is damage.
         if identity.to_text() != text {
             return Err(damaged("its checksum is wrong"));
         }

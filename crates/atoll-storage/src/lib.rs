@@ -5,8 +5,9 @@
 //! | `disk.rs` | what the journal sees of a disk |
 //! | `real_disk.rs` | a directory, real syncs, the lock against a second process |
 //! | `mem_disk.rs` | the simulator's: power cuts with torn writes, full and failing, rot |
-//! | `identity.rs` | the marker of a data directory (native T8) |
-//! | `journal/` | append-only recycled segments, group commit, recovery (native T9, T22) |
+//! | `identity.rs` | the marker of a data directory (native-T8) |
+//! | `journal/` | append-only recycled segments, group commit, recovery (native-T9, native-T22) |
+//! | `mutants.rs` | known bugs and coverage marks, for tests |
 //!
 //! A data directory: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
 //! `journal/checkpoint`, `journal/reserve`.
@@ -15,6 +16,7 @@ mod disk;
 mod identity;
 pub mod journal;
 mod mem_disk;
+pub mod mutants;
 mod real_disk;
 
 pub use disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};

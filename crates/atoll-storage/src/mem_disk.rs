@@ -1,12 +1,11 @@
 //! A disk in memory for the simulator: it knows what a power cut may keep, and fails on request.
 //!
 //! * A **power cut** ([`MemDisk::crash`]) keeps any subset of the 512-byte sectors written since the last sync of their file,
-//!   and any subset of the directory operations since the last sync of their directory (native T9).
-//! * A **failed sync** loses: its sectors show in reads until the cut, but no later sync makes them durable, as on Linux
-//!   (native T22).
+//!   and any subset of the directory operations since the last sync of their directory (native-T9).
+//! * A **failed sync** loses data: its sectors show in reads until the cut, but no later sync makes them durable, as on Linux (native-T22).
 //! * Zeros over nothing cost nothing, so that thousands of small journals can be prepared.
 //!
-//! All is deterministic: what is left to chance comes from the caller.
+//! Everything is deterministic: the caller supplies what is left to chance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -372,14 +371,14 @@ impl MemDisk {
         true
     }
 
-    /// Somebody deletes a file, for good.
+    /// Deletes a file from outside, durably.
     pub fn lose(&self, path: &DiskPath) {
         let mut state = self.state();
         state.names.files.remove(path);
         state.durable_names.files.remove(path);
     }
 
-    /// Somebody cuts a file, for good. Nothing happens if it is shorter.
+    /// Cuts a file from outside, durably. Nothing happens if it is shorter.
     pub fn cut(&self, path: &DiskPath, len: u64) {
         let mut state = self.state();
         let Ok(inode) = state.inode(path) else { return };
@@ -389,7 +388,7 @@ impl MemDisk {
         }
     }
 
-    /// Somebody puts a file back as it is on another disk, for good; it goes if it is not there.
+    /// Puts a file back from outside, durably, as it is on another disk; the file is removed if that disk does not have it.
     pub fn put_back(&self, path: &DiskPath, from: &MemDisk) {
         let copy = {
             let from = from.state();
@@ -537,7 +536,7 @@ impl File for MemFile {
         let mut state = self.live(DiskOp::Read)?;
         state.note(DiskOp::Read, &self.path, offset, into.len() as u64)?;
         state.fails(Fault::Read, DiskOp::Read, &self.path)?;
-        // A file without a name, and no longer kept for a crash: nobody can tell what it held.
+        // The file has no name and is no longer kept for a crash: what it held is unknown.
         Ok(state.inodes.get(&self.inode).map_or(0, |i| i.read(offset, into)))
     }
 

@@ -331,9 +331,9 @@ fn without_the_check_records_are_lost() {
     let first = files(&life.disk).into_iter().find(is_segment).unwrap();
     let disk = life.disk.fork();
     put(&disk, &first, None);
-    set_mutant(Mutant::JournalLossUnseen);
+    set_mutant(atoll_storage::mutants::JOURNAL_LOSS_UNSEEN);
     let verdict = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| life.verdict(&disk)));
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     assert!(verdict.is_err(), "the mutant makes no difference");
     assert!(life.verdict(&disk).is_err());
 }

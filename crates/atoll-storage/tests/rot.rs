@@ -122,9 +122,9 @@ fn mutant_t9_cuts_synced_records() {
     let (disk, places) = synced();
     let loc = places[1].1;
     assert!(disk.flip_bit(&segment(loc.segment), u64::from(loc.offset_bytes) + 100, 3));
-    set_mutant(Mutant::NativeT9);
+    set_mutant(atoll_storage::mutants::NATIVE_T9);
     let opened = open(&disk);
-    set_mutant(Mutant::None);
+    set_mutant(Mutant::NONE);
     assert_eq!(opened.unwrap().1, Lsn(0), "the mutant must do what it is for");
 }
 

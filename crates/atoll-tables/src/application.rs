@@ -13,7 +13,7 @@ use crate::schema::{Change, Schema, SchemaError, TableDefinition};
 use crate::{MAX_OPERATIONS, MAX_TABLES, clients, layout, transaction, upkeep};
 
 record! {
-    /// Numbers that are in the state once.
+    /// Singleton counters of the state.
     pub struct Counters {
         /// The last write's.
         pub version: u64,
@@ -43,13 +43,13 @@ impl From<SchemaError> for Rejection {
 #[derive(Debug, Default)]
 pub struct Tables {
     schemas: BTreeMap<u32, Arc<Schema>>,
-    /// Nothing is remembered of clients whose last write has a lower version, nor will be: versions only rise. It stays true when a
-    /// command is taken back.
+    /// No client is remembered whose last write has a lower version, and none will be: versions only rise. This stays true when a
+    /// command is rolled back.
     quiet_from: u64,
 }
 
 /// The state under a command.
-pub(crate) struct State<'a, 'b> {
+pub(crate) struct TableState<'a, 'b> {
     pub(crate) tx: &'a mut Tx<'b, ()>,
     pub(crate) counters: Counters,
     /// See [`Tables::quiet_from`].
@@ -64,7 +64,7 @@ impl Application for Tables {
 
     fn apply(&mut self, _at: &ApplyAt, command: &[u8], tx: &mut Tx<'_, ()>) -> Result<Bytes, Rejected> {
         let refused = |rejection: Refused| Rejected(rejection.to_bytes());
-        // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
+        // Doors propose only what `Command` has written; every replica refuses anything else in the log.
         let command = Command::from_bytes(Bytes::copy_from_slice(command))
             .map_err(|e| refused(Rejection::new(RejectKind::Invalid, format!("unreadable command: {e}"))))?;
         let counters = tx
@@ -72,7 +72,8 @@ impl Application for Tables {
             .map_or(Counters { version: 0, table: 0, tables: 0, clients: 0 }, |bytes| {
                 Counters::from_bytes(bytes).expect("damaged state: the counters of tables")
             });
-        let mut state = State { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
+        let mut state =
+            TableState { tx, counters, quiet_from: &mut self.quiet_from, schemas: &mut self.schemas };
         let done = state.run(&command).map_err(refused)?;
         Ok(done.to_bytes())
     }
@@ -88,7 +89,7 @@ impl Application for Tables {
     }
 }
 
-impl State<'_, '_> {
+impl TableState<'_, '_> {
     fn run(&mut self, command: &Command) -> Result<Done, Refused> {
         let named = command.client != 0 && !matches!(command.body, Body::Step { .. });
         if named && let Some(done) = clients::outcome(self, command.client, command.seq)? {
@@ -108,7 +109,7 @@ impl State<'_, '_> {
             }
             Body::Step { table, index, from, rows } => upkeep::step(self, *table, *index, from, *rows)?,
         };
-        // What wrote nothing may be done again without harm.
+        // A command that wrote nothing may be repeated without harm.
         if named && self.counters.version != before.version {
             clients::note(self, command.client, command.seq, &done);
         }

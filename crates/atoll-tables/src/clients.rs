@@ -1,5 +1,5 @@
-//! Exactly once by the client's (id, sequence), kept in the state: the same write, proposed again through any node, is done once and
-//! answered alike. Only what was done is remembered: a rejected command changed nothing, and may be tried again.
+//! Exactly once by the client's (id, sequence), kept in the state: a write that is proposed again, through any node, is done once
+//! and answered alike. Only writes that were done are remembered: a rejected command changed nothing and may be tried again.
 //!
 //! Bounded: [`CLIENT_WINDOW`] outcomes of each of [`MAX_CLIENTS`] clients, of each at most [`MAX_KEPT_BYTES`].
 
@@ -8,11 +8,11 @@ use atoll_core::record;
 use atoll_db::Direction;
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::{Done, RejectKind, Rejection};
 use crate::{CLIENT_WINDOW, MAX_CLIENTS, layout};
 
-/// Longest answer that is kept as a whole; of a longer one, what was read is left out.
+/// Longest answer that is kept as a whole; a longer one is kept without the rows that were read.
 const MAX_KEPT_BYTES: usize = 256;
 
 record! {
@@ -25,20 +25,20 @@ record! {
     }
 }
 
-fn load(state: &mut State<'_, '_>, id: u64) -> Option<Client> {
+fn load(state: &mut TableState<'_, '_>, id: u64) -> Option<Client> {
     let bytes = state.tx.get(&layout::client(id))?;
     Some(Client::from_bytes(bytes).expect("damaged state: a client"))
 }
 
-/// What became of a write before; None if it is to be done now.
-pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
+/// The outcome of an earlier attempt at a write; None if it must be done now.
+pub(crate) fn outcome(state: &mut TableState<'_, '_>, id: u64, seq: u64) -> Result<Option<Done>, Refused> {
     if seq == 0 {
         return Err(Rejection::new(RejectKind::Invalid, "sequences of a client start at 1"));
     }
     if let Some(bytes) = state.tx.get(&layout::outcome(id, seq)) {
         return Ok(Some(Done::from_bytes(bytes).expect("damaged state: an outcome")));
     }
-    // A client that is not known and far in its sequence may have been forgotten, and its earlier writes with it.
+    // A client that is unknown but far in its sequence may have been forgotten, and its earlier writes with it.
     let newest = load(state, id).map(|client| client.newest);
     let forgotten = match newest {
         Some(newest) => seq.saturating_add(CLIENT_WINDOW) <= newest,
@@ -54,7 +54,7 @@ pub(crate) fn outcome(state: &mut State<'_, '_>, id: u64, seq: u64) -> Result<Op
 }
 
 /// Remembers what was done.
-pub(crate) fn note(state: &mut State<'_, '_>, id: u64, seq: u64, done: &Done) {
+pub(crate) fn note(state: &mut TableState<'_, '_>, id: u64, seq: u64, done: &Done) {
     let version = state.counters.version;
     let newest = match load(state, id) {
         Some(client) => {
@@ -84,12 +84,12 @@ pub(crate) fn note(state: &mut State<'_, '_>, id: u64, seq: u64, done: &Done) {
     state.tx.put(&layout::outcome(id, seq), kept);
 }
 
-/// Forgets the client that was quiet for longest, if there are as many as may be.
-fn make_room(state: &mut State<'_, '_>) {
+/// Forgets the client that has been quiet for longest, if the limit of remembered clients is reached.
+fn make_room(state: &mut TableState<'_, '_>) {
     if state.counters.clients < MAX_CLIENTS {
         return;
     }
-    // Those before were deleted, by every later write of their clients: a scan would pass over each of them.
+    // Earlier keys were deleted by each later write of their clients: a scan would pass over every one of them.
     let mut range = layout::all_quiet();
     range.start = range.start.max(layout::quiet(*state.quiet_from));
     let oldest = state.tx.range(&range, Direction::Forward, 1);

@@ -9,9 +9,9 @@ use crate::schema::{Change, TableDefinition};
 use crate::value::Value;
 
 choice! {
-    /// What must hold of a row.
+    /// What must hold for a row.
     pub enum Expect {
-        /// Nothing.
+        /// Nothing is required.
         0 = Any {},
         /// There is none with this key.
         1 = Absent {},
@@ -27,10 +27,10 @@ choice! {
     pub enum Action {
         /// It is read, as the operations before it have left it.
         0 = Read {},
-        /// Nothing, if the expectation holds.
+        /// Nothing is done, but the expectation must hold.
         1 = Check { expect: Expect },
-        /// It is written. `values` has columns that are not in the key. With `merge`, columns that are not named keep their values;
-        /// without, they are null.
+        /// The row is written. `values` holds columns that are not in the key. With `merge`, columns that are not named keep their
+        /// values; without it, they become null.
         2 = Put { expect: Expect, values: Values, merge: bool },
         /// It is deleted; nothing if there is none.
         3 = Delete { expect: Expect },
@@ -60,8 +60,8 @@ choice! {
         2 = ChangeTable { name: String, change: Change },
         /// Operations in order, all or none.
         3 = Transaction { ops: Vec<Op> },
-        /// A bounded step of the work in the background, if it has got to `from`; otherwise nothing. Index 0: of a dropped table. Of a
-        /// deletion, `from` is where the answer to the step before says that it came, or empty.
+        /// A bounded step of background work, performed only if the work has got to `from`. Index 0: a dropped table. For a
+        /// deletion, `from` is where the answer to the previous step says that it got to, or empty.
         4 = Step { table: u32, index: u16, from: Bytes, rows: u32 },
     }
 }
@@ -69,7 +69,7 @@ choice! {
 record! {
     /// A command.
     pub struct Command {
-        /// Who asks: drawn at random once per life of a client. 0: nobody, and a repetition is a second command.
+        /// The client: drawn at random once per life of a client. 0: no client, and a repetition is a second command.
         pub client: u64,
         /// Which of the client's writes, from 1 on; a repetition has the same number and is not done again.
         pub seq: u64,
@@ -83,10 +83,10 @@ record! {
     pub struct Done {
         /// The version of the rows that it wrote. If it wrote none, that of the last write before it.
         pub version: u64,
-        /// For each operation of a transaction: the bytes of the row that it read, if there is one. None: this is a repetition, and what
-        /// the first one read was too long to be kept. Of a step of a deletion: how far it came.
+        /// For each operation of a transaction: the bytes of the row that it read, if there is one. None: this is a repetition, and
+        /// what the first attempt read was too long to be kept. For a step of a deletion: how far it got.
         pub read: Option<Vec<Option<Bytes>>>,
-        /// Of a step: whether it was the one to be done, and there may be more.
+        /// For a step: whether it was the one to be done and there may be more.
         pub more: bool,
     }
 }
@@ -94,7 +94,7 @@ record! {
 /// Why a command was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectKind {
-    /// It makes no sense against the schema: names, types, nulls, limits of a definition.
+    /// The command does not fit the schema: names, types, nulls, or limits of a definition.
     Invalid,
     /// No such table.
     NoSuchTable,
@@ -102,11 +102,11 @@ pub enum RejectKind {
     TableExists,
     /// An expectation does not hold.
     Conflict,
-    /// A unique index has an entry of another row.
+    /// A unique index has an entry of another row for these values.
     Duplicate,
     /// A limit in bytes or operations.
     TooLarge,
-    /// This write is too old for its outcome to be remembered: this attempt did nothing, an earlier one may have done it.
+    /// The write is too old for its outcome to be remembered: this attempt did nothing, but an earlier one may have done it.
     Forgotten,
 }
 
@@ -142,7 +142,7 @@ record! {
         pub kind: RejectKind,
         /// Which operation of a transaction, from 0.
         pub op: Option<u32>,
-        /// Of a conflict: the version of the row that is there.
+        /// For a conflict: the version of the existing row.
         pub found: Option<u64>,
         /// For people.
         pub message: String,

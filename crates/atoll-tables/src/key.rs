@@ -1,7 +1,7 @@
 //! The encoding of keys: bytes compare as the values do, column by column, and no encoded value is a prefix of another.
 //!
-//! A value is `tag u8`, 0 for null, then its bytes: a bool is one byte; integers and timestamps are big endian with the sign bit turned
-//! round; floats likewise, with all bits turned round if they are negative; in text and bytes, 00 becomes 00 FF, and 00 00 ends them.
+//! A value is `tag u8`, 0 for null, then its bytes: a bool is one byte; integers and timestamps are big endian with the sign bit
+//! flipped; floats likewise, with all bits flipped if they are negative; in text and bytes, 00 becomes 00 FF, and 00 00 ends them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

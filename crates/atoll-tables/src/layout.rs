@@ -1,4 +1,4 @@
-//! Which key of the store holds what. The first byte tells the kind; tables and indices go by number.
+//! Which key of the store holds what. The first byte identifies the kind; tables and indices are identified by number.
 
 use atoll_db::KeyRange;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -61,7 +61,7 @@ pub(crate) fn entry_prefix(table: u32, index: u16) -> Bytes {
     })
 }
 
-/// An entry of an index; its value is the row's key. Where equal values may be there twice, the row's key is behind them.
+/// An entry of an index; its value is the row's key. Where equal values may occur more than once, the row's key follows them.
 pub(crate) fn entry(table: u32, index: u16, columns: &[u8], row_key: Option<&[u8]>) -> Bytes {
     let prefix = entry_prefix(table, index);
     let mut out = BytesMut::with_capacity(prefix.len() + columns.len() + row_key.map_or(0, <[u8]>::len));
@@ -102,7 +102,7 @@ pub(crate) fn outcomes(id: u64) -> KeyRange {
     KeyRange::prefix(&key(OUTCOME, |out| out.put_u64(id)))
 }
 
-/// Clients in the order of their last writes: by that write's version.
+/// Clients in the order of their last writes, keyed by the version of that write.
 pub(crate) fn quiet(last: u64) -> Bytes {
     key(QUIET, |out| out.put_u64(last))
 }
@@ -117,7 +117,7 @@ pub(crate) fn all_quiet() -> KeyRange {
     KeyRange::prefix(&[QUIET])
 }
 
-/// One behind the other.
+/// Concatenates both.
 pub(crate) fn joined(head: &[u8], tail: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(head.len() + tail.len());
     out.put_slice(head);

@@ -1,8 +1,8 @@
 //! The Table API on the database (Delos, "Virtual Consensus in Delos", §4.2): typed rows, secondary indices, transactions.
 //!
-//! [`Tables`] is an [`atoll_db::Application`]: its whole state, schema included, lies in the ordered store. Writes are commands that are
-//! checked where they are applied, against the schema at that place of the log, so that a change of schema needs no pause. Reads need no
-//! command: they are made on a view.
+//! [`Tables`] is an [`atoll_db::Application`]: its whole state, including the schema, is in the ordered store. Writes are commands
+//! that are checked where they are applied, against the schema at that place of the log, so a schema change needs no pause. Reads
+//! need no command: they use a view.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -14,12 +14,14 @@
 //! | `clients.rs` | exactly once by the client's (id, sequence) |
 //! | `upkeep.rs` | indices built and tables emptied in bounded steps |
 //! | `read.rs` | reading a view: rows, ranges by key and by index |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;
 mod clients;
 pub mod command;
 pub mod key;
 mod layout;
+pub mod mutants;
 pub mod read;
 pub mod row;
 pub mod schema;
@@ -38,7 +40,7 @@ pub use schema::{
 pub use upkeep::{Pending, pending};
 pub use value::Value;
 
-/// Most tables of a database, dropped ones that are not empty yet not among them.
+/// Most tables of a database; dropped tables that are not empty yet do not count.
 pub const MAX_TABLES: usize = 1_000;
 /// Most columns of a table.
 pub const MAX_COLUMNS: usize = 256;
@@ -56,7 +58,7 @@ pub const MAX_ROW_BYTES: usize = 256 * 1024;
 pub const MAX_OPERATIONS: usize = 1_000;
 /// Most bytes of rows that a transaction reads.
 pub const MAX_READ_BYTES: usize = 2 * 1024 * 1024;
-/// Writes of one client that may be under way at once: an outcome is remembered until the client has made so many more.
+/// Writes of one client that may be under way at once: an outcome is remembered until the client has made this many more.
 pub const CLIENT_WINDOW: u64 = 32;
-/// Clients that are remembered; the one that has written nothing for longest is forgotten for the next.
+/// Clients that are remembered; a new client displaces the one that has written nothing for the longest time.
 pub const MAX_CLIENTS: u32 = 10_000;

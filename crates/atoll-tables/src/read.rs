@@ -16,7 +16,7 @@ pub enum ReadError {
     /// No such table.
     #[error("there is no table {0:?}")]
     NoSuchTable(String),
-    /// The question does not fit the table.
+    /// The query does not fit the table.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// A bound with more values than the key or index has columns, or a null that the key cannot have.
@@ -34,10 +34,10 @@ pub enum ReadError {
     NotReady {
         /// Which.
         index: String,
-        /// How far it is, in words.
+        /// How far it is, as text.
         state: String,
     },
-    /// What is stored makes no sense.
+    /// The stored data cannot be understood.
     #[error("table {table:?}: {what}")]
     Damaged {
         /// Which.
@@ -212,7 +212,7 @@ impl Scan {
             Some(index) => layout::entry_prefix(schema.table, index),
         };
         let range = range(&prefix, &lower, &upper);
-        // A range that is the wrong way round is empty.
+        // A range whose bounds are reversed is empty.
         let range = if range.is_empty() { KeyRange::new(prefix.clone(), prefix) } else { range };
         let items = view.scan(&range, query.direction);
         Ok(Scan { view: view.clone(), schema, index, items })

@@ -42,7 +42,7 @@ impl ColumnType {
         TYPES[usize::from(self.tag()) - 1].1
     }
 
-    /// Its number in keys, rows and schemas. Fixed for ever.
+    /// Its number in keys, rows and schemas. Fixed forever.
     pub(crate) fn tag(self) -> u8 {
         match self {
             ColumnType::Bool => 1,
@@ -119,11 +119,11 @@ choice! {
     pub enum Change {
         /// Rows that are there hold null in it.
         0 = AddColumn { column: ColumnDefinition },
-        /// Its values go; their space is free when a row is written next.
+        /// The values of the column disappear; a row's space is freed when the row is written next.
         1 = DropColumn { name: String },
         /// It is built in the background, and can be queried once it is ready.
         2 = AddIndex { index: IndexDefinition },
-        /// It cannot be queried from now on; its entries go in the background.
+        /// It cannot be queried from now on; its entries are deleted in the background.
         3 = DropIndex { name: String },
     }
 }
@@ -149,7 +149,7 @@ choice! {
         0 = Ready {},
         /// Rows whose encoded keys are below `next` are in it, and all that were written since.
         1 = Building { next: Bytes },
-        /// It could not be built, and is not kept up: drop it.
+        /// It could not be built and is not maintained: drop it.
         2 = Failed { reason: String },
         /// Its entries are being deleted.
         3 = Dropping {},
@@ -194,7 +194,7 @@ record! {
     }
 }
 
-/// A table, a change or a value that is not allowed. The words name what was wrong and what is allowed.
+/// A table, a change or a value that is not allowed. The message names what was wrong and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// A name.
@@ -352,7 +352,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// The table after a change. Where the change takes work in the background, that work begins with it.
+    /// The table after a change. If the change needs background work, that work begins with it.
     ///
     /// # Errors
     /// The change is not allowed.
@@ -423,7 +423,7 @@ impl Schema {
         Ok(ids)
     }
 
-    /// What needs a column, in words.
+    /// What needs a column, as text.
     fn needs(&self, id: u16) -> Option<String> {
         if self.key.contains(&id) {
             return Some("the primary key".to_owned());
@@ -447,7 +447,7 @@ impl Schema {
         })
     }
 
-    /// An index by its name; one that is being dropped is none.
+    /// An index by its name; an index that is being dropped does not count.
     ///
     /// # Errors
     /// There is none.

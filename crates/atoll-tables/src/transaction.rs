@@ -1,20 +1,22 @@
-//! Operations in order, all or none: the first that cannot be done rejects the command, and the engine takes back what the others wrote.
+//! Operations in order, all or none: the first that cannot be done rejects the command, and the engine rolls back what the others
+//! wrote.
 
 use std::sync::Arc;
 
 use atoll_core::codec::{Decode, Encode};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::{Action, Done, Expect, Op, RejectKind, Rejection};
+use crate::mutants;
 use crate::row::{StoredRow, Values};
 use crate::schema::{Index, IndexState, Schema};
 use crate::value::Value;
 use crate::{MAX_READ_BYTES, MAX_ROW_BYTES, layout};
 
 /// Applies the operations of a transaction.
-pub(crate) fn run(state: &mut State<'_, '_>, ops: &[Op]) -> Result<Done, Refused> {
+pub(crate) fn run(state: &mut TableState<'_, '_>, ops: &[Op]) -> Result<Done, Refused> {
     let writes = ops.iter().any(|op| matches!(op.action, Action::Put { .. } | Action::Delete { .. }));
     let version = if writes { state.next_version() } else { state.counters.version };
     let mut read = Vec::with_capacity(ops.len());
@@ -25,7 +27,7 @@ pub(crate) fn run(state: &mut State<'_, '_>, ops: &[Op]) -> Result<Done, Refused
             rejection
         };
         let row = match one(state, op, version) {
-            Err(_) if n > 0 && mutant(Mutant::TablesTransactionInParts) => None,
+            Err(_) if n > 0 && mutant(mutants::TABLES_TRANSACTION_IN_PARTS) => None,
             row => row.map_err(at)?,
         };
         read_bytes += row.as_ref().map_or(0, Bytes::len);
@@ -45,7 +47,7 @@ pub(crate) fn decode(stored: Option<&Bytes>) -> Option<StoredRow> {
     stored.map(|bytes| StoredRow::from_bytes(bytes.clone()).expect("damaged state: a row"))
 }
 
-fn one(state: &mut State<'_, '_>, op: &Op, version: u64) -> Result<Option<Bytes>, Refused> {
+fn one(state: &mut TableState<'_, '_>, op: &Op, version: u64) -> Result<Option<Bytes>, Refused> {
     let gone = || Rejection::new(RejectKind::NoSuchTable, "the table was dropped");
     let schema = state.schema(op.table).ok_or_else(gone)?;
     let key = schema.key_bytes(&op.key)?;
@@ -73,7 +75,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
         (Expect::Version { version }, Some(row)) if row.version == *version => return Ok(()),
         // The bug is in only now and then, as where a path is forgotten.
         (Expect::Version { .. }, Some(row))
-            if mutant(Mutant::TablesVersionUnchecked) && row.version % 4 == 3 =>
+            if mutant(mutants::TABLES_VERSION_UNCHECKED) && row.version % 4 == 3 =>
         {
             return Ok(());
         }
@@ -89,7 +91,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
     Err(Rejection { found: old.map(|row| row.version), ..Rejection::new(RejectKind::Conflict, words) })
 }
 
-/// The values that a put leaves, without nulls, each checked against its column as it is now.
+/// The values that a put leaves, without nulls, each checked against the current definition of its column.
 fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Result<Values, Refused> {
     if let Some(id) =
         put.keys().find(|id| schema.is_key(**id) || !schema.columns.iter().any(|c| c.id == **id))
@@ -114,7 +116,7 @@ fn new_values(schema: &Schema, under: Option<&StoredRow>, put: &Values) -> Resul
 
 /// Replaces a row, and its entries in all indices.
 fn write(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     schema: &Arc<Schema>,
     key_values: &[Value],
     key: &Bytes,
@@ -145,7 +147,7 @@ fn write(
     let (old, new) = (old.map(whole), new.map(whole));
     for index in schema.indices.iter().filter(|i| is_kept_up(i)) {
         let entry = |values: &Values| entry_key(schema, index, values, key);
-        // What is there was allowed when it was written, but for an index that is being built and will fail on it.
+        // An existing value was allowed when it was written, except for an index that is being built and will fail because of it.
         let before = old.as_ref().and_then(|values| entry(values).ok());
         let after = new.as_ref().map(entry).transpose()?;
         if before == after {
@@ -157,7 +159,7 @@ fn write(
         }
         if let Some(entry) = before
             && state.tx.get(&entry).as_ref() == Some(key)
-            && !mutant(Mutant::TablesIndexStale)
+            && !mutant(mutants::TABLES_INDEX_STALE)
         {
             state.tx.delete(&entry);
         }
@@ -173,7 +175,7 @@ pub(crate) fn is_kept_up(index: &Index) -> bool {
     matches!(index.state, IndexState::Ready {} | IndexState::Building { .. })
 }
 
-/// The key of a row's entry. Unique ones have no row's key in them, unless a column is null.
+/// The key of a row's entry. In a unique index it does not contain the row's key, unless a column is null.
 pub(crate) fn entry_key(
     schema: &Schema,
     index: &Index,
@@ -185,9 +187,9 @@ pub(crate) fn entry_key(
     Ok(layout::entry(schema.table, index.id, &columns, may_repeat.then_some(key)))
 }
 
-/// Puts an entry; another row's in its place is a duplicate.
+/// Adds an entry; if another row's entry is in its place, that is a duplicate.
 pub(crate) fn put_entry(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     schema: &Schema,
     index: &Index,
     entry: &Bytes,

@@ -1,16 +1,16 @@
-//! Work in the background: indices are built, indices and tables that were dropped are emptied, each by logged commands that do a
-//! bounded step. While an index is built, every write keeps it up, for rows that it has and for those that it has not yet; so no write
-//! waits, and a step only adds what is missing. Which node proposes the steps does not matter: one that comes too late finds another
-//! place, and does nothing.
+//! Background work: building indices, and emptying indices and tables that were dropped, each by logged commands that do a bounded
+//! step. While an index is built, every write maintains it, for rows that it already has and for those that it does not have yet;
+//! so no write waits, and a step only adds what is missing. It does not matter which node proposes the steps: a step that comes too
+//! late finds the work at another place and does nothing.
 //!
-//! What was deleted is passed over by every later scan until the store has merged its files, so a step of a deletion says how far it came,
-//! and the next one begins there: without that, deleting n keys takes time in the square of n inside apply.
+//! Every later scan passes over deleted keys until the store has merged its files. A step of a deletion therefore reports how far
+//! it got, and the next one begins there: without this, deleting n keys would take time quadratic in n inside apply.
 
 use atoll_core::codec::Decode;
 use atoll_db::{Direction, KeyRange, StoreError, View};
 use bytes::Bytes;
 
-use crate::application::{Refused, State};
+use crate::application::{Refused, TableState};
 use crate::command::Done;
 use crate::row::Values;
 use crate::schema::{Index, IndexState, Schema};
@@ -26,11 +26,11 @@ pub struct Pending {
     pub table: u32,
     /// Of which index; 0 for a table that was dropped.
     pub index: u16,
-    /// How far it is: to be named by the next step. Of a deletion it is known from the answer to the last step alone; empty is right, too.
+    /// How far it is, which the next step must name. For a deletion only the answer to the last step tells; empty is right, too.
     pub from: Bytes,
 }
 
-/// The work that waits in a state, in no order that matters.
+/// The background work that waits in a state, in no particular order.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -57,7 +57,7 @@ pub fn pending(view: &View) -> Result<Vec<Pending>, StoreError> {
 
 /// One step.
 pub(crate) fn step(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     table: u32,
     index: u16,
     from: &Bytes,
@@ -70,7 +70,7 @@ pub(crate) fn step(
     if state.tx.get(&work).is_none() {
         return done(false);
     }
-    // How far a deletion came: to be named by the next step.
+    // How far a deletion got, which the next step must name.
     let came = |more, to: Option<Bytes>| Ok(Done { version, read: Some(vec![to]), more });
     if index == 0 {
         let (entries, all_rows) = (layout::entries_prefix(table), layout::row_prefix(table));
@@ -117,10 +117,10 @@ pub(crate) fn step(
     done(more)
 }
 
-/// Deletes some keys with a prefix, from `from` on if that has the prefix: all before are deleted, and nothing comes there any more.
-/// True if there were as many as may be, so that there may be more; `to` is the last one then.
+/// Deletes some keys with a prefix, starting at `from` if it has the prefix: all keys before it are deleted, and none is added
+/// there any more. True if the limit was reached, so that there may be more; `to` is then the last deleted key.
 fn empty(
-    state: &mut State<'_, '_>,
+    state: &mut TableState<'_, '_>,
     prefix: &[u8],
     from: &Bytes,
     rows: usize,
@@ -139,7 +139,13 @@ fn empty(
 }
 
 /// Puts the entries of some rows; the state of the index then.
-fn fill(state: &mut State<'_, '_>, schema: &Schema, index: &Index, next: &Bytes, rows: usize) -> IndexState {
+fn fill(
+    state: &mut TableState<'_, '_>,
+    schema: &Schema,
+    index: &Index,
+    next: &Bytes,
+    rows: usize,
+) -> IndexState {
     let prefix = layout::row_prefix(schema.table);
     let mut range = KeyRange::prefix(&prefix);
     range.start = layout::joined(&prefix, next);

@@ -45,7 +45,8 @@ impl Value {
         matches!(self, Value::Null)
     }
 
-    /// The one form of a number that has two: -0 is 0. None for NaN, which has no place in an order of users.
+    /// The canonical form of a number that has two forms: -0 becomes 0. None for NaN, which has no place in an order that users
+    /// see.
     pub fn canonical(self) -> Option<Value> {
         match self {
             Value::Float64(f) if f.is_nan() => None,

@@ -130,15 +130,15 @@ const BUGS: [Bug; 18] = [
     Bug {
         name: "inlet_takes_work_after_the_end",
         piece: "inlet",
-        right: "        if inbox.ended {\n            // Before",
-        wrong: "        if false {\n            // Before",
+        right: "        if inbox.ended {\n            // Unlock",
+        wrong: "        if false {\n            // Unlock",
         scenario: "applier::ends_under_the_feeder",
         seen: "deadlock",
     },
     Bug {
         name: "crowd_looks_at_the_position_before_it_holds_the_lock",
         piece: "crowd",
-        right: "        let mut inside = lock(&self.inside);\n        // Under the lock of those who wait: what is published after this finds them.\n        let now = self.below();",
+        right: "        let mut inside = lock(&self.inside);\n        // Under the waiters' lock: whatever is published after this finds them.\n        let now = self.below();",
         wrong: "        let now = self.below();\n        let mut inside = lock(&self.inside);",
         scenario: "crowd::waits_for_positions",
         seen: "deadlock",

@@ -1,8 +1,8 @@
-//! Access control: which lists a client may set, and whom a list lets do what. The schemes are `world`, `auth`, `digest`, `ip`,
-//! `x509` and `sasl`, as ZooKeeper has them, and `super` for a client that may everything.
+//! Access control: which lists a client may set, and what a list permits to whom. The schemes are `world`, `auth`, `digest`, `ip`,
+//! `x509` and `sasl`, as in ZooKeeper, and `super` for a client that may do everything.
 //!
-//! The node that a client is connected to knows who it is. What the client writes is judged where it is applied, by the ids that travel
-//! with it, and there `auth` becomes them.
+//! The node that a client is connected to knows the client's identity. Writes are checked where they are applied, against the ids
+//! that travel with them; there `auth` is replaced by these ids.
 
 use std::net::IpAddr;
 
@@ -15,15 +15,15 @@ use crate::jute::{Jute, Reader};
 
 /// Most entries of a list.
 pub const MAX_ENTRIES: usize = 1024;
-/// Longest list as a znode keeps it, bytes. It lies in the znode, which is written again with each change of its children.
+/// Longest list as a znode keeps it, in bytes. The znode contains it and is written again with each change of its children.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// Who is meant by everyone.
+/// The id that stands for everyone.
 const ANYONE: Id<'static> = Id { scheme: "world", id: "anyone" };
-/// Everyone may everything: what most nodes have.
+/// Everyone may do everything: the list that most nodes have.
 pub const OPEN: Acl<'static> = Acl { perms: perms::ALL, id: ANYONE };
 /// Everyone may read.
 pub const READ_ONLY: Acl<'static> = Acl { perms: perms::READ, id: ANYONE };
-/// A client that may everything, whatever the list.
+/// A client that may do everything, whatever the list says.
 pub const SUPER: &str = "super";
 
 /// `user:` and the base64 of the SHA-1 of `user:password`: what the `digest` scheme keeps instead of a password.
@@ -104,7 +104,7 @@ pub fn made_whole<'a>(list: &[Acl<'a>], client: &[Id<'a>]) -> Result<Vec<Acl<'a>
     if out.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(out) }
 }
 
-/// Whether a client with these ids may everything, whatever the lists.
+/// Whether a client with these ids may do everything, whatever the lists say.
 pub fn is_super(client: &[Id<'_>]) -> bool {
     client.iter().any(|id| id.scheme == SUPER)
 }
@@ -137,7 +137,7 @@ pub fn of_stored(bytes: &[u8]) -> Vec<Acl<'_>> {
     if bytes.is_empty() {
         return vec![OPEN];
     }
-    // Written by `stored` alone; a list that cannot be read lets nobody in.
+    // Only `stored` writes this; a list that cannot be read admits nobody.
     Vec::read(&mut Reader::new(bytes)).unwrap_or_default()
 }
 
@@ -146,7 +146,7 @@ pub fn stored_allows(bytes: &[u8], client: &[Id<'_>], wanted: i32) -> bool {
     bytes.is_empty() || allows(of_stored(bytes), client, wanted)
 }
 
-/// A list as clients see it who may read but not administer: without the hashes of passwords.
+/// A list as shown to clients that may read but not administer: without the hashes of passwords.
 pub fn masked(list: &[Acl<'_>]) -> Vec<(i32, String, String)> {
     let mask = |entry: &Acl<'_>| {
         let id = match (entry.id.scheme, entry.id.id.split_once(':')) {

@@ -1,5 +1,5 @@
-//! A small client of ZooKeeper's wire, for programs of ours that read one ensemble and write to another. It keeps no session over
-//! connections and leaves no watches: whatever it loses it asks again.
+//! A small client of ZooKeeper's wire protocol, for our own programs that read one ensemble and write to another. It does not keep
+//! a session across connections and sets no watches: whatever it loses it requests again.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SESSION_TIMEOUT_MS: i32 = 30_000;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Longest reply: what a server holds in one node or one list of children, with room.
+/// Longest reply: the largest node or list of children that a server holds, with some room.
 const MAX_REPLY_BYTES: usize = 256 << 20;
 
 /// Whom to talk to, and as whom.
@@ -31,7 +31,7 @@ pub struct ClientOptions {
     pub servers: Vec<String>,
     /// Schemes and what they want, `user:password` for `digest`.
     pub auth: Vec<(String, String)>,
-    /// A call fails when no server has answered it for so long.
+    /// A call fails when no server has answered it for this long.
     pub within: Duration,
 }
 
@@ -58,7 +58,7 @@ pub enum ClientError {
         /// An [`ErrorCode`](crate::jute::codes::ErrorCode).
         code: i32,
     },
-    /// What came is no answer of ZooKeeper's.
+    /// The bytes that arrived are no ZooKeeper answer.
     #[error("{server} does not speak ZooKeeper's protocol: {error}")]
     Foreign {
         /// Which one.
@@ -96,7 +96,7 @@ struct Link {
     xid: i32,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct Client {
     options: ClientOptions,
     link: Option<Link>,
@@ -149,7 +149,7 @@ impl Client {
         Ok(replies.swap_remove(0))
     }
 
-    /// Ends the session, as far as that goes without trouble; else it expires.
+    /// Ends the session if that is possible without delay; otherwise it expires.
     pub async fn close(mut self) {
         if let Some(mut link) = self.link.take() {
             // Nobody waits for it.

@@ -1,4 +1,4 @@
-//! Commands: what the doors put into the log, and what comes back.
+//! Commands: what the doors put into the log, and the answers.
 
 use crate::jute::codes::OpCode;
 use crate::jute::records::Id;
@@ -13,14 +13,14 @@ record! {
     WriteHead<'a> {
         /// Its session, which the proposer must hold.
         session: i64,
-        /// And by this move: what a connection has left behind is not done once its client is back by another one, whichever node that
-        /// is at (contracts X22).
+        /// The move by which it must hold the session. Requests that a connection left behind are not done once the client is back
+        /// through another connection, at whichever node (contracts X22).
         moves: i64,
         /// Who the client is.
         ids: Vec<Id<'a>>,
         /// An [`OpCode`] that writes.
         op: i32,
-        /// Whether hard quotas refuse it: as the proposing door is set, and then the same on every replica.
+        /// Whether hard quotas refuse it, as the proposing door is configured; this makes it the same on every replica.
         enforce_quota: bool,
     }
 }
@@ -92,9 +92,10 @@ record! {
 }
 
 record! {
-    /// A session ends: its client closed it, or was not heard of for its timeout. Guarded as [`ExpireSession`] is. With more ephemerals
-    /// than that, so many of them go and the session is [ending](crate::session::state::Session::is_ending): the command is repeated until
-    /// it is gone, so that none of them stops the others for long.
+    /// A session ends: its client closed it, or was silent for its timeout. Guarded as [`ExpireSession`] is. If the session has
+    /// more ephemerals than `at_most`, only that many are deleted and the session is
+    /// [ending](crate::session::state::Session::is_ending): the command is repeated until the session is gone, so that no single
+    /// command delays the others for long.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     EndSession {
         /// The session.
@@ -103,13 +104,13 @@ record! {
         moves: i64,
         /// Most ephemerals that this command deletes, at least 1.
         at_most: i32,
-        /// Its client closed it. No replica goes by that; it is for who reads the log.
+        /// Its client closed it. No replica depends on this; it is for readers of the log.
         closed: bool,
     }
 }
 
 record! {
-    /// A piece of a snapshot that is to be restored. The first one begins anew: what another upload has brought is gone.
+    /// A piece of a snapshot that is to be restored. The first piece starts over: the pieces of any other upload are dropped.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     Stage<'a> {
         /// Which upload: a number that its node drew.

@@ -55,12 +55,12 @@ pub enum Event {
         /// The change's.
         zxid: i64,
     },
-    /// A change that nothing else tells of: a zxid was taken.
+    /// A change that no other event reports: a zxid was taken.
     Counted {
         /// The change's.
         zxid: i64,
     },
-    /// Another tree has taken the place of the one that was there. The sessions that it brings are told behind this.
+    /// Another tree has replaced the previous one. Events about the sessions that it brings follow this one.
     Restored {
         /// The change's.
         zxid: i64,

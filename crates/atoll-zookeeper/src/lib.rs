@@ -11,12 +11,14 @@
 //! | `server/` | connections |
 //! | `client.rs` | a small client, for imports from other ensembles |
 //! | `testing.rs` | a replica's store as a plain map, for tests |
+//! | `mutants.rs` | known bugs, for tests |
 
 pub mod acl;
 pub mod client;
 pub mod command;
 pub mod event;
 pub mod jute;
+pub mod mutants;
 pub mod path;
 pub mod server;
 pub mod session;

@@ -5,8 +5,8 @@ use crate::jute::codes::ErrorCode;
 /// Longest path, in bytes. ZooKeeper bounds paths by `jute.maxbuffer` alone; here they are keys of the store.
 pub const MAX_PATH_BYTES: usize = 16 * 1024;
 
-/// Most levels of the path of a new node. ZooKeeper has no such limit; here a change looks at each level for quotas and for watches of
-/// whole subtrees. Nodes below that are there already are served as all others.
+/// Most levels of the path of a new node. ZooKeeper has no such limit; here a change looks at each level for quotas and for watches
+/// of whole subtrees. Deeper nodes that already exist are served like all others.
 pub const MAX_LEVELS: usize = 256;
 
 /// The root.

@@ -14,7 +14,7 @@ use crate::tree::state::{Counters, Keys};
 pub struct Map {
     /// All that is kept.
     pub keys: BTreeMap<Vec<u8>, Bytes>,
-    /// What was told since somebody took it.
+    /// The events since they were last taken.
     pub events: Vec<Event>,
 }
 

@@ -8,9 +8,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// From here on memory that is not used goes back to the system at once. As it comes, the allocator keeps it for a second or more:
-/// refused messages of a crowd of clients cost a node three times the memory that its limits allow (`drills/hostile_grpc.py`), and
-/// appends were no faster for it.
+/// Makes the allocator return unused memory to the system at once. By default it keeps such memory for a second or more: refused messages
+/// of a crowd of clients then cost a node three times the memory that its limits allow (`drills/hostile_grpc.py`), and appends were no
+/// faster for it.
 #[allow(unsafe_code)] // The only call of C in this program's own code.
 pub fn give_back_at_once() {
     // SAFETY: mimalloc takes options at any time; this stores one number, in an array of its own that has one of this index.

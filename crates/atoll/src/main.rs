@@ -54,9 +54,9 @@ enum Verb {
 /// Puts the known bug in that ATOLL_MUTANT names.
 #[cfg(feature = "mutants")]
 fn put_mutant_in() {
-    use atoll_core::testing::{Mutant, set_mutant_everywhere};
+    use atoll_core::testing::set_mutant_everywhere;
     let Some(name) = std::env::var_os("ATOLL_MUTANT") else { return };
-    let found = Mutant::ALL.into_iter().find(|m| name.to_str() == Some(&format!("{m:?}")));
+    let found = atoll_node::mutants::of_all_layers().into_iter().find(|m| name.to_str() == Some(m.name()));
     let Some(found) = found else {
         eprintln!("ATOLL_MUTANT: there is no mutant {name:?}");
         std::process::exit(2);

@@ -8,7 +8,7 @@ use tonic::Streaming;
 
 use super::Shared;
 use super::outbox::Outbox;
-use super::queue::Verdict;
+use super::queue::Settlement;
 use crate::HEARTBEAT;
 use crate::connections::Connections;
 use crate::error::{Failure, Outcome, is_worth_retrying, parse};
@@ -33,7 +33,7 @@ enum End {
 }
 
 impl Shared {
-    /// What is unanswered may be on its way still.
+    /// The time that unanswered messages may still need to be sent.
     fn time_to_send(&self) -> Duration {
         let bytes = self.update(|queue| queue.unanswered_bytes());
         Duration::from_secs_f64(bytes as f64 / SLOWEST_CONNECTION)
@@ -149,7 +149,7 @@ async fn listen(
                 if quiet > options.silence && quiet > options.silence + shared.time_to_send() {
                     return End::Failed(Outcome::Unknown, silent(address, quiet));
                 }
-                // It lives, but may be cut off from the others.
+                // The node is alive, but may be cut off from the others.
                 if now.duration_since(owed_since) > options.attempt_timeout {
                     return End::Failed(Outcome::Unknown, stuck(address, options.attempt_timeout));
                 }
@@ -170,9 +170,9 @@ fn take(shared: &Shared, reply: AppendStreamReply, now: Instant) -> Option<End> 
         }
         for outcome in reply.outcomes {
             match queue.settle(outcome, now) {
-                Verdict::Fine => {}
-                Verdict::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
-                Verdict::Nonsense(what) => {
+                Settlement::Fine => {}
+                Settlement::GoElsewhere(failure) => return Some(End::Failed(Outcome::Unknown, failure)),
+                Settlement::Nonsense(what) => {
                     let message = format!("the node broke the protocol: {what}");
                     let next = "do client and server have versions that go together?";
                     return Some(End::Failed(

@@ -22,7 +22,7 @@ use crate::error::{Error, Failure};
 use crate::proto::Reason;
 use queue::Queue;
 
-/// One record in the lane is accounted with this many bytes at least.
+/// Each record in the lane counts as at least this many bytes.
 const ROOM_UNIT_BYTES: usize = 1024;
 
 /// The outcome of one record: its position, or why not.
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Changes the queue, then, outside of its lock, does what follows: callers are told, the stream is woken.
+    /// Changes the queue, then, outside of its lock, does what follows: notifies callers and wakes the stream.
     fn update<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let (result, after) = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Shared {
             (result, queue.take_aftermath())
         };
         for (caller, outcome) in after.told {
-            // A caller that went away does not want to know.
+            // A caller that went away does not need the outcome.
             let _ = caller.send(outcome);
         }
         if after.units > 0 {
@@ -118,7 +118,7 @@ impl Drop for Lane {
     }
 }
 
-/// A client id nobody else has: drawn from the randomness that the standard library seeds its hash maps with.
+/// A client id that no other client has: drawn from the randomness that the standard library seeds its hash maps with.
 pub(crate) fn random_client() -> u64 {
     let salt = (std::process::id(), std::time::SystemTime::now());
     RandomState::new().hash_one(salt).max(1)

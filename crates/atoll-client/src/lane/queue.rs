@@ -35,8 +35,8 @@ struct Op {
 }
 
 impl Op {
-    /// It was sent once, and nobody waits for the outcome any more: there is no further attempt. A record whose caller
-    /// went away before is sent all the same.
+    /// The record was sent once, and no caller waits for the outcome any more: there is no further attempt. A record whose caller went away
+    /// before the first attempt is sent all the same.
     fn is_over(&self) -> bool {
         self.floor.is_some() && self.to.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
@@ -45,7 +45,7 @@ impl Op {
 /// What follows from a change of the queue, to be done outside of its lock.
 #[derive(Debug, Default)]
 pub(super) struct Aftermath {
-    /// Callers to be told.
+    /// Callers to notify, with their outcomes.
     pub(super) told: Vec<(oneshot::Sender<Settled>, Settled)>,
     /// Room that records gave back by leaving.
     pub(super) units: usize,
@@ -59,7 +59,7 @@ pub(super) struct StreamOver;
 
 /// What an outcome means for the stream it came on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Settlement {
     /// Nothing.
     Fine,
     /// This node cannot do it now: everything unsettled goes elsewhere.
@@ -155,8 +155,8 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// The stream is over: what it had not settled goes to the front of those that wait, in the same order. `not_taken`: the
-    /// server said that what it did not answer did not happen.
+    /// The stream is over: the records that it had not settled go to the front of the waiting ones, in the same order. `not_taken`: the
+    /// server said that records without an answer did not happen.
     pub(super) fn end_stream(&mut self, not_taken: bool) {
         self.generation += 1;
         self.streaming = false;
@@ -164,14 +164,14 @@ impl Queue {
         self.take_back(|op| {
             op.doubtful |= !not_taken;
             if !op.doubtful {
-                // As if never sent: it need not be looked for.
+                // The record counts as never sent: it need not be searched for.
                 op.floor = None;
             }
         });
         self.wake_outbox();
     }
 
-    /// Everything sent goes to the front of those that wait, but for what nobody waits for any more.
+    /// Moves everything sent to the front of the waiting records, except for records whose outcome no caller waits for any more.
     fn take_back(&mut self, mark: impl Fn(&mut Op)) {
         while let Some(message) = self.sent.pop_back() {
             for mut op in message.into_iter().rev() {
@@ -189,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// A record leaves untold.
+    /// A record leaves without telling its caller.
     fn forget(&mut self, op: Op) {
         if op.to.is_some() {
             self.aftermath.units += op.units;
@@ -265,9 +265,9 @@ impl Queue {
     }
 
     /// The outcome of the oldest unanswered message.
-    pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Verdict {
+    pub(super) fn settle(&mut self, outcome: Outcome, now: Instant) -> Settlement {
         let Some(message) = self.sent.pop_front() else {
-            return Verdict::Nonsense("an outcome for no message");
+            return Settlement::Nonsense("an outcome for no message");
         };
         if let Some(failed) = outcome.failed {
             return self.settle_failed(message, failed, now);
@@ -275,7 +275,7 @@ impl Queue {
         let count: u64 = outcome.runs.iter().map(|run| u64::from(run.count)).sum();
         if count != message.len() as u64 {
             self.sent.push_front(message);
-            return Verdict::Nonsense("positions for another number of records than were sent");
+            return Settlement::Nonsense("positions for another number of records than were sent");
         }
         let positions = outcome
             .runs
@@ -286,21 +286,21 @@ impl Queue {
             Self::tell(&mut self.aftermath, &mut op, Ok(position));
         }
         self.answered(now);
-        Verdict::Fine
+        Settlement::Fine
     }
 
-    fn settle_failed(&mut self, message: Vec<Op>, failed: Failed, now: Instant) -> Verdict {
+    fn settle_failed(&mut self, message: Vec<Op>, failed: Failed, now: Instant) -> Settlement {
         let reason = failed.reason();
         let certain = failed.happened() == Happened::No;
         let failure = Failure::new(reason, failed.message, failed.next);
         if is_worth_retrying(reason) {
             self.take_back(|op| op.doubtful = true);
             for mut op in message.into_iter().rev() {
-                // Of this attempt we know; doubt that was there before remains.
+                // The outcome of this attempt is known; earlier doubt remains.
                 op.doubtful |= !certain;
                 self.put_back(op);
             }
-            return Verdict::GoElsewhere(failure);
+            return Settlement::GoElsewhere(failure);
         }
         for mut op in message {
             let outcome = match certain && !op.doubtful {
@@ -310,7 +310,7 @@ impl Queue {
             Self::tell(&mut self.aftermath, &mut op, Err(outcome));
         }
         self.answered(now);
-        Verdict::Fine
+        Settlement::Fine
     }
 
     fn answered(&mut self, now: Instant) {
@@ -318,7 +318,7 @@ impl Queue {
         self.wake_outbox();
     }
 
-    /// Tells the callers whose time is over. Deadlines grow with the sequence.
+    /// Tells the callers whose deadline has passed. Deadlines grow with the sequence.
     pub(super) fn expire(&mut self, now: Instant, why: &Failure) {
         for op in self.sent.iter_mut().flatten() {
             if op.deadline > now {
@@ -336,7 +336,7 @@ impl Queue {
         }
     }
 
-    /// No node serves a lane like this one: everybody is told.
+    /// No node serves a lane like this one: tells all callers.
     pub(super) fn refuse(&mut self, happened: crate::error::Outcome, why: &Failure) {
         while let Some(mut op) = self.waiting.pop_front() {
             let outcome = match happened == crate::error::Outcome::No && !op.doubtful {

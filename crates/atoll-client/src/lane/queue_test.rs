@@ -45,14 +45,14 @@ impl Bench {
         self.queue.next_message(self.generation, self.now, Waker::noop()).unwrap()
     }
 
-    fn settle(&mut self, first: u64, count: u32) -> Verdict {
+    fn settle(&mut self, first: u64, count: u32) -> Settlement {
         let outcome = Outcome { runs: vec![Run { first, count }], failed: None };
         let verdict = self.queue.settle(outcome, self.now);
         self.tell();
         verdict
     }
 
-    fn fail(&mut self, happened: Happened, reason: Reason) -> Verdict {
+    fn fail(&mut self, happened: Happened, reason: Reason) -> Settlement {
         let (message, next) = ("why".to_owned(), "what".to_owned());
         let failed = Failed { happened: happened.into(), reason: reason.into(), message, next };
         let verdict = self.queue.settle(Outcome { runs: vec![], failed: Some(failed) }, self.now);
@@ -86,11 +86,11 @@ fn what_waits_goes_out_at_once_and_is_settled_in_order() {
     assert_eq!(b.message(), None);
     b.push(10);
     assert_eq!(b.message().unwrap().first_seq, 4);
-    assert_eq!(b.settle(100, 3), Verdict::Fine);
+    assert_eq!(b.settle(100, 3), Settlement::Fine);
     assert_eq!([0, 1, 2].map(|i| b.outcome(i)), [100, 101, 102].map(|p| Some(Ok(p))));
     assert_eq!(b.outcome(3), None);
     assert!(b.queue.busy_since().is_some());
-    assert_eq!(b.settle(103, 1), Verdict::Fine);
+    assert_eq!(b.settle(103, 1), Settlement::Fine);
     assert!(b.queue.busy_since().is_none() && b.queue.is_idle());
 }
 
@@ -164,7 +164,7 @@ fn passing_trouble_sends_everything_behind_it_again_in_order() {
     b.push(10);
     b.message();
     b.push(10);
-    assert!(matches!(b.fail(Happened::No, Reason::Stopping), Verdict::GoElsewhere(_)));
+    assert!(matches!(b.fail(Happened::No, Reason::Stopping), Settlement::GoElsewhere(_)));
     b.queue.end_stream(false);
     b.open(0);
     let mut seqs = Vec::new();
@@ -186,7 +186,7 @@ fn passing_trouble_sends_everything_behind_it_again_in_order() {
 fn final_failures_are_told_with_the_doubt_of_earlier_attempts() {
     let mut b = Bench::with(1, 0);
     b.message();
-    assert_eq!(b.fail(Happened::No, Reason::DiskFull), Verdict::Fine);
+    assert_eq!(b.fail(Happened::No, Reason::DiskFull), Settlement::Fine);
     assert!(matches!(b.outcome(0), Some(Err(Error::DidNotHappen(f))) if f.reason == Reason::DiskFull));
     b.push(10);
     b.message();
@@ -206,7 +206,7 @@ fn deadlines_end_calls_and_late_outcomes_do_no_harm() {
     assert_eq!(b.tell(), 1);
     assert!(matches!(b.outcome(0), Some(Err(Error::Unknown(_)))));
     assert_eq!(b.outcome(1), None, "its time is not over");
-    assert_eq!(b.settle(0, 2), Verdict::Fine);
+    assert_eq!(b.settle(0, 2), Settlement::Fine);
     assert_eq!(b.outcome(1), Some(Ok(1)));
     b.queue.expire(b.now + Duration::from_secs(9), &failure());
     b.tell();
@@ -256,9 +256,9 @@ fn a_stream_has_few_messages_unanswered() {
 #[test]
 fn servers_that_break_the_protocol_are_left() {
     let mut b = Bench::with(2, 0);
-    assert!(matches!(b.settle(0, 1), Verdict::Nonsense(_)), "for no message");
+    assert!(matches!(b.settle(0, 1), Settlement::Nonsense(_)), "for no message");
     b.message();
-    assert!(matches!(b.settle(0, 1), Verdict::Nonsense(_)), "too few positions");
+    assert!(matches!(b.settle(0, 1), Settlement::Nonsense(_)), "too few positions");
     b.queue.end_stream(false);
     b.open(0);
     assert_eq!(b.message().unwrap().payloads.len(), 2, "nothing got lost over it");

@@ -1,19 +1,20 @@
-//! Entries in, answers out; what is applied goes to the store in larger pieces.
+//! Takes entries in and gives answers out; commits what it has applied to the store in larger batches.
 
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_log::{Entry, LogPos};
+use atoll_contract::{Entry, LogPos};
+use atoll_core::testing::{hit, mutant};
 
 use super::Applied;
 use super::Options;
 use super::ProposeError;
 use super::commit::{Committer, Failed, Refill};
 use super::core::{Core, Waiting};
-use crate::replica::{Halt, Outcome, Reads, Replica, Stop};
+use crate::mutants;
+use crate::replica::{EntryOutcome, Halt, Reads, Replica, Stop};
 use crate::store::StoreError;
 
-/// A replica that lacks so many entries catches up: more than are under way at any moment while it keeps pace.
+/// A replica that lacks this many entries is catching up. It is more than are ever under way while a replica keeps pace.
 const BEHIND_ENTRIES: u64 = 256;
 
 /// Drives a replica on behalf of a core. One per replica, on one thread.
@@ -24,16 +25,16 @@ pub(crate) struct Applier {
     commit_above_bytes: usize,
     catch_up_commit_bytes: usize,
     sync_above_bytes: usize,
-    /// Given to the store since it was last told to make everything durable.
+    /// Bytes given to the store since it was last told to make everything durable.
     unsynced_bytes: usize,
     committing: bool,
     /// The commit under way has failed, and waits to be repeated.
     commit_failed: bool,
     /// A commit that had failed is under way again.
     repeating: bool,
-    /// Everything is to be committed once the commit under way is done.
+    /// Everything must be committed once the commit under way is done.
     commit_wanted: bool,
-    /// Taken and not applied: the store cannot be read, or takes no more, for now.
+    /// Entries that were taken but not applied, because the store currently cannot be read or accepts no more.
     backlog: Vec<Entry>,
     halted: bool,
     /// Entries below are in the store, or on their way.
@@ -42,12 +43,12 @@ pub(crate) struct Applier {
 
 /// Whether an operation that failed like this is repeated.
 fn is_retried(error: &StoreError) -> bool {
-    error.can_pass() && !mutant(Mutant::DbEveryStoreErrorHalts)
+    error.can_pass() && !mutant(mutants::DB_EVERY_STORE_ERROR_HALTS)
 }
 
 struct Answer {
     waiting: Waiting,
-    outcome: Outcome,
+    outcome: EntryOutcome,
     position: LogPos,
     time_ms: u64,
 }
@@ -83,10 +84,11 @@ impl Applier {
         self.core.clone()
     }
 
-    /// Applies entries that follow each other, from the first that is not applied on: hands their events over, publishes the
-    /// state, answers their callers, in this order (X19). On a halt, what was applied before it is published, and everybody hears of it.
+    /// Applies consecutive entries, starting at the first one that is not applied yet. It hands over their events, publishes the
+    /// state, and answers their callers, in this order (X19). On a halt, it publishes what was applied before the halt and notifies
+    /// all waiters.
     ///
-    /// While the store is short of something, entries are kept, in order: [`Applier::retry`] goes on with them.
+    /// While the store is short of a resource, the entries are kept in order, and [`Applier::retry`] continues with them.
     pub(crate) fn apply(&mut self, entries: &[Entry]) {
         if self.halted {
             return;
@@ -105,12 +107,12 @@ impl Applier {
         !self.halted && (!self.backlog.is_empty() || (self.commit_failed && self.is_overfull()))
     }
 
-    /// So much is applied beside a commit that no more may be.
+    /// Whether so much was applied beside a commit that nothing more may be applied.
     fn is_overfull(&self) -> bool {
         self.replica.active_bytes() >= self.above_bytes() + self.commit_above_bytes
     }
 
-    /// Repeats what the store could not do.
+    /// Retries the store operations that failed.
     pub(crate) fn retry(&mut self) {
         if self.halted {
             return;
@@ -123,7 +125,7 @@ impl Applier {
         self.go_on();
     }
 
-    /// Applies what was kept, as far as that goes, and says whether all is well with the store.
+    /// Applies as much of the backlog as possible, and reports the store as working once nothing has to be retried.
     pub(crate) fn go_on(&mut self) {
         if self.halted {
             return;
@@ -142,8 +144,8 @@ impl Applier {
         }
     }
 
-    /// The same, for a caller that must not wait for the disk: stops in front of an entry for which the store would have to be read
-    /// or written. How many entries are dealt with; [`Applier::apply`] must go on with the others.
+    /// Like [`Applier::apply`], for a caller that must not wait for the disk: stops before an entry that would need to read or
+    /// write the store. Returns how many entries were handled; [`Applier::apply`] must continue with the others.
     pub(crate) fn apply_in_memory(&mut self, entries: &[Entry]) -> usize {
         match () {
             () if self.halted => entries.len(),
@@ -167,7 +169,7 @@ impl Applier {
                     if checking {
                         trail.push(self.replica.hash_now());
                     }
-                    if let Outcome::Applied(replies) = &outcome {
+                    if let EntryOutcome::Applied(replies) = &outcome {
                         commands += replies.len() as u64;
                         rejected += replies.iter().filter(|r| r.is_err()).count() as u64;
                     }
@@ -216,7 +218,7 @@ impl Applier {
 
     /// Events, the view, answers (X19).
     fn show(&mut self, answers: Vec<Answer>) {
-        let late = mutant(Mutant::DbViewBeforeEvents);
+        let late = mutant(mutants::DB_VIEW_BEFORE_EVENTS);
         let withheld = self.core.is_withheld();
         if !late && !withheld {
             self.replica.tell();
@@ -230,8 +232,8 @@ impl Applier {
         }
     }
 
-    /// Sets what is applied aside for a commit once it is large, and takes note of commits that are done. Waits only if even
-    /// more has come in while one was under way.
+    /// Sets applied changes aside for a commit once they are large, and adopts finished commits. Waits only if even more has come
+    /// in while a commit was under way.
     fn commit_if_large(&mut self) {
         if self.halted {
             return;
@@ -240,7 +242,7 @@ impl Applier {
         if self.replica.active_bytes() < self.above_bytes() {
             return;
         }
-        // Memory is bounded by this: what is applied, what is being committed, and what was committed last, each of about as much.
+        // This bounds memory: what is applied, what is being committed, and what was committed last each take about as much.
         if self.committing && self.is_overfull() {
             self.adopt(true);
         }
@@ -251,7 +253,7 @@ impl Applier {
         }
     }
 
-    /// What is applied is set aside above this.
+    /// Applied changes are set aside once they exceed this size.
     fn above_bytes(&self) -> usize {
         match self.core.known_tail().0.saturating_sub(self.replica.next().0) {
             0..BEHIND_ENTRIES => self.commit_above_bytes,
@@ -305,8 +307,8 @@ impl Applier {
         self.core.halt(halt);
     }
 
-    /// Does a step of a refill. The last one replaces the state: observers hear of it before it is published, then callers whose
-    /// commands are in it and whose answers are lost.
+    /// Performs a step of a refill. The last step replaces the state: observers are notified before it is published, and then the
+    /// callers whose commands are in it and whose answers are lost.
     pub(crate) fn refill(&mut self, step: Refill) -> Result<LogPos, StoreError> {
         self.adopt(self.committing);
         let last = matches!(step, Refill::Finish);
@@ -321,7 +323,7 @@ impl Applier {
         let published = self.replica.reopen(base)?;
         self.replica.tell_restored(&published);
         let below = published.below;
-        // Whoever waits for the state finds it counted.
+        // A waiter for the state must find the refill already counted.
         self.core.figures(|f| f.refills += 1);
         self.core.publish(published);
         self.set_aside = below;
@@ -337,8 +339,8 @@ impl Applier {
         Ok(below)
     }
 
-    /// Commits everything that is applied, durably, once the commit under way is done; not while that has to be repeated. With `wait`,
-    /// waits for both: the disk may hang.
+    /// Durably commits everything that is applied, once the commit under way is done; not while that commit has to be repeated.
+    /// With `wait`, waits for both commits; the disk may hang.
     pub(crate) fn commit(&mut self, wait: bool) {
         self.adopt(wait && self.committing);
         self.commit_wanted = self.committing;
@@ -355,29 +357,29 @@ impl Applier {
 }
 
 impl Answer {
-    /// `withheld`: what this replica answers is not to be relied on.
+    /// `withheld`: answers of this replica must not be relied on.
     fn give(self, core: &Core, withheld: bool) {
         let (position, time_ms) = (self.position, self.time_ms);
         let op = self.waiting.op;
         let callers = self.waiting.callers;
         match self.outcome {
-            Outcome::Applied(_) if withheld => {
+            EntryOutcome::Applied(_) if withheld => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Doubtful));
                 }
             }
-            Outcome::Applied(replies) => {
+            EntryOutcome::Applied(replies) => {
                 for ((index, caller), reply) in (0..).zip(callers).zip(replies) {
                     caller.complete(Ok(Applied { position, index, time_ms, reply }));
                 }
             }
             // A first copy would have answered them: this replica did not see it.
-            Outcome::Copy => {
+            EntryOutcome::Copy => {
                 for caller in callers {
                     caller.complete(Err(ProposeError::Skipped(position)));
                 }
             }
-            Outcome::Refused | Outcome::Foreign => {
+            EntryOutcome::Refused | EntryOutcome::Foreign => {
                 core.refused(op);
                 for caller in callers {
                     caller.complete(Err(ProposeError::Refused));

@@ -1,4 +1,4 @@
-//! Whether a replica may show what its store had when it was started: only once the state was compared with that of a peer
+//! Decides whether a replica may show the state that its store held at startup: only once that state was compared with a peer's
 //! (`transfer/inquiry.rs` does that; docs/decisions/0013-compared-before-it-serves.md).
 
 use std::collections::VecDeque;
@@ -6,15 +6,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::LogPos;
 use atoll_core::{Completer, NodeId, Ticket, ticket};
-use atoll_log::LogPos;
 
 use crate::replica::HashAt;
 
-/// Positions at which this replica remembers its hash while it is compared: many more than it applies while a peer answers.
+/// The number of positions at which this replica remembers its hash while it is compared: many more than it applies while a peer
+/// answers.
 const TRAIL: usize = 16 * 1024;
 
-/// What came of the comparison after the start.
+/// The outcome of the comparison after the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
     /// There was nothing to compare: the store was empty, or this replica is the only one.
@@ -26,11 +27,11 @@ pub enum Checked {
         /// Of entries below.
         below: LogPos,
     },
-    /// It was wrong, or the log has lost what it lacked: it gets the state of a peer.
+    /// This replica was wrong, or the log no longer has the entries that it lacked: it gets the state of a peer.
     Refilled,
-    /// A peer has another state, and nobody can tell whose is right.
+    /// A peer has a different state, and it cannot be decided which one is right.
     Undecided,
-    /// No peer could be asked, or none had an answer in time: it serves what it has.
+    /// No peer could be asked, or none answered in time: this replica serves what it has.
     Unanswered,
 }
 
@@ -55,20 +56,20 @@ pub(crate) enum Mine {
     Hash(u128),
     /// It is not there yet.
     NotYet,
-    /// It was there before it was started, or too long ago.
+    /// The replica was at that position before it was started, or too long ago.
     Past,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Its hash at the last positions that it was at, rising; kept only while it is compared.
+    /// Its hashes at the most recent positions that it reached, in ascending order; kept only while the replica is compared.
     trail: VecDeque<HashAt>,
     now: Option<HashAt>,
     outcome: Option<Checked>,
     waiting: Vec<Completer<()>>,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Check {
     under_way: AtomicBool,
@@ -80,7 +81,8 @@ impl Check {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The replica has this state, and does not show it until [`Check::end`]. Before anybody reads.
+    /// Starts the check: the replica has this state and does not show it until [`Check::end`]. Must be called before the first
+    /// read.
     pub(crate) fn begin(&self, now: HashAt) {
         let mut inner = self.lock();
         inner.trail = VecDeque::from([now]);
@@ -119,7 +121,7 @@ impl Check {
         }
     }
 
-    /// Ends the check and wakes everybody who waits for it. A second call does nothing.
+    /// Ends the check and wakes all its waiters. A second call does nothing.
     pub(crate) fn end(&self, outcome: Checked) {
         let waiting = {
             let mut inner = self.lock();
@@ -151,7 +153,8 @@ impl Check {
         self.lock().outcome.clone()
     }
 
-    /// True if this replica was compared itself, was refilled, or began empty: its hash then outweighs that of one that was just started.
+    /// True if this replica was itself compared, was refilled, or began empty: its hash then outweighs that of a replica that was
+    /// just started.
     pub(crate) fn vouches(&self) -> bool {
         matches!(self.lock().outcome, Some(Checked::Nothing | Checked::Agrees { .. } | Checked::Refilled))
     }

@@ -1,26 +1,31 @@
-//! What time this node's entries say it is (contracts X29). The log's time follows the proposers' clocks and never goes back, so one clock
-//! that is far ahead would move it for good. A proposer therefore compares its clock with those of the other members before every entry.
+//! The time that this node writes into its entries (contracts X29). The log's time follows the proposers' clocks and never goes
+//! back, so a single clock that is far ahead would advance it for good. A proposer therefore compares its clock with those of the
+//! other members before every entry.
 //!
-//! | what the other members tell | what the entry says |
+//! | what the other members report | what the entry carries |
 //! | --- | --- |
-//! | there are none, or none of their programs tells a clock | this node's clock |
+//! | there are none, or none of their programs reports a clock | this node's clock |
 //! | at least half of their clocks are at most [`Options::clock_ahead_at_most`](super::Options) behind this one | this node's clock |
 //! | more than half are further behind | nothing is proposed: [`ClockAhead`] |
-//! | nobody is heard | for [`LISTEN`] after the start the node waits; then time advances at the pace of its monotonic clock |
+//! | no member is heard | for [`LISTEN`] after the start the node waits; then time advances at the pace of its monotonic clock |
 //!
-//! A clock that is so far behind that it cannot have agreed to the log's own time has no say. So whoever has the earliest of the clocks
-//! that count may always propose. Nothing of this is judged where entries are applied: every replica takes the time that the entry has.
+//! A clock that is so far behind that it cannot have agreed to the log's own time is not counted. The node with the earliest of the
+//! counted clocks may therefore always propose. None of this is evaluated where entries are applied: every replica takes the time
+//! that the entry carries.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
+
+use crate::mutants;
 
 use super::Clock;
 
-/// So long after its start a node that has heard of no clock proposes nothing: peers that are up say theirs as soon as they are connected.
+/// For this long after its start, a node that has heard no clock proposes nothing: peers that are up report theirs as soon as they
+/// connect.
 const LISTEN: Duration = Duration::from_secs(2);
 
 /// The wall clocks of the other members, as this node last heard them.
@@ -28,13 +33,13 @@ const LISTEN: Duration = Duration::from_secs(2);
 pub struct PeerClocks {
     /// Of those that are up, what each shows now, milliseconds since the Unix epoch.
     pub told: Vec<(NodeId, u64)>,
-    /// How many are up and tell no clock: their program knows of none.
+    /// How many are up but report no clock, because their program does not support it.
     pub untold: usize,
     /// How many are not heard.
     pub silent: usize,
 }
 
-/// Who tells them.
+/// Reports the clocks of the other members.
 pub type HearClocks = Arc<dyn Fn() -> PeerClocks + Send + Sync>;
 
 /// The clock of a node is further ahead of the other members' than is allowed: it proposes nothing until one of them is set.
@@ -67,9 +72,9 @@ impl fmt::Display for ClockAhead {
 
 /// What the other members say of a clock.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ClockCheck {
     Agreed,
-    /// Nobody who counts is heard.
+    /// No member whose clock counts is heard.
     Unheard,
     Ahead {
         of: Vec<NodeId>,
@@ -77,31 +82,32 @@ enum Verdict {
     },
 }
 
-fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> Verdict {
+fn judge(own_ms: u64, log_ms: u64, peers: &PeerClocks, allowed_ms: u64) -> ClockCheck {
     let nobody = peers.told.is_empty() && peers.untold == 0 && peers.silent == 0;
     // A time that does not move the log does no harm.
     if nobody || own_ms <= log_ms {
-        return Verdict::Agreed;
+        return ClockCheck::Agreed;
     }
-    // The log's time may itself be ahead of a right clock by what is allowed, and a right clock behind another by as much.
+    // The log's time may be ahead of a right clock by the allowed difference, and a right clock may be behind another one by as
+    // much.
     let counts = |ms: u64| ms.saturating_add(allowed_ms.saturating_mul(2)) >= log_ms;
     let witnesses: Vec<_> = peers.told.iter().filter(|(_, ms)| counts(*ms)).collect();
     if witnesses.is_empty() {
         let unchecked = peers.told.is_empty() && peers.untold > 0;
-        return if unchecked { Verdict::Agreed } else { Verdict::Unheard };
+        return if unchecked { ClockCheck::Agreed } else { ClockCheck::Unheard };
     }
     let behind: Vec<_> = witnesses.iter().filter(|(_, ms)| ms.saturating_add(allowed_ms) < own_ms).collect();
     if behind.len() * 2 <= witnesses.len() {
-        return Verdict::Agreed;
+        return ClockCheck::Agreed;
     }
     let latest_ms = behind.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
-    Verdict::Ahead { of: behind.iter().map(|(node, _)| *node).collect(), ahead_ms: own_ms - latest_ms }
+    ClockCheck::Ahead { of: behind.iter().map(|(node, _)| *node).collect(), ahead_ms: own_ms - latest_ms }
 }
 
-/// What an entry may say.
+/// The time that an entry may carry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// It is so late, milliseconds since the Unix epoch.
+    /// This time, in milliseconds since the Unix epoch.
     At(u64),
     /// Not known yet; ask again soon.
     Listening,
@@ -118,7 +124,7 @@ struct Agreed {
     started: Option<Tick>,
 }
 
-/// This node's clock beside those of the others.
+/// This node's clock, checked against those of the other members.
 pub(super) struct CheckedClock {
     env: Env,
     clock: Clock,
@@ -148,7 +154,7 @@ impl CheckedClock {
     /// What an entry may say now, if the log's time is `log_ms`.
     pub(super) fn read(&self, log_ms: u64) -> Reading {
         let own_ms = (self.clock)();
-        let Some(peers) = self.peers.as_ref().filter(|_| !mutant(Mutant::DbClockUnchecked)) else {
+        let Some(peers) = self.peers.as_ref().filter(|_| !mutant(mutants::DB_CLOCK_UNCHECKED)) else {
             return Reading::At(own_ms);
         };
         let now = self.env.now();
@@ -156,16 +162,16 @@ impl CheckedClock {
         let started = *agreed.started.get_or_insert(now);
         let at = *agreed.at.get_or_insert(now);
         match judge(own_ms, log_ms, &peers(), self.allowed_ms) {
-            Verdict::Agreed => {
+            ClockCheck::Agreed => {
                 *agreed = Agreed { time_ms: own_ms, at: Some(now), started: Some(started) };
                 Reading::At(own_ms)
             }
-            Verdict::Ahead { of, ahead_ms } => {
+            ClockCheck::Ahead { of, ahead_ms } => {
                 hit("db.clock.ahead");
                 let (node, allowed_ms) = (self.env.node(), self.allowed_ms);
                 Reading::Ahead(ClockAhead { node, ahead_ms, allowed_ms, of })
             }
-            Verdict::Unheard => {
+            ClockCheck::Unheard => {
                 let paced_ms = agreed.time_ms.saturating_add(millis(now.since(at))).max(log_ms);
                 if own_ms > paced_ms && now.since(started) < LISTEN {
                     return Reading::Listening;

@@ -17,57 +17,57 @@ fn told(clocks: &[u64]) -> PeerClocks {
     PeerClocks { told, ..PeerClocks::default() }
 }
 
-fn verdict(own: u64, log: u64, clocks: &[u64]) -> Verdict {
+fn verdict(own: u64, log: u64, clocks: &[u64]) -> ClockCheck {
     judge(own, log, &told(clocks), ALLOWED)
 }
 
 fn is_ahead(own: u64, log: u64, clocks: &[u64]) -> bool {
-    matches!(verdict(own, log, clocks), Verdict::Ahead { .. })
+    matches!(verdict(own, log, clocks), ClockCheck::Ahead { .. })
 }
 
 #[test]
 fn one_clock_in_another_century_is_refused_and_the_others_are_not() {
     assert_eq!(
         verdict(FAR, TODAY, &[TODAY, TODAY + 5]),
-        Verdict::Ahead { of: vec![NodeId(2), NodeId(3)], ahead_ms: FAR - TODAY - 5 }
+        ClockCheck::Ahead { of: vec![NodeId(2), NodeId(3)], ahead_ms: FAR - TODAY - 5 }
     );
-    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[TODAY, FAR]), Verdict::Agreed);
-    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[FAR]), Verdict::Agreed, "the third node is down");
+    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[TODAY, FAR]), ClockCheck::Agreed);
+    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[FAR]), ClockCheck::Agreed, "the third node is down");
     assert!(is_ahead(FAR, TODAY, &[TODAY]), "of two the later one is refused");
 }
 
 #[test]
 fn what_is_allowed_is_allowed() {
-    assert_eq!(verdict(TODAY + ALLOWED, TODAY, &[TODAY, TODAY]), Verdict::Agreed);
+    assert_eq!(verdict(TODAY + ALLOWED, TODAY, &[TODAY, TODAY]), ClockCheck::Agreed);
     assert!(is_ahead(TODAY + ALLOWED + 1, TODAY, &[TODAY, TODAY]));
 }
 
 #[test]
 fn a_majority_decides() {
-    assert_eq!(verdict(FAR, TODAY, &[TODAY, FAR]), Verdict::Agreed, "two of three");
+    assert_eq!(verdict(FAR, TODAY, &[TODAY, FAR]), ClockCheck::Agreed, "two of three");
     assert!(is_ahead(FAR, TODAY, &[TODAY, TODAY, FAR]), "two and two");
-    assert_eq!(verdict(FAR, TODAY, &[TODAY, TODAY, FAR, FAR]), Verdict::Agreed, "three of five");
+    assert_eq!(verdict(FAR, TODAY, &[TODAY, TODAY, FAR, FAR]), ClockCheck::Agreed, "three of five");
 }
 
 #[test]
 fn a_cluster_that_was_off_for_long_goes_on() {
     let week = 7 * 24 * 60 * MINUTE;
-    assert_eq!(verdict(TODAY, TODAY - week, &[TODAY, TODAY]), Verdict::Agreed);
-    assert_eq!(verdict(TODAY, TODAY - week, &[TODAY]), Verdict::Agreed, "a minority never came back");
-    assert_eq!(verdict(TODAY, TODAY - week, &[]), Verdict::Agreed, "a node that stands alone");
+    assert_eq!(verdict(TODAY, TODAY - week, &[TODAY, TODAY]), ClockCheck::Agreed);
+    assert_eq!(verdict(TODAY, TODAY - week, &[TODAY]), ClockCheck::Agreed, "a minority never came back");
+    assert_eq!(verdict(TODAY, TODAY - week, &[]), ClockCheck::Agreed, "a node that stands alone");
 }
 
 #[test]
 fn a_clock_that_is_behind_the_log_accuses_nobody() {
-    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, 0]), Verdict::Unheard);
-    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, TODAY]), Verdict::Agreed);
+    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, 0]), ClockCheck::Unheard);
+    assert_eq!(verdict(TODAY, TODAY - MINUTE, &[0, TODAY]), ClockCheck::Agreed);
     // A right clock stays a witness when the log is as far ahead as is allowed.
     assert!(is_ahead(TODAY + 2 * ALLOWED, TODAY + ALLOWED, &[TODAY, TODAY - MINUTE]));
 }
 
 #[test]
 fn a_time_that_does_not_move_the_log_is_not_refused() {
-    assert_eq!(verdict(TODAY, FAR, &[0, 0]), Verdict::Agreed);
+    assert_eq!(verdict(TODAY, FAR, &[0, 0]), ClockCheck::Agreed);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_earliest_clock_that_counts_is_never_refused() {
 #[test]
 fn programs_without_clocks_are_not_asked() {
     let peers = PeerClocks { untold: 1, silent: 1, ..PeerClocks::default() };
-    assert_eq!(judge(FAR, TODAY, &peers, ALLOWED), Verdict::Agreed);
+    assert_eq!(judge(FAR, TODAY, &peers, ALLOWED), ClockCheck::Agreed);
 }
 
 /// A clock of node 1 whose peers and times the test sets.

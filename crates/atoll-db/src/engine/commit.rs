@@ -1,11 +1,11 @@
-//! Who writes to the store: the caller itself, or a thread that does it while the replica goes on (X17, X18).
+//! Writes to the store: in the caller's thread, or in a separate thread while the replica goes on (X17, X18).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::hit;
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use super::{OpenError, Options};
@@ -23,11 +23,12 @@ pub(crate) struct Committed {
     pub(crate) store_bytes: u64,
 }
 
-/// A commit that was not done. If it can pass, the job is kept: [`Committer::again`] repeats it.
+/// A commit that failed. If the failure can pass, the job is kept and [`Committer::again`] repeats it.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) error: StoreError,
-    /// What the store shows now: it may have been opened again, and then what it showed before cannot be read. None: nobody can tell.
+    /// What the store shows now. The store may have been reopened, and then earlier snapshots cannot be read. None if this is
+    /// unknown.
     pub(crate) base: Option<Arc<dyn StoreSnapshot>>,
 }
 
@@ -47,8 +48,8 @@ pub(crate) trait Committer: Send {
     fn again(&mut self);
     /// The outcome of the job under way; with `wait`, waits for it.
     fn outcome(&mut self, wait: bool) -> Option<Result<Committed, Failed>>;
-    /// Does a step of a refill, and waits for it. No commit may be under way; one that failed is dropped by the last step. What the
-    /// store shows then.
+    /// Performs a step of a refill and waits for it. No commit may be under way; the last step drops a commit that failed. Returns
+    /// what the store shows afterwards.
     fn refill(&mut self, step: Refill) -> Result<Arc<dyn StoreSnapshot>, StoreError>;
 }
 
@@ -84,7 +85,8 @@ impl Kept {
         self.attempt()
     }
 
-    /// Does what is owed, from its beginning: whether the store has any of it after a failure is unknown, and changes may be written twice.
+    /// Performs the owed job from its beginning: after a failure it is unknown how much of it the store has, and changes may be
+    /// written twice.
     fn attempt(&mut self) -> Result<Committed, Failed> {
         match self.pay() {
             Ok(done) => {
@@ -190,7 +192,7 @@ enum Job {
 
 /// Commits in a thread of its own.
 pub(crate) struct Aside {
-    /// None once it is to end.
+    /// None once the thread must end.
     jobs: Option<SyncSender<Job>>,
     outcomes: Receiver<Result<Committed, Failed>>,
     under_way: bool,
@@ -224,7 +226,7 @@ impl Aside {
                     Job::Commit(job, durable) => kept.run(job, durable),
                     Job::Again => kept.attempt(),
                     Job::Refill(step, answer) => {
-                        // Nobody who waits has gone: the applier waits for each step.
+                        // The receiver still exists: the applier waits for each step.
                         drop(answer.send(kept.refill(step)));
                         continue;
                     }
@@ -245,7 +247,7 @@ impl Aside {
 
 impl Committer for Aside {
     fn start(&mut self, job: CommitJob, durable: bool) {
-        // A thread that is gone is told by the outcome.
+        // If the thread is gone, the outcome reports it.
         self.under_way = true;
         self.send(Job::Commit(job, durable));
     }
@@ -287,7 +289,7 @@ impl Drop for Aside {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic was told by the outcome that it owes.
+            // Its panic was reported by the outcome that it owes.
             let _ = thread.join();
         }
     }

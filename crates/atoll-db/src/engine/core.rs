@@ -1,16 +1,18 @@
-//! What all engines of a replica share: the published state, who waits for it, and the way to the log.
+//! What all engines of a replica share: the published state, its waiters, and the way to the log.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use atoll_contract::{LogPos, OpId};
+use atoll_core::sync::lock;
 use atoll_core::testing::hit;
 use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
-use atoll_log::{LogError, LogPos, OpId};
+use atoll_log::LogError;
 
 use super::check::{Check, Checked};
 use super::crowd::{self, Crowd, Shown, Waits};
@@ -35,7 +37,7 @@ pub(crate) trait Path: Send + Sync {
     fn barrier(&self, core: &Arc<Core>) -> Ticket<Result<LogPos, BarrierError>>;
     /// The highest tail that is known here.
     fn known_tail(&self) -> LogPos;
-    /// An entry of this node was refused by every replica: those that follow it under the same name will be, too.
+    /// Every replica refused an entry of this node: they will refuse those that follow it under the same name, too.
     fn refused(&self, op: OpId);
 }
 
@@ -56,11 +58,11 @@ pub struct Health {
     pub known_tail: LogPos,
     /// Commands of this node that are not answered yet.
     pub waiting_commands: u64,
-    /// Memory of what is applied and not committed, about.
+    /// Approximate memory of what is applied and not committed.
     pub overlay_bytes: u64,
-    /// Bytes of the local store, about.
+    /// Approximate size of the local store, in bytes.
     pub store_bytes: u64,
-    /// Entries of the log that are not of the database, and were skipped.
+    /// Entries of the log that do not belong to the database and were skipped.
     pub foreign_entries: u64,
     /// Commands applied in this life.
     pub commands: u64,
@@ -70,21 +72,21 @@ pub struct Health {
     pub refills: u64,
     /// A refill that is under way.
     pub refilling: Option<Refilling>,
-    /// Another replica's state differs, or differed last time that they were compared.
+    /// Another replica's state differs, or differed at the last comparison.
     pub divergence: Option<Divergence>,
-    /// The last time that the store was read again as a whole.
+    /// The result of the last time that the whole store was read again.
     pub scrubbed: Option<Scrubbed>,
     /// Why nothing is read or proposed at this replica until it has the state of a peer; None: all is well.
     pub withheld: Option<Finding>,
-    /// What came of the comparison with peers after the start; None: it is under way.
+    /// The outcome of the comparison with peers after the start; None while it is under way.
     pub checked: Option<Checked>,
-    /// What was found wrong in this life, the last ones; they stay when all is well again.
+    /// The most recent findings of this life; they stay after all is well again.
     pub found: Vec<Finding>,
-    /// How many in all.
+    /// The total number of findings in this life.
     pub found_total: u64,
-    /// What keeps it from reading the log, the last time that something did.
+    /// The last problem that kept the replica from reading the log.
     pub trouble: Option<String>,
-    /// What the store is short of at the moment: what it could not do is repeated.
+    /// What the store is currently short of: the operation that failed is being repeated.
     pub store_trouble: Option<StoreError>,
     /// Why it applies no more.
     pub halted: Option<Halt>,
@@ -92,16 +94,16 @@ pub struct Health {
     pub out_of_service: Option<OutOfService>,
 }
 
-/// Why a replica serves nobody, although its node is up: others take over what it holds, and do not wait for it.
+/// Why a replica serves nobody although its node is up: other nodes take over what it holds, and do not wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutOfService {
     /// It applies no more until its node is started again.
     Halted(Halt),
-    /// It has something to apply, and gets no further.
+    /// It has something to apply but makes no progress.
     Stalled {
         /// The first entry that is not applied.
         at: LogPos,
-        /// What its store said, if it said anything: a disk that hangs does not.
+        /// The error that its store reported, if any: a disk that hangs reports none.
         error: Option<StoreError>,
     },
     /// It was found to be wrong, and is not refilled yet.
@@ -144,7 +146,7 @@ pub struct Refilling {
     pub bytes: u64,
 }
 
-/// Two replicas have different states at the same position, which must not be.
+/// Two replicas have different states at the same position, which must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// The position: of everything below it.
@@ -157,7 +159,7 @@ pub struct Divergence {
     pub theirs: u128,
 }
 
-/// Something that must not be.
+/// Evidence that a replica's state is not what it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Two replicas differ.
@@ -205,20 +207,20 @@ pub(crate) struct Figures {
 #[derive(Debug, Default)]
 struct State {
     figures: Figures,
-    /// This replica is the one that is wrong: the learner is to refill it.
+    /// This replica is the one that is wrong: the learner must refill it.
     wrong: bool,
-    /// Somebody wants the store to be read again.
+    /// Somebody has requested that the store be read again.
     scrub: bool,
     learner: Option<Waker>,
     /// What the store is short of.
     store_trouble: Option<StoreError>,
     /// This node's clock is refused.
     clock_ahead: Option<ClockAhead>,
-    /// Of the procedure that has it tried again.
+    /// Wakes the procedure that retries the store.
     retrier: Option<Waker>,
-    /// It has something to apply, and gets no further from here.
+    /// The replica has something to apply but makes no progress from this position.
     stalled_at: Option<LogPos>,
-    /// Its store has taken nothing for long.
+    /// Its store has accepted nothing for a long time.
     behind: bool,
 }
 
@@ -237,7 +239,7 @@ impl State {
     }
 }
 
-/// Somebody who waits until the replica has got somewhere.
+/// A waiter for the replica to reach a position.
 #[derive(Debug)]
 pub(crate) enum Reached {
     Applied(Completer<Result<LogPos, Stopped>>),
@@ -254,7 +256,7 @@ impl Reached {
 
     /// The tail is not known.
     pub(crate) fn fail(self, error: &LogError) {
-        // Nobody who waits for a position asks the log for it: such a ticket is abandoned, which its reader is told.
+        // A waiter for a position does not ask the log for it. Its ticket is abandoned, which its reader is notified of.
         if let Reached::Barrier(done) = self {
             done.complete(Err(BarrierError::Log(error.clone())));
         }
@@ -282,10 +284,6 @@ pub(crate) struct Core {
     pub(crate) check: Check,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Core {
     pub(crate) fn new(
         proposer: Proposer,
@@ -302,7 +300,7 @@ impl Core {
         if self.is_withheld() {
             return Ok(Ticket::ready(Err(ProposeError::Withheld)));
         }
-        // Nobody would be answered, and what it holds is being taken over.
+        // No caller would be answered, and other nodes are taking over what this replica holds.
         let stalled_at = lock(&self.state).stalled_at;
         if let Some(at) = stalled_at {
             return Ok(Ticket::ready(Err(ProposeError::Stalled(at))));
@@ -341,7 +339,7 @@ impl Core {
         why.or_else(|| self.check.is_under_way().then_some(OutOfService::Checking))
     }
 
-    /// The store could not do something, which is repeated.
+    /// Records that the store failed to do something, which will be retried.
     pub(crate) fn store_fails(&self, error: &StoreError) {
         let retrier = {
             let mut state = lock(&self.state);
@@ -351,17 +349,17 @@ impl Core {
         retrier.into_iter().for_each(Waker::wake);
     }
 
-    /// Nothing of the store has to be repeated.
+    /// Records that nothing of the store has to be retried.
     pub(crate) fn store_works(&self) {
         lock(&self.state).store_trouble = None;
     }
 
-    /// Whether something of the store has to be repeated.
+    /// Whether something of the store has to be retried.
     pub(crate) fn is_store_failing(&self) -> bool {
         self.halted().is_none() && lock(&self.state).store_trouble.is_some()
     }
 
-    /// Ready once something of the store has to be repeated.
+    /// Ready once something of the store has to be retried.
     pub(crate) fn poll_store_failing(&self, cx: &mut Context<'_>) -> Poll<()> {
         let halted = self.halted().is_some();
         let mut state = lock(&self.state);
@@ -372,7 +370,8 @@ impl Core {
         Poll::Pending
     }
 
-    /// How this replica gets on, as its watch has it: from where it gets no further, and whether its store has taken nothing for long.
+    /// Records this replica's progress as its watch judged it: where it is stalled, and whether its store has accepted nothing for
+    /// long.
     pub(crate) fn set_progress(&self, stalled_at: Option<LogPos>, behind: bool) {
         let mut state = lock(&self.state);
         (state.stalled_at, state.behind) = (stalled_at, behind);
@@ -434,7 +433,7 @@ impl Core {
         lock(&self.state).figures.samples.clone()
     }
 
-    /// What peers are told of this replica.
+    /// What this replica reports to its peers.
     pub(crate) fn told(&self) -> ReplicaTold {
         let applied_below = self.crowd.below();
         let state = lock(&self.state);
@@ -454,7 +453,7 @@ impl Core {
         ServiceTold { out_of_service: out, behind: state.behind }
     }
 
-    /// True while this replica is known to be wrong: nothing of it may be shown.
+    /// True while this replica is known to be wrong: none of its state may be shown.
     pub(crate) fn is_withheld(&self) -> bool {
         self.withheld.load(Ordering::Acquire)
     }
@@ -472,7 +471,7 @@ impl Core {
         self.figures(|f| f.divergence = None);
     }
 
-    /// The store was read again; `refill`: if something is wrong, this replica is to be refilled.
+    /// The store was read again; `refill`: if something is wrong, this replica must be refilled.
     pub(crate) fn scrubbed(&self, scrubbed: Scrubbed, refill: bool) {
         let wrong = scrubbed.wrong.clone();
         self.figures(|f| f.scrubbed = Some(scrubbed));
@@ -481,17 +480,17 @@ impl Core {
         }
     }
 
-    /// The store is to be read again soon.
+    /// Requests that the store be read again soon.
     pub(crate) fn ask_for_scrub(&self) {
         lock(&self.state).scrub = true;
     }
 
-    /// Whether somebody asked for that since the last time.
+    /// Whether that was requested since the last call.
     pub(crate) fn take_scrub(&self) -> bool {
         std::mem::take(&mut lock(&self.state).scrub)
     }
 
-    /// Something must not be. `wrong`: from here on nothing of this replica is shown, until it is refilled.
+    /// Records a finding. `wrong`: from here on nothing of this replica is shown until it is refilled.
     fn judged(&self, found: Finding, wrong: bool) {
         let learner = {
             let mut state = lock(&self.state);
@@ -514,7 +513,7 @@ impl Core {
         }
     }
 
-    /// Ready once this replica was found to be wrong; that is forgotten then.
+    /// Ready once this replica was found to be wrong, which is then cleared.
     pub(crate) fn poll_wrong(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.state);
         if std::mem::take(&mut state.wrong) {
@@ -549,7 +548,7 @@ impl Core {
         wait
     }
 
-    /// Completes them all once entries below `below` are visible.
+    /// Completes all these waiters once entries below `below` are visible.
     pub(crate) fn when_applied(&self, below: LogPos, who: Vec<Reached>) {
         if let Err((who, outcome)) = self.crowd.when_applied(below, who) {
             for one in who {
@@ -558,21 +557,21 @@ impl Core {
         }
     }
 
-    /// Takes room for a command that is to be answered.
+    /// Reserves room for a command that awaits an answer.
     pub(crate) fn reserve(&self, bytes: usize, max_commands: usize, max_bytes: usize) -> Result<(), Busy> {
         let reserved = self.crowd.reserve(bytes, max_commands, max_bytes);
         reserved.map_err(|(commands, bytes)| Busy { commands, bytes })
     }
 
-    /// Commands that were never on their way are answered.
+    /// Gives back the room of commands that were answered without ever being sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
         self.crowd.release(commands, bytes);
     }
 
-    /// An entry of this node is about to leave.
+    /// Registers the callers of an entry of this node that is about to be sent.
     ///
     /// # Errors
-    /// This replica has halted since its commands were taken: it is not to leave. Its callers know.
+    /// This replica has halted since its commands were taken: the entry must not be sent. Its callers were notified.
     pub(crate) fn expect(&self, waiting: Waiting) -> Result<(), Halt> {
         self.crowd.expect(waiting).map_err(|(waiting, halt)| {
             hit("db.propose.halted");
@@ -588,12 +587,12 @@ impl Core {
         self.path.refused(op);
     }
 
-    /// The callers of an entry that came by in the log.
+    /// Takes the callers of an entry that was reached in the log.
     pub(crate) fn take_waiting(&self, op: OpId) -> Option<Waiting> {
         self.crowd.take(op)
     }
 
-    /// Makes a state the one that everybody reads, and answers those who waited for it.
+    /// Publishes a state for all readers, and answers those that waited for it.
     pub(crate) fn publish(&self, published: Arc<Published>) {
         let below = published.below;
         for done in self.crowd.publish(published) {
@@ -601,7 +600,7 @@ impl Core {
         }
     }
 
-    /// The replica stops in front of an entry: everybody who waits hears of it.
+    /// The replica stops before an entry: all waiters are notified.
     pub(crate) fn halt(&self, halt: &Halt) {
         let (waiting, positions) = self.crowd.halt(halt);
         for caller in waiting.into_iter().flat_map(|w| w.callers) {

@@ -1,17 +1,17 @@
-//! The state that everybody reads, and everybody who waits for the replica: callers of commands, and those who want a position to be
-//! passed. The applying thread publishes and answers, any thread waits, and whoever waits is answered once, however the replica ends.
+//! The published state and everybody who waits for the replica: callers of commands, and waiters for a position to be passed. The
+//! applying thread publishes and answers; any thread may wait. Every waiter is answered exactly once, however the replica ends.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use atoll_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use atoll_log::{LogPos, OpId};
+use atoll_contract::{LogPos, OpId};
+use atoll_core::sync::{Arc, Mutex, lock};
 
 /// Callers of an entry's commands.
 #[derive(Debug)]
 pub(crate) struct Waiting<C> {
     pub(crate) op: OpId,
     pub(crate) callers: Vec<C>,
-    /// Of their commands.
+    /// The size of their commands.
     pub(crate) bytes: usize,
 }
 
@@ -21,9 +21,9 @@ pub(crate) trait Shown {
     fn below(&self) -> LogPos;
 }
 
-/// Somebody who waits for a position.
+/// A waiter for a position.
 pub(crate) trait Waits {
-    /// Nobody would hear of it any more.
+    /// Whether nobody would receive the result any more.
     fn is_abandoned(&self) -> bool;
 }
 
@@ -34,18 +34,15 @@ struct Inside<C, R, H> {
     /// Commands that are not answered, on their way or not yet, and their bytes.
     commands: usize,
     bytes: usize,
-    /// Who waits for a position to be passed. Bounded by the callers' tickets.
+    /// Waiters for a position to be passed. Bounded by the callers' tickets.
     applied: BTreeMap<LogPos, Vec<R>>,
 }
 
-/// See the module's words. `P` is the state, `C` a caller of a command, `R` one who waits for a position, `H` why the replica halted.
+/// See the module documentation. `P` is the state, `C` a caller of a command, `R` a waiter for a position, `H` why the replica
+/// halted.
 pub(crate) struct Crowd<P, C, R, H> {
     published: Mutex<Arc<P>>,
     inside: Mutex<Inside<C, R, H>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
@@ -78,13 +75,13 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         lock(&self.inside).commands
     }
 
-    /// Has them answered once entries below `below` are visible.
+    /// Registers waiters to be answered once entries below `below` are visible.
     ///
     /// # Errors
-    /// They are answered now: whom, and with what.
+    /// They must be answered now: the waiters, and the answer.
     pub(crate) fn when_applied(&self, below: LogPos, who: Vec<R>) -> Result<(), (Vec<R>, Result<LogPos, H>)> {
         let mut inside = lock(&self.inside);
-        // Under the lock of those who wait: what is published after this finds them.
+        // Under the waiters' lock: whatever is published after this finds them.
         let now = self.below();
         if now >= below {
             return Err((who, Ok(now)));
@@ -98,10 +95,10 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         Ok(())
     }
 
-    /// Takes room for a command that is to be answered.
+    /// Reserves room for a command that awaits an answer.
     ///
     /// # Errors
-    /// There is none: commands and bytes that wait.
+    /// There is no room: the number and the bytes of the commands that wait.
     pub(crate) fn reserve(
         &self,
         bytes: usize,
@@ -110,7 +107,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     ) -> Result<(), (usize, usize)> {
         let mut inside = lock(&self.inside);
         let (commands, waiting) = (inside.commands, inside.bytes);
-        // One that is larger than the room is taken when nothing else waits.
+        // A command that is larger than the room is accepted when nothing else waits.
         if commands >= max_commands || (commands > 0 && waiting + bytes > max_bytes) {
             return Err((commands, waiting));
         }
@@ -118,7 +115,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         Ok(())
     }
 
-    /// Commands that were never on their way are answered.
+    /// Gives back the room of commands that were answered without ever being sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
         lock(&self.inside).gone(commands, bytes);
     }
@@ -126,7 +123,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     /// An entry of this node is about to leave.
     ///
     /// # Errors
-    /// The replica has halted, and will not see it: it is not to leave, and its callers are to be told.
+    /// The replica has halted and will not see the entry: it must not be sent, and its callers must be notified.
     pub(crate) fn expect(&self, waiting: Waiting<C>) -> Result<(), (Waiting<C>, H)> {
         let mut inside = lock(&self.inside);
         if let Some(halt) = inside.halted.clone() {
@@ -151,7 +148,7 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         lock(&self.inside).waiting.iter().map(|w| w.op).collect()
     }
 
-    /// Makes a state the one that everybody reads; who waited for it.
+    /// Publishes a state for all readers; returns those that waited for it.
     pub(crate) fn publish(&self, published: Arc<P>) -> impl Iterator<Item = R> + use<P, C, R, H> {
         let below = published.below();
         let mut inside = lock(&self.inside);
@@ -159,12 +156,12 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let later = inside.applied.split_off(&below.plus(1));
         let passed = std::mem::replace(&mut inside.applied, later);
         drop(inside);
-        // The last hold on an old state may free a lot.
+        // Dropping the last reference to an old state may free a lot.
         drop(old);
         passed.into_values().flatten()
     }
 
-    /// The replica stops in front of an entry: who waits for one, and who waits for a position.
+    /// The replica stops before an entry. Returns the waiters for entries and the waiters for positions.
     pub(crate) fn halt(&self, halt: &H) -> (VecDeque<Waiting<C>>, impl Iterator<Item = R> + use<P, C, R, H>) {
         let mut inside = lock(&self.inside);
         inside.halted = Some(halt.clone());

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_contract::LogPos;
+use atoll_core::testing::mutant;
 use atoll_core::{Candidate, Directory, Env, NodeId, Ticket};
-use atoll_log::{LogPos, VirtualLog};
+use atoll_log::VirtualLog;
 
 use super::applier::Applier;
 use super::clock::{CheckedClock, HearClocks};
@@ -17,6 +18,7 @@ use super::propose::{LogPath, ToLog};
 use super::{Checked, Engine, Health, Options, OutOfService};
 use crate::application::{Application, Proposer};
 use crate::hosted::{Applications, Slot};
+use crate::mutants;
 use crate::replica::{Halt, HashAt, Replica};
 use crate::store::{OwnerError, Store, StoreError};
 use crate::transfer::{Inquiry, Patrol, Shelf, Source};
@@ -58,14 +60,15 @@ pub struct Cluster {
     pub directory: Arc<dyn Directory>,
     /// Where the replica's role, which answers the others, finds it.
     pub shelf: Shelf,
-    /// Hears whether this replica is out of service, at first and whenever that changes: the other nodes are to know (X26).
+    /// Notified whether this replica is out of service, at first and whenever that changes: the other nodes must learn of it (X26).
     pub out_of_service: Arc<dyn Fn(bool) + Send + Sync>,
     /// What their clocks show.
     pub clocks: HearClocks,
 }
 
 impl Cluster {
-    /// The other members that have a replica, up or not. One that only keeps entries has none: who asks it, or waits for it, gets nothing.
+    /// The other members that have a replica, up or not. A member that only keeps entries has none: asking it or waiting for it is
+    /// useless.
     pub(crate) fn peers(&self, me: NodeId) -> Vec<Candidate> {
         let mut members = self.directory.candidates();
         members.retain(|c| c.node != me && (c.meta || c.sequencer));
@@ -110,8 +113,9 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens what the store has, and starts: it proposes, follows the log and applies from here on. An older state is shown only
-    /// once it was compared with that of a peer ([`Engine::checked`]), and may be behind the log: a barrier tells.
+    /// Opens the state that the store has and starts the replica: from here on it proposes, follows the log, and applies. An older
+    /// state is shown only once it was compared with that of a peer ([`Engine::checked`]), and it may be behind the log: a barrier
+    /// finds out.
     ///
     /// # Errors
     /// The store cannot be read, or there are no threads.
@@ -142,7 +146,7 @@ impl Database {
         let db = Database { core, to, feed: Arc::new(Mutex::new(feed)), cluster, options };
         let env = &db.to.env;
         db.core.check.passed(Vec::new(), now);
-        match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(Mutant::DbServesUnchecked)) {
+        match db.cluster.as_ref().filter(|_| from > LogPos::ZERO && !mutant(mutants::DB_SERVES_UNCHECKED)) {
             Some(cluster) => {
                 db.core.check.begin(now);
                 env.spawn("db.check", Box::pin(db.inquiry(cluster, threads == Threads::Own).run()));
@@ -171,8 +175,8 @@ impl Database {
         self.core.health()
     }
 
-    /// What the store of this replica holds on its disk, so that the log may lose it, given that the disk stays: all below. Zero if the
-    /// state is in memory.
+    /// Entries below this position are on the disk of this replica's store, so the log may lose them as long as the disk survives.
+    /// Zero if the state is in memory.
     pub fn held_below(&self) -> LogPos {
         match self.core.published().layers.base.is_in_memory() {
             true => LogPos::ZERO,
@@ -185,8 +189,8 @@ impl Database {
         self.core.samples()
     }
 
-    /// Has the store read again as a whole at the next patrol, and not only when it is due. [`Health::scrubbed`] tells what came of it.
-    /// Of a replica that was opened without a cluster nothing comes of it.
+    /// Requests that the store be read again as a whole at the next patrol, and not only when that is due. [`Health::scrubbed`]
+    /// shows the result. It has no effect on a replica that was opened without a cluster.
     pub fn scrub(&self) {
         self.core.ask_for_scrub();
     }
@@ -201,7 +205,7 @@ impl Database {
         self.core.out_of_service()
     }
 
-    /// Commits what is applied, durably, and applies no more. For a clean stop: the next start has nothing to replay. The store's
+    /// Durably commits what is applied and stops applying. For a clean stop: the next start has nothing to replay. The store's
     /// folder can be opened again once the engines and their views are dropped, too.
     pub fn close(&self) -> Ticket<()> {
         self.feed(|feed| feed.close())

@@ -1,6 +1,7 @@
 //! What can go wrong, and whether it happened.
 
-use atoll_log::{LogAppendError, LogError, LogPos};
+use atoll_contract::LogPos;
+use atoll_log::{LogAppendError, LogError};
 
 use super::ClockAhead;
 use crate::entry::MAX_COMMAND_BYTES;
@@ -39,7 +40,7 @@ pub enum ProposeError {
         "not proposed: this replica was found to be wrong and fetches the state from a peer; go on at another node"
     )]
     Withheld,
-    /// It did not happen, and will not: this replica gets no further.
+    /// It did not happen, and will not: this replica makes no progress.
     #[error("not proposed: this replica gets no further than log position {0}; go on at another node")]
     Stalled(LogPos),
     /// It did not happen, and will not: the time that it would have is not to be believed.

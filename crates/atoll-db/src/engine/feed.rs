@@ -1,12 +1,13 @@
-//! How entries get from the node's executor to the applier: by a call (the simulator), or through a bounded queue to a thread of its
-//! own, which may wait for the disk, as the node must not. A few entries that need nothing but memory are applied by the node's
-//! thread itself when the other one has nothing to do: waking that takes longer, and the answer comes back to the node's thread.
+//! How entries get from the node's executor to the applier: by a call (in the simulator), or through a bounded queue to a separate
+//! thread, which may wait for the disk while the node must not. When that thread is idle, the node's thread itself applies small
+//! batches that need nothing but memory: waking the other thread takes longer, and the answer has to come back to the node's thread
+//! anyway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_contract::{Entry, LogPos};
 use atoll_core::{Completer, Ticket, ticket};
-use atoll_log::{Entry, LogPos};
 
 use super::applier::Applier;
 use super::commit::Refill;
@@ -15,12 +16,13 @@ use super::inlet;
 use crate::replica::Halt;
 use crate::store::StoreError;
 
-/// Most bytes of entries that the node's thread applies by itself. More: sockets wait longer. Fewer: the other thread is woken more often.
+/// Most bytes of entries that the node's thread applies itself. More: sockets wait longer. Fewer: the other thread is woken more
+/// often.
 const HERE_BYTES: usize = 16 * 1024;
-/// How often it does not try after it could not.
+/// How many batches the node's thread does not try to apply after it could not.
 const SKIP: u32 = 32;
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) trait Feed: Send {
     /// Hands entries over. With a ticket: hand over no more until it is completed.
     fn entries(&mut self, entries: Vec<Entry>) -> Option<Ticket<()>>;
@@ -37,7 +39,7 @@ pub(crate) trait Feed: Send {
 /// By a call.
 pub(crate) struct Direct {
     applier: Applier,
-    /// Waits until the store works again.
+    /// Completed once the store works again.
     room: Option<Completer<()>>,
 }
 
@@ -86,7 +88,7 @@ impl Feed for Direct {
     }
 }
 
-/// A step of a refill, and who waits for it.
+/// A step of a refill, and its waiter.
 type Step = (Refill, Completer<Result<LogPos, StoreError>>);
 /// What the feeder, the applying thread and the committing thread share.
 pub(crate) type Inlet = inlet::Inlet<Vec<Entry>, Step>;
@@ -96,7 +98,7 @@ fn size_bytes(entries: &[Entry]) -> usize {
     entries.iter().map(|e| e.payload.len()).sum()
 }
 
-/// The thread ends, perhaps by a broken invariant: everybody who waits hears of it.
+/// Notifies all waiters when the thread ends, perhaps because of a broken invariant.
 struct Fuse(Arc<Core>, Arc<Inlet>);
 
 impl Drop for Fuse {
@@ -116,11 +118,11 @@ pub(crate) struct Queued {
     inlet: Arc<Inlet>,
     applier: Shared,
     core: Arc<Core>,
-    /// So often the node's thread does not try to apply by itself: it could not, a moment ago.
+    /// How many more times the node's thread does not try to apply by itself, because it recently could not.
     skip: u32,
 }
 
-/// Does what there is to do; false: it was the last.
+/// Performs one piece of work; false if it was the last one.
 fn work_on(applier: &Shared, inlet: &Inlet, work: Work) -> bool {
     let mut slot = applier.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(it) = slot.as_mut() else { return false };
@@ -173,7 +175,7 @@ impl Queued {
         Ok(Queued { inlet, applier, core, skip: 0 })
     }
 
-    /// Applies entries in the caller's thread, as far as that goes without waiting for anything; how many.
+    /// Applies entries in the caller's thread, as far as possible without waiting for anything; returns how many.
     fn apply_here(&mut self, entries: &[Entry]) -> usize {
         if self.skip > 0 {
             self.skip -= 1;

@@ -1,4 +1,5 @@
-//! The queue between the feeder, which is the node's thread, the applying thread, and the committing thread, which says that it is done.
+//! The queue between three threads: the feeder (the node's thread), the applying thread, and the committing thread, which reports
+//! when it is done.
 
 use std::collections::VecDeque;
 
@@ -9,12 +10,12 @@ struct Inbox<E, R> {
     /// With their bytes.
     entries: VecDeque<(E, usize)>,
     bytes: usize,
-    /// Wait for room.
+    /// Waiters for room.
     room: Vec<Completer<()>>,
     commit: bool,
     retry: bool,
     refills: VecDeque<R>,
-    /// The applying thread has taken something that it is not done with.
+    /// The applying thread has taken work that it has not finished.
     busy: bool,
     /// A commit is done.
     kicked: bool,
@@ -23,11 +24,11 @@ struct Inbox<E, R> {
     close: Option<Completer<()>>,
     /// The feeder is gone.
     orphaned: bool,
-    /// The applying thread has ended: everybody who waits is woken with an error, and no more entries are accepted.
+    /// The applying thread has ended: all waiters are woken with an error, and no more entries are accepted.
     ended: bool,
 }
 
-/// See the module's words. `E` is what is applied, `R` a step of a refill, with whom to tell.
+/// See the module documentation. `E` is what is applied, `R` a step of a refill with its waiter.
 pub(crate) struct Inlet<E, R> {
     inbox: Mutex<Inbox<E, R>>,
     bell: Condvar,
@@ -46,7 +47,7 @@ pub(crate) enum Work<E, R> {
 }
 
 impl<E, R> Inlet<E, R> {
-    /// With this many bytes that wait, the feeder is to pause.
+    /// Once this many bytes wait, the feeder must pause.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let inbox = Inbox {
             entries: VecDeque::new(),
@@ -69,11 +70,11 @@ impl<E, R> Inlet<E, R> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is handed over after the applying thread has gone is dropped, and with it whoever waits for it.
+    /// Whatever is handed over after the applying thread has gone is dropped, together with its waiter.
     fn change(&self, how: impl FnOnce(&mut Inbox<E, R>)) {
         let mut inbox = self.lock();
         if inbox.ended {
-            // Before `how` is dropped: whoever is woken by that may come here.
+            // Unlock before `how` is dropped: a waiter woken by the drop may come here.
             return drop(inbox);
         }
         how(&mut inbox);
@@ -132,7 +133,7 @@ impl<E, R> Inlet<E, R> {
         self.lock().blocked = blocked;
     }
 
-    /// The applier, if nothing that was handed over is still to be applied. For the feeder.
+    /// The applier, if no entry or step that was handed over is still to be applied. For the feeder.
     pub(crate) fn take_over<'a, A>(&self, applier: &'a Mutex<A>) -> Option<MutexGuard<'a, A>> {
         let idle = {
             let inbox = self.lock();
@@ -141,7 +142,7 @@ impl<E, R> Inlet<E, R> {
         if idle { applier.try_lock().ok() } else { None }
     }
 
-    /// The state was replaced: entries that wait were read for the one before. Those that it lacks are read again.
+    /// The state was replaced: queued entries were read for the previous state. Those that the new one lacks are read again.
     pub(crate) fn forget_entries(&self) {
         let room = {
             let mut inbox = self.lock();

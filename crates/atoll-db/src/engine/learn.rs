@@ -1,13 +1,15 @@
-//! The way out of the log: entries are read as they come, and handed to the applier. What the log has no more is fetched from a peer.
+//! The way out of the log: reads entries as they arrive and hands them to the applier. Entries that the log no longer has are
+//! fetched from a peer.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use atoll_contract::{LogPos, ReadFrom, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{NodeId, Ticket};
-use atoll_log::{LogError, LogPos, LogRead, LogReadError, ReadFrom, Why};
+use atoll_log::{LogError, LogRead, LogReadError};
 
 use super::Refilling;
 use super::commit::Refill;
@@ -28,7 +30,7 @@ enum Came {
 }
 
 impl Database {
-    /// Follows the log for ever.
+    /// Follows the log forever.
     pub(super) async fn learn(self, from: LogPos) {
         self.to.settled().await;
         let mut reader = self.to.log.reader(from, ReadFrom::Anywhere);
@@ -102,7 +104,7 @@ impl Database {
         self.to.env.sleep(self.to.env.jitter(PAUSE)).await;
     }
 
-    /// Replaces the state by that of a peer, with entries below `at_least` in it; goes from peer to peer until one gives it.
+    /// Replaces the state with that of a peer, which must include the entries below `at_least`; tries one peer after the other.
     async fn refill(&self, at_least: LogPos, reader: &mut atoll_log::virtual_log::Reader) {
         let mut turn = self.to.env.random() as usize;
         loop {
@@ -154,7 +156,7 @@ impl Database {
 
     async fn step(&self, step: Refill) -> Result<LogPos, StoreError> {
         let wait: Ticket<_> = self.feed(|feed| feed.refill(step));
-        let gone = |_| Err(StoreError::passing("was refilled", Why::Stopping.to_string()));
+        let gone = |_| Err(StoreError::passing("was refilled", Unavailability::Stopping.to_string()));
         wait.await.unwrap_or_else(gone)
     }
 }

@@ -3,16 +3,16 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | [`Engine`], the face that doors see |
-//! | `core.rs` | what all of a replica's engines share: the published state, and who waits for it |
-//! | `check.rs` | whether it may show what it had when it was started |
-//! | `crowd.rs` | who waits for the replica, and what is published to them |
+//! | `core.rs` | what all engines of a replica share: the published state and its waiters |
+//! | `check.rs` | whether it may show the state that it had at startup |
+//! | `crowd.rs` | the waiters for the replica, and the state published to them |
 //! | `database.rs` | a replica put together over a log |
 //! | `propose.rs` | the way into the log, and barriers |
-//! | `clock.rs` | what time the entries of this node say it is |
+//! | `clock.rs` | the time that the entries of this node carry |
 //! | `learn.rs`, `feed.rs`, `applier.rs` | the way out of it: entries in, answers out, in the order events – view – callers (X19) |
 //! | `inlet.rs` | what `feed.rs` hands from thread to thread |
 //! | `commit.rs` | who commits to the store |
-//! | `progress.rs` | whether the replica gets on, and what its store could not do, again |
+//! | `progress.rs` | whether the replica makes progress; retries failed operations of its store |
 //! | `solo.rs` | an engine without a log, for tests of applications and doors |
 
 mod applier;
@@ -36,8 +36,8 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::{Level, Ticket};
-use atoll_log::LogPos;
 
 use crate::application::{Application, Observer, Proposer, Rejected};
 use crate::hosted::Slot;
@@ -100,19 +100,19 @@ impl<A: Application> Engine<A> {
         Engine { core, slot }
     }
 
-    /// Proposes a command. Commands of one node are applied in the order of these calls, each once. The ticket is completed when the
-    /// command is in the log, durable as the log promises, and applied on this node: [`Engine::view`] shows it then. A dropped ticket
-    /// stops nothing.
+    /// Proposes a command. Commands of one node are applied in the order of these calls, each exactly once. The ticket completes
+    /// when the command is in the log, is as durable as the log promises, and is applied on this node: [`Engine::view`] shows it
+    /// then. Dropping the ticket cancels nothing.
     ///
     /// # Errors
-    /// [`Busy`]: nothing was taken; try again when others are answered. In the ticket: see [`ProposeError`], which says of each
-    /// whether it
-    /// happened.
+    /// [`Busy`]: nothing was taken; try again once other commands are answered. In the ticket: [`ProposeError`], whose variants
+    /// document whether the command happened.
     pub fn propose(&self, command: Bytes) -> Result<Proposed, Busy> {
         self.propose_at(self.level(), command)
     }
 
-    /// The same for a command whose bytes were made at this level of [`Engine::level`], which may have risen meanwhile.
+    /// Like [`Engine::propose`], for a command whose bytes were made at this level of [`Engine::level`], which may have risen
+    /// meanwhile.
     ///
     /// # Errors
     /// As of [`Engine::propose`].
@@ -129,18 +129,18 @@ impl<A: Application> Engine<A> {
         self.core.levels.active()
     }
 
-    /// Completed when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; with the
-    /// position below which entries are applied then. For linearizable reads: barrier, then view. Calls that come while a check of
-    /// the tail is under way
-    /// share the next one (V14).
+    /// Completes when [`Engine::view`] shows everything that was answered to anybody, on any node, before this call; yields the
+    /// position below which entries are applied then. For linearizable reads: first a barrier, then a view. Calls that arrive while
+    /// a check of the tail is under way share the next one (vlog-V14).
     pub fn barrier(&self) -> Ticket<Result<LogPos, BarrierError>> {
         self.core.barrier()
     }
 
-    /// The newest published state of this node. Never goes back, but may lag behind other nodes. While this replica is known to be
-    /// wrong ([`Health::withheld`]), or was just started and is being compared ([`Engine::checked`]), every read of it is an error.
+    /// The newest published state of this node. It never goes back, but may lag behind other nodes. While this replica is known to
+    /// be wrong ([`Health::withheld`]), or was just started and is being compared ([`Engine::checked`]), every read of the view is
+    /// an error.
     pub fn view(&self) -> View {
-        // First the state: of one that was found wrong meanwhile nothing is shown.
+        // Take the state before the check: a state that was found wrong meanwhile must not be shown.
         let published = self.core.published();
         match () {
             () if self.core.is_withheld() => View::withheld(published, A::ID, WRONG),
@@ -149,14 +149,14 @@ impl<A: Application> Engine<A> {
         }
     }
 
-    /// The same, even while the state is compared after the start. For what a door keeps in memory of it and takes anew when it hears
-    /// that the state was replaced; not for clients.
+    /// Like [`Engine::view`], but readable even while the state is compared after the start. For state that a door caches in memory
+    /// and reloads when it is notified that the state was replaced; not for clients.
     pub fn view_for_door(&self) -> View {
         View::new(self.core.published(), A::ID)
     }
 
-    /// Completed when [`Engine::view`] shows something after the start, within seconds: the state that the store had is compared with
-    /// that of a peer first. Barriers and proposals wait for that by themselves.
+    /// Completes when [`Engine::view`] shows something after the start, within seconds: the state that the store had is first
+    /// compared with that of a peer. Barriers and proposals wait for this on their own.
     pub fn checked(&self) -> Ticket<()> {
         self.core.check.wait()
     }
@@ -172,13 +172,15 @@ impl<A: Application> Engine<A> {
         self.core.is_withheld()
     }
 
-    /// Completed when all entries below `below` (not at it) are in the view; with how far it got. For a caller that has seen a later
-    /// state elsewhere: the entry of [`Applied::position`] is in once `wait_applied(position.plus(1))` is done.
+    /// Completes when all entries below `below` (excluding the entry at `below`) are in the view; yields how far the replica got.
+    /// For a caller that has seen a later state elsewhere: the entry at [`Applied::position`] is in once
+    /// `wait_applied(position.plus(1))` is done.
     pub fn wait_applied(&self, below: LogPos) -> Ticket<Result<LogPos, Stopped>> {
         self.core.wait_applied(below)
     }
 
-    /// Sets who hears of the events; replaces an earlier one. Events of commands that are applied before are dropped.
+    /// Sets the receiver of the events and replaces an earlier one. Events of commands that are applied before this call are
+    /// dropped.
     pub fn observe(&self, observer: Arc<dyn Observer<A::Event>>) {
         *self.slot.observer.lock().unwrap_or_else(PoisonError::into_inner) = Some(observer);
     }
@@ -208,7 +210,8 @@ impl<A: Application> Engine<A> {
         self.core.halted()
     }
 
-    /// Why this replica serves nobody at the moment, if so: it has halted, gets no further, or is known to be wrong. Its node may be up.
+    /// Why this replica serves nobody at the moment, if so: it has halted, makes no progress, or is known to be wrong.
+    /// Its node may be up.
     pub fn out_of_service(&self) -> Option<OutOfService> {
         self.core.out_of_service()
     }

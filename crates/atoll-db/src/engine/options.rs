@@ -5,8 +5,8 @@ use std::time::Duration;
 /// None affects how an entry is applied, so they may differ between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Most bytes of commands in one log entry, unless one alone is longer. Too small: more entries. Too large: an entry takes longer on
-    /// the wire than a sync takes on disk.
+    /// Most bytes of commands in one log entry, unless a single command is longer. Too small: more entries. Too large: an entry
+    /// takes longer on the wire than a sync takes on disk.
     pub max_entry_bytes: usize,
     /// Most commands in one log entry.
     pub max_entry_commands: usize,
@@ -16,47 +16,47 @@ pub struct Options {
     pub max_waiting_commands: usize,
     /// Most bytes of such commands.
     pub max_waiting_bytes: usize,
-    /// What is applied is set aside for a commit when it takes more than this. Too small: a key that is written often is written to the
-    /// store often. Too large: memory, and a longer replay after a crash.
+    /// Applied changes are set aside for a commit once they take more than this. Too small: a key that is written often is written
+    /// to the store often. Too large: memory, and a longer replay after a crash.
     pub commit_above_bytes: usize,
-    /// The same while this replica is far behind the log, as after a crash: nobody waits for it to be durable, and fewer pieces are less
-    /// work for the store. Too large: memory.
+    /// The same limit while this replica is far behind the log, as after a crash: nobody waits for the changes to be durable, and
+    /// fewer batches are less work for the store. Too large: memory.
     pub catch_up_commit_bytes: usize,
-    /// The store is synced after so many bytes of commits, besides at every patrol. Too small: syncs beside those of the log. Too
-    /// large: many bytes at once, for which the log's own writes wait.
+    /// The store is synced after this many bytes of commits, in addition to at every patrol. Too small: syncs compete with those of
+    /// the log. Too large: many bytes at once, for which the log's own writes wait.
     pub sync_above_bytes: usize,
-    /// A node whose clock is further ahead than this of more than half of the other members' clocks proposes nothing. Too small: clocks
-    /// that are only somewhat wrong cost a node its writes. Too large: one wrong clock has nodes with a time to live deleted so much
-    /// early, and holds timestamps still for as long.
+    /// A node whose clock is further ahead than this of more than half of the other members' clocks proposes nothing. Too small:
+    /// clocks that are only slightly wrong cost a node its writes. Too large: one wrong clock makes nodes with a time to live be
+    /// deleted early by as much, and holds timestamps still for as long.
     pub clock_ahead_at_most: Duration,
     /// Bytes of entries that are read at once.
     pub read_bytes: usize,
     /// Bytes of entries that were read and are not applied; beyond it nothing is read.
     pub max_unapplied_bytes: usize,
-    /// A replica that has nothing to apply for so long commits what it has, durably.
+    /// A replica that has had nothing to apply for this long durably commits what it has.
     pub idle_after: Duration,
-    /// A replica that has something to apply and gets no further for so long is out of service: other nodes take over what it holds. Too
-    /// small: a short wait for the disk moves sessions. Too large: the locks of dead clients stay for longer.
+    /// A replica that has something to apply but makes no progress for this long is out of service: other nodes take over what it
+    /// holds. Too small: a short wait for the disk moves sessions. Too large: the locks of dead clients stay for longer.
     pub stalled_after: Duration,
-    /// A replica whose store takes nothing for so long is not waited for when the log is trimmed; it may have to fetch the state from a
-    /// peer. Too small: it often has to. Too large: the log grows on the disks of the others.
+    /// A replica whose store accepts nothing for this long is not waited for when the log is trimmed; it may have to fetch the
+    /// state from a peer. Too small: it often has to. Too large: the log grows on the disks of the others.
     pub waited_for: Duration,
-    /// A replica that is started with an older state serves nobody until a peer has told the hash of its own state, for so long at most.
-    /// Too small: it serves without having been compared. Too large: a node whose peers are all away serves nobody for so long.
+    /// A replica that is started with an older state serves nobody until a peer has reported the hash of its own state, but for no
+    /// longer than this. Too small: it serves without having been compared. Too large: a node whose peers are all away serves
+    /// nobody for so long.
     pub answers_within: Duration,
-    /// For so long at most its store is read before it serves; what is left is read by a scrub afterwards. Too small: what was altered in
-    /// the store is found late. Too large: a node with a large state serves nobody for so long after its start.
+    /// The longest time for which the store is read before the replica serves; a scrub reads the rest afterwards. Too small:
+    /// alterations in the store are found late. Too large: a node with a large state serves nobody for so long after its start.
     pub read_within: Duration,
     /// How often replicas commit durably, compare their hashes, and trim the log. Too small: syncs and messages. Too large: a
-    /// difference is
-    /// found late, and the log is longer.
+    /// difference is found late, and the log is longer.
     pub patrol_every: Duration,
     /// How often the store is read again as a whole. Too small: the disk is busy with it. Too large: rot is found late.
     pub scrub_every: Duration,
-    /// A scrub names what is wrong by ranges of about so many keys, where there are few in all; with many keys they are larger. Too
-    /// small: every commit writes many hashes of ranges. Too large: little is said by a range.
+    /// A scrub names what is wrong by ranges of about this many keys, if there are few keys in total; with many keys the ranges are
+    /// larger. Too small: every commit writes many hashes of ranges. Too large: a range says little.
     pub range_keys: u64,
-    /// Entries of the log that are kept behind what all replicas have. Too small: a node that was away for a short time fetches
+    /// Entries of the log that are kept although all replicas have them. Too small: a node that was away for a short time fetches
     /// the whole state. Too large: disk.
     pub keep_entries: u64,
 }

@@ -1,12 +1,12 @@
-//! Whether the replica gets on: what its store could not do is tried again, and a replica that gets no further is out of service. Progress
-//! itself is judged, not errors: a disk that hangs gives none.
+//! Watches whether the replica makes progress: failed operations of its store are retried, and a replica that makes no progress is
+//! out of service. The judgement rests on progress itself and not on errors, because a disk that hangs reports none.
 
 use std::future::poll_fn;
 use std::time::Duration;
 
+use atoll_contract::LogPos;
 use atoll_core::Tick;
 use atoll_core::testing::hit;
-use atoll_log::LogPos;
 
 use super::OutOfService;
 use super::clock::Reading;
@@ -17,10 +17,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often progress is judged.
 const JUDGED_EVERY: Duration = Duration::from_millis(250);
-/// A judgement that is later than this by as much says that the node itself was away: nothing else was late then.
+/// A judgement that is this many times later than planned means that the node itself was paused: then nothing else was late.
 const LATE: u32 = 4;
 
-/// Since when a figure that should rise has not.
+/// The time since which a figure that should rise has not risen.
 #[derive(Clone, Copy)]
 struct Rise {
     seen: LogPos,
@@ -36,7 +36,7 @@ impl Rise {
 }
 
 impl Database {
-    /// Has the store tried again for as long as something of it has to be repeated, ever more rarely. Runs until the node ends.
+    /// Retries the store, at growing intervals, for as long as something of it has to be repeated. Runs until the node ends.
     pub(super) async fn retry(self) {
         loop {
             poll_fn(|cx| self.core.poll_store_failing(cx)).await;
@@ -50,7 +50,7 @@ impl Database {
         }
     }
 
-    /// Judges every now and then whether this replica gets on. Runs until the node ends.
+    /// Periodically judges whether this replica makes progress. Runs until the node ends.
     pub(super) async fn watch_progress(self) {
         let env = self.to.env.clone();
         let mut last = env.now();
@@ -83,7 +83,7 @@ impl Database {
                 Reading::Ahead(ahead) => Some(ahead),
                 Reading::At(_) | Reading::Listening => None,
             });
-            // A start takes a moment; nobody has to take over for that.
+            // A start takes only a moment, so no other node has to take over because of it.
             let out = self.core.out_of_service().is_some_and(|why| why != OutOfService::Checking);
             if let Some(cluster) = self.cluster.as_ref().filter(|_| told != Some(out)) {
                 (cluster.out_of_service)(out);

@@ -1,27 +1,31 @@
-//! The way into the log: all that waits goes into one entry, a few entries are under way, nothing waits when idle (contracts §3).
+//! The way into the log: all waiting commands go into one entry, a few entries are under way, and nothing waits when the log is
+//! idle (contracts §3).
 //!
-//! The entries of one proposer are numbered without gaps. When one of them has no good end, what follows it would be refused by every
-//! replica: the node goes on as a new proposer.
+//! The entries of one proposer are numbered without gaps. When one of them fails, every replica would refuse the entries that
+//! follow it, so the node goes on as a new proposer.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
+use atoll_core::sync::lock;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
-use atoll_log::{ClientId, LogAppendError, LogError, LogPos, LogRecord, LogletSpec, OpId, VirtualLog, Why};
+use atoll_log::{LogAppendError, LogError, LogRecord, VirtualLog};
 
 use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
 use super::{BarrierError, Busy, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
+use crate::mutants;
 
-/// Wait before an entry is handed in again that the log had no room for.
+/// Wait before an entry that the log had no room for is submitted again.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Wait before the log is looked for again.
 const LOG_PAUSE: Duration = Duration::from_millis(20);
@@ -31,7 +35,7 @@ struct Queue {
     waiting: VecDeque<(Proposal, Caller)>,
     /// Of the procedure that sends them.
     waker: Option<Waker>,
-    /// This proposer's entries are refused: go on as another.
+    /// This proposer's entries are refused: go on as a new proposer.
     refused: Option<ClientId>,
 }
 
@@ -41,7 +45,7 @@ struct Barriers {
     running: bool,
 }
 
-/// What proposals and barriers share. See the module's words.
+/// What proposals and barriers share. See the module documentation.
 pub(crate) struct ToLog {
     pub(crate) env: Env,
     pub(crate) log: Arc<VirtualLog>,
@@ -51,37 +55,33 @@ pub(crate) struct ToLog {
     barriers: Mutex<Barriers>,
 }
 
-/// The face of it that a core has.
+/// The part of it that a core uses.
 pub(crate) struct LogPath(pub(crate) Arc<ToLog>);
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl ToLog {
     pub(crate) fn new(env: Env, log: Arc<VirtualLog>, clock: CheckedClock, options: Options) -> Self {
         ToLog { env, log, clock, options, queue: Mutex::default(), barriers: Mutex::default() }
     }
 
-    /// Sends for ever.
+    /// Sends forever.
     pub(crate) async fn send(self: Arc<Self>, core: Arc<Core>) {
         self.settled().await;
         self.make_log().await;
-        // Nobody is answered from a state that was not compared. The other end stays: the core outlives this.
+        // No caller is answered from a state that was not compared. The other end stays: the core outlives this.
         let _ = core.check.wait().await;
         let mut sender = Sender::new(self, core);
         poll_fn(move |cx| sender.poll(cx)).await
     }
 
-    /// The cluster knows what this program reads when this is done: before, it might read what it cannot, or write what others cannot
-    /// (X28).
+    /// Completes once the cluster knows what this program reads: before that, this node might read entries that it cannot
+    /// understand, or write entries that other nodes cannot (X28).
     pub(crate) async fn settled(&self) {
         while !self.env.levels().is_settled() {
             self.env.sleep(self.env.jitter(LOG_PAUSE)).await;
         }
     }
 
-    /// There is such a log when this is done.
+    /// Completes once such a log exists.
     async fn make_log(&self) {
         loop {
             match self.log.refresh().await {
@@ -98,7 +98,7 @@ impl ToLog {
         }
     }
 
-    /// One check of the tail after the other, as long as somebody waits for one that has not begun (V14).
+    /// Runs one check of the tail after the other, as long as somebody waits for a check that has not begun (vlog-V14).
     async fn check(self: Arc<Self>, core: Arc<Core>) {
         // The other end stays: the core outlives this.
         let _ = core.check.wait().await;
@@ -111,10 +111,10 @@ impl ToLog {
                 }
                 std::mem::take(&mut barriers.waiting)
             };
-            let tail = if mutant(Mutant::DbBarrierWithoutCheck) {
+            let tail = if mutant(mutants::DB_BARRIER_WITHOUT_CHECK) {
                 Ok(self.log.known_tail())
             } else {
-                self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+                self.log.check_tail().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
             };
             match tail {
                 Ok(tail) => core.when_applied(tail, joined),
@@ -182,7 +182,7 @@ struct Sender {
     flights: VecDeque<Flight>,
     /// An entry that the log had no room for, and when it is handed in again.
     held: Option<(OpId, Bytes, Sleep)>,
-    /// Until the others' clocks are looked for again.
+    /// Until the other members' clocks are queried again.
     listening: Option<Sleep>,
     client: ClientId,
     last_seq: u64,
@@ -206,7 +206,7 @@ impl Sender {
         sender
     }
 
-    /// Goes on as a proposer that nobody has heard of.
+    /// Goes on as a new proposer with a name that is not used yet.
     fn begin_anew(&mut self) {
         // 0 is the log's own.
         self.client = ClientId(self.to.env.random().max(1));
@@ -233,14 +233,14 @@ impl Sender {
                 // Its callers are answered when it is applied.
                 Ok(Ok(_)) => continue,
                 Ok(Err(failed)) => failed,
-                Err(_) => LogAppendError::Unknown(LogError::Unavailable(Why::Stopping)),
+                Err(_) => LogAppendError::Unknown(LogError::Unavailable(Unavailability::Stopping)),
             };
             hit("db.propose.failed");
             self.give_up(op, failed);
         }
     }
 
-    /// An entry has no good end. Those that follow it are answered one by one as they come to theirs.
+    /// An entry failed. The entries that follow it are answered one by one as they end.
     fn give_up(&mut self, op: OpId, failed: LogAppendError) {
         if op.client == self.client {
             self.begin_anew();
@@ -255,7 +255,7 @@ impl Sender {
         }
     }
 
-    /// Hands in the next entry; false if there is none, or no room, and this task is woken when that changes.
+    /// Submits the next entry; false if there is none or no room, and then this task is woken when that changes.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let (op, payload) = match self.held.take() {
             Some((op, payload, mut pause)) => {
@@ -296,7 +296,7 @@ impl Sender {
         !queue.waiting.is_empty()
     }
 
-    /// What time the next entry has; None: nothing can be proposed now, and this task is woken when that may change.
+    /// The time of the next entry. None: nothing can be proposed now, and this task is woken when that may change.
     fn time_ms(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         loop {
             match self.to.clock.read(self.core.published().time_ms) {
@@ -318,7 +318,8 @@ impl Sender {
         }
     }
 
-    /// This node's clock is not to be believed, or its replica has halted or is wrong: all that waits did not happen.
+    /// Refuses all waiting commands, which did not happen: this node's clock is not to be believed, or its replica has halted or is
+    /// wrong.
     fn refuse(&self, cx: &mut Context<'_>, why: &ProposeError) {
         let refused = {
             let mut queue = lock(&self.to.queue);

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_contract::{ClientId, Entry, LogPos, OpId};
 use atoll_core::{Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
-use atoll_log::{ClientId, Entry, LogPos, OpId};
 
 use super::applier::Applier;
 use super::commit::Here;
@@ -72,7 +72,7 @@ impl Solo {
         let alone = Arc::new(Alone { applier: Mutex::new(None), clock, since: published.below });
         let proposer = Proposer { node: NodeId(1), incarnation: Incarnation(published.below.0 + 1) };
         let levels = Levels::new(LevelRange::OURS, true);
-        // Nobody else has to read what it writes.
+        // No other program has to read what this one writes.
         let _ = levels.learn(LevelRange::OURS.highest);
         let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published);
         let options = Options::default();
@@ -98,8 +98,8 @@ impl Solo {
         }
     }
 
-    /// Takes no more proposals: their tickets are abandoned. Without it the replica and its engines keep each other, and are never
-    /// given back.
+    /// Takes no more proposals: their tickets are abandoned. Without this call the replica and its engines keep each other alive
+    /// and are never freed.
     pub fn close(&self) {
         *self.alone.applier() = None;
     }
@@ -124,7 +124,7 @@ impl Path for AlonePath {
         if core.expect(Waiting { op, callers: vec![caller], bytes }).is_err() {
             return Ok(wait);
         }
-        // A halt is told to everybody who waits, this caller among them.
+        // A halt is reported to all waiters, including this caller.
         applier.apply(&[Entry { op, payload: entry.finish() }]);
         Ok(wait)
     }

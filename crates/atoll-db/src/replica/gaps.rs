@@ -1,8 +1,9 @@
-//! Ranges that a scan found empty. Deleted keys stay in the layers and in the store for a while, and a scan passes over each of them. Who
-//! deletes from the beginning of a range again and again, a step at a time, would pass over all that the steps before deleted. So the
-//! state that commands are applied to remembers where the last scans found nothing, and begins behind that.
+//! Ranges that a scan found empty. Deleted keys stay in the layers and in the store for a while, and a scan passes over each of
+//! them. A caller that repeatedly deletes from the beginning of a range, a step at a time, would pass over everything that the
+//! earlier steps deleted. The state that commands are applied to therefore remembers where the last scans found nothing, and begins
+//! behind that.
 //!
-//! This changes what a scan costs, never what it finds: only a write, or a write that is taken back, can put a key into such a range.
+//! This changes what a scan costs, never what it finds: only a write, or the rollback of a write, can put a key into such a range.
 
 use std::collections::VecDeque;
 
@@ -20,12 +21,12 @@ struct Gap {
     end: Bytes,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps(VecDeque<Gap>);
 
 impl Gaps {
-    /// What is to be looked at of a range that is scanned forward.
+    /// The part of a range that a forward scan still has to look at.
     pub(crate) fn without(&self, range: &KeyRange) -> KeyRange {
         let found = self.0.iter().find(|gap| gap.start <= range.start && range.start < gap.end);
         let start = found.map_or_else(|| range.start.clone(), |gap| gap.end.clone());
@@ -46,7 +47,7 @@ impl Gaps {
         if self.0.len() == MOST {
             self.0.pop_front();
         }
-        // The one that was of use last is forgotten last.
+        // The most recently used gap is forgotten last.
         self.0.push_back(gap);
     }
 
@@ -60,7 +61,7 @@ impl Gaps {
         self.0.retain(|gap| gap.start < gap.end);
     }
 
-    /// Keys may be back that were deleted.
+    /// Forgets all gaps: deleted keys may be back.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }

@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `mod.rs` | whole entries, one after the other |
 //! | `gaps.rs` | where scans of it found nothing |
-//! | `working.rs` | the state under a command, and how writes are taken back |
+//! | `working.rs` | the state under a command, and how writes are rolled back |
 //! | `proposers.rs` | exactly once |
 //! | `state_hash.rs` | a hash of the state, to be compared between replicas |
-//! | `ranges.rs` | the same by ranges of keys, to be compared with the store |
+//! | `ranges.rs` | the same hash by ranges of keys, to be compared with the store |
 //! | `record.rs` | what the engine itself keeps in the store |
 //!
 //! No thread, no clock, no log here: [`crate::engine`] drives it.
@@ -24,14 +24,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{AppliedCommand, Mutant, hit, mutant, show_applied};
+use atoll_contract::{Entry, LogPos, OpId};
+use atoll_core::testing::{AppliedCommand, hit, mutant, show_applied};
 use atoll_core::{Encode, LevelRange};
-use atoll_log::{Entry, LogPos, OpId};
 
 use crate::application::{AppId, ApplyAt, Rejected};
 use crate::entry::{self, Command, Header, Unreadable};
 use crate::hosted::{Applications, Ended, Hosted};
 use crate::layers::Layers;
+use crate::mutants;
 use crate::store::{Change, Live, StoreError, StoreSnapshot, VersionedMap};
 use crate::view::Published;
 
@@ -44,7 +45,7 @@ use state_hash::{Before, SAMPLE_EVERY, SAMPLES, StateHash};
 use working::Failure;
 pub(crate) use working::{Mark, Working};
 
-/// Why a replica applies no more. Local reads go on, of the state before the entry at `at`.
+/// Why a replica applies no more. Local reads continue on the state before the entry at `at`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
     /// A command panics, on every replica.
@@ -83,12 +84,12 @@ pub enum Halt {
     },
 }
 
-/// Why an entry was not applied. Nothing of it was.
+/// Why an entry was not applied. No part of it was.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// This replica applies no more.
     Halt(Halt),
-    /// The store would have to be read, which was not to be: see [`Reads::InMemory`].
+    /// The store would have to be read, which was not allowed: see [`Reads::InMemory`].
     NotInMemory,
 }
 
@@ -98,7 +99,7 @@ impl From<Halt> for Stop {
     }
 }
 
-/// What commands may read.
+/// Where commands may read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// Whatever there is.
@@ -109,7 +110,7 @@ pub(crate) enum Reads {
 
 /// What became of an entry.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum EntryOutcome {
     /// One reply for each command.
     Applied(Vec<Result<Bytes, Rejected>>),
     /// A second copy of one that was applied.
@@ -126,7 +127,7 @@ pub(crate) struct CommitJob {
     layer: Arc<VersionedMap>,
     befores: Vec<Before>,
     record: StateRecord,
-    /// What the ranges had to say of it, once they have taken note.
+    /// What the ranges changed because of it, once they have taken note.
     of_ranges: Option<Vec<Change>>,
 }
 
@@ -163,7 +164,7 @@ fn show(at: &ApplyAt, command: &Command, ended: &Ended) {
     });
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) struct Replica {
     apps: BTreeMap<AppId, Box<dyn Hosted>>,
     /// What this program reads, of entries and commands.
@@ -205,7 +206,8 @@ impl Replica {
         Ok((replica, published))
     }
 
-    /// Goes on with what a store has, and nothing else. What is published must be published anew, by what comes with it.
+    /// Continues with what a store has, and with nothing else. Whatever is published must be published anew, from the state that is
+    /// returned.
     pub(crate) fn reopen(&mut self, base: Arc<dyn StoreSnapshot>) -> Result<Arc<Published>, StoreError> {
         let record = StateRecord::read(&*base)?;
         let active = Arc::new(VersionedMap::new(self.live.clone()));
@@ -260,41 +262,41 @@ impl Replica {
         self.foreign
     }
 
-    /// Memory of what is applied and not on its way to the store, about.
+    /// Approximate memory of what is applied and not on its way to the store.
     pub(crate) fn active_bytes(&self) -> usize {
         self.working.layers.active.size_bytes()
     }
 
-    /// Memory of what is applied and not committed, about.
+    /// Approximate memory of what is applied and not committed.
     pub(crate) fn overlay_bytes(&self) -> usize {
         let frozen = self.working.layers.frozen.as_ref();
         self.active_bytes() + frozen.map_or(0, |f| f.size_bytes())
     }
 
     /// Applies the next entry as a whole, or stops in front of it.
-    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<Outcome, Stop> {
+    pub(crate) fn apply(&mut self, entry: &Entry, reads: Reads) -> Result<EntryOutcome, Stop> {
         self.working.reads = reads;
         let at = self.next;
         let outcome = match entry::parse(entry.payload.clone(), self.reads_levels) {
             Err(Unreadable::Foreign) => {
                 self.foreign += 1;
-                Outcome::Foreign
+                EntryOutcome::Foreign
             }
             Err(Unreadable::Newer(format)) => {
                 return Err(Halt::Newer { at, what: format!("an entry of format {format}") }.into());
             }
             Ok((header, commands)) => match self.proposers.judge(entry.op, header.since) {
-                Judged::Copy if !mutant(Mutant::DbAppliesCopies) => {
+                Judged::Copy if !mutant(atoll_log::mutants::DB_APPLIES_COPIES) => {
                     hit("db.apply.copy");
-                    Outcome::Copy
+                    EntryOutcome::Copy
                 }
-                Judged::Refused => Outcome::Refused,
+                Judged::Refused => EntryOutcome::Refused,
                 Judged::Next | Judged::Copy => {
                     let time_ms = self.time_ms.max(header.time_ms);
                     let replies = self.apply_commands(at, &header, time_ms, &commands)?;
                     self.time_ms = time_ms;
                     self.proposers.applied(entry.op, at);
-                    Outcome::Applied(replies)
+                    EntryOutcome::Applied(replies)
                 }
             },
         };
@@ -309,7 +311,7 @@ impl Replica {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
-        // Where it is in the log is told beside the hash.
+        // The position in the log is reported beside the hash.
         let hash = self.working.hash.with(&self.record().to_bytes());
         self.samples.push_back(HashAt { below: self.next, hash });
     }
@@ -330,7 +332,7 @@ impl Replica {
             match self.apply_command(&at, command) {
                 Ok(reply) => replies.push(reply),
                 Err(stop) => {
-                    // Whole entries only: what its earlier commands did goes, too.
+                    // Only whole entries count: the effects of its earlier commands are rolled back, too.
                     self.working.rollback(&start);
                     for (app, events) in self.apps.values_mut().zip(events) {
                         app.undo(events);
@@ -354,7 +356,7 @@ impl Replica {
         }
         let (mark, events) = (self.working.mark(), app.events());
         let ended = app.apply(at, &command.bytes, &mut self.working);
-        // A panic over an answer that the store did not give is no poison.
+        // A panic caused by a missing answer of the store is no poison.
         match self.working.take_failure() {
             None => {}
             Some(Failure::NotInMemory) => return Err(Stop::NotInMemory),
@@ -401,7 +403,8 @@ impl Replica {
         CommitJob { layer, befores, record: self.record(), of_ranges: None }
     }
 
-    /// The store was opened again: it shows what it had, or what was set aside, too. What is published must be published anew.
+    /// The store was opened again: it shows what it had before, and possibly also what was set aside. Whatever is published must be
+    /// published anew.
     pub(crate) fn rebase(&mut self, base: Arc<dyn StoreSnapshot>) {
         self.working.rebase(base);
     }
@@ -412,7 +415,7 @@ impl Replica {
     }
 
     fn record(&self) -> StateRecord {
-        let ahead = mutant(Mutant::DbCommitAheadOfState);
+        let ahead = mutant(mutants::DB_COMMIT_AHEAD_OF_STATE);
         StateRecord {
             format: record::FORMAT,
             next: if ahead { self.next.plus(1) } else { self.next },

@@ -1,12 +1,13 @@
 //! Exactly once: which entry of each proposer was the last one applied (contracts X15).
 //!
-//! A proposer numbers its entries from 1, without gaps. A number that was applied is a second copy and changes nothing. A number that
-//! leaves one out is refused, alike on every replica: what it left out may still come, and taking it then would turn their order round.
+//! A proposer numbers its entries from 1, without gaps. A number that was already applied is a second copy and changes nothing.
+//! Every replica refuses a number that leaves one out: the missing entry may still arrive, and taking it then would reverse their
+//! order.
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{ClientId, LogPos, OpId};
 use atoll_core::record;
-use atoll_log::{ClientId, LogPos, OpId};
 
 /// Proposers that are remembered. One is a life of a node, or a new beginning after entries were lost.
 const MOST: usize = 1024;
@@ -57,7 +58,7 @@ impl Proposers {
             Some((last, _)) if op.seq <= *last => Judged::Copy,
             Some((last, _)) if op.seq == last + 1 => Judged::Next,
             Some(_) => Judged::Refused,
-            // One that was forgotten had entries below that line: its copies began there, too.
+            // A forgotten proposer had entries below that line: its copies began there, too.
             None if op.seq == 1 && since >= self.forgotten_below => Judged::Next,
             None => Judged::Refused,
         }

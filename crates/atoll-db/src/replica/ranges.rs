@@ -1,8 +1,9 @@
 //! The hash of the state by ranges of keys, so that a scrub can name where the store does not have what was written to it.
 //!
-//! Kept by whoever commits, in the same batch as the changes, under keys of the engine. The ranges cover all keys of the applications
-//! without gaps; their sums add up to the hash of the state. A range with many keys is divided, which reads it once; neighbours with few
-//! keys are joined. Replicas need not have the same ranges: they depend on when each one commits.
+//! The committer maintains the hashes, in the same batch as the changes, under keys of the engine. The ranges cover all
+//! keys of the applications without gaps; their sums add up to the hash of the state. A range with many keys is divided, which
+//! reads it once; neighbours with few keys are joined. Replicas need not have the same ranges: they depend on when each replica
+//! commits.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ pub(crate) struct Row {
     pub(crate) sum: u128,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ranges {
     /// In order; the first one begins at [`FIRST`].
@@ -101,10 +102,10 @@ impl Ranges {
         self.rows.iter().fold(0, |sum, row| sum.wrapping_add(row.sum))
     }
 
-    /// Takes note of a commit: of each key the value that it gets, in the order of the keys, and what it had before.
+    /// Takes note of a commit: for each key its new value, in key order, and what it had before.
     pub(crate) fn note(&mut self, newest: &[Change], mut befores: Vec<Before>) {
         befores.sort_by(|a, b| a.key.cmp(&b.key));
-        // Of several notes of a key the first one tells what it had before all.
+        // If a key was noted several times, the first note says what it had before all of them.
         befores.dedup_by(|later, first| later.key == first.key);
         let mut befores = befores.into_iter().peekable();
         let mut touched = Vec::new();
@@ -147,7 +148,7 @@ impl Ranges {
         self.most_keys.max(keys / DIVIDE_ABOVE_SHARE)
     }
 
-    /// What the store has to be told of the ranges, each once.
+    /// The changes of the ranges that the store must get, each once.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         let prefix = [&[ENGINE.0], PREFIX].concat();
         let change = |(start, record): (Bytes, Option<RangeRecord>)| {
@@ -165,7 +166,7 @@ impl Ranges {
             let parts = read_parts(base, &self.range(index), above / PARTS, MOST_RANGES - self.rows.len())?;
             let sum = parts.iter().fold(0u128, |sum, row| sum.wrapping_add(row.sum));
             if sum != self.rows[index].sum {
-                // A part would get the fault of another. It is left as it is, for the scrub to find.
+                // A part would get the fault of another one. The range is left as it is, for the scrub to find.
                 hit("db.ranges.differ");
                 self.rows[index].keys = 0;
                 continue;
@@ -179,7 +180,7 @@ impl Ranges {
     }
 }
 
-/// Reads a range: parts of about so many keys, at most so many of them, at least one.
+/// Reads a range in parts of about this many keys; at most this many parts, at least one.
 fn read_parts(
     base: &dyn StoreSnapshot,
     range: &KeyRange,

@@ -1,7 +1,7 @@
 //! What the engine itself keeps in the store: one record, written with every commit.
 
+use atoll_contract::LogPos;
 use atoll_core::{Decode, Encode, record};
-use atoll_log::LogPos;
 
 use super::proposers::ProposersRecord;
 use crate::application::AppId;
@@ -14,7 +14,7 @@ const ENGINE: AppId = AppId(0);
 const KEY: &[u8] = b"state";
 
 record! {
-    /// See the module's words.
+    /// See the module documentation.
     pub struct StateRecord {
         /// Of everything in the store.
         pub format: u8,

@@ -1,6 +1,5 @@
-//! A hash of the whole state that costs a little with every write, and that two replicas can compare where both were (issue: a
-//! difference is
-//! found by itself).
+//! A hash of the whole state that costs a little with every write. Two replicas can compare it at any position that both have
+//! passed (issue: a difference is found by itself).
 //!
 //! The sum, modulo 2^128, of one hash for each key and value: the order of writes does not matter, a write takes the old value's
 //! hash away and adds the new one's, and a scan of the store gives the same.
@@ -8,11 +7,11 @@
 use bytes::Bytes;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 
 /// Positions at which replicas remember their hash are multiples of this.
 pub(crate) const SAMPLE_EVERY: u64 = 256;
-/// So many are remembered.
+/// How many of these hashes are remembered.
 pub(crate) const SAMPLES: usize = 64;
 
 /// The hash of a state at a position: of everything in entries below it.
@@ -24,7 +23,7 @@ pub struct HashAt {
     pub hash: u128,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateHash(pub(crate) u128);
 
@@ -55,7 +54,7 @@ impl Before {
 }
 
 impl StateHash {
-    /// A key has another value; what the old one had added.
+    /// Replaces the value of a key in the hash; returns what the old value had contributed.
     pub(crate) fn replace(&mut self, key: &[u8], old: Option<&Bytes>, new: Option<&Bytes>) -> u128 {
         let seed = seed(key);
         let part = |value: Option<&Bytes>| value.map_or(0, |v| XxHash3_128::oneshot_with_seed(seed, v));
@@ -64,7 +63,7 @@ impl StateHash {
         gone
     }
 
-    /// With what the engine keeps besides.
+    /// Includes what the engine itself keeps.
     pub(crate) fn with(self, engine: &[u8]) -> u128 {
         self.0 ^ XxHash3_128::oneshot(engine)
     }

@@ -1,4 +1,4 @@
-//! The state that commands are applied to, and how writes are taken back.
+//! The state that commands are applied to, and how writes are rolled back.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::key_range::{Direction, KeyRange};
 use crate::layers::{Layers, Page};
 use crate::store::{Points, Prior, StoreError, StoreSnapshot, VersionedMap};
 
-/// Memory that values which were read from the store may take, until it changes: most writes follow a read of the same key, and need
-/// its old value for the hash; sessions are read with every write.
+/// Memory for values that were read from the store, kept until they change: most writes follow a read of the same key and need its
+/// old value for the hash; sessions are read with every write.
 const SEEN_BYTES: usize = 1024 * 1024;
-/// What one takes besides its bytes, about.
+/// Approximate memory that one such value takes besides its bytes.
 const SEEN_ONE_BYTES: usize = 96;
 
-/// What was committed last stays in memory up to this size: a larger one is that of a replica that catches up, which reads hardly any
-/// of it again.
+/// The last commit stays in memory up to this size. A larger commit is that of a replica that is catching up, which hardly reads
+/// any of it again.
 const SETTLED_BYTES: usize = 48 * 1024 * 1024;
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Working {
     pub(crate) layers: Layers,
@@ -32,17 +32,17 @@ pub(crate) struct Working {
     undo: Vec<(Bytes, Prior)>,
     /// What keys had below the layer that takes the writes; of a key that is there more than once, the first one counts.
     befores: Vec<Before>,
-    /// What the store has, as far as it was asked: of keys that no layer below the one that takes the writes has.
+    /// Values that the store returned, for keys that are in no layer below the one that takes the writes.
     seen: Points<Option<Bytes>>,
     seen_bytes: usize,
     gaps: Gaps,
-    /// What may be read. A failure tells of what may not.
+    /// Where reads may go. A failure reports a read that was not allowed.
     pub(crate) reads: Reads,
     /// The first one since the last [`Working::take_failure`].
     failed: Option<Failure>,
 }
 
-/// Why a read gave nothing. What a command makes of that is taken back.
+/// Why a read returned nothing. Whatever a command does with such a read is rolled back.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Store(StoreError),
@@ -94,7 +94,7 @@ impl Working {
         }
     }
 
-    /// Whether the store may be asked. If not, that is the command's end.
+    /// Whether the store may be asked. If not, the command ends.
     fn may_read_base(&mut self) -> bool {
         let may = self.reads == Reads::Anywhere || self.layers.base.is_in_memory();
         if !may {

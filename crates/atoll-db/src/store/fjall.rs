@@ -1,37 +1,40 @@
-//! The store on disk: fjall, an LSM tree (docs/decisions/0005-local-store.md). This module is all that knows of it.
+//! The store on disk: fjall, an LSM tree (docs/decisions/0005-local-store.md). Only this module knows about fjall.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::{Database, Guard, Iter, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice, Snapshot};
 
-use super::leftovers::Leftovers;
+use atoll_core::sync::lock;
+
+use super::deferred_deletes::DeferredDeletes;
 use super::owner::{Bound, Owner, OwnerError};
 use super::pinned::{Items, Pinned};
 use super::{Change, Persistence, Store, StoreError, StoreSnapshot, persistence_of};
 use crate::key_range::{Direction, KeyRange};
 
-/// The tree that is read, with a number: applications are told apart by the first byte of a key. A refill makes the next one.
+/// The name of the current tree, before its number: the first byte of a key distinguishes applications. A refill makes the next tree.
 const TREE: &str = "state-";
 /// The tree that says which one is read.
 const CHOICE: &str = "choice";
 const CHOSEN: &str = "state";
 /// In the same tree: whose the store is.
 const OWNER: &str = "owner";
-/// Memory for writes that are in no file yet. Twice this may be in use while one is written out.
+/// Memory for writes that are in no file yet. Up to twice this may be in use while one memtable is written out.
 const MEMTABLE_BYTES: u64 = 32 * 1024 * 1024;
 /// What its own log may take on disk before memory is written out; fjall takes no less.
 const JOURNAL_BYTES: u64 = 128 * 1024 * 1024;
-/// Files that are kept open. A host that counts what the process may open keeps as many for the disk, and some.
+/// Files that are kept open. A host that budgets the files that the process may open reserves this many for the disk, and some
+/// more.
 const CACHED_FILES: usize = 256;
-/// A commit from this size on is written as a file of the tree at once: not to the store's own log, nor to its memory, from where it would
-/// be written out later. That memory is bounded only while the one worker is not busy with merging files. Smaller: many small files,
-/// which are merged more often.
+/// A commit of this size or more is written directly as a file of the tree: it goes neither to the store's own log nor to its
+/// memory, from where it would be written out later. That memory is bounded only while the single worker is not busy merging files.
+/// Smaller: many small files, which are merged more often.
 const FILE_BYTES: usize = 8 * 1024 * 1024;
-/// So many files that are not merged yet make commits go the other way, on which the store has them wait for its worker.
+/// Once this many files are unmerged, commits go the other way, on which the store makes them wait for its worker.
 const FILES_AT_MOST: usize = 24;
 /// Files that are not merged yet before they are. More: point reads look into more of them. Fewer: the same data is merged more often.
 const MERGED_FILES: u8 = 8;
@@ -40,9 +43,9 @@ const MERGED_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// A store in a directory.
 ///
-/// After a write that failed fjall takes no more: whether what it has in memory and what it has on disk agree is unknown to it. Then the
-/// store is closed and opened again, at the next operation, which recovers what is on disk. Snapshots that were taken before cannot be
-/// read from there on, since they keep the directory locked.
+/// After a failed write fjall accepts no more writes, because it does not know whether its memory and its disk agree. The next
+/// operation then closes the store and opens it again, which recovers what is on disk. Snapshots that were taken before cannot be
+/// read from then on, since they would keep the directory locked.
 pub struct FjallStore {
     path: PathBuf,
     cache_bytes: u64,
@@ -60,7 +63,7 @@ struct Open {
     tree: Keyspace,
     /// A second state that is filled.
     second: Option<Keyspace>,
-    _leftovers: Leftovers,
+    _deferred: DeferredDeletes,
 }
 
 impl fmt::Debug for FjallStore {
@@ -69,8 +72,8 @@ impl fmt::Debug for FjallStore {
     }
 }
 
-/// Whether a failure of fjall can pass. Its word for "an earlier write failed, none is taken any more" says nothing of the cause: it is
-/// settled by opening the store again.
+/// Whether a failure of fjall can pass. Its error for "an earlier write failed, none is taken any more" does not name the cause:
+/// opening the store again settles it.
 fn persistence(error: &fjall::Error) -> Persistence {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => persistence_of(error),
@@ -123,10 +126,6 @@ impl FjallStore {
     }
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Open {
     fn at(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let opening = failed("was opened");
@@ -155,12 +154,12 @@ impl Open {
             }
         }
         let tree = db.keyspace(&name, tree_options).map_err(&opening)?;
-        let leftovers = Leftovers::of(path).map_err(|error| StoreError {
+        let deferred = DeferredDeletes::of(path).map_err(|error| StoreError {
             doing: "was opened",
             reason: error.to_string(),
             persistence: persistence_of(&error),
         })?;
-        Ok(Open { db, choice, number, tree, second: None, _leftovers: leftovers })
+        Ok(Open { db, choice, number, tree, second: None, _deferred: deferred })
     }
 
     fn commit(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
@@ -216,10 +215,10 @@ fn not_begun() -> StoreError {
 }
 
 impl FjallStore {
-    /// Makes it this owner's, if it is nobody's; durable on return. `was_bound`: the owner had a store that said so.
+    /// Binds the store to this owner if it has no owner yet; durable on return. `was_bound`: the owner had a store that said so.
     ///
     /// # Errors
-    /// It is another's, or cannot be read. Nothing was changed.
+    /// It belongs to another owner, or cannot be read. Nothing was changed.
     pub fn bind(&mut self, owner: &Owner, was_bound: bool) -> Result<Bound, OwnerError> {
         match &mut self.open {
             Some(open) => open.bind(owner, was_bound),
@@ -289,7 +288,8 @@ impl Store for FjallStore {
     fn persist(&mut self) -> Result<(), StoreError> {
         self.with(|open| {
             open.db.persist(PersistMode::SyncAll).map_err(|error| {
-                // What a sync has left out the next one does not tell, whatever the reason was. One that was not tried left nothing out.
+                // Whatever the reason was, the next sync does not report what this one left out. A sync that was not tried left
+                // nothing out.
                 let tried = !matches!(error, fjall::Error::Poisoned);
                 let error = failed("was synced")(error);
                 if tried { StoreError { persistence: Persistence::Lasting, ..error } } else { error }
@@ -316,7 +316,7 @@ impl Store for FjallStore {
 
 /// A snapshot, and the tree that it is of.
 struct Parts {
-    /// Goes first: what it pins belongs to the tree.
+    /// Dropped first: the data that it pins belongs to the tree.
     pinned: Option<Pinned>,
     snapshot: Snapshot,
     tree: Keyspace,

@@ -1,4 +1,5 @@
-//! A store in memory. What was not persisted is lost in a crash, as on a disk; the handle is the disk, which a test can let fail.
+//! A store in memory. Data that was not persisted is lost in a crash, as on a disk. The handle stands for the disk, and a test can
+//! make it fail.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,7 +40,7 @@ struct Inner {
     failing: Failing,
 }
 
-/// See the module's words. Clones are one store.
+/// See the module documentation. Clones are one store.
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Mutex<Inner>>);
 

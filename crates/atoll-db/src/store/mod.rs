@@ -4,8 +4,8 @@
 //! What is committed is visible at once and durable only after [`Store::persist`]; after a crash the store holds all batches up to
 //! some point at or above the last persist, whole and in order. The log is the write-ahead log (Delos §4.1).
 
+mod deferred_deletes;
 mod fjall;
-mod leftovers;
 mod memory;
 mod owner;
 mod pinned;
@@ -33,12 +33,12 @@ pub type Change = (Bytes, Option<Bytes>);
 pub enum Persistence {
     /// The system was short of something (space, descriptors, memory) or was interrupted: the same operation may succeed later.
     Passing,
-    /// It proves a wrong state, or nothing says that it can pass.
+    /// The failure proves a wrong state, or there is no sign that it can pass.
     Lasting,
 }
 
-/// The store failed. Nothing of the operation is to be relied on. A replica repeats an operation whose failure can pass, and halts on
-/// any other.
+/// The store failed. Nothing of the operation may be relied on. A replica repeats an operation whose failure can pass, and halts on
+/// any other failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the local store failed while it {doing}: {reason}")]
 pub struct StoreError {
@@ -83,7 +83,7 @@ pub(crate) fn persistence_of(error: &std::io::Error) -> Persistence {
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub trait Store: Send + fmt::Debug {
     /// All that is committed, as it is now. After a failure it may be unreadable until [`Store::reopen`] succeeds.
     fn snapshot(&self) -> Arc<dyn StoreSnapshot>;

@@ -1,5 +1,5 @@
-//! Whose a store is. A folder that was copied from another node, or stayed when its node got a new identity, says so, and nothing of it
-//! is served.
+//! The owner of a store. A store in a folder that was copied from another node, or that stayed when its node got a new identity,
+//! names another owner, and nothing of it is served.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Bound {
     New,
     /// This owner's.
     Same,
-    /// It did not say: a program wrote it that told nobody. It is this owner's from now on.
+    /// It named no owner: it was written by a program that did not record one. It belongs to this owner from now on.
     Adopted,
 }
 
@@ -51,7 +51,7 @@ pub enum OwnerError {
     /// It is another one's.
     #[error("the folder `database` belongs to {found}, and this is {expected}; {REBUILD}")]
     Foreign {
-        /// Whose it is, in words.
+        /// The owner that it names, as text.
         found: String,
         /// Whose it should be.
         expected: Owner,

@@ -1,6 +1,7 @@
-//! Reads of a snapshot that wait for nobody. A read through fjall asks the tree for the files of the snapshot, under the lock that the tree
-//! holds while it writes and syncs a new list of its files: four syncs after each commit and each merge. On a busy disk that is half a
-//! second in which no command could be applied. So a snapshot remembers its files when it is taken (decision 0014).
+//! Snapshot reads that wait for no other thread. A read through fjall asks the tree for the files of the snapshot, under the lock
+//! that the tree holds while it writes and syncs a new list of its files: four syncs after each commit and each merge. On a busy
+//! disk that is half a second in which no command could be applied. A snapshot therefore remembers its files when it is taken
+//! (decision 0014).
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Pinned {
         let AnyTree::Standard(tree) = &tree.tree else { return None };
         let files_and_memory = tree.get_version_history_lock().get_version_for_snapshot(number);
         let memory = files_and_memory.active_memtable.clone();
-        // In this order: what is written out from here on is in the files too, and no harm is done if it is found in both.
+        // The order matters: data that is written out from here on is in the files too, and finding it in both does no harm.
         if tree.sealed_memtable_count() > 0 {
             return None;
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-/// See the module's words. Clients choose keys, so the hash is the keyed one of the standard library.
+/// See the module documentation. Clients choose keys, so the hash is the keyed one of the standard library.
 #[derive(Debug)]
 pub(crate) struct Points<V>(HashMap<Bytes, V>);
 

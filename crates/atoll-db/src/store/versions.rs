@@ -10,14 +10,14 @@ use bytes::Bytes;
 use super::points::Points;
 use crate::key_range::{Direction, KeyRange};
 
-/// Older versions of one key that are kept before a look whether anybody needs them, at least.
+/// Least number of older versions of a key before a check whether any reader needs them.
 const PRUNE_ABOVE: usize = 2;
-/// And so many times what the last look left. The next look comes after as many writes as it has versions to look at, so that a write costs
-/// the same however many versions readers hold (contracts X27). More: memory.
+/// And this many times what the last check left. The next check comes after as many writes as it has versions to look at, so that a
+/// write costs the same however many versions readers hold (contracts X27). More: memory.
 const PRUNE_TIMES: usize = 2;
 /// Keys that a page looks at for each one that it may have.
 const LOOKED_TIMES: usize = 2;
-/// Memory that a key and a version take besides their bytes, about.
+/// Approximate memory that a key and a version take besides their bytes.
 const KEY_BYTES: usize = 96;
 const VERSION_BYTES: usize = 48;
 
@@ -105,7 +105,7 @@ impl Versions {
     }
 }
 
-/// What a write replaced, to take it back.
+/// What a write replaced, so that it can be undone.
 #[derive(Debug)]
 pub(crate) enum Prior {
     /// Nothing was known of the key.
@@ -116,15 +116,16 @@ pub(crate) enum Prior {
     Same(Option<Bytes>),
 }
 
-/// Keys whose values [`VersionedMap::newest`] reads at a time. More: who puts keys in order waits longer, and readers behind it.
+/// Keys whose values [`VersionedMap::newest`] reads at a time. More: a thread that puts keys in order waits longer, and readers
+/// behind it.
 const READ_AT_ONCE: usize = 256;
 
-/// Point reads, which are most of all, go by the hash.
+/// Point reads, by far the most common, use the hash map.
 #[derive(Debug, Default)]
 struct Table {
     points: Points<Versions>,
-    /// Those of its keys that no scan has asked for since they came: most layers are committed without a scan, and a writer should not
-    /// pay for the order of each key.
+    /// Keys that no scan has asked for since they were added: most layers are committed without a scan, and a writer should not pay
+    /// for keeping each key in order.
     unordered: Arc<Vec<Bytes>>,
 }
 
@@ -145,14 +146,14 @@ impl Table {
     }
 }
 
-/// See the module's words. Written by one thread, read by many.
+/// See the module documentation. Written by one thread, read by many.
 #[derive(Debug)]
 pub(crate) struct VersionedMap {
-    /// Taken by the writer for each key: nobody holds it for longer than a few keys take, since a thread that waits to write keeps all that
-    /// come to read waiting, too.
+    /// The writer takes this lock for each key. Nobody holds it for longer than a few keys take, since a thread that waits to write
+    /// also blocks all readers that arrive after it.
     map: RwLock<Table>,
-    /// The keys that are not in `unordered`; one that was just taken back may still be here. Only scans and commits take it, in front of
-    /// `map`: putting keys in order takes a while.
+    /// The keys that are not in `unordered`; a key that was just rolled back may still be here. Only scans and commits take this
+    /// lock, before `map`: putting keys in order takes a while.
     order: RwLock<Arc<BTreeSet<Bytes>>>,
     bytes: AtomicUsize,
     live: Arc<Live>,
@@ -189,7 +190,7 @@ impl VersionedMap {
         }
         drop(order);
         drop(self.put_in_order());
-        // What came since then is not for a reader that was here before.
+        // Keys that were added since then are not visible to a reader that was here before.
         self.order.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +210,7 @@ impl VersionedMap {
         Arc::make_mut(&mut self.put_in_order()).remove(key);
     }
 
-    /// Memory that it takes, about.
+    /// Approximate memory that it takes.
     pub(crate) fn size_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -279,7 +280,7 @@ impl VersionedMap {
 
     /// Drops older versions that no reader is at.
     fn prune(&self, versions: &mut Versions) {
-        // The newest of the older ones may be undone to, and is what the latest published view shows.
+        // A rollback may return to the newest of the older ones, and the latest published view shows it.
         let Some(newest) = versions.older.pop() else { return };
         let mut above = newest.at;
         let mut kept = vec![newest];
@@ -317,9 +318,9 @@ impl VersionedMap {
         }
     }
 
-    /// The first keys of a range in a direction that a reader at `at` sees, deleted ones too: at most `limit`; and the last key that was
-    /// looked at, if that was not the whole range. It may be that none is seen in front of it: newer ones are passed over,
-    /// [`LOOKED_TIMES`] `limit` at most.
+    /// The first keys of a range in a direction that a reader at `at` sees, including deleted ones: at most `limit`. Also the last
+    /// key that was looked at, if that was not the whole range. Possibly no key in front of it is visible: newer keys are passed
+    /// over, at most [`LOOKED_TIMES`] times `limit`.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -362,7 +363,7 @@ impl VersionedMap {
         self.newest_in_pieces(|| ())
     }
 
-    /// Calls `between` each time it has released its locks, for a test to look. It sorts the keys without a lock.
+    /// Calls `between` each time it has released its locks, so that a test can look. It sorts the keys without a lock.
     fn newest_in_pieces(&self, mut between: impl FnMut()) -> Vec<(Bytes, Option<Bytes>)> {
         let (ordered, unordered) = {
             let order = self.order.read().unwrap_or_else(PoisonError::into_inner);

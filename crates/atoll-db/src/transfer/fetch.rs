@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::hit;
 use atoll_core::{CallError, Env, NodeId};
-use atoll_log::LogPos;
 
 use super::chunk::{Chunk, ChunkError};
 use super::message::FetchChunk;

@@ -1,8 +1,9 @@
-//! The state that a store had when its replica was started, compared with that of peers before anybody is shown it.
+//! Compares the state that a store had when its replica was started with that of peers, before the state is shown to anybody.
 //!
-//! Peers tell the hash of where they are. This replica compares it with its own once it has got there, which a reader who wants the newest
-//! state waits for anyhow. A peer that is being compared itself tells as well: after a start of the whole cluster nobody waits for anybody
-//! who waits. Meanwhile the store is read, as far as that goes in a short time; the rest is left to a scrub.
+//! Peers report the hash of their current state. This replica compares it with its own once it has reached that position, which a
+//! reader of the newest state waits for anyway. A peer that is being compared itself reports its hash as well, so that after a
+//! start of the whole cluster no replica waits for another waiting one. Meanwhile the store is read for a short time; a scrub reads
+//! the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use super::message::{AskHash, HashNow};
 use super::scrub::{Pace, scrub};
 use crate::engine::{Checked, Cluster, Core, Divergence, Mine};
 
-/// Longest wait for the answers to one round of questions: one that hangs must not hold up what the others say.
+/// Longest wait for the answers to one round of questions: a peer that hangs must not hold up the answers of the others.
 const ROUND_WITHIN: Duration = Duration::from_millis(100);
-/// Wait before who has not answered is asked again, and before it is looked how far this replica is.
+/// Wait before peers that have not answered are asked again, and before this replica's position is checked again.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait until this replica is where a peer was that has answered.
 const THERE_WITHIN: Duration = Duration::from_secs(15);
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) struct Inquiry {
     pub(crate) env: Env,
     pub(crate) core: Arc<Core>,
@@ -51,12 +52,12 @@ impl Votes {
         (1 + self.same.len() > self.differ.len()).then_some(Checked::Agrees { peer, below: told.below })
     }
 
-    /// More peers say that this replica is wrong than say that it is right, itself among these.
+    /// More peers say that this replica is wrong than say that it is right; it counts itself among the latter.
     fn is_outvoted(&self) -> bool {
         self.differ.len() > 1 + self.same.len()
     }
 
-    /// Nobody bears this replica out, and a peer that was compared itself has another state.
+    /// No peer confirms this replica's state, and a peer that was compared itself has another state.
     fn is_doubted(&self) -> bool {
         self.same.is_empty() && self.differ.iter().any(|(_, told, _)| told.vouched)
     }
@@ -68,7 +69,7 @@ impl Votes {
 }
 
 impl Inquiry {
-    /// Until it is known whether the replica may show what it has.
+    /// Runs until it is known whether the replica may show what it has.
     pub(crate) async fn run(self) {
         let (env, base) = (self.env.clone(), self.core.published().layers.base.clone());
         let (pace, threads) = (Pace::Until(env.now().after(self.read_within)), self.threads);
@@ -87,7 +88,7 @@ impl Inquiry {
         self.core.check.end(if self.core.is_withheld() { Checked::Refilled } else { checked });
     }
 
-    /// There is no other replica. Before the members are known there may be.
+    /// There is no other replica. Before the members are known there may be one.
     fn is_alone(&self) -> bool {
         self.env.levels().is_settled() && self.cluster.peers(self.env.node()).is_empty()
     }
@@ -126,7 +127,7 @@ impl Inquiry {
         }
     }
 
-    /// Asks whoever has not answered. Nobody is left out because it is believed to be down: after a start all are.
+    /// Asks every peer that has not answered. Peers that are believed to be down are asked, too: after a start all of them are.
     async fn ask(&self, told: &mut BTreeMap<NodeId, HashNow>) {
         let peers = self.cluster.peers(self.env.node()).into_iter().map(|c| c.node);
         let peers: Vec<NodeId> = peers.filter(|peer| !told.contains_key(peer)).collect();

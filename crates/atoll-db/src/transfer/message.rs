@@ -1,10 +1,11 @@
 //! What replicas ask each other. Kinds 500–599.
 
+use atoll_contract::LogPos;
 use atoll_core::{message, record, rpc};
-use atoll_log::LogPos;
 use bytes::Bytes;
 
 use crate::replica::HashAt;
+use crate::roles::REPLICA;
 
 record! {
     /// A [`HashAt`] on the wire.
@@ -67,7 +68,7 @@ message! {
 }
 
 message! {
-    /// To its own node: what was asked for is read.
+    /// To its own node: the data that was asked for is read.
     pub struct ChunkReady = 504 {
         /// The number of the question.
         pub question: u64,
@@ -93,7 +94,7 @@ message! {
 message! {
     /// Whether a replica serves.
     pub struct ServiceTold = 508 {
-        /// It serves nobody: it has halted, gets no further, or is known to be wrong.
+        /// It serves nobody: it has halted, makes no progress, or is known to be wrong.
         pub out_of_service: bool,
         /// Its store has taken nothing for long.
         pub behind: bool,
@@ -101,8 +102,8 @@ message! {
 }
 
 message! {
-    /// Asks a replica for the hash of the state that it has now. Earlier programs refuse it: nobody who starts is compared with their
-    /// replicas.
+    /// Asks a replica for the hash of its current state. Earlier programs refuse it: a replica that starts is not compared with
+    /// theirs.
     pub struct AskHash = 509 {}
 }
 

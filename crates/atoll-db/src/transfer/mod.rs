@@ -1,6 +1,5 @@
-//! State transfer: a replica that lacks what the log has no more fetches a snapshot from a peer; replicas compare their hashes;
-//! the log is
-//! trimmed behind them (Delos §4.1; virtuallog §6).
+//! State transfer: a replica that lacks entries which the log no longer has fetches a snapshot from a peer; replicas compare their
+//! hashes; the log is trimmed behind them (Delos §4.1; virtuallog §6).
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -1,32 +1,35 @@
-//! Every now and then: commit, ask the other replicas how far they are, compare hashes, trim the log.
+//! Periodically commits, asks the other replicas how far they are, compares hashes, and trims the log.
 //!
-//! The policy of the trim: behind what is durable in the stores of all replicas that are in service, the last `keep_entries` stay,
-//! so that a node that was away for a short time catches up from the log; one that was away for longer fetches a snapshot. They must be
-//! more than half of all: what the log loses stays when a minority of the disks is lost. A replica that is out of service is not waited
-//! for, even though its node is up (X26), nor is one whose store takes nothing, nor one that does not answer for long.
-//! One node does it, the one with the lowest number of those in service; two at once do no harm.
+//! The trim policy: the log is trimmed behind what is durable in the stores of all replicas that are in service, but the last
+//! `keep_entries` stay, so that a node that was away for a short time catches up from the log; one that was away for longer fetches
+//! a snapshot. The replicas in service must be more than half of all: what the log loses survives the loss of a minority of the
+//! disks. A replica that is out of service is not waited for, even though its node is up (X26), nor is one whose store accepts
+//! nothing, nor one that has not answered for long. One node trims, the one with the lowest number of those in service; two at once
+//! do no harm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_contract::LogPos;
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, NodeId, Tick};
-use atoll_log::{LogPos, VirtualLog};
+use atoll_log::VirtualLog;
 
 use super::message::{AskReplica, AskService, ReplicaTold, ServiceTold};
 use super::scrub::{Pace, scrub};
 use crate::engine::{Cluster, Core, Divergence, Options};
+use crate::mutants;
 use crate::replica::HashAt;
 
 /// Longest wait for the answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// A node that is up and does not answer is waited for so long.
+/// How long a node that is up but does not answer is waited for.
 const SILENT_FOR: Duration = Duration::from_secs(60);
-/// The log is trimmed when this share of what is kept, at least, can go: each trim is a write to the register.
+/// The log is trimmed only when at least this share of it can go, because each trim is a write to the register.
 const WORTH_SHARE: u64 = 4;
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) struct Patrol {
     pub(crate) env: Env,
     pub(crate) core: Arc<Core>,
@@ -48,11 +51,11 @@ struct Told {
 
 /// Whether a replica is not waited for.
 fn is_out(told: &ServiceTold) -> bool {
-    (told.out_of_service || told.behind) && !mutant(Mutant::DbHaltedHoldsTrim)
+    (told.out_of_service || told.behind) && !mutant(mutants::DB_HALTED_HOLDS_TRIM)
 }
 
 impl Patrol {
-    /// For ever.
+    /// Runs forever.
     pub(crate) async fn run(mut self) {
         let mut next_scrub = self.env.now().after(self.env.jitter(self.options.scrub_every));
         loop {
@@ -71,7 +74,7 @@ impl Patrol {
         }
     }
 
-    /// What the replicas that are believed to be up say: None of one that did not answer.
+    /// What the replicas that are believed to be up report; None for one that did not answer.
     async fn ask(&self) -> BTreeMap<NodeId, Option<Told>> {
         let peers = self.cluster.peers(self.env.node()).into_iter();
         let peers: Vec<NodeId> = peers.filter(|c| c.alive).map(|c| c.node).collect();
@@ -85,7 +88,7 @@ impl Patrol {
         let services: Vec<(NodeId, ServiceTold)> = services.collect();
         for (node, replica) in answers {
             let service = services.iter().find(|(of, _)| *of == node).map(|(_, service)| service);
-            // Where it does not tell, it is waited for.
+            // A replica that does not report its service is waited for.
             told.insert(node, Some(Told { replica, out: service.is_some_and(is_out) }));
         }
         told
@@ -113,7 +116,7 @@ impl Patrol {
             let against = theirs.iter().filter(|(_, h)| h == hash).count();
             let with = 1 + theirs.iter().filter(|(_, h)| *h == sample.hash).count();
             let found = Divergence { below: sample.below, mine: sample.hash, peer: *node, theirs: *hash };
-            // This replica is the one that is wrong if most say so; of two, nobody knows.
+            // This replica is the one that is wrong if most say so; with only two, it cannot be decided.
             self.core.diverged(found, against > with);
             return;
         }
@@ -160,7 +163,7 @@ impl Patrol {
                     below = below.min(answer.replica.durable_below);
                     in_service += 1;
                 }
-                // Up and silent: it may need what would go.
+                // Up but silent: it may need the entries that would be trimmed.
                 None if self.silent.get(node).is_none_or(|since| now.since(*since) < SILENT_FOR) => {
                     return None;
                 }

@@ -1,7 +1,7 @@
-//! The store is read again, as a whole and slowly: what it has must be what was written to it.
+//! Reads the whole store again, slowly: it must hold what was written to it.
 //!
-//! The hash of every range of keys that a read snapshot shows must be the one that its commits kept (`replica/ranges.rs`). So both what
-//! cannot be read and what reads well but is not what was written are named by their keys.
+//! The hash of every range of keys that a read snapshot shows must be the one that its commits maintained (`replica/ranges.rs`). A
+//! scrub therefore names, by their keys, both data that cannot be read and data that reads well but is not what was written.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::testing::hit;
 use atoll_core::{Env, Tick, Ticket};
-use atoll_log::LogPos;
 
 use super::server::in_thread;
 use crate::key_range::{Direction, KeyRange};
@@ -43,7 +43,7 @@ pub struct Rot {
     pub below: LogPos,
     /// How it was noticed.
     pub fault: Fault,
-    /// So many more ranges are wrong.
+    /// How many more ranges are wrong.
     pub more: u64,
 }
 
@@ -84,12 +84,12 @@ impl fmt::Display for Rot {
 
 type Read = Result<Vec<(Bytes, Bytes)>, StoreError>;
 
-/// How a scrub goes about it.
+/// How fast a scrub runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// With a pause after each page.
     Slowly,
-    /// As fast as it goes, and no longer than until then: somebody waits for it.
+    /// As fast as possible, and no longer than until this time: somebody waits for it.
     Until(Tick),
 }
 
@@ -101,8 +101,8 @@ struct Scrub<'a> {
     done: Scrubbed,
 }
 
-/// Reads everything. None: the store was short of something, which says nothing of what it has; or the time was up, and nothing wrong
-/// was found in what was read.
+/// Reads everything. None: either the store was short of a resource, which says nothing about its contents; or time ran out, and
+/// nothing wrong was found in the part that was read.
 pub(super) async fn scrub(
     env: &Env,
     base: Arc<dyn StoreSnapshot>,
@@ -125,7 +125,7 @@ pub(super) async fn scrub(
                 }
                 scrub.range(ranges.range(index), row.sum).await?;
             }
-            // Both are the engine's own words: they can only differ if one of them was altered.
+            // The engine wrote both itself: they can differ only if one of them was altered.
             if ranges.total() != record.hash && scrub.done.wrong.is_none() {
                 scrub.found(engine, Fault::Differs { written: record.hash, read: ranges.total() });
             }
@@ -166,7 +166,7 @@ impl Scrub<'_> {
             self.done.keys += page.len() as u64;
             match self.pace {
                 Pace::Slowly => self.env.sleep(PAUSE).await,
-                // What is not read as a whole cannot be judged.
+                // A range that is not read as a whole cannot be judged.
                 Pace::Until(_) if self.is_late() => return Some(()),
                 Pace::Until(_) => {}
             }

@@ -1,4 +1,4 @@
-//! The role that tells peers how far this replica is, and hands out snapshots.
+//! The role that reports to peers how far this replica is, and serves snapshots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use atoll_contract::LogPos;
 use atoll_core::frame::Message;
 use atoll_core::testing::hit;
 use atoll_core::{
-    BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, roles,
-    ticket,
+    BoxFuture, Caller, Class, Effects, Env, Frame, Level, Loc, Lsn, Refused, Role, Tick, Ticket, ticket,
 };
-use atoll_log::LogPos;
 
 use super::chunk::{Chunk, MAX_PLAIN_BYTES, size_of};
 use super::message::{AskHash, AskReplica, AskService, ChunkReady, ChunkTold, FetchChunk, HashNow};
@@ -24,7 +23,7 @@ use crate::store::{StoreError, StoreSnapshot};
 
 /// Snapshots that are handed out at once, at most.
 const MOST_SNAPSHOTS: usize = 4;
-/// One that nobody asked for so long is dropped.
+/// A snapshot that nobody has asked for during this time is dropped.
 const IDLE: Duration = Duration::from_secs(30);
 /// Questions that wait for a piece to be read, at most.
 const MOST_QUESTIONS: usize = 8;
@@ -65,7 +64,7 @@ struct Open {
     used: Tick,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct ReplicaRole {
     env: Env,
     shelf: Shelf,
@@ -147,7 +146,7 @@ impl ReplicaRole {
         let Some(source) = self.shelf.0.get() else {
             return refuse(from, "no database is open on this node", out);
         };
-        // One that is known to be wrong has no say.
+        // A replica that is known to be wrong has no say.
         match source.core.check.now().filter(|_| !source.core.is_withheld()) {
             Some(HashAt { below, hash }) => {
                 let vouched = source.core.check.vouches();
@@ -223,15 +222,15 @@ fn answer(env: Env, work: Reading, threads: bool) -> BoxFuture<'static, ()> {
             Err(error) => (Some(error.to_string()), Bytes::new(), false),
         };
         let ready = ChunkReady { question, failed, snapshot, below, last, chunk };
-        env.post(env.node(), Class::Data, roles::REPLICA, ready);
+        env.post(env.node(), Class::Data, crate::roles::REPLICA, ready);
     })
 }
 
-/// In a thread of its own, which lives for one piece: whoever reads like this is in no hurry.
+/// Runs `f` in a separate thread that lives for one piece: callers that read like this are in no hurry.
 pub(super) fn in_thread<T: Send + 'static>(name: &str, f: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
     let (done, wait) = ticket();
     let thread = std::thread::Builder::new().name(name.to_owned());
-    // Without a thread the ticket is abandoned, which its reader is told.
+    // Without a thread the ticket is abandoned, and its reader sees that.
     drop(thread.spawn(move || done.complete(f())));
     wait
 }

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_core::{Candidate, Directory, NodeCore, NodeId, roles};
+use atoll_contract::conformance::Driver;
+use atoll_contract::{LogletSpec, Registry};
+use atoll_core::{Candidate, Directory, NodeCore, NodeId};
 use atoll_db::{
     Applications, Cluster, Database, Ground, LogPos, MemoryStore, Observer, Options, PeerClocks,
     ProposeError, ReplicaRole, Shelf, Store, Threads,
 };
-use atoll_log::conformance::Driver;
+use atoll_log::VirtualLog;
 use atoll_log::memory::MemoryServers;
-use atoll_log::{LogletSpec, Registry, VirtualLog};
 use bytes::Bytes;
 
 use super::{Map, MapEngine, add, fail, items};
@@ -88,7 +89,7 @@ impl Directory for Everybody {
 }
 
 pub fn with_role(core: &mut NodeCore, shelf: &Shelf) {
-    core.add_role(roles::REPLICA, Box::new(ReplicaRole::new(core.env(), shelf.clone())));
+    core.add_role(atoll_db::roles::REPLICA, Box::new(ReplicaRole::new(core.env(), shelf.clone())));
 }
 
 pub struct Node {
@@ -118,7 +119,7 @@ pub struct World {
 }
 
 pub fn spec() -> LogletSpec {
-    LogletSpec { kind: Some("memory".to_owned()), ..LogletSpec::default() }
+    LogletSpec::of("memory")
 }
 
 impl World {

@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{BoxFuture, Decode, Encode, Incarnation, NodeId, StorageId, Tick, Ticket};
 
 use super::{At, Log};
-use crate::bell::lock;
-use crate::entry::{Batch, Entry, OpId};
-use crate::loglet::{
-    AppendError, Loglet, LogletError, LogletId, LogletProvider, LogletSpec, Members, Placement, PlanError,
-    ReadBatch, ReadError, ReadFrom, Tail, Why,
+use atoll_contract::entry::{Batch, Entry, OpId};
+use atoll_contract::loglet::{
+    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, RoleOfKind, Tail, Unavailability,
 };
-use crate::position::Offset;
+use atoll_contract::position::Offset;
+use atoll_core::sync::lock;
 
 atoll_core::record! {
     /// The configuration of a Loglet in memory.
@@ -24,7 +24,7 @@ atoll_core::record! {
         pub servers: Vec<NodeId>,
         /// The node that stands for its sequencer.
         pub sequencer: NodeId,
-        /// Restarted sequencers refuse configurations from before.
+        /// Number of sequencer restarts: a restarted sequencer refuses configurations from before.
         pub restarts: u64,
     }
 }
@@ -37,10 +37,10 @@ pub struct MemoryProvider {
     pub(super) keeps_order: bool,
 }
 
-/// The order of one handle's appends: when one fails, those behind it fail too, and none is taken before all are answered.
+/// The order of one handle's appends. When one fails, those behind it fail too, and no further append is taken until all are answered.
 #[derive(Debug, Default)]
 struct Order {
-    /// When the last append is written: later ones follow.
+    /// When the last append is written; later ones come after that.
     last: Tick,
     broken: bool,
     in_flight: usize,
@@ -61,6 +61,10 @@ impl LogletProvider for MemoryProvider {
         self.kind
     }
 
+    fn roles(&self) -> &'static [RoleOfKind] {
+        &[RoleOfKind { name: "server", holds: true }, RoleOfKind { name: "sequencer", holds: false }]
+    }
+
     fn plan<'a>(
         &'a self,
         spec: &'a LogletSpec,
@@ -70,8 +74,8 @@ impl LogletProvider for MemoryProvider {
             self.at.step().await;
             let s = lock(&self.at.servers.state);
             let usable = |n: &&NodeId| !s.faults.stopped.contains(n) && !spec.avoid.contains(n);
-            let mut servers = match &spec.servers {
-                Some(servers) => servers.clone(),
+            let mut servers: Vec<NodeId> = match spec.placed("server") {
+                Some(servers) => servers.to_vec(),
                 None => s.nodes.iter().filter(usable).copied().take(3).collect(),
             };
             if let Some(unknown) = servers.iter().find(|n| !s.nodes.contains(n)) {
@@ -79,7 +83,8 @@ impl LogletProvider for MemoryProvider {
             }
             servers.sort_unstable();
             let first = servers.iter().copied().find(|n| usable(&n));
-            let Some(sequencer) = spec.sequencer.or(first) else {
+            let wanted = spec.placed("sequencer").and_then(|nodes| nodes.first().copied());
+            let Some(sequencer) = wanted.or(first) else {
                 return Err(PlanError::TooFew { up: 0, wanted: 1 });
             };
             if s.faults.stopped.contains(&sequencer) {
@@ -117,7 +122,7 @@ impl LogletProvider for MemoryProvider {
             let mut at = range.start;
             while at < range.end {
                 let got = source.read(at..range.end, 64 * 1024, ReadFrom::Anywhere).await;
-                let got = got.map_err(|_| LogletError::Unavailable(Why::NoQuorum))?;
+                let got = got.map_err(|_| LogletError::Unavailable(Unavailability::NoQuorum))?;
                 at = at.plus(got.entries.len() as u64);
                 entries.extend(got.entries);
             }
@@ -134,11 +139,11 @@ impl LogletProvider for MemoryProvider {
             {
                 let mut s = lock(&self.at.servers.state);
                 s.logs.remove(&id);
-                if !mutant(Mutant::VlogRevivedLoglet) {
+                if !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET) {
                     s.tombstones.insert(id);
                 }
             }
-            self.at.servers.changed.ring();
+            self.at.servers.changed.notify();
             self.at.step().await;
             Ok(())
         })
@@ -151,18 +156,37 @@ impl LogletProvider for MemoryProvider {
         }
     }
 
-    fn members(&self, config: &Bytes) -> Members {
-        match MemoryConfig::from_bytes(config.clone()) {
-            Ok(c) => Members {
-                servers: c.servers.iter().map(|n| (*n, StorageId(n.0.into()))).collect(),
-                sequencer: Some((c.sequencer, Incarnation(c.restarts))),
-            },
-            Err(_) => Members::default(),
-        }
+    fn duties(&self, config: &Bytes) -> Duties {
+        let Ok(c) = MemoryConfig::from_bytes(config.clone()) else { return Duties::default() };
+        let holds = |node: &NodeId| Binding::Holds(StorageId(node.0.into()));
+        let servers = c.servers.iter().map(|n| Duty { role: "server", node: *n, binding: holds(n) });
+        let orders = Binding::Orders(Incarnation(c.restarts));
+        let sequencer = Duty { role: "sequencer", node: c.sequencer, binding: orders };
+        Duties(servers.chain([sequencer]).collect())
+    }
+
+    fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool {
+        self.duties(config).holders().any(|(node, _)| reached(node))
+    }
+
+    fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
+        // One copy is everybody's.
+        let whole = extents.iter().map(|e| Progress { has_up_to: e.range.end, lacks: 0 }).collect();
+        Box::pin(std::future::ready(Some(whole)))
+    }
+
+    fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>> {
+        let s = lock(&self.at.servers.state);
+        let held = s.logs.keys().copied().filter(|id| above.is_none_or(|above| *id > above)).collect();
+        Box::pin(std::future::ready(Some((held, false))))
+    }
+
+    fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool> {
+        Box::pin(async move { self.delete(id, &Bytes::new()).await.is_ok() })
     }
 }
 
-/// What the sequencer does with an append when it comes in.
+/// What the sequencer does with an incoming append.
 enum Fate {
     Take,
     Never,
@@ -170,10 +194,10 @@ enum Fate {
 }
 
 impl MemoryLoglet {
-    /// Until the sequencer is continued.
+    /// Waits until the sequencer is resumed.
     async fn until_running(&self) {
         loop {
-            let seen = self.at.servers.changed.rings();
+            let seen = self.at.servers.changed.count();
             if !lock(&self.at.servers.state).faults.stopped.contains(&self.config.sequencer) {
                 return;
             }
@@ -187,12 +211,12 @@ impl MemoryLoglet {
             return Fate::Never;
         }
         if self.config.restarts == 0 && s.faults.restarted.contains(&self.config.sequencer) {
-            return Fate::Fail(AppendError::NotAppended(Why::WrongSequencer));
+            return Fate::Fail(AppendError::NotAppended(Unavailability::WrongSequencer));
         }
         Fate::Take
     }
 
-    /// Writes what is not written yet; the offsets.
+    /// Writes the entries that are not written yet, and returns all offsets.
     fn write(&self, batch: &Batch, not_below: Offset) -> Result<Vec<u64>, AppendError> {
         let forget = self.at.chance(|f| f.append_forgotten);
         let mut s = lock(&self.at.servers.state);
@@ -203,7 +227,7 @@ impl MemoryLoglet {
         if log.sealed {
             return Err(AppendError::Sealed);
         }
-        // Only what is settled is ever forgotten.
+        // Only settled entries are ever forgotten.
         let old = |op: OpId| log.places.get(&op).is_some_and(|p| (not_below.0..log.committed).contains(p));
         if forget && batch.ops().any(|op| op.client.0 != 0 && old(op)) {
             return Err(AppendError::Forgotten);
@@ -232,7 +256,7 @@ impl MemoryLoglet {
         }
         log.committed = log.committed.max(offsets.iter().max().map_or(0, |p| p + 1));
         drop(s);
-        self.at.servers.changed.ring();
+        self.at.servers.changed.notify();
         Ok(Placement { runs: runs(offsets) })
     }
 
@@ -256,7 +280,7 @@ impl MemoryLoglet {
         {
             let mut order = lock(&self.order);
             if order.broken && order.in_flight > 0 {
-                return Ticket::ready(Err(AppendError::NotAppended(Why::Busy)));
+                return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy)));
             }
             if self.keeps_order {
                 due = due.max(Tick(order.last.0 + 1));
@@ -274,7 +298,7 @@ impl MemoryLoglet {
         })
     }
 
-    /// Notes that this append fails: from now on none behind it is written.
+    /// Records that this append fails: from now on, none behind it is written.
     fn fails(&self, e: AppendError) -> Result<Placement, AppendError> {
         lock(&self.order).broken = self.keeps_order;
         Err(e)
@@ -284,24 +308,24 @@ impl MemoryLoglet {
         self.at.env.sleep_until(due).await;
         if lock(&self.order).broken {
             self.at.step().await;
-            return Err(AppendError::NotAppended(Why::Busy));
+            return Err(AppendError::NotAppended(Unavailability::Busy));
         }
         match self.fate() {
             Fate::Take => {}
             Fate::Never => {
                 self.until_running().await;
-                return self.fails(AppendError::Unknown(Why::NoSequencer));
+                return self.fails(AppendError::Unknown(Unavailability::NoSequencer));
             }
             Fate::Fail(e) => return self.fails(e),
         }
         if self.at.chance(|f| f.append_busy) {
-            let refused = self.fails(AppendError::NotAppended(Why::Busy));
+            let refused = self.fails(AppendError::NotAppended(Unavailability::Busy));
             self.at.step().await;
             return refused;
         }
         let lost = self.at.chance(|f| f.append_unknown);
         if lost && self.at.env.random().is_multiple_of(2) {
-            let refused = self.fails(AppendError::Unknown(Why::NoSequencer));
+            let refused = self.fails(AppendError::Unknown(Unavailability::NoSequencer));
             self.at.step().await;
             return refused;
         }
@@ -317,7 +341,7 @@ impl MemoryLoglet {
         let placed = self.commit(&offsets)?;
         self.at.step().await;
         if lost {
-            return Err(AppendError::Unknown(Why::NoSequencer));
+            return Err(AppendError::Unknown(Unavailability::NoSequencer));
         }
         let tail = offsets.iter().max().map_or(Offset::ZERO, |p| Offset(p + 1));
         self.learn(&Tail { at: tail, sealed: None });
@@ -361,7 +385,7 @@ impl Loglet for MemoryLoglet {
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
         Box::pin(async move {
             loop {
-                let seen = self.at.servers.changed.rings();
+                let seen = self.at.servers.changed.count();
                 let random = self.at.env.random();
                 let tail = {
                     let mut s = lock(&self.at.servers.state);

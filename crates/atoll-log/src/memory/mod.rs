@@ -1,18 +1,18 @@
-//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of
-//! [`Loglet`] and [`Register`] and use every freedom that these leave: zombies behind a seal, sealed tails that differ, entries that
-//! are in the log although their append failed, answers that are lost.
+//! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of [`Loglet`] and
+//! [`Register`] and use all the freedom that these allow: zombies behind a seal, sealed tails that differ, entries that are in the
+//! log although their append failed, and lost answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_core::{Env, NodeId};
+use atoll_core::{Env, NodeId, Notify};
 
-use crate::bell::{Bell, lock};
-use crate::entry::{Entry, OpId};
-use crate::loglet::{LogletError, LogletId, SealedConfig, Tail, Why};
-use crate::position::Offset;
-use crate::register::{Version, Versioned};
+use atoll_contract::entry::{Entry, OpId};
+use atoll_contract::loglet::{LogletError, LogletId, SealedConfig, Tail, Unavailability};
+use atoll_contract::position::Offset;
+use atoll_contract::register::{Version, Versioned};
+use atoll_core::sync::lock;
 
 mod loglet;
 mod register;
@@ -20,30 +20,30 @@ mod register;
 pub use loglet::{MemoryConfig, MemoryProvider};
 pub use register::MemoryRegisters;
 
-/// What goes wrong, and how slowly the rest goes. Chances are in thousandths.
+/// Faults and delays. Chances are in thousandths.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Shortest time of each of the steps of an operation (there, done, and back).
+    /// Shortest time of each step of an operation (request, execution, answer).
     pub min_delay: Duration,
-    /// Longest such time.
+    /// Longest time of such a step.
     pub max_delay: Duration,
-    /// An append is answered as unknown: written or not.
+    /// Chance that an append is answered as unknown, whether it was written or not.
     pub append_unknown: u64,
-    /// An append is refused as busy.
+    /// Chance that an append is refused as busy.
     pub append_busy: u64,
-    /// An append of a client that was seen before is answered as forgotten.
+    /// Chance that an append of a client that was seen before is answered as forgotten.
     pub append_forgotten: u64,
-    /// Another operation of a Loglet is not answered.
+    /// Chance that another operation of a Loglet gets no answer.
     pub unavailable: u64,
-    /// A write to a register is answered as unknown: written or not.
+    /// Chance that a write to a register is answered as unknown, whether it was written or not.
     pub register_unknown: u64,
-    /// A register does not answer: nothing was done.
+    /// Chance that a register does not answer and does nothing.
     pub register_down: u64,
-    /// Loglets of which no entry can be read.
+    /// Loglets whose entries cannot be read.
     pub damaged: BTreeSet<LogletId>,
-    /// Sequencers that take nothing and answer nothing.
+    /// Sequencers that accept nothing and answer nothing.
     pub stopped: BTreeSet<NodeId>,
-    /// Sequencers that were restarted: they refuse what earlier configurations name them for.
+    /// Sequencers that were restarted: they refuse configurations that name their earlier life.
     pub restarted: BTreeSet<NodeId>,
 }
 
@@ -67,10 +67,10 @@ impl Default for Faults {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// By offset, zombies included.
+    /// Entries by offset, zombies included.
     written: Vec<Entry>,
     places: BTreeMap<OpId, u64>,
-    /// Offsets below are acknowledged, or may be.
+    /// Offsets below this are acknowledged, or may be.
     committed: u64,
     sealed: bool,
     trim: u64,
@@ -79,7 +79,7 @@ struct Log {
 #[derive(Debug, Default)]
 struct Cell {
     now: Versioned,
-    /// Every write that happened, by its mark.
+    /// Every write that took effect, by its mark.
     written: BTreeMap<u128, Version>,
 }
 
@@ -92,15 +92,15 @@ struct Servers {
     cells: BTreeMap<String, Cell>,
 }
 
-/// The servers of a test: all that is durable, and the faults. Cheap to clone; all clones are one.
+/// The servers of a test: all durable state, and the faults. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryServers {
     state: Arc<Mutex<Servers>>,
-    changed: Arc<Bell>,
+    changed: Notify,
 }
 
 impl MemoryServers {
-    /// Servers with these nodes, of which Loglets name up to three, the first as sequencer.
+    /// Servers on these nodes. A Loglet uses up to three of them, the first as its sequencer.
     pub fn new(nodes: &[NodeId]) -> Self {
         let servers = MemoryServers::default();
         lock(&servers.state).nodes = nodes.to_vec();
@@ -110,7 +110,7 @@ impl MemoryServers {
     /// Changes the faults from now on.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut lock(&self.state).faults);
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// The Loglets as one node sees them, under a name. With `keeps_order` false, appends in flight overtake each other.
@@ -138,7 +138,7 @@ impl MemoryServers {
     }
 }
 
-/// The servers, from one node.
+/// The servers as seen from one node.
 #[derive(Clone, Debug)]
 struct At {
     servers: MemoryServers,
@@ -164,11 +164,11 @@ impl At {
         limit > 0 && self.env.random() % 1000 < limit
     }
 
-    /// A step there, `f` on the Loglet, and a step back. The Loglet comes to be by the first message (V6).
+    /// A network step, then `f` on the Loglet, then a step back. The first message creates the Loglet (vlog-V6).
     async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
         self.step().await;
         if self.chance(|f| f.unavailable) {
-            return Err(LogletError::Unavailable(Why::NoQuorum));
+            return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
         let got = {
             let mut s = lock(&self.servers.state);
@@ -177,12 +177,12 @@ impl At {
             }
             f(s.logs.entry(id).or_default())
         };
-        self.servers.changed.ring();
+        self.servers.changed.notify();
         self.step().await;
         Ok(got)
     }
 
-    /// A tail as some majority would give it: sealed ones take in any part of what was not acknowledged.
+    /// A tail as some majority would report it. A sealed tail may include any part of what was not acknowledged.
     fn tail(random: u64, log: &Log) -> Tail {
         if !log.sealed {
             return Tail { at: Offset(log.committed), sealed: None };

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use atoll_core::BoxFuture;
 
 use super::At;
-use crate::bell::lock;
-use crate::loglet::Why;
-use crate::register::{
+use atoll_contract::register::Unavailability;
+use atoll_contract::register::{
     Listed, MAX_VALUE_BYTES, Nonce, Register, RegisterError, Registers, Version, Versioned, Written,
 };
+use atoll_core::sync::lock;
 
 /// Makes registers in memory.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Register for MemoryRegister {
         Box::pin(async move {
             self.at.step().await;
             if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
+                return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let now = lock(&self.at.servers.state).cells.entry(self.name.clone()).or_default().now.clone();
             self.at.step().await;
@@ -65,16 +65,16 @@ impl Register for MemoryRegister {
             }
             self.at.step().await;
             if self.at.chance(|f| f.register_down) {
-                return Err(RegisterError::NotWritten(Why::NoQuorum));
+                return Err(RegisterError::NotWritten(Unavailability::NoQuorum));
             }
             let lost = self.at.chance(|f| f.register_unknown);
             if lost && self.at.env.random().is_multiple_of(2) {
-                return Err(RegisterError::Unknown(Why::NoQuorum));
+                return Err(RegisterError::Unknown(Unavailability::NoQuorum));
             }
             let done = {
                 let mut s = lock(&self.at.servers.state);
                 let cell = s.cells.entry(self.name.clone()).or_default();
-                // Marks are not remembered for ever: their writers find them in what came later.
+                // Marks are not remembered for ever: a writer that asks later finds its mark in what followed.
                 let remembered = |v: &&Version| v.0 + 1 >= cell.now.version.0;
                 if let Some(version) = cell.written.get(&nonce.0).filter(remembered) {
                     Written::Yes(*version)
@@ -88,7 +88,7 @@ impl Register for MemoryRegister {
                 }
             };
             self.at.step().await;
-            if lost { Err(RegisterError::Unknown(Why::NoQuorum)) } else { Ok(done) }
+            if lost { Err(RegisterError::Unknown(Unavailability::NoQuorum)) } else { Ok(done) }
         })
     }
 }

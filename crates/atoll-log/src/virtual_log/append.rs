@@ -1,27 +1,29 @@
-//! Submissions: what a caller hands in as one, and the answer that it waits for.
+//! Submissions: the records that a caller hands in together, and the answer that it waits for.
 
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Completer, Ticket, ticket};
 
-use super::{Busy, LogAppendError, LogError, Shared};
-use crate::bell::lock;
-use crate::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
-use crate::position::LogPos;
+use crate::mutants;
 
-/// Memory that a record takes besides its payload, about.
+use super::{Busy, LogAppendError, LogError, Shared};
+use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
+
+/// Approximate memory of a record besides its payload.
 const ITEM_BYTES: usize = ENTRY_HEADER_BYTES + 80;
 
 /// A record to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Its name. Records of client 0 are not deduplicated: after trouble they may be in the log twice.
+    /// Its name. Records of client 0 are not deduplicated: after a failure they may be in the log twice.
     pub op: OpId,
-    /// For a record that was sent before, through this node or another: the tail known at the first attempt. The log is looked
-    /// through from there before it is appended (X16). None: this is the first attempt.
+    /// For a record that was sent before, through this node or another: the tail known at the first attempt. The log is
+    /// searched from there before the record is appended (X16). None: this is the first attempt.
     pub floor: Option<LogPos>,
     /// The user's bytes.
     pub payload: Bytes,
@@ -31,7 +33,7 @@ pub struct LogRecord {
 struct Answer {
     positions: Vec<LogPos>,
     left: usize,
-    /// Some record is in the log: "none was appended" is not true any more.
+    /// Some record is in the log, so "none was appended" would be false from now on.
     touched: bool,
     done: Option<Completer<Result<Vec<LogPos>, LogAppendError>>>,
 }
@@ -82,12 +84,12 @@ impl Group {
 pub(super) struct Item {
     pub(super) op: OpId,
     pub(super) payload: Bytes,
-    /// No copy of it is below; an attempt, of this node or another, may have put one here or above. None: not known, and this
-    /// node was not told of any attempt.
+    /// No copy of the record is below this position; an attempt, by this node or another, may have put one here or above.
+    /// None: not known, and this node was not told of any attempt.
     pub(super) since: Option<LogPos>,
-    /// The log must be looked through from `since` before it is sent from here.
+    /// The log must be searched from `since` before this node sends the record.
     pub(super) seek: bool,
-    /// It was sent through another node, or in another life of its client, before.
+    /// The record was sent before, through another node or in another life of its client.
     foreign: bool,
     /// Attempts of this node that may be in the log.
     tries: u32,
@@ -108,31 +110,32 @@ impl Item {
         self.group.fail(why);
     }
 
-    /// Notes that the record leaves this node, for a place at `floor` or above.
+    /// Records that this node sends the record, for a place at `floor` or above.
     pub(super) fn sent(&mut self, floor: LogPos) {
         self.since.get_or_insert(floor);
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Notes that the last attempt did not happen.
+    /// Records that the last attempt did not happen.
     pub(super) fn not_sent(&mut self) {
         self.tries = self.tries.saturating_sub(1);
     }
 
-    /// Notes that no copy of it is below `end`, and none will be.
+    /// Records that no copy is below `end`, and none will be.
     pub(super) fn not_below(&mut self, end: LogPos) {
         if self.since.is_some_and(|s| s < end) {
             self.since = Some(end);
         }
     }
 
-    /// No copy of it is below this. None of a record of client 0: nobody asks where it is.
+    /// The position below which no copy is. None for a record of client 0, which is never searched for.
     pub(super) fn not_anywhere_below(&self) -> Option<LogPos> {
         self.since.filter(|_| self.op.client.0 != 0)
     }
 
-    /// True if the log must be looked through up to `end` before it is sent to a segment that starts there: another attempt
-    /// may have put it below, and that segment's Loglet knows nothing of it. Records of client 0 are never looked for.
+    /// True if the log must be searched up to `end` before the record is sent to a segment that starts there: another
+    /// attempt may have put it below, and that segment's Loglet knows nothing of it. Records of client 0 are never searched
+    /// for.
     pub(super) fn may_be_below(&self, end: LogPos) -> bool {
         self.op.client.0 != 0 && self.since.is_some_and(|s| s < end)
     }
@@ -142,7 +145,7 @@ impl Item {
         self.tries > 0 || self.foreign
     }
 
-    /// True if nobody waits for it and it was never sent: it may be left out.
+    /// True if its submitter has gone and it was never sent: it may be left out.
     pub(super) fn may_go(&self) -> bool {
         self.tries == 0 && self.group.is_abandoned()
     }
@@ -168,10 +171,10 @@ impl Shared {
         let positions = vec![LogPos::ZERO; n];
         let group =
             Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
-        // X16's mutant: a first attempt is taken to be of the moment at which it arrives.
-        let floor = known.filter(|_| !mutant(Mutant::X16)).or_else(|| self.floor());
+        // The X16 mutant: it treats a first attempt as if it were made when it arrives.
+        let floor = known.filter(|_| !mutant(mutants::X16)).or_else(|| self.floor());
         let items = records.into_iter().enumerate().map(|(index, r)| {
-            // Copies of the log's own records are no harm, and their names say nothing.
+            // Duplicates of the log's own records are harmless, and their names carry no information.
             let foreign = r.floor.is_some() && r.op.client.0 != 0;
             let since = if foreign { r.floor } else { floor };
             let group = group.clone();
@@ -181,15 +184,16 @@ impl Shared {
         Ok(wait)
     }
 
-    /// What is handed in now for the first time by anybody cannot be in the log below this: the tail, or, while nothing was seen of
-    /// the active segment, that segment's start. A tail of an older one may lie far back, and a look from there would take long.
+    /// A record that is submitted now for the first time by any client cannot be in the log below this position. It is the tail or,
+    /// while nothing was seen of the active segment, the start of that segment: a tail of an older segment may lie far back, and a
+    /// search from there would take long.
     fn floor(&self) -> Option<LogPos> {
         let chain = self.cached()?;
         let active = chain.chain.active();
         Some(self.seen_in(active.loglet).unwrap_or(active.start))
     }
 
-    /// What an append becomes when the log cannot be used at all.
+    /// The answer to an append when the log cannot be used at all.
     pub(super) fn refusal(item: &Item, why: LogError) -> LogAppendError {
         if item.is_doubtful() { LogAppendError::Unknown(why) } else { LogAppendError::NotAppended(why) }
     }

@@ -1,18 +1,20 @@
-//! checkTail, and waiting for the tail to move (virtuallog §3; V1, V4, V14).
+//! checkTail, and waiting for the tail to move (virtuallog §3; vlog-V1, vlog-V4, vlog-V14).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Completer, Ticket, ticket};
 
 use super::{LogError, Shared};
-use crate::bell::{First, lock, race};
 use crate::chain::Segment;
-use crate::loglet::{Loglet, LogletError, Tail, Why};
-use crate::position::LogPos;
+use crate::mutants;
+use crate::rounds::{First, race};
+use atoll_contract::loglet::{Loglet, LogletError, Tail, Unavailability};
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
 
-/// Attempts at an active segment that is unavailable before the caller hears of it.
+/// Attempts at an unavailable active segment before the caller gets an error.
 const ATTEMPTS: u32 = 3;
 /// Wait between them.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,7 +27,7 @@ pub(super) struct Checked {
     pub(super) ended: bool,
 }
 
-/// Who waits for the tail to pass a position. Bounded by the callers' tickets: those that were dropped leave at the next change.
+/// Callers that wait for the tail to pass a position. Bounded by their tickets: dropped ones are removed at the next change.
 #[derive(Debug, Default)]
 pub(super) struct TailWaiters {
     waiters: Vec<(LogPos, Completer<Result<LogPos, LogError>>)>,
@@ -69,7 +71,7 @@ impl Shared {
         &self,
         round: Ticket<Result<Checked, LogError>>,
     ) -> Result<Checked, LogError> {
-        round.await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+        round.await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
     async fn check_once(self: &Arc<Self>) -> Result<Checked, LogError> {
@@ -108,10 +110,10 @@ impl Shared {
         }
     }
 
-    /// One answer, tail and seal bit of the same moment (V1).
+    /// One answer with the tail and the seal bit of the same moment (vlog-V1).
     async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
         let first = loglet.check_tail().await?;
-        if mutant(Mutant::VlogV1) && first.sealed.is_none() {
+        if mutant(mutants::VLOG_V1) && first.sealed.is_none() {
             self.env.sleep(Duration::from_millis(30)).await;
             let second = loglet.check_tail().await?;
             return Ok(Tail { at: second.at, sealed: first.sealed });
@@ -122,22 +124,22 @@ impl Shared {
     async fn successor_in_time(self: &Arc<Self>, sealed: &Segment) -> Result<(), LogError> {
         match self.env.within(self.options.reconfigure_within, self.successor(sealed.loglet)).await {
             Ok(found) => found.map(|_| ()),
-            Err(_) => Err(LogError::Unavailable(Why::NoQuorum)),
+            Err(_) => Err(LogError::Unavailable(Unavailability::NoQuorum)),
         }
     }
 
-    /// After `Gone`: a newer chain must exist, since Loglets are deleted after they left it.
+    /// After `Gone`: a newer chain must exist, because a Loglet is deleted only after it left the chain.
     pub(super) async fn newer_than(
         self: &Arc<Self>,
-        version: crate::register::Version,
+        version: atoll_contract::register::Version,
     ) -> Result<(), LogError> {
         if self.refreshed().await?.version == version {
-            return Err(LogError::Unavailable(Why::NoQuorum));
+            return Err(LogError::Unavailable(Unavailability::NoQuorum));
         }
         Ok(())
     }
 
-    /// Registers for the first known tail above `above`.
+    /// Registers a waiter for the first known tail above `above`.
     pub(super) fn wait_tail(self: &Arc<Self>, above: LogPos) -> Ticket<Result<LogPos, LogError>> {
         let start = {
             let mut state = lock(&self.state);
@@ -161,10 +163,10 @@ impl Shared {
         start
     }
 
-    /// Follows the tail while anybody waits for it: one wait at the Loglet, however many wait here.
+    /// Follows the tail while it has waiters: one wait at the Loglet, however many wait here.
     async fn follow(self: Arc<Self>) {
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             if !self.serve_tail_waiters(None) {
                 return;
             }
@@ -190,25 +192,25 @@ impl Shared {
         }
     }
 
-    /// One wait at the active segment; ends early when anything changes here (V4, V5).
+    /// One wait at the active segment; ends early when the local state changes (vlog-V4, vlog-V5).
     async fn follow_segment(self: &Arc<Self>, active: &Segment, seen: u64) -> Result<(), LogError> {
         let loglet = self.handle(active)?;
         let known = self.known();
         let above = active.offset_of(known.tail);
         let got = match race(loglet.wait_tail(above), self.changed.after(seen)).await {
             First::A(got) => got,
-            First::B(()) => return Ok(()),
+            First::B(_) => return Ok(()),
         };
         match got {
-            Ok(Tail { at, sealed }) if sealed.is_none() || mutant(Mutant::VlogV4) => {
+            Ok(Tail { at, sealed }) if sealed.is_none() || mutant(mutants::VLOG_V4) => {
                 self.raise_known(active.loglet, active.position_of(at));
                 if at <= above {
-                    // It came back early. A Loglet that always does must not spin us.
+                    // The wait came back early. A Loglet that always does so must not make us spin.
                     self.env.sleep(Duration::from_millis(1)).await;
                 }
                 Ok(())
             }
-            // The tail of a sealed Loglet is no tail of the log: only the installed stop is (V4).
+            // The tail of a sealed Loglet is not a tail of the log: only the installed stop is (vlog-V4).
             Ok(_) => {
                 hit("vlog.follow.sealed");
                 self.successor(active.loglet).await.map(|_| ())
@@ -218,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// Answers those whose position is passed, and all if there is an error; false if nobody is left.
+    /// Answers the waiters whose position is passed, or all of them on an error; false if none is left.
     fn serve_tail_waiters(&self, error: Option<LogError>) -> bool {
         let (passed, failed, tail, left) = {
             let mut state = lock(&self.state);
@@ -234,7 +236,7 @@ impl Shared {
             done.complete(Ok(tail));
         }
         for (_, done) in failed {
-            done.complete(Err(error.clone().unwrap_or(LogError::Unavailable(Why::Stopping))));
+            done.complete(Err(error.clone().unwrap_or(LogError::Unavailable(Unavailability::Stopping))));
         }
         left
     }

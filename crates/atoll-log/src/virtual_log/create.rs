@@ -1,14 +1,14 @@
-//! The first chain of a log: bootstrap from version 0 by conditional write. Of several, one wins (virtuallog §8). A log that was deleted
-//! is created anew from the version that says so (`delete.rs`).
+//! The first chain of a log: bootstrap from version 0 by conditional write. Of several creators, one wins (virtuallog §8). A deleted log
+//! is created anew from the version that marks its deletion (`delete.rs`).
 
 use std::sync::Arc;
 
 use super::install::Installed;
 use super::{LogError, ReconfigError, Shared};
 use crate::chain::{Chain, VersionedChain};
-use crate::loglet::{LogletSpec, PlanError};
 use crate::origin::Origin;
-use crate::register::Version;
+use atoll_contract::loglet::{LogletSpec, PlanError};
+use atoll_contract::register::Version;
 
 impl Shared {
     pub(super) async fn create(

@@ -1,18 +1,18 @@
-//! Deleting a log: the last change of its chain says so, and names nothing else.
+//! Deleting a log: the last change of its chain marks the deletion, and names nothing else.
 //!
-//! - D1: the active Loglet is sealed, and its tail found. After a crash it is a sealed segment: whoever meets it rolls the log forward,
-//!   and nothing was deleted.
-//! - D2: one conditional write puts a chain in place that has no segment but the mark of the deletion, at the tail.
-//! - D3: Loglets are deleted, and index pages emptied. After a crash each server finds what no chain names (V8, [`crate::origin`]), and
-//!   the pages are found likewise.
+//! - D1: seal the active Loglet and find its tail. A crash after this leaves a sealed segment: the first node that meets it rolls the
+//!   log forward, and nothing was deleted.
+//! - D2: one conditional write installs a chain whose only segment is the mark of the deletion, at the tail.
+//! - D3: delete the Loglets and empty the index pages. After a crash, each server finds the Loglets that no chain names
+//!   (vlog-V8, [`crate::origin`]), and the pages are found in the same way.
 //!
-//! D1 comes first so that an appender with an old chain is refused by the servers, reads the chain, and hears of the deletion: nothing is
-//! acknowledged behind it. D2 is the only step that counts, so a log is there or deleted, never half of both. Until D3 has reached a
-//! server, a reader with an old chain may still be given what was at a position; never anything else.
+//! D1 comes first so that the servers refuse an appender with an old chain; it then reads the chain and learns of the deletion. So
+//! nothing is acknowledged behind the deletion. Only D2 decides, so a log either exists or is deleted, never half of both. Until D3 has
+//! reached a server, a reader with an old chain may still get the entries that were at a position, and never anything else.
 //!
-//! A log that is created again begins at the tail of the deleted one. No position is used twice (VL3), and reads of an old position fail as
-//! reads of trimmed ones do. The versions of the chain continue, too. The id of its first Loglet comes after that of the deletion's mark,
-//! so that a collector that still sees the mark does not delete it.
+//! A log that is created again begins at the tail of the deleted one. No position is used twice (vlog-VL3), and reads of an old position
+//! fail as reads of trimmed ones do. The versions of the chain continue, too. The id of the new log's first Loglet names the mark of the
+//! deletion as its predecessor, so that a collector that still sees the mark does not delete it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use atoll_core::testing::{Place, hit};
 
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
-use crate::bell::lock;
 use crate::chain::VersionedChain;
-use crate::loglet::Why;
 use crate::origin::Origin;
-use crate::position::LogPos;
+use atoll_contract::loglet::Unavailability;
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
 
 impl Shared {
     /// See [`super::VirtualLog::delete`].
@@ -47,7 +47,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// D1 and D2, again while other changes come first. The last chain that named data; None if the log was deleted before.
+    /// D1 and D2, repeated while other changes come first. Returns the last chain that named data; None if the log was already deleted.
     async fn mark_deleted(
         self: &Arc<Self>,
         place: &mut Place,
@@ -76,12 +76,12 @@ impl Shared {
             }
             hit("vlog.delete.again");
             if self.env.now() >= until {
-                return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::Busy });
+                return Err(ReconfigError::Unavailable { step: Step::Seal, why: Unavailability::Busy });
             }
         }
     }
 
-    /// D3. One Loglet after the other: nobody waits, and a log may have very many.
+    /// D3. Deletes one Loglet after the other: no caller waits for it, and a log may have very many.
     async fn delete_data(self: Arc<Self>, old: &VersionedChain) {
         for segment in old.chain.segments() {
             self.clone().delete(segment.clone(), Duration::ZERO).await;

@@ -1,27 +1,28 @@
-//! What can go wrong with a virtual log, and whether the operation happened.
+//! How operations on a virtual log fail, and whether they took effect.
 
 use atoll_core::Level;
 
 use crate::chain::ChainError;
-use crate::loglet::{LogletId, PlanError, Why};
-use crate::position::LogPos;
+use atoll_contract::loglet::{LogletId, PlanError, Unavailability};
+use atoll_contract::position::LogPos;
+use atoll_contract::register::RegisterError;
 
-/// Why an operation that changes nothing has no answer. All are safe to repeat.
+/// Why a read-only operation has no answer. All are safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// Nobody has created it.
+    /// No log of this name was created.
     #[error("there is no log of this name")]
     NoSuchLog,
     /// Not available at the moment.
     #[error("unavailable: {0}")]
-    Unavailable(Why),
-    /// The value in the register is no chain that this program reads.
+    Unavailable(Unavailability),
+    /// The value in the register is not a chain that this program can read.
     #[error(transparent)]
     Chain(#[from] ChainError),
     /// A Loglet of the chain cannot be opened by this program.
     #[error("a loglet of the chain cannot be opened: {0}")]
     Open(PlanError),
-    /// The position is beyond the tail, which is given.
+    /// The position is beyond the tail, which is included.
     #[error("the position is beyond the tail, {0}")]
     BeyondTail(LogPos),
     /// The log was ended for ever at this tail.
@@ -32,7 +33,7 @@ pub enum LogError {
     Deleted,
 }
 
-/// Why a read gave no entry.
+/// Why a read returned no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogReadError {
     /// Positions below this one were trimmed: start from there, or from a snapshot.
@@ -41,29 +42,29 @@ pub enum LogReadError {
     /// A copy is damaged, and no other answered.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// As for every operation; [`LogError::BeyondTail`] if there is nothing yet to be read.
+    /// As for every operation; [`LogError::BeyondTail`] if there is nothing to read yet.
     #[error(transparent)]
     Log(#[from] LogError),
 }
 
-/// Why a submission has no positions, and whether it happened.
+/// Why a submission has no positions, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogAppendError {
-    /// A payload exceeds [`crate::entry::MAX_ENTRY_BYTES`]: nothing was appended.
+    /// A payload exceeds [`atoll_contract::entry::MAX_ENTRY_BYTES`]: nothing was appended.
     #[error("a record has {0} bytes; at most 1000000 are allowed")]
     TooLarge(usize),
     /// None of the records was appended, and none will be.
     #[error("not appended: {0}")]
     NotAppended(LogError),
-    /// Some of the records may have been appended, below this position, and trimmed since: it cannot be found out.
+    /// Some of the records may have been appended below this position and trimmed since. The outcome can never be known.
     #[error("unknown outcome: the part of the log that it may be in was trimmed, below {0}")]
     Trimmed(LogPos),
-    /// Some of the records may be in the log at this position, of which no copy can be read: it cannot be found out.
+    /// Some of the records may be in the log at this position, but no copy of it can be read. The outcome cannot be determined.
     #[error("unknown outcome: position {at}, where it may be, cannot be read: {what}")]
     Damaged {
-        /// The first position that cannot be read.
+        /// The unreadable position.
         at: LogPos,
-        /// What is wrong with its copies.
+        /// The error of its copies.
         what: String,
     },
     /// Some of the records may have been appended; the others will not be.
@@ -71,10 +72,10 @@ pub enum LogAppendError {
     Unknown(LogError),
 }
 
-/// As much is under way as may be: the submission was not taken. Try again when some of it is settled.
+/// The limit on work in flight is reached, and the submission was not taken. Try again when some of it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
-    /// Of this log, through this node.
+    /// The limit of this log, through this node.
     #[error(
         "{waiting_bytes} bytes wait to be appended to this log through this node, which is the most; not appended"
     )]
@@ -82,7 +83,7 @@ pub enum Busy {
         /// Bytes that were waiting.
         waiting_bytes: usize,
     },
-    /// Of all logs, through this node.
+    /// The limit of all logs together, through this node.
     #[error(
         "{waiting_bytes} bytes wait to be appended to all logs through this node, which is the most; not appended"
     )]
@@ -95,13 +96,13 @@ pub enum Busy {
 /// The steps of a reconfiguration (virtuallog §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reading the chain (E1). Nothing was changed.
+    /// Reading the chain (vlog-E1). Nothing was changed.
     ReadChain,
-    /// Sealing the active Loglet (E2). It may be sealed: then whoever meets it first rolls the log forward.
+    /// Sealing the active Loglet (vlog-E2). It may be sealed: then the first node that meets it rolls the log forward.
     Seal,
-    /// Finding the sealed tail (E3). The Loglet is sealed; the log is rolled forward by whoever meets it.
+    /// Finding the sealed tail (vlog-E3). The Loglet is sealed, and the first node that meets it rolls the log forward.
     CheckTail,
-    /// Writing the new chain (E6). It may have been written.
+    /// Writing the new chain (vlog-E6). It may have been written.
     Install,
 }
 
@@ -116,13 +117,13 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// Why a chain was not changed as wanted.
+/// Why a requested change of the chain was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReconfigError {
-    /// Nothing was changed: there is no such configuration.
+    /// Nothing was changed: the requested configuration is not possible.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Nothing was changed: nobody has created the log.
+    /// Nothing was changed: no log of this name was created.
     #[error("there is no log of this name")]
     NoSuchLog,
     /// Nothing was changed, or the next chain would break a rule.
@@ -131,10 +132,10 @@ pub enum ReconfigError {
     /// Servers did not answer in time.
     #[error("unavailable ({why}) while {step}")]
     Unavailable {
-        /// How far it came.
+        /// The step that failed.
         step: Step,
         /// Why.
-        why: Why,
+        why: Unavailability,
     },
     /// Nothing was changed: no segment of the chain has this Loglet.
     #[error("no segment of the chain has loglet {0}")]
@@ -151,14 +152,24 @@ pub enum ReconfigError {
     /// Nothing was changed: the log was deleted.
     #[error("the log was deleted")]
     Deleted,
-    /// Nothing was changed: some member cannot read what would be written.
+    /// Nothing was changed: some member cannot read the new format.
     #[error("this needs feature level {needs}, and the cluster is at level {active}")]
     Level {
-        /// From which level on it is written.
+        /// The level from which the format may be written.
         needs: Level,
-        /// Of the cluster.
+        /// The active level of the cluster.
         active: Level,
     },
+}
+
+impl From<RegisterError> for LogError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::NotWritten(why) | RegisterError::Unknown(why) => LogError::Unavailable(why.into()),
+            RegisterError::TooLarge(bytes) => ChainError::TooLong(bytes).into(),
+            RegisterError::InvalidName(_) => LogError::NoSuchLog,
+        }
+    }
 }
 
 impl From<LogError> for ReconfigError {
@@ -175,7 +186,7 @@ impl From<LogError> for ReconfigError {
 }
 
 impl From<ReconfigError> for LogError {
-    /// For operations that change the chain on the way, like a trim.
+    /// For operations that change the chain as a side effect, like a trim.
     fn from(e: ReconfigError) -> Self {
         match e {
             ReconfigError::NoSuchLog => LogError::NoSuchLog,
@@ -187,7 +198,7 @@ impl From<ReconfigError> for LogError {
             ReconfigError::NoSuchSegment(_)
             | ReconfigError::NotSealed(_)
             | ReconfigError::Copy(_)
-            | ReconfigError::Level { .. } => LogError::Unavailable(Why::NoQuorum),
+            | ReconfigError::Level { .. } => LogError::Unavailable(Unavailability::NoQuorum),
         }
     }
 }

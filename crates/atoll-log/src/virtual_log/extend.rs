@@ -1,24 +1,27 @@
-//! reconfigExtend (virtuallog §4, E1–E6): seal, then tail, then install. In this order only: a tail from before the seal loses
-//! appends.
+//! reconfigExtend (virtuallog §4, vlog-E1–vlog-E6): seal, then find the tail, then install. The order is essential: a tail from before
+//! the seal loses appends.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use atoll_core::testing::{Mutant, Place, hit, mutant};
+use atoll_core::testing::{Place, hit, mutant};
 use atoll_core::{NodeId, Tick};
 
 use super::install::{Installed, MAX_PAUSE, PAUSE};
 use super::room::Purpose;
 use super::{ReconfigError, Shared, Step};
-use crate::bell::lock;
 use crate::chain::{END_KIND, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Why};
+use crate::mutants;
 use crate::origin::Origin;
-use crate::position::LogPos;
+use atoll_contract::loglet::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, SealedConfig, Tail, Unavailability,
+};
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
 
-/// What follows the active segment.
+/// The successor of the active segment.
 #[derive(Clone)]
 struct Successor {
     id: LogletId,
@@ -29,14 +32,14 @@ struct Successor {
 }
 
 impl Successor {
-    /// The segment that it becomes.
+    /// The segment that the successor becomes.
     fn segment(&self, start: LogPos) -> Segment {
         Segment::open(start, self.id, &self.kind, self.config.clone())
     }
 }
 
-/// Takes the sealed segments without a position out of a chain: nobody reads in them, and nothing that was ever acknowledged is
-/// in them. So reconfigurations without appends between them leave no trace (V7, V17).
+/// Removes sealed segments without positions from a chain: no reader needs them, and they contain nothing that was ever
+/// acknowledged. So reconfigurations without appends between them leave no trace (vlog-V7, vlog-V17).
 fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
     let (empty, kept) = std::mem::take(segments).into_iter().partition(|s| s.stop == Some(s.start));
     *segments = kept;
@@ -47,8 +50,8 @@ fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
 }
 
 impl Shared {
-    /// Extends from whatever is active now. If another chain comes first, looks whether it is what was wanted, and tries again
-    /// if not.
+    /// Extends from whichever segment is active now. If another chain comes first, checks whether that chain already meets the
+    /// specification, and tries again if not.
     pub(super) async fn extend(
         self: &Arc<Self>,
         spec: LogletSpec,
@@ -63,7 +66,7 @@ impl Shared {
                 return Ok(chain);
             }
             if self.env.now() >= until {
-                return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::Busy });
+                return Err(ReconfigError::Unavailable { step: Step::Install, why: Unavailability::Busy });
             }
             match self.extend_from(active, spec.clone(), Purpose::Planned).await? {
                 Installed::Mine(chain) => return Ok(chain),
@@ -72,8 +75,8 @@ impl Shared {
         }
     }
 
-    /// Extends if `from` is the active Loglet, over changes of the chain that leave it so. Plans before it seals: a plan
-    /// that is refused seals nothing.
+    /// Extends if `from` is the active Loglet, and retries over changes of the chain that leave it active. Plans before it
+    /// seals, so a rejected plan seals nothing.
     pub(super) async fn extend_from(
         self: &Arc<Self>,
         from: LogletId,
@@ -97,7 +100,7 @@ impl Shared {
         self.replace_active(from, next, purpose).await
     }
 
-    /// Ends the log: the successor is the segment that never takes anything.
+    /// Ends the log: the successor is a segment that never takes appends.
     pub(super) async fn end(self: &Arc<Self>) -> Result<LogPos, ReconfigError> {
         loop {
             let chain = self.refreshed().await?;
@@ -118,26 +121,26 @@ impl Shared {
         purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
         if self.page_out().await.is_err() {
-            // There may be room without.
+            // The change may fit without paging out.
             hit("vlog.page_out.failed");
         }
         let chain = self.some_chain().await?;
         if chain.chain.active().loglet != from {
             return Ok(Installed::Lost(chain));
         }
-        // Before anything is provisioned or sealed: behind a seal there is no way back (V17).
+        // Check before anything is provisioned or sealed: there is no way back after a seal (vlog-V17).
         self.check_room(&chain.chain, next.segment(LogPos::ZERO), purpose)?;
         lock(&self.state).reconfiguring += 1;
         let mut place = Place::at("vlog.extend.died_before_seal");
         if let Some(provider) = &next.provider {
-            // E5, at the same time as the seal: only an optimisation, the servers also learn from the first message.
+            // vlog-E5, concurrent with the seal. This is only an optimisation: servers also learn of the Loglet from its first message.
             self.provision(provider, next.id, &next.config);
         }
         let done = self.replace_steps(from, &next, &mut place).await;
         place.ends();
         lock(&self.state).reconfiguring -= 1;
         let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
-        // Only what is known never to be in a chain: after an install without an answer it may be.
+        // Discard only a Loglet that is known never to be in a chain: after an install without an answer, it may be in one.
         match &done {
             Ok(Installed::Lost(_)) => self.discard_successor(next),
             Err(e) if !is_open(e) => self.discard_successor(next),
@@ -146,7 +149,7 @@ impl Shared {
         done
     }
 
-    /// E2 to E6, again as long as `from` is active.
+    /// vlog-E2 to vlog-E6, repeated while `from` is active.
     async fn replace_steps(
         self: &Arc<Self>,
         from: LogletId,
@@ -164,13 +167,16 @@ impl Shared {
             let loglet = self.handle(old)?;
             let Some((stop, sealed_config)) = self.seal_and_find_tail(old, &*loglet, until, place).await?
             else {
-                // Deleted, so a newer chain must exist; or somebody else was faster.
+                // The Loglet was deleted, so a newer chain must exist; or another node was faster.
                 if self.refreshed().await?.version == chain.version {
-                    return Err(ReconfigError::Unavailable { step: Step::Seal, why: Why::NoQuorum });
+                    return Err(ReconfigError::Unavailable {
+                        step: Step::Seal,
+                        why: Unavailability::NoQuorum,
+                    });
                 }
                 continue;
             };
-            // L4: a tail that was seen while the Loglet was open is never above a sealed one (VL6).
+            // vlog-L4: a tail seen while the Loglet was open is never above a sealed one (vlog-VL6).
             let seen = self.seen_in(from);
             atoll_core::invariant!(
                 seen.is_none_or(|tail| tail <= stop),
@@ -191,7 +197,7 @@ impl Shared {
                     self.delete_removed(empty, Duration::ZERO);
                     return Ok(Installed::Mine(chain));
                 }
-                // The trim moved, say: the seal still holds, the tail is looked up again.
+                // The chain changed otherwise, for example by a trim. The seal still holds; find the tail again.
                 Installed::Lost(newer) if newer.chain.active().loglet == from => {
                     hit("vlog.extend.again");
                 }
@@ -200,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// E2, E3: the stop, and what readers of the sealed Loglet need. None if the Loglet is not the active one any more.
+    /// vlog-E2, vlog-E3: returns the stop, and what readers of the sealed Loglet need. None if the Loglet is no longer the active one.
     pub(super) async fn seal_and_find_tail(
         &self,
         old: &Segment,
@@ -217,7 +223,7 @@ impl Shared {
                     atoll_core::invariant!(stop >= old.start, "a segment stops after its start");
                     return Ok(Some((stop, config)));
                 }
-                // Another majority answered: seal that, too.
+                // Another majority answered: seal that one, too.
                 Ok(_) => hit("vlog.extend.open_after_seal"),
                 Err(LogletError::Gone) => return Ok(None),
                 Err(LogletError::Unavailable(why)) => {
@@ -240,7 +246,7 @@ impl Shared {
         step: &mut Step,
         place: &mut Place,
     ) -> Result<Tail, LogletError> {
-        if mutant(Mutant::VlogInstallWithoutSeal) {
+        if mutant(mutants::VLOG_INSTALL_WITHOUT_SEAL) {
             let tail = loglet.check_tail().await?;
             return Ok(Tail { at: tail.at, sealed: Some(tail.sealed.unwrap_or_default()) });
         }
@@ -258,7 +264,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Tells servers of a Loglet to come; nobody waits for it.
+    /// Announces a coming Loglet to its servers, in the background.
     pub(super) fn provision(&self, provider: &Arc<dyn LogletProvider>, id: LogletId, config: &Bytes) {
         let (provider, config) = (provider.clone(), config.clone());
         let work = async move {
@@ -267,7 +273,7 @@ impl Shared {
         self.env.spawn("vlog.provision", Box::pin(work));
     }
 
-    /// Deletes a Loglet that was provisioned and never installed (V8). Only for one whose install is known to have lost.
+    /// Deletes a Loglet that was provisioned and never installed (vlog-V8). Call this only when the install is known to have lost.
     pub(super) fn discard(&self, provider: Arc<dyn LogletProvider>, id: LogletId, config: Bytes) {
         let work = async move {
             let _ = provider.delete(id, &config).await;
@@ -281,20 +287,18 @@ impl Shared {
         }
     }
 
-    /// Whether the active segment is what was specified.
+    /// Whether the active segment meets the specification.
     fn is_met(&self, chain: &VersionedChain, spec: &LogletSpec) -> bool {
         let active = chain.chain.active();
         let Ok(provider) = self.registry.provider(&active.kind) else { return false };
-        let members = provider.members(&active.config);
-        let sequencer = members.sequencer.map(|(node, _)| node);
-        let sorted = |mut nodes: Vec<NodeId>| {
+        let duties = provider.duties(&active.config);
+        let placed = |(role, nodes): (&String, &Vec<NodeId>)| {
+            let mut nodes = nodes.clone();
             nodes.sort_unstable();
-            nodes
+            nodes == duties.in_role(role)
         };
-        let servers = sorted(members.servers.iter().map(|(node, _)| *node).collect());
         spec.kind.as_ref().is_none_or(|k| *k == active.kind)
-            && spec.sequencer.is_none_or(|s| sequencer == Some(s))
-            && spec.servers.as_ref().is_none_or(|s| sorted(s.clone()) == servers)
-            && !spec.avoid.iter().any(|n| servers.contains(n) || sequencer == Some(*n))
+            && spec.places.iter().all(placed)
+            && !duties.0.iter().any(|duty| spec.avoid.contains(&duty.node))
     }
 }

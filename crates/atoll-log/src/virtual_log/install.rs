@@ -1,4 +1,4 @@
-//! Writing a new chain by conditional write, and finding out whether it was written (E6, virtuallog §8).
+//! Writing a new chain by conditional write, and finding out whether it was written (vlog-E6, virtuallog §8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::refresh::parse;
-use super::{ReconfigError, Shared, Step};
-use crate::chain::{Chain, ChainError, VersionedChain};
-use crate::loglet::{LogletId, Why};
+use super::{LogError, ReconfigError, Shared, Step};
+use crate::chain::{Chain, VersionedChain};
 use crate::origin::{self, Origin};
-use crate::register::{Nonce, RegisterError, Version, Versioned, Written};
+use atoll_contract::loglet::{LogletId, Unavailability};
+use atoll_contract::register::{Nonce, RegisterError, Version, Versioned, Written};
 
-/// First wait before a step is tried again.
+/// First pause before a step is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(3);
-/// Longest such wait.
+/// Longest such pause.
 pub(super) const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// How an install ended; the newest chain either way.
+/// The outcome of an install, with the newest chain in either case.
 pub(super) enum Installed {
-    /// By this writer. A later chain may have replaced it already.
+    /// This writer's chain was installed. A later chain may have replaced it already.
     Mine(Arc<VersionedChain>),
-    /// Somebody else's came first; this one never was and never will be.
+    /// Another writer's chain came first; this one was never installed and never will be.
     Lost(Arc<VersionedChain>),
 }
 
 impl Shared {
-    /// A mark that nobody else has.
+    /// A unique mark.
     pub(super) fn draw_nonce(&self) -> Nonce {
         Nonce(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
     }
@@ -37,13 +37,13 @@ impl Shared {
         origin::new_id(self.env.random(), &self.name, origin)
     }
 
-    /// When a reconfiguration that begins now gives up.
+    /// The deadline of a reconfiguration that begins now.
     pub(super) fn reconfigure_until(&self) -> Tick {
         self.env.now().after(self.options.reconfigure_within)
     }
 
-    /// Writes `chain` if the register is still at `expected`. An unknown outcome is followed up: the same write again
-    /// answers as the first time, and a chain that came later remembers its forerunners.
+    /// Writes `chain` if the register is still at `expected`. An unknown outcome is resolved: a retry of the same write
+    /// gets the first answer, and a later chain remembers its predecessors.
     pub(super) async fn install(
         &self,
         expected: Version,
@@ -59,13 +59,13 @@ impl Shared {
                     return Ok(Installed::Mine(self.adopt(VersionedChain { version, chain })));
                 }
                 Ok(Written::Conflict(other)) => return self.decide(other, nonce),
-                Err(RegisterError::TooLarge(n)) => return Err(ChainError::TooLong(n).into()),
-                Err(RegisterError::NotWritten(why)) => why,
+                Err(RegisterError::NotWritten(why)) => why.into(),
                 Err(RegisterError::Unknown(why)) => {
                     hit("vlog.install.unknown");
                     doubt = true;
-                    why
+                    why.into()
                 }
+                Err(e) => return Err(LogError::from(e).into()),
             };
             if self.env.now() >= until {
                 let step = if doubt { Step::Install } else { Step::CheckTail };
@@ -76,11 +76,11 @@ impl Shared {
         }
     }
 
-    /// The register was at another version: mine, if this chain or one before it has my mark.
+    /// The register was at another version. The install succeeded if this chain, or one before it, has this writer's mark.
     fn decide(&self, other: Versioned, nonce: Nonce) -> Result<Installed, ReconfigError> {
         if other.version == Version(0) {
-            // A register that was written never is at version 0 again.
-            return Err(ReconfigError::Unavailable { step: Step::Install, why: Why::NoQuorum });
+            // A register that was written is never at version 0 again.
+            return Err(ReconfigError::Unavailable { step: Step::Install, why: Unavailability::NoQuorum });
         }
         let wrote_it = other.nonce == nonce;
         let found = self.adopt(parse(other)?);

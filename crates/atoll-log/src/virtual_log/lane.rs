@@ -1,8 +1,8 @@
-//! The lane: all appends of one node to one log, in order, over seals, lost connections and whole segments (contracts §3, X15, X16).
+//! The lane: all appends of one node to one log, in order, across seals, lost connections and whole segments (contracts §3, X15, X16).
 //!
-//! It takes all that waits, up to a batch; keeps a few batches in flight; waits for nothing when idle. After the first batch without
-//! an answer it sends nothing more until all in flight are settled or in doubt, clears the doubt, and sends again from the
-//! first unsettled record, in order.
+//! It takes all queued records, up to a batch; it keeps a few batches in flight; when idle, it sends at once. After the first batch
+//! that ends without positions, it sends nothing more until every batch in flight is settled or in doubt. Then it clears the doubt
+//! and sends again from the first unsettled record, in order.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,43 +11,45 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Tick, Ticket};
 
 use super::append::Item;
 use super::room::Purpose;
 use super::{Busy, LogAppendError, LogError, Shared, Trouble};
-use crate::bell::lock;
-use crate::budget::Budget;
 use crate::chain::{Segment, VersionedChain};
-use crate::entry::{BatchBuilder, MAX_BATCH_BYTES};
-use crate::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Why};
-use crate::position::LogPos;
+use crate::mutants;
+use atoll_contract::entry::{BatchBuilder, MAX_BATCH_BYTES};
+use atoll_contract::loglet::{AppendError, Loglet, LogletId, LogletSpec, Placement, Unavailability};
+use atoll_contract::position::LogPos;
+use atoll_core::Budget;
+use atoll_core::sync::lock;
 
-/// First wait before a batch that was refused is sent again.
+/// First pause before a refused batch is sent again.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Longest such wait.
+/// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_millis(40);
-/// While appends have no answer a lane looks for a newer chain so often in each time after which one counts as stalled.
+/// Number of searches for a newer chain in each stall period while appends have no answer.
 const LOOKS_PER_STALL: u32 = 2;
-/// How long the first append through a new handle waits for the tail, to bound a later look for it.
+/// How long the first append through a new handle waits for the tail. The tail bounds a later search for the append.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 struct Waiting {
     queue: VecDeque<Item>,
-    /// Of everything that is not settled, in flight and parked included.
+    /// Bytes of everything that is not settled, in flight and parked included.
     bytes: usize,
     running: bool,
     waker: Option<Waker>,
 }
 
-/// What was submitted and not sent yet. Bounded by `lane_window_bytes`.
+/// Records that were submitted and not sent yet. Bounded by `lane_window_bytes`.
 #[derive(Debug, Default)]
 pub(super) struct Lane(Mutex<Waiting>);
 
 impl Lane {
-    /// Takes room for a submission, here and in what all logs share. One that is larger than the window is taken when the lane is empty.
+    /// Reserves room for a submission, here and in the budget that all logs share. A submission larger than the window is taken when the
+    /// lane is empty.
     pub(super) fn reserve(&self, bytes: usize, window_bytes: usize, shared: &Budget) -> Result<(), Busy> {
         let mut w = lock(&self.0);
         if w.bytes > 0 && w.bytes + bytes > window_bytes {
@@ -67,7 +69,7 @@ impl Lane {
         shared.give_back(bytes);
     }
 
-    /// All that is not settled.
+    /// Bytes of everything that is not settled.
     pub(super) fn held_bytes(&self) -> usize {
         lock(&self.0).bytes
     }
@@ -85,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Runs the lane if it has something to do and does not run.
+    /// Starts the lane if it has work and is not running.
     pub(super) fn start_lane(self: &Arc<Self>) {
         let waker = {
             let mut w = lock(&self.lane.0);
@@ -123,27 +125,27 @@ impl Shared {
     }
 }
 
-type Outcome = Result<Placement, AppendError>;
+type AppendResult = Result<Placement, AppendError>;
 
 struct Flight {
     items: Vec<Item>,
-    wait: Ticket<Outcome>,
-    /// Set once it ended without positions.
+    wait: Ticket<AppendResult>,
+    /// Set once the flight ended without positions.
     failed: Option<AppendError>,
     sent: Tick,
 }
 
-/// Where the lane sends.
+/// The segment that the lane sends to.
 struct Target {
     segment: Segment,
     loglet: Arc<dyn Loglet>,
 }
 
-/// What the lane learned while it waited.
+/// What the lane learned while waiting.
 enum Event {
     /// Something was settled, or there is something to send.
     Progress,
-    /// All in flight have ended, and some not well.
+    /// Every batch in flight has ended, and some have failed.
     Failed,
     /// The chain has another active segment.
     Moved,
@@ -155,18 +157,18 @@ struct Run {
     me: Arc<Shared>,
     target: Option<Target>,
     flights: VecDeque<Flight>,
-    /// Unsettled, in order; before everything in the queue.
+    /// Unsettled records, in order; they precede everything in the queue.
     redo: VecDeque<Item>,
-    /// So many at the front of `redo` were looked for after "forgotten", and are not there.
+    /// Number of records at the front of `redo` that were searched for after "forgotten", and were not found.
     scanned: usize,
     pause: Duration,
-    /// A look for a newer chain: whoever drops it ends it, so it is kept until the next one.
+    /// A pending search for a newer chain. Dropping it would end it, so it is kept until the next one.
     look: Option<Ticket<Result<Arc<VersionedChain>, LogError>>>,
-    /// No stall is noticed before this.
+    /// No stall is noticed before this time.
     next_stall: Tick,
-    /// Nor reported before this.
+    /// No stall is reported before this time.
     next_report: Tick,
-    /// The Loglet that forgot a record again, after a look for it.
+    /// The Loglet that forgot a record again after a search for it.
     forgetful: Option<LogletId>,
 }
 
@@ -208,7 +210,7 @@ impl Run {
             }
             self.send();
             if self.flights.is_empty() {
-                // Nobody waits for what was there.
+                // The queue held only records that no caller waits for.
                 continue;
             }
             match self.wait().await {
@@ -229,8 +231,8 @@ impl Run {
         }
     }
 
-    /// The active segment of the chain. Through a handle that has seen nothing of it the tail is asked for first, so that a
-    /// later look for lost records need not begin at the segment's start.
+    /// Finds the active segment of the chain. A handle that has seen nothing of that segment asks for its tail first, so
+    /// that a later search for lost records need not begin at the segment's start.
     async fn find_target(&mut self) -> Result<(), LogError> {
         let chain = self.me.some_chain().await?;
         let segment = chain.chain.active().clone();
@@ -250,7 +252,7 @@ impl Run {
         Ok(())
     }
 
-    /// The log cannot be used: for good (everything that waits is answered), or for now (wait).
+    /// The log cannot be used: either for good (answers everything that waits), or for now (pauses).
     async fn refuse(&mut self, why: LogError) {
         if matches!(why, LogError::Unavailable(_)) {
             return self.back_off().await;
@@ -262,7 +264,7 @@ impl Run {
     fn drop_all(&mut self, why: &LogError) {
         let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
         self.scanned = 0;
-        // Doubt first: the first failure answers a submission, and "not appended" must not hide it.
+        // Doubtful records first: the first failure answers a submission, and "not appended" must not hide the doubt.
         let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
         let (doubtful, sure): (Vec<Item>, Vec<Item>) = all.partition(Item::is_doubtful);
         for item in doubtful.into_iter().chain(sure) {
@@ -276,15 +278,15 @@ impl Run {
         self.me.env.sleep(wait).await;
     }
 
-    /// Cuts batches and sends them while there is room.
+    /// Cuts batches and sends them while there is room in flight.
     fn send(&mut self) {
         let Some(target) = &self.target else { return };
         if self.flights.iter().any(|f| f.failed.is_some()) {
             return;
         }
         let room = if target.loglet.keeps_order() { self.me.options.max_inflight_batches.max(1) } else { 1 };
-        // What was sent later than a tail was known is not below that tail. A Loglet's own word may be beyond its stop, but
-        // then this append is not in it.
+        // A record sent after a tail became known cannot land below that tail. The tail that a Loglet reports may lie
+        // beyond its eventual stop, but then this append is not in that Loglet.
         let floor = self.me.known().tail.max(target.segment.position_of(target.loglet.known_tail()));
         while self.flights.len() < room {
             let items = self.cut();
@@ -308,12 +310,12 @@ impl Run {
         }
     }
 
-    /// The next batch: unsettled records first, then the queue.
+    /// Cuts the next batch: unsettled records first, then the queue.
     fn cut(&mut self) -> Vec<Item> {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let (mut items, mut size) = (Vec::new(), BatchSize::default());
-        // With a larger count this returns no records for ever, and `run` spins on the node's thread.
+        // With a larger count, this would return no records for ever, and `run` would spin on the node's thread.
         atoll_core::invariant!(
             self.scanned <= self.redo.len(),
             "{} records were looked for, {} are left",
@@ -349,15 +351,15 @@ impl Run {
             }
         }
         for item in gone {
-            self.me.drop_item(item, LogError::Unavailable(Why::Stopping));
+            self.me.drop_item(item, LogError::Unavailable(Unavailability::Stopping));
         }
         items
     }
 
-    /// Waits for an answer, for something to send while there is room, for a new segment, or for too long.
+    /// Waits for an answer, for records to send while there is room, for a new segment, or for a stall.
     async fn wait(&mut self) -> Event {
         let me = self.me.clone();
-        let seen = me.changed.rings();
+        let seen = me.changed.count();
         if self.has_moved() {
             return Event::Moved;
         }
@@ -379,7 +381,7 @@ impl Run {
                 return Poll::Ready(if self.has_moved() { Event::Moved } else { Event::Progress });
             }
             lock(&me.lane.0).waker = Some(cx.waker().clone());
-            // Again, with the waker in place: a submission in between would be missed.
+            // Check again now that the waker is registered: otherwise a submission in between would be missed.
             if self.has_work() {
                 return Poll::Ready(Event::Progress);
             }
@@ -396,7 +398,7 @@ impl Run {
         self.flights.len() < room && self.flights.iter().all(|f| f.failed.is_none())
     }
 
-    /// True if there is something in the queue that may be sent now.
+    /// True if a record in the queue may be sent now.
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let ready = |i: &Item| self.flights.is_empty() || !i.may_be_below(start);
@@ -408,7 +410,7 @@ impl Run {
         self.target.as_ref().is_some_and(|t| active.is_some_and(|a| a != t.segment.loglet))
     }
 
-    /// Settles what was answered with positions; true if anything was.
+    /// Settles batches that were answered with positions; true if there was one.
     fn poll_flights(&mut self, cx: &mut std::task::Context<'_>) -> bool {
         let mut progress = false;
         for flight in &mut self.flights {
@@ -416,7 +418,7 @@ impl Run {
                 continue;
             }
             let Poll::Ready(got) = Pin::new(&mut flight.wait).poll(cx) else { continue };
-            match got.unwrap_or(Err(AppendError::Unknown(Why::NoSequencer))) {
+            match got.unwrap_or(Err(AppendError::Unknown(Unavailability::NoSequencer))) {
                 Ok(placement) => {
                     if let Some(target) = &self.target {
                         settle(&self.me, &target.segment, std::mem::take(&mut flight.items), &placement);
@@ -433,7 +435,7 @@ impl Run {
         progress
     }
 
-    /// Every batch in flight has ended, or its segment has. What is unsettled is put in order again; doubt is cleared if it can be.
+    /// Every batch in flight has ended, or its segment has. Puts unsettled records back in order, and clears doubt where that is possible.
     async fn recover(&mut self, moved: bool) {
         let Some(target) = self.target.take() else { return };
         let mut worst = Worst::default();
@@ -462,30 +464,30 @@ impl Run {
             return self.look_in_open_segment(target).await;
         }
         hit("vlog.lane.again");
-        if worst.why == Some(Why::DiskFull) {
-            // Whoever waits is told so rather than kept waiting for an operator (native T22).
+        if worst.why == Some(Unavailability::DiskFull) {
+            // Answer the waiters instead of keeping them waiting for an operator (native-T22).
             hit("vlog.lane.disk_full");
-            self.drop_all(&LogError::Unavailable(Why::DiskFull));
+            self.drop_all(&LogError::Unavailable(Unavailability::DiskFull));
         }
         self.back_off().await;
-        if worst.why != Some(Why::Busy)
+        if worst.why != Some(Unavailability::Busy)
             && let Ok(chain) = self.me.refreshed().await
             && chain.chain.active().loglet != target.segment.loglet
         {
             return self.follow_to_successor(&target).await;
         }
-        // The same records again: a sequencer that has them answers with their places.
+        // Send the same records again: a sequencer that has them answers with their places.
         self.target = Some(target);
     }
 
-    /// The segment is sealed: once its stop is installed, the lane goes on in the next one.
+    /// The segment is sealed: the lane continues in the next one once the stop is installed.
     async fn follow_to_successor(&mut self, target: &Target) {
         if let Err(e) = self.me.successor(target.segment.loglet).await {
             self.refuse(e).await;
         }
     }
 
-    /// True if something that is to be sent next may be in a segment before the target's.
+    /// True if a record that is to be sent next may be in a segment before the target's.
     fn must_look(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let start = target.segment.start;
@@ -495,13 +497,13 @@ impl Run {
         }
     }
 
-    /// All segments before the target have their stops: what is there is settled, and the rest is nowhere below (V2).
+    /// All segments before the target have their stops: settles the records found there. No other record is anywhere below (vlog-V2).
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
         items.extend(std::mem::take(&mut lock(&self.me.lane.0).queue));
-        // The second: so that there are copies which a replica may take for new.
-        if mutant(Mutant::VlogV2) || mutant(Mutant::DbAppliesCopies) {
+        // The second mutant creates copies that a replica may take for new commands.
+        if mutant(mutants::VLOG_V2) || mutant(mutants::DB_APPLIES_COPIES) {
             items.iter_mut().for_each(|i| i.not_below(end));
         } else {
             self.me.settle_found(&mut items, end).await;
@@ -511,8 +513,8 @@ impl Run {
         self.scanned = 0;
     }
 
-    /// The Loglet is open and does not remember whether it has some of these. What it does not remember is not in flight, so
-    /// a look below a tail checked now is conclusive.
+    /// The Loglet is open and does not remember whether it has some of these records. Records that it has forgotten are not
+    /// in flight, so a search below a tail checked now is conclusive.
     async fn look_in_open_segment(&mut self, target: Target) {
         let id = target.segment.loglet;
         let again = self.forgetful.replace(id) == Some(id);
@@ -527,7 +529,7 @@ impl Run {
             Err(_) => self.back_off().await,
         }
         if again && self.scanned > 0 {
-            // It forgets them again and again. A new segment knows nothing of them, and takes them.
+            // The Loglet forgets them again and again. A new segment has no history of them and accepts them.
             hit("vlog.lane.forgotten_again");
             self.back_off().await;
             let _ = self.me.extend_from(id, LogletSpec::default(), Purpose::Repair).await;
@@ -543,7 +545,7 @@ impl Run {
     }
 }
 
-/// What a batch under construction holds.
+/// The size of a batch under construction.
 #[derive(Default)]
 struct BatchSize {
     bytes: usize,
@@ -551,11 +553,11 @@ struct BatchSize {
 }
 
 impl BatchSize {
-    /// Counts a record in if it fits; the first always does.
+    /// Adds a record if it fits; the first always does.
     fn takes(&mut self, item: &Item, limit_bytes: usize) -> bool {
-        let bytes = self.bytes + item.payload.len() + crate::entry::ENTRY_HEADER_BYTES;
+        let bytes = self.bytes + item.payload.len() + atoll_contract::entry::ENTRY_HEADER_BYTES;
         let entries = self.entries + 1;
-        if self.entries > 0 && (bytes > limit_bytes || entries > crate::entry::MAX_BATCH_ENTRIES) {
+        if self.entries > 0 && (bytes > limit_bytes || entries > atoll_contract::entry::MAX_BATCH_ENTRIES) {
             return false;
         }
         (self.bytes, self.entries) = (bytes, entries);
@@ -563,16 +565,16 @@ impl BatchSize {
     }
 }
 
-/// The gravest of several failures.
+/// The most serious of several failures.
 #[derive(Default)]
 struct Worst {
     sealed: bool,
     forgotten: bool,
-    why: Option<Why>,
+    why: Option<Unavailability>,
 }
 
 impl Worst {
-    /// Counts a failure; true if it says that nothing was appended.
+    /// Adds a failure; true if it says that nothing was appended.
     fn add(&mut self, failed: Option<&AppendError>) -> bool {
         match failed {
             Some(AppendError::Sealed) => self.sealed = true,
@@ -593,14 +595,14 @@ fn settle(me: &Shared, segment: &Segment, items: Vec<Item>, placement: &Placemen
     let mut highest = LogPos::ZERO;
     for item in items {
         let Some(offset) = offsets.next() else {
-            // The Loglet broke its word: whether this one is there is unknown, and a look for it cannot be made yet.
-            me.fail_item(item, LogAppendError::Unknown(LogError::Unavailable(Why::NoSequencer)));
+            // The Loglet broke its contract: whether this record is in it is unknown, and a search cannot be made yet.
+            me.fail_item(item, LogAppendError::Unknown(LogError::Unavailable(Unavailability::NoSequencer)));
             continue;
         };
         let at = segment.position_of(offset);
         highest = highest.max(at.plus(1));
         me.settle_item(item, at);
     }
-    // Acknowledged by an open Loglet: below every sealed tail (L3), so below every stop.
+    // Acknowledged by an open Loglet, so below every sealed tail (vlog-L3), and therefore below every stop.
     me.raise_known(segment.loglet, highest);
 }

@@ -1,11 +1,11 @@
-//! The virtual log: a chain of Loglets under one sequence of positions, and the change from one to the next ("Virtual
-//! Consensus in Delos", OSDI '20, §3).
+//! The virtual log: a chain of Loglets under one sequence of positions, and the change from one Loglet to the next
+//! ("Virtual Consensus in Delos", OSDI '20, §3).
 //!
 //! | paper, §3 | here |
 //! | --- | --- |
-//! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`crate::Loglet`] |
-//! | MetaStore (versioned register) | [`crate::Register`], one per log |
-//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, V2) |
+//! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
+//! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
+//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, vlog-V2) |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
 //! | prefixTrim | `trim.rs` |
@@ -19,16 +19,16 @@
 //! | (not in the paper) deletion of a whole log | `delete.rs` |
 //!
 //! Departures, and why:
-//! - Positions of a Loglet are contiguous (V13). The paper's VirtualLog tolerates gaps; without them every position has an entry,
-//!   and a reader never has to tell a gap from a loss.
-//! - A Loglet answers tail and seal bit as one (V1). The paper lets them be asked for in parallel; taken literally, a tail
-//!   that was grown by a repair after the seal would pass for an open one.
-//! - A sealed answer to an append is followed by a look for the entry in the sealed part (V2) before it is sent again; the paper
-//!   leaves duplicates to the layer above, but a plain log has none.
+//! - Positions of a Loglet are contiguous (vlog-V13). The paper's VirtualLog tolerates gaps. Without gaps, every position has an entry,
+//!   and a reader never has to distinguish a gap from a loss.
+//! - A Loglet returns the tail and the seal bit as one answer (vlog-V1). The paper allows asking for them in parallel; taken
+//!   literally, a tail that a repair raised after the seal would pass for an open one.
+//! - After a "sealed" answer to an append, the lane searches the sealed part for the entry (vlog-V2) before it sends it again; the paper
+//!   leaves duplicates to the layer above, but a plain log must have none.
 //! - A rebuilt segment whose head was trimmed starts at the trim position, since what is trimmed cannot be copied (`modify.rs`).
-//! - There is no surgery on a sealed segment (virtuallog §7): it changes what was read, so it needs learners that can be fenced,
-//!   and those belong to the layer above. `reconfigModify` keeps contents and compares them.
-//! - A Loglet's id says which change made it, so that servers can collect what a dead reconfigurer left (V8, [`crate::origin`]).
+//! - There is no surgery on a sealed segment (virtuallog §7): it changes what was already read, so it needs learners that can be
+//!   fenced, and those belong to the layer above. `reconfigModify` keeps the contents and compares them.
+//! - A Loglet's id encodes the change that made it, so that servers can collect what a dead reconfigurer left (vlog-V8, [`crate::origin`]).
 //! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -36,13 +36,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use atoll_core::{Env, NodeId, StorageId, Ticket};
+use atoll_core::{Env, NodeId, Notify, StorageId, Ticket};
 
 pub use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
 use crate::page::PageId;
-use crate::position::LogPos;
-use crate::register::{Register, Registers};
+use atoll_contract::loglet::{Loglet, LogletId, LogletSpec, ReadFrom, Registry, SealedConfig};
+use atoll_contract::position::LogPos;
+use atoll_contract::register::{Register, Registers};
 
 mod append;
 
@@ -74,15 +74,16 @@ pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
 
-use crate::bell::{Bell, Rounds, lock};
-use crate::budget::Budget;
+use crate::rounds::Rounds;
+use atoll_core::Budget;
+use atoll_core::sync::lock;
 
 /// What is known of the tail.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Positions below are readable.
     tail: LogPos,
-    /// The Loglet in which a tail was seen last; None before anything was. While it is not the active one, `tail` may lie far back.
+    /// The Loglet in which a tail was last seen; None before the first. While it is not the active one, `tail` may lie far back.
     seen_in: Option<LogletId>,
 }
 
@@ -92,15 +93,15 @@ struct State {
     /// Open Loglets of the chain, and the sealed configuration that each was opened with. Bounded by the segments
     /// in the chain itself, and by `paged_handles`.
     handles: BTreeMap<LogletId, (Arc<dyn Loglet>, SealedConfig)>,
-    /// Those of segments in index pages, the oldest first; bounded.
+    /// The handles of segments in index pages, the oldest first; bounded.
     paged_handles: VecDeque<LogletId>,
     pages: pages::Cache,
     known: Known,
     /// The Loglet whose successor is being looked for.
     watched: Option<LogletId>,
-    /// Why that look was given up.
+    /// Why the search for the successor was given up.
     fatal: Option<LogError>,
-    /// Reconfigurations of this node under way.
+    /// Number of reconfigurations of this node in progress.
     reconfiguring: usize,
     /// Damps seal-clone storms (virtuallog §5).
     storm: roll_forward::Storm,
@@ -109,7 +110,7 @@ struct State {
     watch: Option<Arc<dyn Watch>>,
 }
 
-/// What the procedures of one handle share.
+/// State that the procedures of one handle share.
 struct Shared {
     env: Env,
     name: String,
@@ -118,17 +119,17 @@ struct Shared {
     registry: Registry,
     options: Options,
     state: Mutex<State>,
-    /// Rung when the chain changes.
-    changed: Bell,
+    /// Notified when the chain changes.
+    changed: Notify,
     refreshes: Rounds<Result<Arc<VersionedChain>, LogError>>,
     checks: Rounds<Result<check_tail::Checked, LogError>>,
     lane: lane::Lane,
-    /// What the lanes of all logs of this node hold.
+    /// The budget that the lanes of all logs of this node share.
     budget: Arc<Budget>,
     parking: scan::Parking,
 }
 
-/// What a handle still held when it went is nobody's any more.
+/// Returns the budget that a dropped handle still held.
 impl Drop for Shared {
     fn drop(&mut self) {
         self.budget.give_back(self.lane.held_bytes());
@@ -141,8 +142,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// One node's handle of a virtual log. All methods may be called from any thread of the node and return at once; the work
-/// is done by procedures on the node's executor and goes on when a ticket is dropped (X8), except where said otherwise.
+/// One node's handle of a virtual log. All methods may be called from any thread of the node and return at once. Procedures
+/// on the node's executor do the work, and go on when a ticket is dropped (X8), except where noted.
 pub struct VirtualLog(Arc<Shared>);
 
 impl fmt::Debug for VirtualLog {
@@ -152,8 +153,8 @@ impl fmt::Debug for VirtualLog {
 }
 
 impl VirtualLog {
-    /// A handle; no I/O. Open one per node and log: appends of one handle keep their order. Its chain is in the register
-    /// [`CHAIN_PREFIX`] and its name, its index pages are in registers under [`PAGE_PREFIX`].
+    /// Opens a handle; no I/O. Open one per node and log: appends of one handle keep their order. The chain is in the
+    /// register [`CHAIN_PREFIX`] plus the log's name; index pages are in registers under [`PAGE_PREFIX`].
     pub fn open(
         env: Env,
         name: &str,
@@ -165,7 +166,7 @@ impl VirtualLog {
         VirtualLog::open_within(env, name, registers, registry, options, budget)
     }
 
-    /// The same, for one of several logs that share a bound on what is under way.
+    /// Like [`VirtualLog::open`], for one of several logs that share a limit on work in flight.
     pub fn open_within(
         env: Env,
         name: &str,
@@ -182,7 +183,7 @@ impl VirtualLog {
             registry,
             options,
             state: Mutex::default(),
-            changed: Bell::default(),
+            changed: Notify::default(),
             refreshes: Rounds::default(),
             checks: Rounds::default(),
             lane: lane::Lane::default(),
@@ -196,25 +197,25 @@ impl VirtualLog {
         &self.0.name
     }
 
-    /// True if this handle has nothing under way: no append, read, wait or change, and no reader. Dropped now, it is missed by nobody.
+    /// True if this handle has nothing in progress: no append, read, wait or change, and no reader. It can then be dropped without loss.
     pub fn is_idle(&self) -> bool {
-        // Every procedure and every reader holds a count of its own.
+        // Every procedure and every reader holds a reference of its own.
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Sets who hears of troubles; replaces an earlier one.
+    /// Sets the receiver of trouble reports; replaces an earlier one.
     pub fn watch(&self, watch: Arc<dyn Watch>) {
         lock(&self.0.state).watch = Some(watch);
     }
 
-    /// Makes the log with a first segment as specified, by conditional write from version 0, or from the version that says that it was
-    /// deleted: positions continue where they ended then. If it exists, the chain that it has, whatever was specified.
+    /// Creates the log with a first segment as specified, by conditional write from version 0, or from the version that marks its
+    /// deletion: positions then continue where they ended. If the log exists, returns its chain, whatever was specified.
     pub fn create(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.create", async move { me.create(spec).await })
     }
 
-    /// The cached chain: maybe old, None if it was never read. It may say that the log was deleted.
+    /// The cached chain: it may be old, and is None if the chain was never read. It may be the chain of a deleted log.
     pub fn chain(&self) -> Option<Arc<VersionedChain>> {
         self.0.cached()
     }
@@ -224,9 +225,10 @@ impl VirtualLog {
         self.0.fresh()
     }
 
-    /// Appends records, in order among all submissions through this handle. The ticket gives a position for each record, durable
-    /// then. It is bounded in memory, not in time: it waits, and follows the log over segments, until there is an answer. If
-    /// its ticket is dropped, records that were not sent yet may be left out. [`Busy`]: nothing was taken.
+    /// Appends records, in order among all submissions through this handle. The ticket yields a position for each record, which
+    /// is durable by then. The append is bounded in memory, not in time: it waits, and follows the log across segments, until
+    /// there is an answer. If its ticket is dropped, records that were not sent yet may be left out. [`Busy`]: nothing was
+    /// taken.
     #[allow(clippy::type_complexity)]
     pub fn submit(
         &self,
@@ -235,10 +237,10 @@ impl VirtualLog {
         self.0.submit(records, None)
     }
 
-    /// Like [`VirtualLog::submit`], for records that come from a client outside, which may have left for another node by now:
-    /// `known` is a tail that the client, or whoever spoke to it, knew before it sent those of them that have no floor. A node
-    /// that was stopped in between finds what the client has appended elsewhere from there on, whatever segments came since
-    /// (X16, V2).
+    /// Like [`VirtualLog::submit`], for records of an outside client, which may have moved to another node by now. `known` is
+    /// a tail that the client, or its proxy, knew before it sent those records that have no floor. A node that was paused in
+    /// between can then find what the client has appended elsewhere from that tail on, whatever segments came since (X16,
+    /// vlog-V2).
     #[allow(clippy::type_complexity)]
     pub fn submit_known(
         &self,
@@ -248,13 +250,14 @@ impl VirtualLog {
         self.0.submit(records, Some(known))
     }
 
-    /// The tail: above every append acknowledged before this call, by anybody. Joins the next round, never one under way (V14).
+    /// Returns a tail above every append, of any client, acknowledged before this call. Joins the next round, never one in progress
+    /// (vlog-V14).
     pub fn check_tail(&self) -> Ticket<Result<LogPos, LogError>> {
         let (me, round) = (self.0.clone(), self.0.check());
         self.0.env.launch("vlog.check_tail", async move { me.checked(round).await.map(|c| c.tail) })
     }
 
-    /// Like [`VirtualLog::check_tail`], and whether the log was ended, so that this tail is the last.
+    /// Like [`VirtualLog::check_tail`]; also returns whether the log was ended, so that this tail is final.
     pub fn check_end(&self) -> Ticket<Result<(LogPos, bool), LogError>> {
         let (me, round) = (self.0.clone(), self.0.check());
         self.0.env.launch("vlog.check_end", async move { me.checked(round).await.map(|c| (c.tail, c.ended)) })
@@ -265,13 +268,13 @@ impl VirtualLog {
         self.0.known().tail
     }
 
-    /// Waits until the tail is above `above`; the tail known then. A hint, not a check: later ones may exist.
+    /// Waits until the tail is above `above`, and returns the known tail. This is a hint, not a check: a later tail may exist.
     pub fn wait_tail(&self, above: LogPos) -> Ticket<Result<LogPos, LogError>> {
         self.0.wait_tail(above)
     }
 
-    /// Entries from `range.start` on, up to `range.end` (not in it), about `max_bytes` and the end of a segment: one at least. If the
-    /// start is not below the known tail, the tail is checked first.
+    /// Reads entries from `range.start` up to `range.end` (exclusive), about `max_bytes`, or the end of a segment, but at least one.
+    /// If the start is not below the known tail, checks the tail first.
     pub fn read(
         &self,
         range: Range<LogPos>,
@@ -287,20 +290,21 @@ impl VirtualLog {
         Reader::new(self.0.clone(), from, scope)
     }
 
-    /// Gives up positions below `to` (not `to` itself), for ever, on all nodes; the trim position then, which may be higher.
-    /// Durable in the chain when it returns; Loglets follow. Sealed segments that are trimmed as a whole leave the chain.
+    /// Gives up positions below `to` (exclusive), for ever, on all nodes. Returns the trim position, which may be higher. It
+    /// is durable in the chain when this returns; Loglets follow later. Sealed segments that are trimmed as a whole leave
+    /// the chain.
     pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
         self.0.trim(to)
     }
 
-    /// Seals the active segment and goes on with another as specified (virtuallog §4): reconfigExtend.
+    /// reconfigExtend: seals the active segment and continues with another one as specified (virtuallog §4).
     pub fn extend(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move { me.extend(spec).await })
     }
 
-    /// Like [`VirtualLog::extend`], if `from` is the active Loglet still: who has assessed that one must not extend a newer one. False
-    /// if another follows it already.
+    /// Like [`VirtualLog::extend`], but only if `from` is still the active Loglet: a caller that has assessed `from` must not extend a
+    /// newer one. False if another Loglet already follows it.
     pub fn extend_from(&self, from: LogletId, spec: LogletSpec) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move {
@@ -310,14 +314,14 @@ impl VirtualLog {
         })
     }
 
-    /// Takes sealed segments that are trimmed as a whole out of the chain, then deletes their Loglets: reconfigTruncate.
+    /// reconfigTruncate: takes sealed segments that are trimmed as a whole out of the chain, then deletes their Loglets.
     pub fn truncate(&self) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.truncate", async move { me.truncate().await })
     }
 
-    /// Rebuilds the sealed segment of a Loglet on another one: reconfigModify (virtuallog §7, M1–M4). Positions and contents
-    /// stay; readers of either see the same.
+    /// reconfigModify: rebuilds the sealed segment of a Loglet on another one (virtuallog §7, vlog-M1–vlog-M4). Positions and contents
+    /// stay, and readers of either copy see the same.
     pub fn modify(
         &self,
         loglet: LogletId,
@@ -327,7 +331,7 @@ impl VirtualLog {
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, None, spec).await })
     }
 
-    /// Like [`VirtualLog::modify`] for a caller who knows where the segment starts: found at once, also in an index page.
+    /// Like [`VirtualLog::modify`], for a caller that knows where the segment starts: it is found at once, even in an index page.
     pub fn modify_at(
         &self,
         loglet: LogletId,
@@ -338,16 +342,15 @@ impl VirtualLog {
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, Some(start), spec).await })
     }
 
-    /// Segments with readable positions from `from` on, in order: those of one index page, or all that the chain itself has,
-    /// which end with the active one. Ask again from `next` for more. Positions do not move, so a walk over all sees each
-    /// segment that was there all the time.
+    /// Segments with readable positions from `from` on, in order: those of one index page, or all in the chain itself, which
+    /// end with the active one. Ask again from `next` for more. Positions do not move, so a full walk sees every segment
+    /// that was there throughout.
     pub fn segments_from(&self, from: LogPos) -> Ticket<Result<SegmentsPage, LogError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.segments", async move { me.segments_from(from).await })
     }
 
-    /// The first readable segment in an index page that `is` says yes to. Pages none of whose data directories `may` says yes to
-    /// are not looked into.
+    /// The first readable segment in an index page for which `is` holds. Skips pages none of whose data directories satisfies `may`.
     pub fn find_in_pages(
         &self,
         may: impl Fn(NodeId, StorageId) -> bool + Send + Sync + 'static,
@@ -357,13 +360,13 @@ impl VirtualLog {
         self.0.env.launch("vlog.find", async move { me.find_in_pages(&may, &is).await })
     }
 
-    /// Empties an index page if no chain names it, nor ever will: its maker died, or lost and died. True if it was one.
+    /// Empties an index page if no chain names it, or ever will: its maker died or lost. Returns true if it was such a page.
     pub fn collect_page(&self, id: PageId) -> Ticket<Result<bool, LogError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.collect_page", async move { me.collect_page(id).await })
     }
 
-    /// Ends the log for ever: the active segment is sealed and nothing follows. The final tail. Idempotent.
+    /// Ends the log for ever: seals the active segment, so that nothing follows. Returns the final tail. Idempotent.
     pub fn end(&self) -> Ticket<Result<LogPos, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.end", async move { me.end().await })
@@ -382,7 +385,7 @@ impl VirtualLog {
         self.0.options.max_segments
     }
 
-    /// The kinds of Loglets that this handle opens.
+    /// The kinds of Loglets that this handle can open.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }

@@ -1,5 +1,5 @@
-//! reconfigModify (virtuallog §7, M1–M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
-//! Nothing is sealed for it: positions that are not written do not move, and readers of either copy see the same.
+//! reconfigModify (virtuallog §7, vlog-M1–vlog-M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
+//! No seal is needed: positions that are being written do not move, and readers of either copy see the same.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use atoll_core::testing::hit;
 use super::install::Installed;
 use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{
-    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
-};
 use crate::origin::Origin;
 use crate::page::{Page, PageId, PageRef};
-use crate::position::{LogPos, Offset};
+use atoll_contract::loglet::{
+    Loglet, LogletError, LogletId, LogletProvider, LogletSpec, ReadError, ReadFrom, SealedConfig,
+};
+use atoll_contract::position::{LogPos, Offset};
 
-/// Bytes per read of the comparison.
+/// Bytes per read in the comparison.
 const PAGE_BYTES: usize = 1024 * 1024;
 
 /// A copy that is complete and compared.
@@ -37,7 +37,7 @@ impl Shared {
         start: Option<LogPos>,
         spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
-        // Segments below the trim go first: then only the first segment can have a trimmed head.
+        // Take out segments below the trim first: after that, only the first segment can have a trimmed head.
         let chain = self.truncate().await?;
         let segment = self.segment_of(&chain, loglet, start).await?;
         let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
@@ -57,7 +57,7 @@ impl Shared {
         self.put_in_place(&segment, copy, provider).await
     }
 
-    /// M1, M2: exactly the entries of the segment, never one from beyond its stop; then both are read and compared.
+    /// vlog-M1, vlog-M2: copies exactly the entries of the segment, never one beyond its stop, then reads and compares both.
     async fn copy(
         &self,
         segment: &Segment,
@@ -100,7 +100,7 @@ impl Shared {
         found.filter(|s| s.loglet == loglet).ok_or(ReconfigError::NoSuchSegment(loglet))
     }
 
-    /// M3, M4: replaces the segment if it is still in the chain as it was; the old Loglet goes after a grace period.
+    /// vlog-M3, vlog-M4: replaces the segment if it is still in the chain unchanged. The old Loglet is deleted after a grace period.
     async fn put_in_place(
         self: &Arc<Self>,
         old: &Segment,
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// The next chain, with `by` for `old`, wherever that is kept; None if it is not there any more.
+    /// The next chain, with `by` in place of `old`, in the chain itself or in a page; None if `old` is gone.
     async fn replaced(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -157,7 +157,7 @@ impl Shared {
     ) -> Result<Option<Replaced>, ReconfigError> {
         let own = chain.chain.segments();
         if let Some(at) = own.iter().position(|s| s == old) {
-            // The head of any but the first segment is never trimmed, so its start never moves.
+            // Only the first segment can have a trimmed head, so the start of any other segment never moves.
             if by.start != old.start && (at > 0 || !chain.chain.pages().is_empty()) {
                 return Ok(None);
             }
@@ -170,7 +170,7 @@ impl Shared {
             return Ok(None);
         }
         hit("vlog.modify.in_page");
-        // New pages from the segment up to the chain. What is trimmed as a whole is left out on the way.
+        // Write new pages from the segment up to the chain, and leave out what is trimmed as a whole.
         let mut below: Option<PageRef> = None;
         let mut pages = Vec::new();
         for (of, page) in path.steps.iter().rev() {
@@ -197,13 +197,13 @@ impl Shared {
     }
 }
 
-/// A chain with another segment for one, and the pages that it names no more.
+/// A chain with one segment replaced, and the pages that it no longer names.
 struct Replaced {
     chain: Chain,
     pages: Vec<PageId>,
 }
 
-/// M2: every entry, by name and content.
+/// vlog-M2: compares every entry, by name and content.
 async fn compare(
     source: &dyn Loglet,
     from: Offset,
@@ -232,7 +232,7 @@ async fn compare(
 async fn read(
     loglet: &dyn Loglet,
     range: std::ops::Range<Offset>,
-) -> Result<Vec<crate::entry::Entry>, ReconfigError> {
+) -> Result<Vec<atoll_contract::entry::Entry>, ReconfigError> {
     match loglet.read(range, PAGE_BYTES, ReadFrom::Anywhere).await {
         Ok(got) if !got.entries.is_empty() => Ok(got.entries),
         Ok(_) => Err(ReconfigError::Copy(ReadError::BeyondTail(Offset::ZERO).to_string())),

@@ -1,30 +1,31 @@
-//! Settings of a virtual log on one node, and who hears of its troubles.
+//! Settings of a virtual log on one node, and the receiver of its trouble reports.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::chain::MAX_SEGMENTS;
-use crate::loglet::Why;
+use atoll_contract::loglet::Unavailability;
 
-/// Settings of one node's handle of a log. All affect speed and memory only, never safety.
+/// Settings of one node's handle of a log. They all affect only speed and memory, never safety.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Kind of a new log's first Loglet where none is asked for; None: the first kind that is known, by name.
+    /// Kind of a new log's first Loglet if none is requested. None: the first known kind, by name.
     pub first_kind: Option<String>,
-    /// How long a sealed segment waits for the client that sealed it to install the next one, before anybody else does (T_roll,
-    /// virtuallog §4). Too small: clients race each other at every planned change, safely, but noisily. Too large: appends
+    /// How long to wait for the client that sealed a segment to install the next one, before any other node does (T_roll,
+    /// virtuallog §4). Too small: clients race each other at every planned change, which is safe but noisy. Too large: appends
     /// stop for that long when a reconfigurer dies half way.
     pub roll_forward_after: Duration,
     /// Most batches that a lane has in flight. Too small: the lane waits for round trips. Too large: batches stay small, and
-    /// there is more to look for after a seal.
+    /// a search after a seal has more to cover.
     pub max_inflight_batches: usize,
     /// Most payload bytes that go into one batch, unless one record alone is longer. Too small: more messages. Too large: a
     /// batch takes longer on the wire than a sync takes on disk.
     pub max_batch_bytes: usize,
-    /// Most bytes that wait in the lane, in flight included; beyond it submissions are refused as busy. Too small: refusals under
-    /// load. Too large: memory, and long waits.
+    /// Most bytes that wait in the lane, including those in flight; beyond that, submissions are refused as busy. Too small:
+    /// refusals under load. Too large: memory, and long waits.
     pub lane_window_bytes: usize,
-    /// The same for the lanes of all logs of a node together. Too small: a log with a dead sequencer holds up others. Too large: memory.
+    /// The same limit for the lanes of all logs of a node together. Too small: a log with a dead sequencer holds up others. Too large:
+    /// memory.
     pub node_window_bytes: usize,
     /// How long an append may have no answer before the lane reports trouble and looks for a newer chain. Too small: reports
     /// during a slow sync. Too large: a sequencer that hangs is noticed late.
@@ -32,17 +33,17 @@ pub struct Options {
     /// How long a reconfiguration keeps trying a step before it reports that it failed. Too small: planned changes fail
     /// during short outages. Too large: operators wait.
     pub reconfigure_within: Duration,
-    /// How long the old Loglet of a rebuilt segment is kept for readers of the older chain (virtuallog M4).
+    /// How long the old Loglet of a rebuilt segment stays for readers of the older chain (vlog-M4).
     pub delete_after: Duration,
-    /// With so many logs, a node lets its clients create no more. Too small: refusals. Too large: each takes room in the registers, and a
-    /// look from every node when a node dies.
+    /// With this many logs, a node lets its clients create no more. Too small: refusals. Too large: each log takes room in the registers,
+    /// and every node must look at it when a node dies.
     pub most_logs: usize,
-    /// Logs that nobody uses which a node keeps open. Too small: the next use of a log reads its chain again. Too large: memory.
+    /// Idle logs that a node keeps open. Too small: the next use of a log reads its chain again. Too large: memory.
     pub idle_logs: usize,
-    /// Most segments that a chain has itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to get there.
+    /// Most segments in the chain itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to reach the limit.
     pub max_segments: usize,
-    /// Segments per index page, and pages per page of pages, 2 to 512. Too small: more pages to be read on the way to an old
-    /// position. Too large: longer chains and pages, so that a change takes longer.
+    /// Segments per index page, and pages per page of pages, 2 to 512. Too small: a read of an old position goes through
+    /// more pages. Too large: longer chains and pages, so a change takes longer.
     pub page_items: usize,
 }
 
@@ -66,12 +67,12 @@ impl Default for Options {
     }
 }
 
-/// What an appender ran into: evidence for the policy, which decides whether to extend (virtuallog §5).
+/// A problem that an appender met: evidence for the policy, which decides whether to extend (virtuallog §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// The sequencer does not answer.
     NoSequencer,
-    /// The sequencer is another life than the configuration names: the segment will never take an append again.
+    /// The sequencer is in another life than the configuration names: the segment will never take an append again.
     WrongSequencer,
     /// The sequencer's journal is closed for good.
     SequencerFailed,
@@ -82,20 +83,20 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn of(why: Why) -> Option<Trouble> {
+    pub(super) fn of(why: Unavailability) -> Option<Trouble> {
         match why {
-            Why::NoSequencer => Some(Trouble::NoSequencer),
-            Why::WrongSequencer => Some(Trouble::WrongSequencer),
-            Why::StorageFailed => Some(Trouble::SequencerFailed),
-            Why::NoQuorum => Some(Trouble::NoQuorum),
-            Why::DiskFull => Some(Trouble::DiskFull),
-            Why::Busy | Why::TooLarge | Why::Stopping => None,
+            Unavailability::NoSequencer => Some(Trouble::NoSequencer),
+            Unavailability::WrongSequencer => Some(Trouble::WrongSequencer),
+            Unavailability::StorageFailed => Some(Trouble::SequencerFailed),
+            Unavailability::NoQuorum => Some(Trouble::NoQuorum),
+            Unavailability::DiskFull => Some(Trouble::DiskFull),
+            Unavailability::Busy | Unavailability::TooLarge | Unavailability::Stopping => None,
         }
     }
 }
 
-/// Hears of troubles. Called from within a turn: must not wait.
+/// Receives trouble reports. Called from within a turn, so it must not block.
 pub trait Watch: Send + Sync + fmt::Debug {
-    /// An appender of this log ran into something. Repeated while it lasts.
+    /// An appender of this log met a problem. Repeated while the problem lasts.
     fn on_trouble(&self, log: &str, trouble: Trouble);
 }

@@ -1,5 +1,5 @@
-//! Moving old sealed segments to index pages (V17), and pages to pages of pages: so that a chain stays short, and the cost of the
-//! next change with it, however many came before. First the page is durable, then a chain names it.
+//! Moves old sealed segments to index pages (vlog-V17), and pages to pages of pages. So a chain stays short, and the next change stays
+//! cheap, however many segments came before. A page is durable before any chain names it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{ReconfigError, Shared, Step};
 use crate::chain::{Chain, Segment, VersionedChain};
 use crate::page::{MAX_ITEMS, MAX_LEVEL, Page, PageId, PageRef};
 
-/// A chain with a page more, and what was written for it.
+/// A chain with one more page, and the pages that were written for it.
 struct Shorter {
     chain: Chain,
     written: Vec<PageId>,
@@ -20,7 +20,7 @@ struct Shorter {
 }
 
 impl Shared {
-    /// Whether chains with pages may be written: a member that does not read them could not use the log any more.
+    /// Whether chains with pages may be written: a member that cannot read them could not use the log any more.
     fn may_write_pages(&self) -> bool {
         self.env.levels().allows(since::INDEX_PAGES)
     }
@@ -57,7 +57,7 @@ impl Shared {
                     self.empty_pages(made.written);
                 }
                 Err(e) => {
-                    // After an install without an answer a chain may name them.
+                    // After an install without an answer, a chain may name the pages.
                     if !matches!(e, ReconfigError::Unavailable { step: Step::Install, .. }) {
                         self.empty_pages(made.written);
                     }
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// The next chain, in which the oldest segments are in a page; None if there are few.
+    /// The next chain, in which the oldest segments are in a page; None if there are too few.
     async fn shorter(
         &self,
         of: &VersionedChain,
@@ -89,7 +89,7 @@ impl Shared {
         written.push(leaf.id);
         pages.push(leaf);
         for level in 0..MAX_LEVEL {
-            // Older references are of higher levels: those of one level are neighbours.
+            // Older references have higher levels, so those of one level are adjacent.
             let is_there = |p: &PageRef| p.level == level;
             let Some(first) = pages.iter().position(is_there) else { break };
             if pages.iter().filter(|p| is_there(p)).count() <= items * 2 {

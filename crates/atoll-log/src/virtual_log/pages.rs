@@ -1,5 +1,5 @@
-//! Index pages in their registers: reading, writing and emptying them, and finding segments through them. What they are is said in
-//! [`crate::page`]; what moves segments there is in `page_out.rs`.
+//! Index pages in their registers: reading, writing and emptying pages, and finding segments through them. [`crate::page`]
+//! explains index pages; `page_out.rs` moves segments there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,28 +8,29 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use atoll_core::Tick;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use super::install::{MAX_PAUSE, PAUSE};
 use super::{LogError, ReconfigError, Shared, Step};
-use crate::bell::lock;
 use crate::chain::{ChainError, Segment, VersionedChain};
+use crate::mutants;
 use crate::page::{Holders, Page, PageId, PageRef};
-use crate::position::LogPos;
-use crate::register::{Register, RegisterError, Version, Written};
+use atoll_contract::position::LogPos;
+use atoll_contract::register::{Register, RegisterError, Version, Written};
+use atoll_core::sync::lock;
 
-/// Registers of chains start with this, the log's name follows.
+/// Prefix of the registers of chains; the log's name follows.
 pub const CHAIN_PREFIX: &str = "log/";
-/// Registers of index pages start with this; the log's name, a slash and the page's id follow.
+/// Prefix of the registers of index pages; the log's name, a slash and the page's id follow.
 pub const PAGE_PREFIX: &str = "page/";
 /// Pages that one handle keeps in memory.
 const CACHED: usize = 32;
-/// Attempts to empty a page that no chain names. What is left is garbage that [`super::VirtualLog::collect_page`] finds.
+/// Attempts to empty a page that no chain names. Any page that remains is garbage, which [`super::VirtualLog::collect_page`] finds.
 const EMPTY_ATTEMPTS: u32 = 3;
-/// Wait between them.
+/// Pause between these attempts.
 const EMPTY_PAUSE: Duration = Duration::from_millis(500);
 
-/// The pages used last, the newest at the back.
+/// The most recently used pages, the newest at the back.
 #[derive(Debug, Default)]
 pub(super) struct Cache(VecDeque<(PageId, Arc<Page>)>);
 
@@ -49,22 +50,22 @@ impl Cache {
     }
 }
 
-/// Some segments of a log, in order, that are kept together.
+/// Some segments of a log, in order, that are stored together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentsPage {
     /// The chain that they were found through.
     pub chain: Arc<VersionedChain>,
-    /// Those with readable positions, and the active one.
+    /// The segments with readable positions, and the active one.
     pub segments: Vec<Segment>,
-    /// Where to ask for those that follow; None after the active one.
+    /// Where to ask for the segments that follow; None after the active one.
     pub next: Option<LogPos>,
 }
 
 /// From a reference in the chain down to a page of segments.
 pub(super) struct Path {
-    /// Which of the chain's references.
+    /// Index of the chain's reference where the path starts.
     pub(super) top: usize,
-    /// From there on down; the last one holds segments.
+    /// The pages from there on down; the last one holds segments.
     pub(super) steps: Vec<(PageRef, Arc<Page>)>,
 }
 
@@ -77,7 +78,7 @@ impl Path {
     }
 }
 
-/// The segment of these, which follow each other, that holds a position.
+/// The one of these contiguous segments that holds a position.
 fn holding(segments: &[Segment], at: LogPos) -> Option<&Segment> {
     let after = segments.partition_point(|s| s.start <= at);
     after.checked_sub(1).map(|i| &segments[i])
@@ -97,18 +98,15 @@ impl Shared {
         let value = match self.page_register(of.id).read().await {
             Ok(found) if found.value.is_empty() => return Ok(None),
             Ok(found) => found.value,
-            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
-                return Err(LogError::Unavailable(why));
-            }
-            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+            Err(e) => return Err(e.into()),
         };
         let page = Arc::new(Page::parse(value, of)?);
         lock(&self.state).pages.put(of.id, page.clone());
         Ok(Some(page))
     }
 
-    /// The pages that lead to a position; None if none does. A page that is gone means that there is a newer chain: that one is
-    /// read then, and None is the answer, too. An error if the newest chain names a page that is not there.
+    /// The pages that lead to a position; None if none does. A missing page means that there is a newer chain: it is then read,
+    /// and the answer is also None. An error if the newest chain names a missing page.
     pub(super) async fn path_to(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -141,7 +139,8 @@ impl Shared {
         }
     }
 
-    /// The segment that holds a position, wherever it is kept; None if there is none in this chain, or a newer one was read.
+    /// The segment that holds a position, in the chain itself or in a page. None if this chain has no such segment, or if a
+    /// newer chain was read.
     pub(super) async fn segment_at(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -174,8 +173,8 @@ impl Shared {
         }
     }
 
-    /// The first readable segment in a page that `is` says yes to. Pages without any data directory that `may` says yes to are
-    /// left out. One page after the other; None if a newer chain came meanwhile.
+    /// The first readable segment in a page for which `is` holds. Skips pages without a data directory that satisfies `may`.
+    /// Looks at one page after the other; None if a newer chain arrived meanwhile.
     pub(super) async fn find_in_pages(
         self: &Arc<Self>,
         may: &(dyn Fn(atoll_core::NodeId, atoll_core::StorageId) -> bool + Send + Sync),
@@ -202,10 +201,10 @@ impl Shared {
         Ok(None)
     }
 
-    /// Where the entries of a segment are; None if that is not known.
+    /// The data directories that hold the entries of a segment; None if unknown.
     fn holders(&self, segment: &Segment) -> Holders {
         let provider = self.registry.provider(&segment.kind).ok()?;
-        Some(provider.members(&segment.config).servers)
+        Some(provider.duties(&segment.config).holders().collect())
     }
 
     /// Writes a page that is made from version `made_at` of the chain. Durable when it returns.
@@ -218,7 +217,7 @@ impl Shared {
         let id = PageId { made_at, random: self.env.random() };
         let of = page.reference(id, |s| self.holders(s)).ok_or(ChainError::Page(id))?;
         let (value, nonce, register) = (page.to_value()?, self.draw_nonce(), self.page_register(id));
-        if mutant(Mutant::VlogPageTooLate) {
+        if mutant(mutants::VLOG_PAGE_TOO_LATE) {
             let env = self.env.clone();
             let late = async move {
                 env.sleep(EMPTY_PAUSE).await;
@@ -232,12 +231,12 @@ impl Shared {
             let why = match register.write_if(Version(0), value.clone(), nonce).await {
                 Ok(Written::Yes(_)) => return Ok(of),
                 Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
-                // Emptied already: the chain has gone on without it.
-                Ok(Written::Conflict(_)) => crate::loglet::Why::Busy,
-                Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
-                Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why,
+                // Already emptied: the chain has moved on without it.
+                Ok(Written::Conflict(_)) => atoll_contract::loglet::Unavailability::Busy,
+                Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why.into(),
+                Err(e) => return Err(LogError::from(e).into()),
             };
-            if self.env.now() >= until || why == crate::loglet::Why::Busy {
+            if self.env.now() >= until || why == atoll_contract::loglet::Unavailability::Busy {
                 return Err(ReconfigError::Unavailable { step: Step::ReadChain, why });
             }
             self.env.sleep(self.env.jitter(pause)).await;
@@ -245,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Empties pages in the background. Only those that no chain names, nor ever will.
+    /// Empties pages in the background. Call this only for pages that no chain names or ever will.
     pub(super) fn empty_pages(self: &Arc<Self>, ids: Vec<PageId>) {
         if ids.is_empty() {
             return;
@@ -268,10 +267,7 @@ impl Shared {
         let page = match self.page_register(id).read().await {
             Ok(found) if found.value.is_empty() => return Ok(false),
             Ok(found) => Page::read(found.value)?,
-            Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => {
-                return Err(LogError::Unavailable(why));
-            }
-            Err(RegisterError::TooLarge(bytes)) => return Err(ChainError::TooLong(bytes).into()),
+            Err(e) => return Err(e.into()),
         };
         let Some(of) = page.reference(id, |_| None) else { return Ok(false) };
         if chain.chain.page_of(of.start).is_some() {
@@ -288,7 +284,7 @@ impl Shared {
     pub(super) async fn empty_page(&self, id: PageId) {
         let (register, nonce) = (self.page_register(id), self.draw_nonce());
         for _ in 0..EMPTY_ATTEMPTS {
-            // At another version it was never written, or is empty.
+            // At any other version, the page was never written, or is already empty.
             if register.write_if(Version(1), Bytes::new(), nonce).await.is_ok() {
                 return;
             }

@@ -1,32 +1,33 @@
-//! readNext (virtuallog §3; V3, V7, V12).
+//! readNext (virtuallog §3; vlog-V3, vlog-V7, vlog-V12).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 
 use super::{LogError, LogReadError, Shared};
 use crate::chain::{Segment, VersionedChain};
-use crate::entry::Entry;
-use crate::loglet::{ReadError, ReadFrom, Why};
-use crate::position::LogPos;
+use crate::mutants;
+use atoll_contract::entry::Entry;
+use atoll_contract::loglet::{ReadError, ReadFrom, Unavailability};
+use atoll_contract::position::LogPos;
 
-/// Chain changes that one read follows before it gives up as unavailable.
+/// Chain changes that one read follows before it fails as unavailable.
 const ATTEMPTS: u32 = 8;
 
-/// What a read gave: consecutive entries.
+/// The result of a read: consecutive entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRead {
     /// The position of the first entry.
     pub first: LogPos,
-    /// One at least.
+    /// The entries; at least one.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
 }
 
 impl LogRead {
-    /// The position after the last entry: where to go on.
+    /// The position after the last entry, where the next read continues.
     pub fn next(&self) -> LogPos {
         self.first.plus(self.entries.len() as u64)
     }
@@ -70,38 +71,39 @@ impl Shared {
                     self.newer_than(chain.version).await?;
                 }
                 Err(ReadError::BeyondTail(_)) => {
-                    // The handle does not know what we know; or, with a chain that is too old, we know too little.
+                    // Either the handle does not know the tail that we know, or our chain is too old and we know too little.
                     hit("vlog.read.beyond");
                     if self.refreshed().await?.version == chain.version {
-                        return Err(LogError::Unavailable(Why::NoQuorum).into());
+                        return Err(LogError::Unavailable(Unavailability::NoQuorum).into());
                     }
                 }
                 Err(ReadError::Unavailable(why)) => {
-                    // A newer chain may have the segment on other servers, this node's new disk among them (modify).
+                    // A newer chain may have the segment on other servers (modify), even on this node's new disk.
                     if self.refreshed().await?.version == chain.version {
                         return Err(LogError::Unavailable(why).into());
                     }
                 }
                 Err(ReadError::Damaged(what)) => {
-                    // So may a newer chain, with a copy that was made from another server.
+                    // A newer chain may also help, with a copy that was made from another server.
                     if self.refreshed().await?.version == chain.version {
                         return Err(LogReadError::Damaged(what));
                     }
                 }
             }
         }
-        Err(LogError::Unavailable(Why::NoQuorum).into())
+        Err(LogError::Unavailable(Unavailability::NoQuorum).into())
     }
 
-    /// Where a read of this segment must end: at its stop; in the active one, at a tail that was obtained while it was open, by
-    /// this node (V3: what others say of the tail may be beyond a stop that we do not know). None: the chain has changed.
+    /// Where a read of this segment must end: at its stop or, in the active one, at a tail that this node obtained while the
+    /// segment was open (vlog-V3: a tail reported by others may be beyond a stop that we do not know). None: the chain has
+    /// changed.
     async fn bound(
         self: &Arc<Self>,
         chain: &VersionedChain,
         segment: &Segment,
         range: &Range<LogPos>,
     ) -> Result<Option<LogPos>, LogReadError> {
-        if mutant(Mutant::VlogV3) && range.end > range.start {
+        if mutant(mutants::VLOG_V3) && range.end > range.start {
             return Ok(Some(range.end));
         }
         let mut limit = match segment.stop {
@@ -122,7 +124,7 @@ impl Shared {
         Ok(Some(end))
     }
 
-    /// A Loglet says that it is trimmed: where the log begins, as the newest chain has it.
+    /// A Loglet reports that it is trimmed: finds the start of the log in the newest chain.
     async fn trimmed(self: &Arc<Self>, loglet: LogPos, asked: LogPos) -> LogReadError {
         let chain = match self.refreshed().await {
             Ok(chain) => chain.chain.trim(),

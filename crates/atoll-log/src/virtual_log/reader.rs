@@ -1,14 +1,14 @@
-//! A tailing reader: entries in order over segments, and then as they come (V3–V5, native T18).
+//! A tailing reader: delivers entries in order across segments, and then as they arrive (vlog-V3–vlog-V5, native-T18).
 
 use std::sync::Arc;
 
 use atoll_core::Abandoned;
 
 use super::{LogError, LogRead, LogReadError, Shared, VirtualLog};
-use crate::loglet::{ReadFrom, Why};
-use crate::position::LogPos;
+use atoll_contract::loglet::{ReadFrom, Unavailability};
+use atoll_contract::position::LogPos;
 
-/// Reads a log from a position on. It may be used from anywhere, also outside of the node's executor; dropped, it stops.
+/// Reads a log from a position on. It can be used anywhere, also outside of the node's executor; dropping it stops the reader.
 #[derive(Debug)]
 pub struct Reader {
     log: VirtualLog,
@@ -26,20 +26,20 @@ impl Reader {
         self.at
     }
 
-    /// Goes on from another position, as after [`LogReadError::Trimmed`].
+    /// Continues from another position, for example after [`LogReadError::Trimmed`].
     pub fn seek(&mut self, to: LogPos) {
         self.at = to;
     }
 
-    /// The next entries, about `max_bytes`; waits until there is one. After an error the position is as it was, and another
-    /// call tries again. Dropping the future loses nothing.
+    /// The next entries, about `max_bytes`; waits until there is at least one. After an error, the position is unchanged,
+    /// and another call tries again. Dropping the future loses nothing.
     pub async fn next(&mut self, max_bytes: usize) -> Result<LogRead, LogReadError> {
         loop {
-            let stopping = |_: Abandoned| Err(LogError::Unavailable(Why::Stopping));
+            let stopping = |_: Abandoned| Err(LogError::Unavailable(Unavailability::Stopping));
             let tail = self.log.wait_tail(self.at).await.unwrap_or_else(stopping)?;
             let range = self.at..tail;
             let read = self.log.read(range, max_bytes, self.scope).await;
-            match read.unwrap_or(Err(LogError::Unavailable(Why::Stopping).into())) {
+            match read.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping).into())) {
                 Ok(read) => {
                     self.at = read.next();
                     return Ok(read);

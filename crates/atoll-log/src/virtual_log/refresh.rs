@@ -3,26 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{BoxFuture, Ticket};
 
 use super::{CHAIN_PREFIX, Known, LogError, Shared, State};
-use crate::bell::{First, lock, race};
 use crate::chain::{Chain, ChainError, Segment, VersionedChain};
-use crate::loglet::{Loglet, LogletId, Why};
-use crate::register::{RegisterError, Registers, Version, Versioned};
+use crate::mutants;
+use crate::rounds::{First, race};
+use atoll_contract::loglet::{Loglet, LogletId, Unavailability};
+use atoll_contract::register::{Registers, Version, Versioned};
+use atoll_core::sync::lock;
 
-/// First wait between two looks at the register for the successor of a sealed segment.
+/// First pause between two reads of the register while looking for the successor of a sealed segment.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// Longest such wait.
+/// Longest such pause.
 const LAST_LOOK: Duration = Duration::from_millis(16);
-/// Longest wait between two attempts to roll forward.
+/// Longest pause between two attempts to roll forward.
 const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
 /// Most open Loglets of segments in index pages.
 const PAGED_HANDLES: usize = 32;
 
 impl Shared {
-    /// The cached chain; may be old, which costs retries and never safety.
+    /// The cached chain. It may be old, which costs retries but never safety.
     pub(super) fn cached(&self) -> Option<Arc<VersionedChain>> {
         lock(&self.state).chain.clone()
     }
@@ -47,10 +49,10 @@ impl Shared {
 
     /// [`Shared::fresh`] within a procedure.
     pub(super) async fn refreshed(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
-        self.fresh().await.unwrap_or(Err(LogError::Unavailable(Why::Stopping)))
+        self.fresh().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
-    /// The same; of a deleted log the chain that says so.
+    /// Like [`Shared::refreshed`], but for a deleted log, returns the chain that marks the deletion.
     pub(super) async fn refreshed_or_deleted(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.refreshed().await {
             Err(LogError::Deleted) => self.cached().ok_or(LogError::Deleted),
@@ -58,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// The cached chain, or the register's if none is cached, or the log was deleted: it may have been created anew.
+    /// The cached chain. Reads the register instead if none is cached, or if the log was deleted: it may have been created anew.
     pub(super) async fn some_chain(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.cached() {
             Some(chain) if !chain.chain.is_deleted() => Ok(chain),
@@ -73,11 +75,11 @@ impl Shared {
                 let chain = self.adopt(parse(v)?);
                 if chain.chain.is_deleted() { Err(LogError::Deleted) } else { Ok(chain) }
             }
-            Err(e) => Err(unreadable(e)),
+            Err(e) => Err(e.into()),
         }
     }
 
-    /// Takes a chain if it is newer than the cached one; the newest either way. Wakes everybody who waits for a stop (V4, V5).
+    /// Adopts a chain if it is newer than the cached one, and returns the newest. Wakes everyone who waits for a stop (vlog-V4, vlog-V5).
     pub(super) fn adopt(&self, new: VersionedChain) -> Arc<VersionedChain> {
         let mut state = lock(&self.state);
         if let Some(old) = &state.chain
@@ -96,9 +98,9 @@ impl Shared {
         }
         paged_handles.retain(|id| handles.contains_key(id) && new.chain.segment(*id).is_none());
         handles.retain(|id, _| {
-            mutant(Mutant::VlogV7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
+            mutant(mutants::VLOG_V7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
         });
-        // All below the start of the active segment is below an installed stop: readable, for ever.
+        // Everything below the start of the active segment is below an installed stop, and so readable for ever.
         let active = new.chain.active();
         state.known.tail = state.known.tail.max(active.start);
         if fresh_segment {
@@ -106,19 +108,19 @@ impl Shared {
         }
         state.chain = Some(new.clone());
         drop(state);
-        self.changed.ring();
+        self.changed.notify();
         new
     }
 
-    /// A handle to the Loglet of a segment: opened once, kept while the segment is in the chain itself; some of
-    /// those in index pages are kept, too.
+    /// A handle to the Loglet of a segment: opened once and kept while the segment is in the chain itself. Some handles of
+    /// segments in index pages are kept, too.
     pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
         let mut key = segment.loglet;
-        if mutant(Mutant::VlogV7) {
+        if mutant(mutants::VLOG_V7) {
             key = LogletId(segment.start.0.into());
         }
         if let Some((handle, sealed)) = lock(&self.state).handles.get(&key)
-            && (*sealed == segment.sealed_config || mutant(Mutant::VlogV7))
+            && (*sealed == segment.sealed_config || mutant(mutants::VLOG_V7))
         {
             return Ok(handle.clone());
         }
@@ -131,7 +133,7 @@ impl Shared {
         .map_err(LogError::Open)?;
         let mut state = lock(&self.state);
         match state.handles.get(&key) {
-            // Somebody opened it meanwhile: one handle for all, or appends of one caller would not keep their order.
+            // Another procedure opened it meanwhile. All must share one handle, or appends of one caller would not keep their order.
             Some((theirs, sealed)) if *sealed == segment.sealed_config => Ok(theirs.clone()),
             _ => {
                 state.handles.insert(key, (handle.clone(), segment.sealed_config.clone()));
@@ -149,8 +151,8 @@ impl Shared {
         }
     }
 
-    /// Notes that positions below `tail` are readable; `tail` was learned from a Loglet that was open then (V3, V4).
-    pub(super) fn raise_known(&self, seen_in: LogletId, tail: crate::LogPos) {
+    /// Records that positions below `tail` are readable; `tail` was learned from a Loglet that was open at the time (vlog-V3, vlog-V4).
+    pub(super) fn raise_known(&self, seen_in: LogletId, tail: atoll_contract::LogPos) {
         let served = {
             let mut state = lock(&self.state);
             if state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == seen_in) {
@@ -167,8 +169,8 @@ impl Shared {
         }
     }
 
-    /// The highest tail seen in a Loglet while it was open; None if it is not the active one, or nothing was seen of it.
-    pub(super) fn seen_in(&self, loglet: LogletId) -> Option<crate::LogPos> {
+    /// The highest tail seen in a Loglet while it was open; None if the Loglet is not the active one, or no tail of it was seen.
+    pub(super) fn seen_in(&self, loglet: LogletId) -> Option<atoll_contract::LogPos> {
         let state = lock(&self.state);
         let active = state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == loglet);
         (active && state.known.seen_in == Some(loglet)).then_some(state.known.tail)
@@ -179,11 +181,11 @@ impl Shared {
         lock(&self.state).known
     }
 
-    /// Waits until `of`, which was seen sealed, is not the active Loglet any more. After T_roll this node installs a successor
-    /// itself (virtuallog §4 "Roll forward", V10). Ends with an error only if the chain cannot be used at all.
+    /// Waits until `of`, which was seen sealed, is no longer the active Loglet. After T_roll, this node installs a successor
+    /// itself (virtuallog §4 "Roll forward", vlog-V10). Fails only if the chain cannot be used at all.
     pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             if let Some(chain) = self.cached()
                 && (chain.chain.active().loglet != of || chain.chain.active().is_end())
             {
@@ -197,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// One procedure per node and log looks for the successor, however many wait.
+    /// One procedure per node and log watches for the successor, however many callers wait.
     fn watch_successor(self: &Arc<Self>, of: LogletId) {
         {
             let mut state = lock(&self.state);
@@ -215,7 +217,7 @@ impl Shared {
                 state.watched = None;
             }
             drop(state);
-            me.changed.ring();
+            me.changed.notify();
         });
         self.env.spawn("vlog.successor", procedure);
     }
@@ -225,7 +227,7 @@ impl Shared {
         let mut roll_wait = self.options.roll_forward_after;
         let mut roll_at = self.env.now().after(self.env.jitter(roll_wait));
         loop {
-            let seen = self.changed.rings();
+            let seen = self.changed.count();
             match self.refreshed().await {
                 Ok(chain) if chain.chain.active().loglet != of => return,
                 Ok(_) | Err(LogError::Unavailable(_)) => {}
@@ -234,8 +236,8 @@ impl Shared {
                     return;
                 }
             }
-            // While this node itself is at it, a second attempt would only race the first.
-            let is_time = self.env.now() >= roll_at && !mutant(Mutant::VlogNoRollForward);
+            // While this node itself is reconfiguring, a second attempt would only race the first.
+            let is_time = self.env.now() >= roll_at && !mutant(mutants::VLOG_NO_ROLL_FORWARD);
             if is_time && lock(&self.state).reconfiguring == 0 {
                 hit("vlog.roll_forward");
                 if self.roll_forward(of).await.is_ok() {
@@ -246,7 +248,7 @@ impl Shared {
             }
             let nap = self.env.sleep(self.env.jitter(look));
             look = LAST_LOOK.min(look * 2);
-            if let First::B(()) = race(nap, self.changed.after(seen)).await
+            if let First::B(_) = race(nap, self.changed.after(seen)).await
                 && self.cached().is_some_and(|c| c.chain.active().loglet != of)
             {
                 return;
@@ -255,24 +257,17 @@ impl Shared {
     }
 }
 
-/// Reads the chain of a log without a handle of it; at least as new as this call. Of a deleted log the chain that says so.
+/// Reads the chain of a log without a handle. The result is at least as new as this call. For a deleted log, returns the
+/// chain that marks the deletion.
 ///
 /// # Errors
-/// As of [`super::VirtualLog::refresh`].
+/// The same as for [`super::VirtualLog::refresh`].
 pub async fn read_chain(registers: &dyn Registers, name: &str) -> Result<VersionedChain, LogError> {
     match registers.register(&format!("{CHAIN_PREFIX}{name}")).read().await {
         Ok(v) if v.version == Version(0) => Err(LogError::NoSuchLog),
         Ok(v) => Ok(parse(v)?),
-        Err(e) => Err(unreadable(e)),
+        Err(e) => Err(e.into()),
     }
-}
-
-/// Why a register cannot be read. Reads fail only as not done.
-fn unreadable(error: RegisterError) -> LogError {
-    LogError::Unavailable(match error {
-        RegisterError::NotWritten(why) | RegisterError::Unknown(why) => why,
-        RegisterError::TooLarge(_) => Why::TooLarge,
-    })
 }
 
 /// The chain in a register.

@@ -1,5 +1,6 @@
-//! Completing a reconfiguration that somebody else left half done (virtuallog §4): like extend, on a copy of the active
-//! configuration in which the provider has replaced what does not answer. The intent of the one who died is lost, by design.
+//! Completing a reconfiguration that another node left half done (virtuallog §4): like extend, with a copy of the active
+//! configuration in which the provider has replaced nodes that do not answer. The intent of the dead reconfigurer is lost,
+//! by design.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +10,17 @@ use atoll_core::Tick;
 use super::install::Installed;
 use super::room::Purpose;
 use super::{ReconfigError, Shared};
-use crate::bell::lock;
-use crate::loglet::{LogletId, LogletSpec};
+use atoll_contract::loglet::{LogletId, LogletSpec};
+use atoll_core::sync::lock;
 
-/// Roll forwards closer together than this are a storm.
+/// Roll-forwards closer together than this count as a storm.
 const CALM_AFTER: Duration = Duration::from_secs(2);
-/// Wait before the second one in a storm; doubles with each.
+/// Pause before the second roll-forward in a storm; doubles with each.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 /// Doublings at most: 20 ms to 1.28 s.
 const MAX_LEVEL: u32 = 6;
 
-/// Seal, copy, seal: when every new segment fails at once, the attempts grow rarer (virtuallog §5).
+/// Damps the loop of seal, copy, seal: when every new segment fails at once, attempts become rarer (virtuallog §5).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Storm {
     last: Option<Tick>,
@@ -27,7 +28,7 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    /// Counts an attempt; how long it has to wait first.
+    /// Counts an attempt, and returns how long it must wait first.
     fn next_wait(&mut self, now: Tick) -> Duration {
         self.level = match self.last {
             Some(last) if now.since(last) < CALM_AFTER => (self.level + 1).min(MAX_LEVEL),
@@ -39,7 +40,7 @@ impl Storm {
 }
 
 impl Shared {
-    /// Installs a successor of a Loglet that was seen sealed, unless somebody else has.
+    /// Installs a successor of a Loglet that was seen sealed, unless another node already has.
     pub(super) async fn roll_forward(self: &Arc<Self>, of: LogletId) -> Result<(), ReconfigError> {
         let wait = lock(&self.state).storm.next_wait(self.env.now());
         if !wait.is_zero() {

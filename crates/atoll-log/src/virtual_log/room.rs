@@ -1,6 +1,6 @@
-//! Room in the chain (V17). Every limit is checked before anything is provisioned or sealed: a chain that is found too long after
-//! the seal leaves a log that takes nothing more. Planned changes stop early enough that repairs, which appends wait for, and
-//! the end of the log still fit.
+//! Room in the chain (vlog-V17). Every limit is checked before anything is provisioned or sealed: a log whose chain turns out to be
+//! too long after the seal takes no more appends. Planned changes stop early enough that repairs, which appends wait for, and the end
+//! of the log still fit.
 
 use super::Shared;
 use crate::chain::{Chain, ChainError, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, Segment};
@@ -11,10 +11,10 @@ const KEPT_SEGMENTS: usize = 64;
 /// and the segment of the end itself.
 const END_BYTES: usize = MAX_CONFIG_BYTES + 256;
 
-/// What a segment is added for.
+/// The purpose of adding a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Somebody wants another configuration; the log works without it.
+    /// Another configuration is wanted, while the log works without it.
     Planned,
     /// The active segment takes no more appends: it is sealed, or its servers are gone.
     Repair,
@@ -34,8 +34,8 @@ impl Purpose {
 }
 
 impl Shared {
-    /// Whether a successor still fits, whatever the seal of the active segment brings. The nonces of earlier installs are bounded
-    /// by themselves.
+    /// Checks that a successor still fits, whatever the seal of the active segment adds. The nonces of earlier installs are
+    /// bounded separately.
     pub(super) fn check_room(
         &self,
         chain: &Chain,
@@ -43,7 +43,7 @@ impl Shared {
         purpose: Purpose,
     ) -> Result<(), ChainError> {
         let (segments_free, bytes_free) = purpose.keeps_free();
-        // As if the active segment had one entry and the longest sealed configuration.
+        // Assume that the active segment has one entry and the longest sealed configuration.
         let trial = chain.next(chain.nonce(), |segments, _| {
             segments.retain(|s| s.stop != Some(s.start));
             let Some(last) = segments.last_mut() else { return };

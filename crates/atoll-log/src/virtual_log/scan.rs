@@ -1,4 +1,4 @@
-//! Looking for records that may be in the log already (V2, X16): after a seal, and for a client's retry through another node.
+//! Searching the log for records that may already be in it (vlog-V2, X16): after a seal, and for a client's retry through another node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -8,21 +8,21 @@ use atoll_core::testing::hit;
 
 use super::append::Item;
 use super::{LogAppendError, LogError, LogReadError, Shared};
-use crate::bell::lock;
-use crate::entry::{ClientId, OpId};
-use crate::loglet::ReadFrom;
-use crate::position::LogPos;
+use atoll_contract::entry::{ClientId, OpId};
+use atoll_contract::loglet::ReadFrom;
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
 
 /// Bytes per read of a scan.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Attempts at the first entry of which no good copy answers; one at those that follow it.
+/// Attempts at the first entry without a good copy; the entries right after it get one each.
 const DAMAGED_ATTEMPTS: u32 = 5;
-/// First wait after a read that failed.
+/// First pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest such wait.
+/// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// Clients whose retries are being looked for; what they submit meanwhile waits behind, in order. Bounded by the lane's window.
+/// Clients whose retries are being searched for. Their later submissions wait behind, in order. Bounded by the lane's window.
 #[derive(Debug, Default)]
 pub(super) struct Parking(Mutex<Parked>);
 
@@ -32,13 +32,13 @@ struct Parked {
     running: bool,
 }
 
-/// The position after one that cannot be read; the log's start if there is none.
+/// The position after an unreadable one; the log's start if there is none.
 fn after(damaged: &Option<(LogPos, String)>) -> LogPos {
     damaged.as_ref().map_or(LogPos::ZERO, |(at, _)| at.plus(1))
 }
 
 impl Shared {
-    /// Takes the records that must wait for a look at the log, or for one that does; true if a look has to be started.
+    /// Takes out the records that need a search of the log, or must wait behind one that does. True if a search has to be started.
     pub(super) fn park(&self, items: Vec<Item>, pass: &mut Vec<Item>) -> bool {
         let mut parked = lock(&self.parking.0);
         if parked.clients.is_empty() && !items.iter().any(|i| i.seek) {
@@ -57,7 +57,7 @@ impl Shared {
         start
     }
 
-    /// Looks for parked retries until none is left. Those that are not there go to the lane.
+    /// Searches for parked retries until none is left. Retries that are not in the log go to the lane.
     pub(super) async fn unpark(self: Arc<Self>) {
         let mut pause = PAUSE;
         loop {
@@ -73,7 +73,7 @@ impl Shared {
                     sought.extend(std::mem::take(items));
                 }
             }
-            // The check begins after the retry came in: whatever was acknowledged to its client before is below.
+            // The check begins after the retry arrived, so everything acknowledged to its client before is below the tail.
             let round = self.check();
             let done = match self.checked(round).await {
                 Ok(checked) => {
@@ -102,14 +102,14 @@ impl Shared {
         }
     }
 
-    /// Parked records go on to the lane (`done`), or back to wait in front of what came meanwhile.
+    /// Sends parked records on to the lane (`done`), or puts them back in front of records that arrived meanwhile.
     fn put_back(self: &Arc<Self>, sought: Vec<Item>, done: bool) {
         let mut ready = Vec::new();
         {
             let mut parked = lock(&self.parking.0);
             if done {
                 ready = sought;
-                // What came meanwhile follows in order, up to the next retry that must be looked for.
+                // Records that arrived meanwhile follow in order, up to the next retry that needs a search.
                 for items in parked.clients.values_mut() {
                     let until = items.iter().position(|i| i.seek).unwrap_or(items.len());
                     ready.extend(items.drain(..until));
@@ -119,15 +119,16 @@ impl Shared {
                     parked.clients.entry(item.op.client).or_default().push_front(item);
                 }
             }
-            // Under the lock: nothing of these clients may enter the lane before what waited.
+            // Push under the lock: no newer record of these clients may enter the lane before the ones that waited.
             self.lane.push(ready);
         }
         self.start_lane();
     }
 
-    /// Looks for records in `[since, end)` and settles those found; the others are not below `end`. What is below must be
-    /// decided: a stop, or a tail. Takes its time: reads are repeated until they succeed. What may have been trimmed is
-    /// answered as such, and so is what may be at a position of which no copy can be read.
+    /// Searches `[since, end)` for records and settles those found; the others are not below `end`. Everything below `end`
+    /// must be decided: `end` is a stop or a tail. The search takes as long as needed, and repeats reads until they
+    /// succeed. A record that may have been trimmed gets that answer, and so does one that may be at a position without a
+    /// readable copy.
     pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
         let sought = |i: &Item| i.may_be_below(end);
         let Some(start) = items.iter().filter(|i| sought(i)).filter_map(|i| i.since).min() else { return };
@@ -137,7 +138,7 @@ impl Shared {
         let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
         let (mut damaged, mut failures): (Option<(LogPos, String)>, u32) = (None, 0);
         while at < end && unseen > 0 {
-            // After a failure one entry at a time: what is damaged hides no more than itself.
+            // After a failure, read one entry at a time, so that a damaged entry hides nothing but itself.
             let to = if failures == 0 { end } else { at.plus(1) };
             match self.read(at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
                 Ok(read) => {
@@ -157,7 +158,7 @@ impl Shared {
                     trimmed = trimmed.max(to);
                     at = at.max(to);
                 }
-                // Nobody will ever find out.
+                // The outcome can never be determined.
                 Err(LogReadError::Log(LogError::Deleted)) => {
                     hit("vlog.scan.deleted");
                     for item in items.drain(..) {
@@ -165,7 +166,7 @@ impl Shared {
                     }
                     return;
                 }
-                // No server that answers has a good copy. One that is away may have; but everybody behind waits.
+                // No server that answers has a good copy. A server that is away may have one, but everyone behind this search is waiting.
                 Err(LogReadError::Damaged(what)) if failures >= DAMAGED_ATTEMPTS => {
                     hit("vlog.scan.damaged");
                     damaged = Some((at, what));
@@ -188,7 +189,8 @@ impl Shared {
                 Some(_) if item.is_doubtful() && item.since.is_some_and(|s| s < trimmed) => {
                     self.fail_item(item, LogAppendError::Trimmed(trimmed));
                 }
-                // It may be what cannot be read. The last such position: those that begin above it were not in any.
+                // The record may be at an unreadable position. `damaged` holds the last one: a record whose search began
+                // above it was at none of them.
                 Some(_) if item.is_doubtful() && item.may_be_below(after(&damaged)) => {
                     if let Some((at, what)) = damaged.clone() {
                         self.fail_item(item, LogAppendError::Damaged { at, what });

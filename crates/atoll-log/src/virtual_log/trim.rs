@@ -1,5 +1,5 @@
-//! prefixTrim (virtuallog §6): the trim position is raised in the chain, trimmed segments leave it in the same write, then the
-//! Loglet that holds the position is trimmed. Calls that come while one is under way share the next.
+//! prefixTrim (virtuallog §6): raises the trim position in the chain, removes trimmed segments in the same write, and then
+//! trims the Loglet that holds the position. Calls that arrive while a trim is in progress share the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use atoll_core::{Completer, Ticket, ticket};
 use super::install::Installed;
 use super::truncate::Trimmed;
 use super::{LogError, ReconfigError, Shared};
-use crate::bell::lock;
 use crate::chain::VersionedChain;
-use crate::loglet::LogletError;
-use crate::position::LogPos;
+use atoll_contract::loglet::LogletError;
+use atoll_contract::position::LogPos;
+use atoll_core::sync::lock;
 
-/// Attempts to trim the Loglet itself. The trim holds without it; what fails is made good by the next trim.
+/// Attempts to trim the Loglet itself. The trim is valid without it, and the next trim makes up for a failure.
 const ATTEMPTS: u32 = 3;
-/// Wait between them.
+/// Pause between these attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Trims that wait for the next round. Bounded by the callers' tickets.
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// A tail that may be trimmed up to: the known one if it is enough, else a checked one.
+    /// A tail that may be trimmed up to: the known one if it is high enough, otherwise a checked one.
     async fn tail_for_trim(self: &Arc<Self>, to: LogPos) -> Result<LogPos, LogError> {
         let known = self.known().tail;
         if to <= known {
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Tells the Loglet that holds the trim position, in the background.
+    /// Forwards the trim to the Loglet that holds the trim position, in the background.
     fn forward_trim(self: &Arc<Self>, chain: &Arc<VersionedChain>) {
         let (me, chain) = (self.clone(), chain.clone());
         let work = async move {

@@ -1,5 +1,5 @@
-//! reconfigTruncate (virtuallog §6): segments that are trimmed as a whole leave the chain; only then are their Loglets deleted,
-//! and leave tombstones (L7). No seal is needed, and the active segment never goes.
+//! reconfigTruncate (virtuallog §6): segments that are trimmed as a whole leave the chain. Only then are their Loglets deleted,
+//! leaving tombstones (vlog-L7). No seal is needed, and the active segment never goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::install::Installed;
 use super::{ReconfigError, Shared};
 use crate::chain::{Chain, Parts, Segment, VersionedChain};
 use crate::page::{Page, PageRef};
-use crate::position::LogPos;
+use atoll_contract::position::LogPos;
 
-/// Attempts to delete a Loglet. Servers that never answer keep its data until they learn of the tombstone otherwise.
+/// Attempts to delete a Loglet. A server that never answers keeps its data until it learns of the tombstone in another way.
 const DELETE_ATTEMPTS: u32 = 5;
-/// Wait between them.
+/// Pause between these attempts.
 const DELETE_PAUSE: Duration = Duration::from_millis(500);
 
-/// What leaves a chain when positions below `trim` are given up: so many pages and segments at its front.
+/// What leaves a chain when positions below `trim` are given up: a number of pages and of segments at its front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trimmed {
     pages: usize,
@@ -25,8 +25,8 @@ pub(super) struct Trimmed {
 }
 
 impl Trimmed {
-    /// Sealed segments that are below `trim` as a whole, and pages of nothing else. Each segment is judged by its own stop: an
-    /// empty one shares its start with the next, which may hold entries (V7).
+    /// Counts sealed segments that are below `trim` as a whole, and pages that contain only such segments. Each segment is
+    /// judged by its own stop: an empty one shares its start with the next, which may hold entries (vlog-V7).
     pub(super) fn of(chain: &Chain, trim: LogPos) -> Self {
         let is_trimmed = |s: &&Segment| s.stop.is_some_and(|stop| stop <= trim);
         Trimmed {
@@ -39,7 +39,7 @@ impl Trimmed {
         self.pages + self.segments == 0
     }
 
-    /// Takes them out.
+    /// Removes them from the chain.
     pub(super) fn leave(self, parts: Parts<'_>) {
         parts.pages.drain(..self.pages);
         parts.segments.drain(..self.segments);
@@ -68,8 +68,9 @@ impl Shared {
         }
     }
 
-    /// Deletes what `old` had and what is trimmed since `from`, in the background. Only after the install of the chain that says
-    /// so. A page stays while any of its positions can be read; of what it names, what cannot be read goes at once.
+    /// Deletes what `old` had and what was trimmed since `from`, in the background. Call this only after the install of the
+    /// chain with the new trim. A page stays while any of its positions can be read; Loglets that it names and that cannot be
+    /// read go at once.
     pub(super) fn delete_trimmed(self: &Arc<Self>, old: &Chain, from: LogPos, trim: LogPos, gone: Trimmed) {
         self.delete_removed(old.segments()[..gone.segments].to_vec(), Duration::ZERO);
         let touched: Vec<PageRef> =
@@ -81,8 +82,8 @@ impl Shared {
         }
     }
 
-    /// One segment after the other, with as many pages in memory as there are levels. What a crash leaves undone is collected
-    /// later: no chain names it, or it is below the trim.
+    /// Processes one segment after the other, with at most one page per level in memory. Whatever a crash leaves undone is
+    /// collected later: no chain names it, or it is below the trim.
     pub(super) async fn delete_in_pages(self: Arc<Self>, pages: Vec<PageRef>, from: LogPos, trim: LogPos) {
         let mut left: Vec<(PageRef, bool)> = pages.into_iter().rev().map(|p| (p, false)).collect();
         while let Some((next, done)) = left.pop() {
@@ -109,8 +110,8 @@ impl Shared {
         }
     }
 
-    /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Only after the install of the
-    /// chain without them: they never come back into a chain (L7).
+    /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Call this only after the
+    /// install of the chain without them: they never come back into a chain (vlog-L7).
     pub(super) fn delete_removed(self: &Arc<Self>, removed: Vec<Segment>, grace: Duration) {
         for segment in removed {
             let me = self.clone();

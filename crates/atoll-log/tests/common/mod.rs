@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use atoll_contract::conformance::{Driver, LogletHarness, RegisterHarness};
+use atoll_contract::{Loglet, LogletId, LogletProvider, LogletSpec, Registers, Registry};
+use atoll_core::Budget;
 use atoll_core::{Env, Level, NodeId};
-use atoll_log::conformance::{Driver, LogletHarness, RegisterHarness};
 use atoll_log::memory::MemoryServers;
-use atoll_log::{
-    Budget, Loglet, LogletId, LogletProvider, LogletSpec, Options, Registers, Registry, VirtualLog,
-    VirtualLoglet,
-};
+use atoll_log::{Options, VirtualLog, VirtualLoglet};
 
 pub struct Cluster {
     pub driver: Driver,
@@ -81,7 +80,7 @@ impl Cluster {
 }
 
 pub fn spec(kind: &str) -> LogletSpec {
-    LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() }
+    LogletSpec::of(kind)
 }
 
 /// Faults come and go by themselves while a random test runs.

@@ -1,7 +1,7 @@
 //! The streaming append (contracts §3.1): takes messages in, hands each to the log in order, answers in order.
 //!
-//! One state machine that the HTTP/2 connection polls: no task, no channel. What it holds is bounded: it takes no further
-//! message while too much is unanswered, and the client's window closes behind it (X12).
+//! The stream is one state machine that the HTTP/2 connection polls; it has no task and no channel. What it holds is bounded: while too
+//! much is unanswered it takes no further message, and the client's flow-control window closes (X12).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use atoll_client::proto::append_stream_reply::{Failed, Opened, Outcome};
 use atoll_client::proto::append_stream_request::{Open, What};
 use atoll_client::proto::{AppendStreamReply, AppendStreamRequest, Happened, Records};
 use atoll_client::{HEARTBEAT, Reason};
-use atoll_log::{ClientId, LogPos};
+use atoll_contract::{ClientId, LogPos};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_stream::Stream;
@@ -47,8 +47,9 @@ struct Lane {
     log: Arc<dyn LogBackend>,
     client: ClientId,
     last_seq: u64,
-    /// The highest tail that was told to the client on this stream, positions answered included. What it sends for the first time
-    /// may reach us late, when it has long given us up and sent it elsewhere: not below this (X16).
+    /// The highest tail that the client was told on this stream, including the positions in answers. A record that the client sends for the
+    /// first time may reach this node late, after the client has given up on this node and sent the record elsewhere. No copy of it lies
+    /// below this tail (X16).
     known: LogPos,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct AppendStream {
     busy_timer: Pin<Box<Sleep>>,
     /// No more requests: the client is done, or the node stops.
     closed: bool,
-    /// With what the stream ends once all is answered.
+    /// The status that ends the stream once everything is answered.
     last_word: Option<Status>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     heartbeat: Pin<Box<Sleep>>,
@@ -100,13 +101,13 @@ impl AppendStream {
         }
     }
 
-    /// Takes in what is there and fits. Some: the reply to the opening.
+    /// Takes in the messages that are there and fit. Some: the reply to the opening.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
         if let Some(opened) = self.poll_opening(cx) {
             return Some(opened);
         }
         if !self.closed && self.stopped.as_mut().poll(cx).is_ready() {
-            // What was not handed in did not happen through this node; its sender gives it to another.
+            // Records that were not handed in did not happen through this node; the client sends them to another one.
             self.close(Some(Refusal::stopping().into()));
             (self.held, self.opening) = (None, None);
         }
@@ -170,8 +171,7 @@ impl AppendStream {
             let log = shared.log_for_append(&open.log).await?;
             let tail = match open.known_tail {
                 Some(tail) => LogPos(tail).max(log.known_tail()),
-                // A tail that this node has known for long would be safe, too, but a later look for lost records would begin
-                // there.
+                // A tail that this node learned long ago would be safe, too, but a later search for lost records would begin there.
                 None => match timeout(FIND_TAIL_WITHIN, log.check_tail()).await {
                     Ok(Ok(tail)) => tail,
                     _ => log.known_tail(),
@@ -181,7 +181,7 @@ impl AppendStream {
         }));
     }
 
-    /// Whether the log is there, and its tail, as far as it can be told now.
+    /// Whether the log exists, and its tail, as far as this is known now.
     fn poll_opening(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
         match self.opening.as_mut()?.as_mut().poll(cx) {
             Poll::Pending => None,
@@ -236,7 +236,7 @@ impl AppendStream {
         }
     }
 
-    /// Outcomes from the front that are known.
+    /// Takes the known outcomes off the front.
     fn take_outcomes(&mut self, cx: &mut Context<'_>) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         while outcomes.len() < OUTCOMES_PER_REPLY
@@ -266,7 +266,7 @@ impl AppendStream {
         outcomes
     }
 
-    /// Waits until the client should hear something although nothing is known.
+    /// Waits until the client should hear something although no outcome is known.
     fn poll_heartbeat(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.heartbeat.as_mut().poll(cx));

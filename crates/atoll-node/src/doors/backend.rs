@@ -1,20 +1,21 @@
 //! What a door needs of the node behind it.
 //!
-//! Every future here only waits for work that goes on without it: dropping it stops nothing (contracts X8).
+//! Every future here only waits for work that continues without it, so dropping the future stops nothing (contracts X8).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use atoll_client::proto;
 use atoll_client::{Failure, Outcome};
+use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec};
 use atoll_core::BoxFuture;
-use atoll_log::{Busy, ClientId, Entry, LogPos, LogletId, LogletSpec};
+use atoll_log::Busy;
 use bytes::Bytes;
 
 /// An operation that was not done, or not certainly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Did it happen.
+    /// Whether it happened.
     pub happened: Outcome,
     /// Why, and what to do now.
     pub failure: Failure,
@@ -59,10 +60,10 @@ pub struct LogRecords {
     pub first_seq: u64,
     /// At least one.
     pub payloads: Vec<Bytes>,
-    /// Set if some were sent before: search from here on first (contracts X16).
+    /// Set if some of the records were sent before: the log is first searched for them from here on (contracts X16).
     pub floor: Option<LogPos>,
-    /// A tail that was known to the sender before it sent those that have no floor: copies that it made elsewhere since then lie
-    /// there or above.
+    /// A tail that the sender knew before it sent the records that have no floor. Copies that it has made elsewhere since then lie there or
+    /// above.
     pub known: Option<LogPos>,
 }
 
@@ -70,7 +71,7 @@ pub struct LogRecords {
 pub enum Submitted {
     /// They are in line: one position each, in order.
     Pending(Pending<Vec<LogPos>>),
-    /// Too much is under way: nothing happened; here they are again, and what is full.
+    /// Too much is under way. Nothing happened: the records are returned, together with what is full.
     Busy(LogRecords, Busy),
 }
 
@@ -97,7 +98,7 @@ pub trait LogBackend: Send + Sync {
     /// The tail: above every append acknowledged before the call.
     fn check_tail(&self) -> Pending<LogPos>;
 
-    /// Waits until the tail may be above `above`; a tail then. May return early.
+    /// Waits until the tail may be above `above`, and returns a tail from then. May return early.
     fn wait_tail(&self, above: LogPos) -> Pending<LogPos>;
 
     /// The first position that can be read, as this node knows it.
@@ -152,13 +153,13 @@ pub trait Backend: Send + Sync {
     /// Which node this is.
     fn node(&self) -> atoll_core::NodeId;
 
-    /// An identity for appends whose client gave none: of this life of the node alone.
+    /// An identity for appends whose client gave none. It belongs to this incarnation of the node only.
     fn client(&self) -> ClientId;
 
     /// A log by name, whether it exists or not.
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal>;
 
-    /// The same, and there is such a log when it is done: made like the others, if it had to be.
+    /// Like `log`, but the log exists on success: if necessary, it is created like the others.
     fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>>;
 
     /// Creates a log; false if it was there.

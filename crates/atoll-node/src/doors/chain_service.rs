@@ -3,7 +3,7 @@
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;
 use atoll_client::proto::{Chain, ExtendRequest, ModifyRequest, ShowChainRequest, TruncateRequest};
-use atoll_log::{LogPos, LogletId};
+use atoll_contract::{LogPos, LogletId};
 use tonic::{Request, Response, Status};
 
 use super::Shared;

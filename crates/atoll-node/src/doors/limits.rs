@@ -7,6 +7,12 @@ use super::backend::Refusal;
 
 /// Most nodes in one list of a request: more than any Loglet or cluster has.
 pub(super) const MAX_NODES: usize = 64;
+/// Most roles that one request places: more than any kind of Loglet has.
+const MAX_PLACES: usize = 16;
+/// Most options in one request.
+const MAX_OPTIONS: usize = 16;
+/// Longest value of an option, in bytes.
+const MAX_OPTION_BYTES: usize = 256;
 /// Most of a given text that an answer repeats, in characters.
 const MAX_SHOWN: usize = 80;
 
@@ -39,6 +45,16 @@ pub(super) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Refu
 pub(super) fn check_spec(spec: &proto::LogletSpec) -> Result<(), Refusal> {
     check_text("a kind of loglet", spec.kind.as_deref().unwrap_or_default(), MAX_SHOWN)?;
     check_list("servers of a loglet", spec.servers.len(), MAX_NODES)?;
+    check_list("places of a loglet", spec.places.len(), MAX_PLACES)?;
+    for place in &spec.places {
+        check_text("a role of a loglet", &place.role, MAX_SHOWN)?;
+        check_list("nodes of a role", place.nodes.len(), MAX_NODES)?;
+    }
+    check_list("options of a loglet", spec.options.len(), MAX_OPTIONS)?;
+    for (name, value) in &spec.options {
+        check_text("the name of an option", name, MAX_SHOWN)?;
+        check_text("the value of an option", value, MAX_OPTION_BYTES)?;
+    }
     check_list("nodes to avoid", spec.avoid.len(), MAX_NODES)
 }
 
@@ -53,7 +69,16 @@ mod tests {
             servers: vec![1; servers],
             sequencer: None,
             avoid: vec![1; avoid],
+            ..proto::LogletSpec::default()
         };
+        let place = |role: &str, n| proto::Place { role: role.to_owned(), nodes: vec![1; n] };
+        let placed = |places| proto::LogletSpec { places, ..proto::LogletSpec::default() };
+        assert_eq!(check_spec(&placed(vec![place("unit", MAX_NODES)])), Ok(()));
+        for bad in
+            [vec![place("unit", MAX_NODES + 1)], vec![place(&"u".repeat(81), 1)], vec![place("u", 1); 17]]
+        {
+            assert!(check_spec(&placed(bad)).is_err_and(|r| r.failure.reason == Reason::TooLarge));
+        }
         assert_eq!(check_spec(&spec("native", MAX_NODES, MAX_NODES)), Ok(()));
         for bad in [spec("n", MAX_NODES + 1, 0), spec("n", 0, 400_000), spec(&"n".repeat(81), 0, 0)] {
             let refusal = check_spec(&bad).map_err(|r| r.failure);

@@ -1,5 +1,6 @@
 //! Create, list, append, check tail, trim.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use atoll_client::proto::{self, Run};
 use atoll_client::{
     MAX_MESSAGE_BYTES, MAX_MESSAGE_RECORDS, MAX_RECORD_BYTES, Reason, is_log_name, log_name_hint,
 };
+use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::NodeId;
-use atoll_log::{ClientId, LogPos, LogletSpec};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
 use super::append_stream::AppendStream;
 use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
 use super::grpc::Connection;
-use super::limits::check_spec;
+use super::limits::{check_spec, shown};
 use super::read;
 
 /// How long an unary append waits for room.
@@ -115,7 +116,8 @@ impl Shared {
         self.backend.log_for_append(name).await
     }
 
-    /// Whether a log may lose what is below a position: of the database's, only what a store has on its disk. The rest is nowhere else.
+    /// Whether a log may lose the records below a position. The database's log may lose only what a store has on its disk, because the rest
+    /// is stored nowhere else.
     fn check_trim(&self, name: &str, to: LogPos) -> Result<(), Refusal> {
         if name != crate::database::LOG {
             return Ok(());
@@ -200,15 +202,26 @@ pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
 /// A specification as the virtual log takes it.
 ///
 /// # Errors
-/// Its lists are longer than any that makes sense.
+/// One of its lists is longer than makes sense.
 pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
     let spec = spec.unwrap_or_default();
     check_spec(&spec)?;
     let nodes = |ids: Vec<u32>| ids.into_iter().map(NodeId).collect::<Vec<_>>();
+    let servers = Some(nodes(spec.servers)).filter(|servers| !servers.is_empty());
+    let short = [("server", servers), ("sequencer", spec.sequencer.map(|node| vec![NodeId(node)]))];
+    let short = short.into_iter().filter_map(|(role, nodes)| Some((role.to_owned(), nodes?)));
+    let mut places = BTreeMap::new();
+    for (role, nodes) in short.chain(spec.places.into_iter().map(|p| (p.role, nodes(p.nodes)))) {
+        if places.contains_key(&role) {
+            let words = format!("the role {} is placed twice", shown(&role));
+            return Err(Refusal::no(Reason::Invalid, words, "place each role once"));
+        }
+        places.insert(role, nodes);
+    }
     Ok(LogletSpec {
         kind: spec.kind,
-        servers: Some(nodes(spec.servers)).filter(|servers| !servers.is_empty()),
-        sequencer: spec.sequencer.map(NodeId),
+        places,
+        options: spec.options.into_iter().collect(),
         avoid: nodes(spec.avoid),
     })
 }

@@ -64,7 +64,7 @@ pub async fn serve_metrics(
                 let response = respond(&request, &*figures);
                 async move { Ok::<_, Infallible>(response) }
             });
-            // A client that breaks off is its own affair.
+            // A client that breaks off is no concern of the server.
             let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)

@@ -52,9 +52,9 @@ pub use virtual_log::NodeBackend;
 
 /// Longest message that is taken: an append message at its limit, with its framing.
 const MAX_REQUEST_BYTES: usize = atoll_client::MAX_MESSAGE_BYTES + 256 * 1024;
-/// Of services whose requests name things and carry no data.
+/// The same limit for services whose requests name things and carry no data.
 const MAX_SMALL_REQUEST_BYTES: usize = 64 * 1024;
-/// Of tables: a transaction at its limit, with room for names.
+/// The same limit for tables: a transaction at its limit, with room for names.
 const MAX_TABLE_REQUEST_BYTES: usize = 2 * 1024 * 1024;
 
 /// A door that could not serve.

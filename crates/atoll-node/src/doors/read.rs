@@ -1,7 +1,7 @@
 //! The streaming read.
 //!
-//! What was read and is not taken by its client waits in memory. It is counted against the part of the client's address, and a reader
-//! that takes nothing for long is given up: its stream ends with an error, never as if all had been read.
+//! Records that were read and that the client has not taken wait in memory. They count against the share of the client's address. A reader
+//! that takes nothing for a long time is given up: its stream ends with an error, never as if everything had been read.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use atoll_client::Reason;
 use atoll_client::proto::{ReadReply, ReadRequest, Record};
-use atoll_log::LogPos;
+use atoll_contract::LogPos;
 use tokio::sync::{Notify, watch};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -21,7 +21,7 @@ use super::grpc::{Connection, Limits, Share};
 
 /// Payload bytes of one reply, but for a longer single record.
 const REPLY_BYTES: usize = 512 * 1024;
-/// Memory of a record besides its payload, about.
+/// Approximate memory of a record in addition to its payload.
 const RECORD_BYTES: usize = 64;
 /// Replies read ahead of the client.
 const REPLIES_AHEAD: usize = 2;
@@ -34,7 +34,7 @@ const GIVEN_UP_AT_MOST: usize = 16;
 #[derive(Default)]
 struct Queue {
     replies: VecDeque<(ReadReply, Share)>,
-    /// The reading is over; with what, if not well.
+    /// Set when the reading is over, with the status if it failed.
     ended: Option<Option<Status>>,
     /// The client's side is gone.
     closed: bool,
@@ -61,13 +61,13 @@ impl Channel {
         }
     }
 
-    /// Ready when there is room for a reply; false if nobody takes it any more.
+    /// Ready when there is room for a reply; false if the client's side is gone.
     async fn room(&self) -> bool {
         self.until(|queue| queue.closed || queue.replies.len() < REPLIES_AHEAD).await;
         !self.lock().closed
     }
 
-    /// Ready when nobody takes replies any more.
+    /// Ready when the client's side is gone.
     async fn closed(&self) {
         self.until(|queue| queue.closed).await;
     }
@@ -79,7 +79,7 @@ impl Channel {
 
     async fn until(&self, done: impl Fn(&Queue) -> bool) {
         loop {
-            // It hears of every ring from here on.
+            // It notices every notification from here on.
             let taken = self.taken.notified();
             if done(&self.lock()) {
                 return;
@@ -94,7 +94,7 @@ impl Channel {
         Self::wake(queue);
     }
 
-    /// Ends the stream behind what is in line, or, for a reader that does not read, instead of it.
+    /// Ends the stream after the queued replies or, for a reader that does not read, instead of them.
     fn end(&self, status: Option<Status>, unread: bool) {
         let mut queue = self.lock();
         if unread {
@@ -108,7 +108,7 @@ impl Channel {
 /// The client's side.
 pub(super) struct Replies {
     channel: Arc<Channel>,
-    /// Of the reply that was given out last: it may wait to be sent until the next one is asked for.
+    /// The share of the reply that was handed out last: that reply may wait to be sent until the next one is asked for.
     last: Option<Share>,
     /// This reader's place among those of the door.
     _place: Share,
@@ -144,7 +144,7 @@ impl Drop for Replies {
     }
 }
 
-/// Records of a log as asked for. The reading is a task that ends when the stream is dropped.
+/// Streams records of a log as requested. A task reads them; it ends when the stream is dropped.
 ///
 /// # Errors
 /// Too many reads are under way.
@@ -193,7 +193,7 @@ fn unread_for(within: Duration) -> Refusal {
     Refusal::no(Reason::Busy, words, "go on behind the last record that came; read as fast as records come")
 }
 
-/// Why a reading is over before its end.
+/// Why reading stopped early.
 enum Ended {
     Refused(Refusal),
     /// The client takes nothing.
@@ -213,7 +213,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Ends the stream behind what is in line; true if the client does not take that.
+    /// Ends the stream after the queued replies; true if the client does not take them.
     async fn end(&self, status: Option<Status>) -> bool {
         self.channel.end(status, false);
         tokio::time::timeout(self.limits.unread_at_most, self.channel.drained()).await.is_err()

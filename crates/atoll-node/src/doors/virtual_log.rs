@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_client::{Reason, proto};
+use atoll_contract::{
+    ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Registry,
+    Unavailability,
+};
 use atoll_core::{Env, NodeId, Ticket};
 use atoll_log::virtual_log::{
     LogAppendError, LogError, LogReadError, LogRecord, ReconfigError, Segment, Step, VersionedChain,
     VirtualLog,
 };
-use atoll_log::{ClientId, LogPos, LogletId, LogletSpec, OpId, PlanError, ReadFrom, RegisterError, Why};
 
 use tokio::time::timeout;
 
@@ -40,24 +43,25 @@ impl NodeBackend {
     pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
         // 0 is the log's own.
         let client = ClientId(env.random().max(1));
+        let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
         NodeBackend {
             node: env.node(),
             client,
             logs,
-            named: Named { env, changes },
+            named,
             operations,
             tables: TablesCell::default(),
             database: DatabaseCell::default(),
         }
     }
 
-    /// And these tables, once they are open.
+    /// Adds these tables, once they are open.
     #[must_use]
     pub fn with_tables(self, tables: TablesCell) -> Self {
         NodeBackend { tables, ..self }
     }
 
-    /// And this database, once it is open.
+    /// Adds this database, once it is open.
     #[must_use]
     pub fn with_database(self, database: DatabaseCell) -> Self {
         NodeBackend { database, ..self }
@@ -69,19 +73,20 @@ impl NodeBackend {
 struct Named {
     env: Env,
     changes: Changes,
+    registry: Registry,
 }
 
 impl Named {
-    /// Refuses nodes that are no members, have not joined, are being drained, or lack the role; by a table that is read now,
-    /// before anything is planned or sealed.
+    /// Refuses nodes that are not members, have not joined, are being drained, or lack the role. It uses a table that is read now, before
+    /// anything is planned or sealed.
     async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
-        if spec.servers.is_none() && spec.sequencer.is_none() {
+        if spec.places.is_empty() {
             return Ok(());
         }
         let changes = self.changes.clone();
         let table = self.env.launch("door.members", async move { changes.refresh().await });
         match table.await {
-            Ok(Ok(table)) => check_named(&table, spec),
+            Ok(Ok(table)) => check_named(&table, &self.registry, spec),
             Ok(Err(error)) => Err(Refusal::no(
                 Reason::Unavailable,
                 format!("nothing was changed: the table of members does not answer: {error}"),
@@ -93,11 +98,18 @@ impl Named {
 }
 
 /// See [`Named::check`].
-fn check_named(table: &MemberTable, spec: &LogletSpec) -> Result<(), Refusal> {
-    let servers = spec.servers.iter().flatten().map(|n| (*n, "log"));
-    let sequencer = spec.sequencer.iter().map(|n| (*n, "sequencer"));
+fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> Result<(), Refusal> {
     let mut wrong = Vec::new();
-    for (node, role) in servers.chain(sequencer) {
+    // A role that no kind has is the provider's to refuse.
+    let needs =
+        |role: &str| registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" });
+    let mut named = Vec::new();
+    for (role, nodes) in &spec.places {
+        if let Some(needs) = needs(role) {
+            named.extend(nodes.iter().map(|node| (*node, needs)));
+        }
+    }
+    for (node, role) in named {
         let words = match table.nodes.get(&node) {
             None => format!("node {node} is not a member"),
             Some(row) if !row.has_joined() => format!("node {node} has not joined yet"),
@@ -165,8 +177,8 @@ impl Backend for NodeBackend {
             if log.chain().is_none_or(|chain| chain.chain.is_deleted()) {
                 ensure(&logs, &log, LogletSpec::default(), Deleted::StaysSo).await?;
             } else {
-                // A client may come from a node that was just drained: this one may know the chain from before, and would
-                // find out only when the old sequencer does not answer.
+                // A client may come from a node that was just drained. This node may still have the chain from before that, and would
+                // notice only when the old sequencer does not answer.
                 let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
             Ok(Arc::new(LogView { log, named }) as Arc<dyn LogBackend>)
@@ -215,16 +227,16 @@ fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
     })
 }
 
-/// What becomes of a deleted log that somebody asks for.
+/// What happens to a deleted log that a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deleted {
     /// An appender that has not heard of the deletion must not undo it.
     StaysSo,
-    /// Somebody wants a new one.
+    /// The client wants a new log.
     ComesBack,
 }
 
-/// There is such a log when this is done; false if there was.
+/// Makes sure that the log exists; false if it existed already.
 async fn ensure(logs: &Logs, log: &VirtualLog, spec: LogletSpec, deleted: Deleted) -> Result<bool, Refusal> {
     match log.refresh().await {
         Ok(Ok(_)) => return Ok(false),
@@ -383,19 +395,21 @@ fn describe(
     }
 }
 
-/// What a client should know of a passing trouble: a reason, and what to do.
-fn why(why: Why) -> (Reason, &'static str) {
+/// What a client should know about a temporary problem: a reason, and what to do.
+fn why(why: Unavailability) -> (Reason, &'static str) {
     match why {
-        Why::Busy => (Reason::Busy, "try again"),
-        Why::NoQuorum | Why::NoSequencer | Why::WrongSequencer => {
+        Unavailability::Busy => (Reason::Busy, "try again"),
+        Unavailability::NoQuorum | Unavailability::NoSequencer | Unavailability::WrongSequencer => {
             (Reason::Unavailable, "`atoll status` shows which nodes are up; it goes on when enough are")
         }
-        Why::DiskFull => (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then"),
-        Why::StorageFailed => {
+        Unavailability::DiskFull => {
+            (Reason::DiskFull, "trim the log, or give the disk room; it goes on by itself then")
+        }
+        Unavailability::StorageFailed => {
             (Reason::StorageFailed, "see the log of the node; it serves no more until it is restarted")
         }
-        Why::TooLarge => (Reason::TooLarge, "send less at once"),
-        Why::Stopping => (Reason::Stopping, "go on at another node"),
+        Unavailability::TooLarge => (Reason::TooLarge, "send less at once"),
+        Unavailability::Stopping => (Reason::Stopping, "go on at another node"),
     }
 }
 
@@ -449,7 +463,7 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
             error.to_string(),
             "bring back a node that has a copy, or restore the damaged file",
         ),
-        // Nobody else can help, so another try is of no use: the node's own disk was asked for.
+        // The client asked for this node's own disk, so no other node can help, and a retry is of no use.
         LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
             Reason::Refused,
             "this node's disk does not have the next record",
@@ -462,9 +476,9 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
 fn reconfig_refusal(error: &ReconfigError) -> Refusal {
     let words = error.to_string();
     match error {
-        ReconfigError::Plan(PlanError::UnknownKind { .. } | PlanError::Invalid { .. }) => {
-            Refusal::no(Reason::Invalid, words, "")
-        }
+        ReconfigError::Plan(
+            PlanError::UnknownKind { .. } | PlanError::Unknown { .. } | PlanError::Invalid { .. },
+        ) => Refusal::no(Reason::Invalid, words, ""),
         ReconfigError::Plan(PlanError::NodeDown(_) | PlanError::TooFew { .. }) => {
             Refusal::no(Reason::Refused, words, "")
         }
@@ -500,9 +514,13 @@ fn reconfig_refusal(error: &ReconfigError) -> Refusal {
 fn register_refusal(error: &RegisterError) -> Refusal {
     let next = "try again when a majority of the nodes that hold registers is up";
     match error {
-        RegisterError::NotWritten(trouble) => Refusal::no(why(*trouble).0, error.to_string(), next),
-        RegisterError::Unknown(trouble) => Refusal::unknown(why(*trouble).0, error.to_string(), next),
-        RegisterError::TooLarge(_) => Refusal::no(Reason::TooLarge, error.to_string(), ""),
+        RegisterError::NotWritten(trouble) => Refusal::no(why((*trouble).into()).0, error.to_string(), next),
+        RegisterError::Unknown(trouble) => {
+            Refusal::unknown(why((*trouble).into()).0, error.to_string(), next)
+        }
+        RegisterError::TooLarge(_) | RegisterError::InvalidName(_) => {
+            Refusal::no(Reason::TooLarge, error.to_string(), "")
+        }
     }
 }
 
@@ -527,18 +545,20 @@ mod tests {
         nodes.insert(NodeId(5), Member { draining: true, ..all.clone() });
         nodes.insert(NodeId(6), Member { sequencer: false, ..all });
         let table = MemberTable { version: 3, nodes, ..MemberTable::default() };
-        let spec = |servers: &[u32], sequencer: u32| LogletSpec {
-            servers: Some(servers.iter().map(|n| NodeId(*n)).collect()),
-            sequencer: Some(NodeId(sequencer)),
-            ..LogletSpec::default()
+        let spec = |servers: &[u32], sequencer: u32| {
+            let servers = servers.iter().map(|n| NodeId(*n));
+            LogletSpec::default().place("server", servers).place("sequencer", [NodeId(sequencer)])
         };
-        assert_eq!(check_named(&table, &spec(&[1, 2, 6], 3)), Ok(()));
-        let refusal = check_named(&table, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
+        let servers = atoll_log::memory::MemoryServers::new(&[]);
+        let env = atoll_core::NodeCore::new(NodeId(1), atoll_core::Incarnation(1), 1).env();
+        let registry = Registry::new().with(servers.provider(&env, "memory", true));
+        assert_eq!(check_named(&table, &registry, &spec(&[1, 2, 6], 3)), Ok(()));
+        let refusal = check_named(&table, &registry, &spec(&[4, 5, 9], 6)).unwrap_err().failure;
         assert_eq!(refusal.reason, Reason::Refused);
         assert_eq!(
             refusal.message,
-            "nothing was changed: node 4 has not joined yet; node 5 is being drained; node 9 is not a member; node 6 does not \
-             have the role \"sequencer\""
+            "nothing was changed: node 6 does not have the role \"sequencer\"; node 4 has not joined yet; node 5 is being \
+             drained; node 9 is not a member"
         );
         assert_eq!(refusal.next, "servers may be among 1,2,3,6, the sequencer one of 1,2,3");
     }

@@ -19,7 +19,7 @@ use crate::policy::Guardian;
 use crate::space::Space;
 use crate::start::{StartError, ZOOKEEPER_TLS, listen, stopped};
 
-/// A node that nothing was heard of yet counts as alive for so long after the start: it may have had no time to say so.
+/// For this long after the start, a node that has not been heard from yet counts as alive: it may not have had time to report.
 const UNHEARD_FOR: Duration = Duration::from_secs(10);
 
 /// Listens where the configuration says, if it does. Without an address the node keeps the state of ZooKeeper's clients all the
@@ -44,7 +44,7 @@ impl DatabaseDoor for ZooKeeperDoor {
             }
             if let Some((address, files)) = &up.config.zookeeper_tls {
                 let tls = atoll_zookeeper::server::tls::acceptor(files)?;
-                // Who need not show a certificate is not known: that is as open as no TLS.
+                // Clients that need not show a certificate are unknown, so the door is as open as without TLS.
                 let known = files.clients == ClientCertificates::Need;
                 let name = if known { ZOOKEEPER_TLS } else { "ZooKeeper" };
                 let listener = listen(&up.config, name, address).await?;
@@ -87,13 +87,13 @@ pub fn check_tls(files: &TlsFiles) -> Result<(), TlsError> {
     atoll_zookeeper::server::tls::acceptor(files).map(drop)
 }
 
-/// Who seems to be alive.
+/// Which nodes seem to be alive.
 struct Living {
     members: Members,
     guardian: Guardian,
     space: Space,
     started: Instant,
-    /// Where the configuration has other nodes reach this one, and where its door listens.
+    /// The configured address at which other nodes reach this one, and the address at which its door listens.
     peer: String,
     client: Option<SocketAddr>,
 }
@@ -112,7 +112,7 @@ impl Cluster for Living {
         let alive = |node: &NodeId| match self.members.liveness(*node) {
             None => unheard,
             Some(life) if life.incarnation.is_none() && unheard => true,
-            // One that this node alone has lost serves its clients.
+            // A node that only this one has lost still serves its clients.
             Some(_) => self.members.is_up(*node) && is_in_service(&self.members, *node),
         };
         let others = self.members.peers().into_iter().filter(alive);
@@ -139,7 +139,7 @@ impl Cluster for Living {
         let (me, client) = (self.members.identity().node, self.client?);
         let listed = self.members.table().nodes.get(&me).map(|member| member.peer.clone());
         let peer = listed.filter(|peer| !peer.is_empty()).unwrap_or_else(|| self.peer.clone());
-        // Nobody can connect to an address that stands for all.
+        // Clients cannot connect to a wildcard address.
         let host = peer.rsplit_once(':').map(|(host, _)| host).filter(|_| client.ip().is_unspecified());
         let client = host.map_or_else(|| client.to_string(), |host| format!("{host}:{}", client.port()));
         Some(Addresses { peer, client })

@@ -14,7 +14,7 @@ use super::journal::{SharedWriter, write_here};
 use super::stats::add;
 use super::{Ended, HostOptions, Shared, readers};
 
-/// Most network events in a turn whose batch this thread writes itself. With more, somebody else waits for this thread.
+/// Most network events in a turn whose batch this thread writes itself. With more events, others wait for this thread.
 const FEW_EVENTS: usize = 3;
 /// How many batches are left to the journal's thread after a turn with more.
 const SKIP: u32 = 32;
@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     writer: SharedWriter,
     /// Of the last turn, for [`write_here`].
     batch_here: Option<JournalBatch>,
-    /// So many batches are left to the journal's thread without a try.
+    /// This many batches are left to the journal's thread without an attempt to write them here.
     skip: u32,
     stopping: bool,
     timer: Pin<Box<Sleep>>,
@@ -89,11 +89,11 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         loop {
             match self.turn() {
-                // Sockets get their turn, and everybody who is ready may add to the next batch.
+                // Sockets get their turn, and every task that is ready may add to the next batch.
                 Next::Again => tokio::task::yield_now().await,
                 Next::Write { sends } => {
                     if sends {
-                        // It leaves first: others are at work on it meanwhile.
+                        // The output of the turn leaves first, so that others can work on it meanwhile.
                         tokio::task::yield_now().await;
                     }
                     self.write();
@@ -200,7 +200,7 @@ impl Driver {
         }
     }
 
-    /// Until there is something for a turn.
+    /// Waits until there is something for a turn.
     async fn wait(&mut self) {
         let shared = self.shared.clone();
         let mut has_waited = false;
@@ -217,7 +217,7 @@ impl Driver {
         }
     }
 
-    /// Whether there is something for a turn; if not, whatever does not ring the bell wakes this task when there is.
+    /// Whether there is something for a turn. If not, the sources that do not ring the bell will wake this task when there is.
     fn has_work(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
             return true;
@@ -239,8 +239,7 @@ impl Driver {
     }
 }
 
-/// The driver ends without having said so only by a panic: then peers must see this node go at once, and the process must
-/// hear of it.
+/// The driver ends without announcement only by a panic. Peers must then see this node go at once, and the process must be notified.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.inbound.close();

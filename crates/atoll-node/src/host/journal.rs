@@ -1,10 +1,10 @@
 //! The journal thread: everything that writes.
 //!
-//! One batch at a time, the next begun when the last is synced (contracts X2). After a failure nothing is written any
-//! more; the node goes on answering what it can.
+//! It writes one batch at a time and begins the next when the last is synced (contracts X2). After a failure it writes nothing more; the
+//! node goes on answering what it can.
 //!
-//! A small batch that comes alone is written and synced by the node's thread itself, if the disk is quick and this thread has nothing
-//! to do: two threads would be woken for it, one after the other, and that takes longer than such a disk.
+//! If the disk is quick and this thread has nothing to do, the node's thread itself writes and syncs a small batch that comes alone.
+//! Otherwise two threads would be woken for the batch, one after the other, which takes longer than such a disk does.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -20,19 +20,20 @@ use super::port::{self, Left, Port, Worker};
 use super::stats::add;
 use super::{HostOptions, Shared};
 
-/// Nothing to write for so long: the journal marks what is synced.
+/// When there was nothing to write for this long, the journal marks what is synced.
 const QUIET: Duration = Duration::from_millis(200);
-/// How often a journal without space looks whether space came back.
+/// How often a journal without space checks whether there is space again.
 const RETRY: Duration = Duration::from_millis(250);
 /// How old published figures may get under load.
 const STATS_EVERY: Duration = Duration::from_millis(250);
-/// How much longer than a piece of a file took to be given back the next one waits, while the journal syncs.
+/// While the journal syncs, the next piece of a file waits this many times as long as the last piece took to be given back.
 const BUSY_FACTOR: u32 = 200;
-/// However long the last piece took, the next one comes after this.
+/// Longest wait for the next piece, however long the last one took.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// Syncs since the last piece that make a journal busy.
+/// A journal with this many syncs since the last piece counts as busy.
 const BUSY_SYNCS: u64 = 4;
-/// By how much sooner a checkpoint comes that is waited for, or a fast writer under a trimmed log would fill one new file after the other.
+/// A checkpoint that is waited for comes this many times sooner. Otherwise a fast writer under a trimmed log would fill one new file after
+/// the other.
 const HURRY: u32 = 16;
 /// Most bytes of a batch that the node's thread writes itself. More: sockets wait longer; fewer: two threads are woken more often.
 const HERE_BYTES: usize = 8 * 1024;
@@ -98,8 +99,8 @@ impl Port<Work> {
 /// The writer, which one thread at a time uses.
 pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
 
-/// Writes and syncs a batch in the caller's thread, if that takes no longer than waking another one. `Err`: it did not, here is the
-/// batch. Otherwise it was dealt with as by the journal's thread.
+/// Writes and syncs a batch in the caller's thread, if that takes no longer than waking another one. `Err` returns the batch unwritten.
+/// Otherwise the batch was handled as the journal's thread would have done.
 pub(crate) fn write_here(
     writer: &Mutex<Writer>,
     port: &JournalPort,
@@ -116,7 +117,7 @@ pub(crate) fn write_here(
 
 /// The journal's thread.
 pub(crate) fn run(writer: &Mutex<Writer>, shared: &Shared) {
-    // However this thread ends: no answer that waits for the disk is given any more.
+    // However this thread ends, no further answer that waits for the disk is given.
     let _closed = CloseOnPanic(shared);
     writer.lock().unwrap_or_else(PoisonError::into_inner).look_after(true);
     port::run(writer, &shared.journal);
@@ -137,7 +138,7 @@ impl Worker for Writer {
         errands.map(|at| at.saturating_duration_since(now)).chain(rest).min()
     }
 
-    /// What there is to do, or, if that is nothing, what is due in a quiet moment.
+    /// Does the work that there is or, if there is none, what is due in a quiet moment.
     fn round(&mut self, work: Work) {
         let quiet = work.is_empty();
         if let Err(error) = self.work(work) {
@@ -162,17 +163,17 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     jobs: SyncSender<PrepareJob>,
     checkpoints: SyncSender<CheckpointJob>,
-    /// A batch that found the disk full, to be written when space came back.
+    /// A batch that found the disk full, to be written when there is space again.
     stalled: Option<JournalBatch>,
     /// What the core was told.
     space: Space,
     giving_back: GivingBack,
     checkpoint_spread: Duration,
-    /// Since when a checkpoint is due, and which part of the spread it waits.
+    /// Since when a checkpoint is due, and which fraction of the spread it waits.
     checkpoint_due: Option<(Instant, f64)>,
     /// When it is to be asked for.
     checkpoint_at: Option<Instant>,
-    /// Not before this: the last one found no space.
+    /// No checkpoint is asked for before this, because the last one found no space.
     checkpoint_rest: Option<Instant>,
     /// A checkpoint was asked for and is not written yet.
     asked: bool,
@@ -276,7 +277,7 @@ impl Writer {
         self.asked = false;
         match self.journal.checkpointed(aside) {
             Ok(()) => add(&self.shared.stats.checkpoints, 1),
-            // The old one is in force. The next is asked for after a rest: space has to come back.
+            // The old checkpoint stays in force. The next one is asked for after a pause, because there must be space again first.
             Err(error @ JournalError::NoSpace { .. }) => {
                 self.checkpoint_rest = Some(Instant::now() + RETRY);
                 tracing::warn!(%error, "checkpoint not written");
@@ -347,7 +348,7 @@ impl Writer {
         if !self.asked && self.journal.wants_checkpoint() {
             let (due, part) = *self.checkpoint_due.get_or_insert_with(|| (now, part()));
             let hurry = if self.journal.lacks_files() { HURRY } else { 1 };
-            // Without space it is what gives some back.
+            // Without space, the checkpoint is what frees some.
             let spread =
                 if self.space == Space::FactsOnly { Duration::ZERO } else { self.checkpoint_spread / hurry };
             let at = self.checkpoint_rest.into_iter().fold(due + spread.mul_f64(part), Instant::max);
@@ -476,7 +477,7 @@ mod tests {
         pace.syncs = BUSY_SYNCS + 1;
         assert!(!pace.is_due(true, start + ms(1099)));
         assert!(pace.is_due(true, start + ms(1100)));
-        // How long a segment takes to be made says nothing of pieces.
+        // The time that it takes to make a segment says nothing about pieces.
         pace.ended(ms(10_000));
         assert!(pace.is_due(true, start + ms(1100)));
         pace.begins(start + ms(1100));

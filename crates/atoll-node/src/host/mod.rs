@@ -1,12 +1,12 @@
-//! The host that drives a [`NodeCore`] on real sockets and a real disk. The other one is the simulator; what is here is not
-//! simulated, so it decides nothing: it carries events to the core and the core's outputs to where they belong.
+//! The host that drives a [`NodeCore`] on real sockets and a real disk. The other host is the simulator. The code here is not simulated, so
+//! it makes no decisions: it carries events to the core, and the core's outputs to where they belong.
 //!
 //! | file | thread | what it does |
 //! | --- | --- | --- |
 //! | `driver.rs` | node thread | many events, one turn, outputs; waits for no disk but a quick one (`journal.rs`) |
 //! | `journal.rs` | journal thread, node thread | write and sync, one batch at a time; checkpoints, frees, space |
-//! | `readers.rs` | reader threads, preparing thread, checkpoint thread | records read back; segments made ahead of time; checkpoints written aside |
-//! | `incoming.rs`, `wake.rs` | | what the other threads have for the node thread; how they wake it, and when they need not |
+//! | `readers.rs` | reader, preparing and checkpoint threads | records read back; segments made ahead of time; checkpoints written aside |
+//! | `incoming.rs`, `wake.rs` | | what other threads hand to the node thread; how they wake it, and when they need not |
 //! | `port.rs`, `queue.rs` | | how the node thread hands work to the others |
 //! | `stats.rs` | | counters and histograms |
 //!
@@ -54,16 +54,16 @@ pub struct HostOptions {
     /// Pause after each 256 KiB of zeros in a segment that is made ahead of time, and of a checkpoint. Too small: syncs of the journal
     /// wait behind them; too large: the writer catches up, and makes segments itself.
     pub prepare_pause: Duration,
-    /// Least time between two MiB of files that are given back. Each may hold up the syncs of all journals on one device, so
-    /// while the journal syncs this also takes 1/200 of the time at most: 5 ms, where the file system discards what it frees, make
-    /// a second. Too small: syncs wait; too large: what a trim frees comes back late.
+    /// Least time between two pieces of 1 MiB of files that are given back. Each piece may hold up the syncs of all journals on one device,
+    /// so while the journal syncs, giving back also takes at most 1/200 of the time: after a piece that took 5 ms, as where the file system
+    /// discards what it frees, the next one waits a second. Too small: syncs wait; too large: what a trim frees comes back late.
     pub remove_pause: Duration,
-    /// A checkpoint is begun at most this long after it was found due, at a random moment: it slows the node and its disk down, and what
-    /// makes one due (a trim) does so on all nodes at once, while a quorum of journals is to go on.
+    /// A checkpoint begins at a random moment, at most this long after it was found due. It slows down the node and its disk, and what
+    /// makes one due (a trim) does so on all nodes at once, but a quorum of journals must keep going.
     pub checkpoint_spread: Duration,
-    /// A disk is quick if writing and syncing a batch takes no longer than this, smoothed: the node's thread then does that itself with a
-    /// small batch that comes alone. Too large: sockets wait for the disk. Too small: two threads are woken for a write that takes less
-    /// than that. A disk that comes to a stand is noticed once. Zero: the node's thread waits for no disk.
+    /// A disk is quick if writing and syncing a batch takes no longer than this on a smoothed average. The node's thread itself then writes
+    /// and syncs a small batch that comes alone. Too large: sockets wait for the disk. Too small: two threads are woken for a write that
+    /// takes less than that. A disk that stalls is noticed once. Zero: the node's thread never waits for the disk.
     pub quick_disk: Duration,
     /// How long a clean stop waits for the journal, and again for the network.
     pub stop_patience: Duration,
@@ -166,9 +166,9 @@ impl NodeHost {
         self.handle.clone()
     }
 
-    /// Stops: no more events are taken; what is staged is made durable and answered, as far as that goes within the
-    /// patience of the options; connections end after their queues are written; the journal is marked, synced and closed; all
-    /// threads have ended on return.
+    /// Stops the node: it takes no more events; it makes staged records durable and answers them, as far as possible within the patience of
+    /// the options; connections end after their queues are written; the journal is marked, synced and closed. All threads have ended on
+    /// return.
     pub async fn shutdown(self) {
         let NodeHost { handle, driver, threads, options } = self;
         let shared = &handle.shared;
@@ -275,8 +275,8 @@ impl HostHandle {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ready when a peer says that another living node has this node's id, or that this program is too old: this process had better
-    /// stop, with these words.
+    /// Ready when a peer says that another living node has this node's id, or that this program is too old: this process should stop and
+    /// report this refusal.
     pub async fn turned_away(&self) -> (NodeId, Refusal) {
         wait_for(&self.shared.turned_away).await
     }

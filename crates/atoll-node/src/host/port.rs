@@ -16,9 +16,9 @@ pub(crate) trait Worker {
 
     /// How long to sleep at most; None: until there is work.
     fn patience(&self) -> Option<Duration>;
-    /// What was left, which is nothing when the patience is at its end.
+    /// Handles what was left, which is nothing when the patience has run out.
     fn round(&mut self, left: Self::Left);
-    /// There is no more.
+    /// Called when there is no more work.
     fn end(&mut self);
 }
 
@@ -28,7 +28,7 @@ struct Inside<W> {
     stop: bool,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Port<W> {
     inside: Mutex<Inside<W>>,
@@ -40,13 +40,13 @@ impl<W: Left> Port<W> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves work beside what is left already.
+    /// Leaves work in addition to what is left already.
     pub(crate) fn leave(&self, how: impl FnOnce(&mut W)) {
         how(&mut self.lock().left);
         self.bell.notify_one();
     }
 
-    /// What was left until now is done, and nothing after that.
+    /// Stops the other thread: it does what was left until now, and nothing after that.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.bell.notify_one();
@@ -62,7 +62,7 @@ impl<W: Left> Port<W> {
         inside.left.is_empty() && !inside.stop
     }
 
-    /// The worker, if the other thread has nothing to do: work that is not left here may be done with it at once.
+    /// The worker, if the other thread has nothing to do. The caller may use it to do work at once instead of leaving it here.
     pub(crate) fn take_over<'a, K: Worker<Left = W>>(
         &self,
         worker: &'a Mutex<K>,

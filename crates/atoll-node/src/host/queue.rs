@@ -9,7 +9,7 @@ struct Waiting<T> {
     stop: bool,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) struct Queue<T> {
     limit: usize,
     waiting: Mutex<Waiting<T>>,
@@ -34,7 +34,7 @@ impl<T> Queue<T> {
     /// Queues an item for whichever thread is free first.
     ///
     /// # Errors
-    /// As many wait as may, or nobody takes any more: the item.
+    /// The queue is full or has been stopped; returns the item.
     pub(crate) fn put(&self, item: T) -> Result<(), T> {
         let mut waiting = self.lock();
         if waiting.stop || waiting.items.len() >= self.limit {
@@ -51,7 +51,7 @@ impl<T> Queue<T> {
         self.lock().items.len()
     }
 
-    /// Nothing is taken any more, not even what waits.
+    /// Stops the queue: nothing is taken any more, not even the items that wait.
     pub(crate) fn stop(&self) {
         let left = {
             let mut waiting = self.lock();

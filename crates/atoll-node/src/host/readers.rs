@@ -14,7 +14,7 @@ use super::incoming::Incoming;
 use super::queue::Queue;
 use super::stats::add;
 
-/// A bounded queue of reads. The threads have the reader, not this: handles outlive them, and must not keep the disk.
+/// A bounded queue of reads. The threads own the reader, the queue does not: handles outlive the threads, and must not keep the disk open.
 pub(crate) type Readers = Queue<Fetch>;
 
 /// Queues a read; the refusal if too many wait already.
@@ -51,7 +51,7 @@ pub(crate) fn checkpointing(
     (jobs, run)
 }
 
-/// A rest between two pieces of what can wait. A stop does not wait for it.
+/// A pause between two pieces of work that can wait. A stop does not wait for it.
 fn rest(shared: &Shared, pause: Duration) -> impl FnMut() {
     move || {
         if !shared.journal.is_stopping() {

@@ -28,7 +28,7 @@ impl<E> Inbound<E> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Dropped, and with it whoever waits for it, if the driver has ended.
+    /// Hands an event to the driver. If the driver has ended, the event is dropped, and with it whatever waits for it.
     pub(crate) fn put(&self, event: E) {
         let mut events = self.lock();
         if events.closed {
@@ -61,8 +61,8 @@ impl<E> Inbound<E> {
     }
 }
 
-/// Wakes the driver's task if it sleeps. Whoever rings has put something where the driver looks *before* it rings; the
-/// driver looks *after* [`NodeBell::clear`], so nothing is missed, and a driver that is at work is not woken.
+/// Wakes the driver's task if it sleeps. The ringing thread has put something where the driver looks *before* it rings, and the driver
+/// looks *after* [`NodeBell::clear`]. So nothing is missed, and a driver that is at work is not woken.
 #[derive(Default)]
 pub(crate) struct NodeBell {
     rung: AtomicBool,
@@ -95,7 +95,7 @@ impl NodeBell {
         self.rung.store(false, Ordering::SeqCst);
     }
 
-    /// The driver found nothing since [`NodeBell::clear`]. False: somebody rang meanwhile, look again.
+    /// The driver found nothing since [`NodeBell::clear`]. False: the bell was rung meanwhile, look again.
     fn sleep(&self, task: &Waker) -> bool {
         {
             let mut slot = self.task.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,19 @@
 //! How a node finds the group of acceptors that holds the registers, and how the first group comes to be.
 //!
-//! A group names data directories (rmwpaxos T9), and those are drawn when a node first starts. So the first group is made by
-//! one founder, the one with the lowest id among the founders with registers, and only when *all* of them have answered and
-//! none knows a group. A founder that lost its disk is told the old group by the others and is not in it; if it is the
-//! maker itself, it makes a new group only if nobody remembers one, and then no vote of the old one was ever acknowledged:
-//! an acceptor votes only for a group that it has on disk, and a majority of founders would have to have it. (A single
-//! founder that loses its disk has lost everything.)
+//! A group names data directories (rmw-T9), and those are drawn when a node first starts. So the first group is made by one founder, the
+//! one with the lowest id among the founders with registers, and only when *all* of them have answered and none knows a group. A founder
+//! that lost its disk learns the old group from the others and is not in it. If that founder is the maker itself, it makes a new group only
+//! if no founder remembers one. In that case no vote of the old group was ever acknowledged: an acceptor votes only for a group that it has
+//! on disk, and a majority of founders would have to have it. (A single founder that loses its disk has lost everything.)
 //!
-//! A node that comes later is no founder: it needs the address of any one member, asks that one for the table of members, and then
-//! all that hold registers for the group. Who knows a table never makes a group: there is one.
+//! A node that joins later is not a founder. It needs the address of any one member, asks that member for the table of members, and then
+//! asks all nodes that hold registers for the group. A node that knows a table never makes a group, because one exists.
 
 use std::time::Duration;
 
 use atoll_core::{Env, Identify, Identity, NodeId, StorageId};
-use atoll_registers::rmwpaxos::message::{Open, Status};
-use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member};
+use atoll_rmwpaxos::message::{Open, Status};
+use atoll_rmwpaxos::{GroupConfig, KnownGroup, Member};
 
 use super::Members;
 use super::role::AskTable;
@@ -41,7 +40,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Returns the group once it is known, and durable on this node. Tries for ever: without it the node can do nothing.
+    /// Returns the group once it is known and durable on this node. Retries forever, because the node can do nothing without it.
     pub async fn find_group(&self) -> GroupConfig {
         loop {
             match self.known.get() {
@@ -59,14 +58,14 @@ impl Bootstrap {
         }
     }
 
-    /// Whether it is known where the acceptors are: a newcomer that knows one member only does not, at first.
+    /// Whether this node knows where the acceptors are. A newcomer that knows only one member does not, at first.
     fn can_reach(&self, group: &GroupConfig) -> bool {
         let table = self.members.table();
         let me = self.env.node();
         group.members.iter().all(|m| m.node == me || table.nodes.contains_key(&m.node)) || table.version > 0
     }
 
-    /// The group that somebody knows, or the first one if this node is to make it and can.
+    /// The group that some node knows, or the first group if this node is the one to make it and can.
     async fn round(&self) -> Option<GroupConfig> {
         let until = self.env.now().after(ROUND);
         let asked = self.asked();
@@ -85,7 +84,7 @@ impl Bootstrap {
         self.make().await
     }
 
-    /// Who may know the group: the founders, and who holds registers as the newest table has it.
+    /// The nodes that may know the group: the founders, and the nodes that hold registers according to the newest table.
     fn asked(&self) -> Vec<NodeId> {
         let table = self.members.table();
         let later = table.nodes.iter().filter(|(_, m)| table.version > 0 && m.meta).map(|(n, _)| *n);
@@ -95,7 +94,7 @@ impl Bootstrap {
         all
     }
 
-    /// Asks the members that it knows who the others are.
+    /// Asks the known members who the other members are.
     async fn learn_members(&self) {
         let until = self.env.now().after(ROUND);
         let peers = self.members.peers();
@@ -130,7 +129,7 @@ impl Bootstrap {
             return;
         }
         for member in group.members.iter().filter(|m| m.node != self.env.node()) {
-            // Those that miss it ask by themselves.
+            // Nodes that miss it ask for it by themselves.
             drop(self.env.call(member.node, Open { storage: member.storage, group: group.clone() }));
         }
     }

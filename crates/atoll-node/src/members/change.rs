@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::{Env, NodeId};
-use atoll_log::{Nonce, Register, RegisterError, Version, Written};
 
 use super::Members;
 use super::role::KeepTable;
@@ -34,7 +34,7 @@ pub enum ChangeError {
         /// Whose it is.
         by: NodeId,
     },
-    /// A member has come with other roles than are wanted now.
+    /// A member has joined with other roles than are wanted now.
     #[error(
         "node {node} has joined with the roles {has}; they change with `node.roles` in its own file, at its next start"
     )]
@@ -86,7 +86,7 @@ pub enum ChangeError {
     /// The register holds what this version cannot read.
     #[error("the table of members is not readable: {0}; it was written by another version")]
     Unreadable(#[from] atoll_core::DecodeError),
-    /// Others changed the table all the time.
+    /// Other nodes kept changing the table.
     #[error("the table of members keeps changing; try again")]
     Contended,
 }
@@ -110,7 +110,7 @@ impl Changes {
         Changes { env, register, members }
     }
 
-    /// Reads the register, and keeps what is newer, on disk, too.
+    /// Reads the register and keeps a newer table, on disk as well.
     pub async fn refresh(&self) -> Result<MemberTable, ChangeError> {
         let got = self.register.read().await?;
         if got.version == Version(0) {
@@ -130,8 +130,8 @@ impl Changes {
         }
     }
 
-    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything. The table then, and
-    /// whether this call changed it.
+    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting
+    /// table, and whether this call changed it.
     pub async fn edit(
         &self,
         mut edit: impl FnMut(&mut MemberTable) -> Result<bool, ChangeError>,
@@ -160,16 +160,16 @@ impl Changes {
         Err(ChangeError::Contended)
     }
 
-    /// Writes this node's row: its addresses, roles and data directory. A node that is no member is refused, unless the
-    /// table was never written: then the configuration file's peers are the first members. So is one that comes with other
-    /// roles than it was added with.
+    /// Writes this node's row: its addresses, roles and data directory. A node that is not a member is refused, unless the table was never
+    /// written: then the configuration file's peers are the first members. A node that comes with other roles than it was added with is
+    /// refused, too.
     pub async fn join(&self, row: Member) -> Result<(MemberTable, bool), ChangeError> {
         let me = self.env.node();
         self.edit(|table| join(table, me, &row)).await
     }
 
-    /// Adds a member that is about to be started, and says with which roles it must come; None: with any. A member that has
-    /// not joined, or does not answer, gets the new address. Takes back a drain. Idempotent.
+    /// Adds a member that is about to be started, and states which roles it must join with; None allows any. A member that has not joined,
+    /// or does not answer, gets the new address. Cancels a drain. Idempotent.
     pub async fn add(
         &self,
         node: NodeId,

@@ -1,9 +1,8 @@
-//! The role that tells who is up. Evidence in band decides (X21): a connection that broke and is not restored, or silence
-//! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (V11).
+//! The role that determines which nodes are up. In-band evidence decides (X21): a connection that broke and is not restored, or silence
+//! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (vlog-V11).
 //!
-//! Heartbeats carry what others cannot see from outside: what the sender's disk is good for (V20), whom it reaches (V18), and what
-//! its clock shows (X29). A
-//! peer counts as alive only if it hears this node, too.
+//! Heartbeats carry what others cannot see from outside: the health of the sender's disk (vlog-V20), which members it reaches (vlog-V18),
+//! and what its clock shows (X29). A peer counts as alive only if it hears this node, too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,14 +10,15 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use atoll_core::level::since;
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{
     Caller, Class, Decode, DecodeError, Effects, Encode, Env, Frame, Incarnation, Link, Loc, Lsn, Message,
-    NodeId, Reader, Role, StorageId, Tick, roles,
+    NodeId, Reader, Role, StorageId, Tick,
 };
 
-use super::liveness::{Health, Told};
+use super::liveness::{Health, Report};
 use super::{MAX_HALTED_TOLD, Members};
+use crate::mutants;
 use crate::settings::Timings;
 
 atoll_core::message! {
@@ -30,7 +30,7 @@ atoll_core::message! {
         pub table_version: u64,
         /// It is about to stop: move its sequencers.
         pub leaving: bool,
-        /// What its disk is good for, see [`Health::code`].
+        /// The health of its disk, see [`Health::code`].
         pub health: u8,
         /// The members that it hears, whether or not they hear it.
         pub hears: Vec<NodeId>,
@@ -40,26 +40,26 @@ atoll_core::message! {
         pub distrusts: Vec<NodeId>,
         /// Replicas on it that have halted, by the name of their log, at most eight.
         pub halted: Vec<String>,
-        /// Its data directory; 0 if it is not told.
+        /// Its data directory; 0 if it is not given.
         pub storage: StorageId,
         /// Up to which record its journal is durable.
         pub durable: Lsn,
-        /// What earlier programs did not say.
+        /// Fields that earlier programs did not send.
         pub more: More,
     }
 }
 
-/// What came to heartbeats later. It is said at every level, since whoever reads that message leaves alone what is behind the fields
-/// that it knows; what a program from before does not say is taken for nothing.
+/// Fields that were added to heartbeats later. They are sent at every feature level, because a reader of this message ignores what follows
+/// the fields that it knows. Fields that an older program does not send count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
     /// What its wall clock shows, milliseconds since the Unix epoch.
     pub wall_ms: Option<u64>,
-    /// The members that it reaches and that, by their own words, reach a majority: they are up, whoever else does not hear them.
+    /// The members that it reaches and that report that they reach a majority: they are up, even if other members do not hear them.
     pub vouches: Vec<NodeId>,
 }
 
-/// Stands for a clock that is not said.
+/// Stands for a clock that is not reported.
 const NO_WALL: u64 = u64::MAX;
 
 impl Encode for More {
@@ -80,7 +80,8 @@ impl Decode for More {
 }
 
 atoll_core::message! {
-    /// The same as programs of the first feature level say it and read it: sent besides the other one until all members read that.
+    /// The heartbeat as programs of the first feature level send and read it. It is sent in addition to the other one until all members
+    /// read that one.
     pub struct FirstHeartbeat = 400 {
         /// The sender's life.
         pub incarnation: Incarnation,
@@ -93,12 +94,13 @@ atoll_core::message! {
     }
 }
 
-/// Heartbeats in which a peer that has not heard this node yet may leave it out before that counts: two that start at one time
-/// have not heard each other at first. A peer that did hear this node and leaves it out has lost it.
+/// A peer that has not heard this node yet may leave it out of this many heartbeats before that counts: two nodes that start at the same
+/// time have not heard each other at first. A peer that did hear this node and leaves it out has lost it.
 const DEAF_BEATS: u32 = 3;
-/// A member that was never heard of since this node started is gone after so many times `silent_after`: it has to start, too.
+/// A member that has not been heard from since this node started counts as gone after this many times `silent_after`, because it has to
+/// start, too.
 const GRACE: u32 = 2;
-/// A connection for data that is down for so many times `link_down_for`, and at least [`DATA_DOWN_LEAST`], is of no use.
+/// A data connection that is down for this many times `link_down_for`, and for at least [`DATA_DOWN_LEAST`], counts as unusable.
 const DATA_DOWN: u32 = 8;
 /// See [`DATA_DOWN`].
 const DATA_DOWN_LEAST: Duration = Duration::from_millis(300);
@@ -119,7 +121,7 @@ struct Peer {
     whole: Option<Incarnation>,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Detector {
     env: Env,
@@ -131,7 +133,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that has heard of nobody yet.
+    /// A detector that has not heard from any member yet.
     pub fn new(env: Env, members: Members, timings: Timings) -> Self {
         Detector { env, members, timings, peers: BTreeMap::new(), next: Tick(0), last_ran: Tick(0) }
     }
@@ -150,8 +152,8 @@ impl Detector {
     }
 
     fn is_silent(&self, now: Tick, p: &Peer) -> bool {
-        // A member that nobody has heard of since the start is as gone as one that fell silent (V19): what is counted then is this
-        // node's own time.
+        // A member that has not been heard from since the start is as gone as one that fell silent (vlog-V19): the time then counts on this
+        // node's own clock, from the moment at which it learned of the member.
         let patience = if p.ever_up { self.timings.silent_after } else { self.timings.silent_after * GRACE };
         now.since(p.heard) >= patience
     }
@@ -170,7 +172,7 @@ impl Detector {
         p.ever_up && !self.is_silent(now, p) && !self.is_broken(now, p)
     }
 
-    /// True if a peer was lost just now, or the disk is another than before: the others are told at once.
+    /// True if a peer was lost just now, or if the health of the disk changed: the others are told at once.
     fn judge(&mut self, now: Tick) -> bool {
         let before = self.members.health();
         let mut news = false;
@@ -186,7 +188,7 @@ impl Detector {
         news || before != self.members.health()
     }
 
-    /// Every member is waited for from the moment on at which this node knows of it; who is no member any more is forgotten.
+    /// The silence of a member counts from the moment at which this node learned of it. A node that is no longer a member is forgotten.
     fn follow_table(&mut self, now: Tick) {
         let members = self.members.peers();
         for node in &members {
@@ -201,7 +203,8 @@ impl Detector {
         }
     }
 
-    /// Before accusing, see that the own timer was on time: after a pause nobody was heard because nobody listened.
+    /// Before this node accuses a peer, it checks that its own timer was on time: after a pause it heard no peer because it was not
+    /// listening.
     fn notice_pause(&mut self, now: Tick) {
         if now.since(self.last_ran) <= self.timings.heartbeat_every * 3 {
             return;
@@ -222,7 +225,8 @@ impl Detector {
         let told = beat.storage != StorageId(0);
         let witness = self.env.witness();
         if told && witness.check(from, beat.incarnation, beat.storage, beat.durable).is_err() {
-            // A heartbeat of an earlier life that comes late, or a directory that was put back: connections to that are refused.
+            // A late heartbeat of an earlier life, or a data directory that was put back from an older copy: connections to that are
+            // refused.
             hit("detector.put_back");
             return;
         }
@@ -243,7 +247,7 @@ impl Detector {
         }
         self.members.heard_of_table(beat.table_version);
         self.members.heard_wall(now, from, beat.more.wall_ms);
-        let told = Told {
+        let told = Report {
             incarnation: beat.incarnation,
             leaving: beat.leaving,
             health: Health::of_code(beat.health),
@@ -255,7 +259,7 @@ impl Detector {
         self.members.note(now, from, usable, Some(told));
     }
 
-    /// Of a program of the first level nothing more is known than that it lives: it counts as one that reaches everybody.
+    /// Nothing is known about a program of the first level except that it is alive, so it counts as one that reaches every member.
     fn heard_first(&mut self, now: Tick, from: NodeId, beat: &FirstHeartbeat) {
         if self.peer(now, from).whole == Some(beat.incarnation) {
             return;
@@ -285,7 +289,7 @@ impl Detector {
     fn beat(&self, now: Tick, out: &mut Effects) {
         let heard = |p: &Peer| self.hears(now, p);
         let hears: Vec<NodeId> = self.peers.iter().filter(|(_, p)| heard(p)).map(|(n, _)| *n).collect();
-        let health = if mutant(Mutant::PolicyHidesHealth) { Health::Fine } else { self.members.health() };
+        let health = if mutant(mutants::POLICY_HIDES_HEALTH) { Health::Fine } else { self.members.health() };
         let row = self.members.own_row(now);
         let beat = Heartbeat {
             incarnation: self.env.incarnation(),
@@ -306,10 +310,10 @@ impl Detector {
             leaving: beat.leaving,
             full: beat.health == Health::Full.code(),
         };
-        let frame = beat.into_frame(roles::DETECTOR);
-        // Behind the whole one: who reads that leaves the other alone.
-        let first =
-            (!self.env.levels().allows(since::WHOLE_HEARTBEATS)).then(|| first.into_frame(roles::DETECTOR));
+        let frame = beat.into_frame(crate::members::roles::DETECTOR);
+        // This one follows the whole heartbeat: a peer that reads the whole one ignores it.
+        let first = (!self.env.levels().allows(since::WHOLE_HEARTBEATS))
+            .then(|| first.into_frame(crate::members::roles::DETECTOR));
         for node in self.members.peers() {
             out.post_frame(node, Class::Control, frame.clone(), Lsn::NONE);
             if let Some(first) = &first {

@@ -43,7 +43,7 @@ impl One {
         let members = Members::new(identity(1), table_of(3));
         let mut core = NodeCore::new(NodeId(1), Incarnation(1), 7);
         let detector = Detector::new(core.env(), members.clone(), Timings::default());
-        core.add_role(roles::DETECTOR, Box::new(detector));
+        core.add_role(crate::members::roles::DETECTOR, Box::new(detector));
         for peer in [2, 3].map(NodeId) {
             for class in [Class::Control, Class::Data] {
                 core.set_link(Tick(0), peer, class, Link::Up);
@@ -86,14 +86,14 @@ impl One {
             durable: Lsn(self.durable),
             more: More { wall_ms, vouches: Vec::new() },
         };
-        self.deliver(from, beat.into_frame(roles::DETECTOR));
+        self.deliver(from, beat.into_frame(crate::members::roles::DETECTOR));
     }
 
     /// A heartbeat of a program of the first level, of this life.
     fn hear_first(&mut self, from: u32, life: u64) {
         let beat =
             FirstHeartbeat { incarnation: Incarnation(life), table_version: 1, leaving: false, full: true };
-        self.deliver(from, beat.into_frame(roles::DETECTOR));
+        self.deliver(from, beat.into_frame(crate::members::roles::DETECTOR));
     }
 
     fn deliver(&mut self, from: u32, frame: Frame) {
@@ -235,10 +235,10 @@ fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
 #[test]
 fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     let reaches = |ids: &[u32]| ids.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
-    let told = |ids: &[u32], vouches: &[u32]| Told {
+    let told = |ids: &[u32], vouches: &[u32]| Report {
         reaches: reaches(ids),
         vouches: reaches(vouches),
-        ..Told::default()
+        ..Report::default()
     };
     // 1 and 2 do not hear 3 and 4; 5 hears all, and so 1 hears 2 and 5.
     let seen_by_1 = Members::new(identity(1), table_of(5));

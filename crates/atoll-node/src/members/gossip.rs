@@ -1,14 +1,14 @@
-//! The role that gossips about who is up: SWIM by the library foca, which does no I/O itself.
+//! The role that gossips about which nodes are up: SWIM by the library foca, which does no I/O itself.
 //!
-//! Evidence in band decides (see `detector.rs`); gossip informs. It tells a node of peers that it has no reason to talk
-//! to, and keeps a node from trusting one that everybody else has lost.
+//! In-band evidence decides (see `detector.rs`); gossip only informs. It tells a node about peers that it has no reason to talk to, and
+//! keeps a node from trusting a peer that all others have lost.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 
-use atoll_core::{Caller, Class, Effects, Frame, Loc, Lsn, Message, NodeId, Role, Tick, roles};
+use atoll_core::{Caller, Class, Effects, Frame, Loc, Lsn, Message, NodeId, Role, Tick};
 use bytes::Bytes;
 use foca::{Config, Foca, NoCustomBroadcast, Notification, PostcardCodec, Runtime, Timer};
 
@@ -103,7 +103,7 @@ impl Runtime<GossipId> for &mut Asked {
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct GossipRole {
     members: Members,
     foca: Foca<GossipId, PostcardCodec, Draw, NoCustomBroadcast>,
@@ -116,7 +116,7 @@ pub struct GossipRole {
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(2);
 
 impl GossipRole {
-    /// A node that has met nobody yet. `started` is any clock that rises from life to life.
+    /// A node that has not met any other node yet. `started` is any clock that rises from one life of the node to the next.
     pub fn new(node: NodeId, started: u64, seed: u64, members: Members) -> Self {
         let config = Config {
             probe_period: Duration::from_millis(500),
@@ -143,7 +143,7 @@ impl GossipRole {
 
     fn carry_out(&mut self, now: Tick, asked: Asked, out: &mut Effects) {
         for (to, packet) in asked.packets {
-            out.post(NodeId(to), Class::Control, roles::GOSSIP, Gossip { packet }, Lsn::NONE);
+            out.post(NodeId(to), Class::Control, crate::members::roles::GOSSIP, Gossip { packet }, Lsn::NONE);
         }
         for (after, timer) in asked.timers {
             self.timers.insert((now.after(after), self.next_timer), timer);

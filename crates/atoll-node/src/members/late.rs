@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_contract::register::Unavailability;
+use atoll_contract::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};
 use atoll_core::BoxFuture;
-use atoll_log::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Why, Written};
-use atoll_registers::rmwpaxos::RmwRegisters;
+use atoll_rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 
 /// Registers to be: operations are "not done" until [`LateRegisters::settle`]. Cheap to clone; all clones are one.
@@ -39,7 +40,7 @@ impl Registers for LateRegisters {
         Box::pin(async move {
             match self.get() {
                 Some(registers) => registers.list(&prefix).await,
-                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+                None => Err(RegisterError::NotWritten(Unavailability::NoQuorum)),
             }
         })
     }
@@ -67,7 +68,7 @@ impl Register for LateRegister {
         Box::pin(async move {
             match self.get() {
                 Some(register) => register.read().await,
-                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+                None => Err(RegisterError::NotWritten(Unavailability::NoQuorum)),
             }
         })
     }
@@ -81,7 +82,7 @@ impl Register for LateRegister {
         Box::pin(async move {
             match self.get() {
                 Some(register) => register.write_if(expected, value, nonce).await,
-                None => Err(RegisterError::NotWritten(Why::NoQuorum)),
+                None => Err(RegisterError::NotWritten(Unavailability::NoQuorum)),
             }
         })
     }

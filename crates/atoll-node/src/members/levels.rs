@@ -1,5 +1,5 @@
-//! The table of feature levels, one value in a register of its own, and the role that keeps the active one over restarts and tells
-//! peers what this program reads. A register of its own: programs from before there were levels read that of the members.
+//! The table of feature levels, and the role that keeps the active level across restarts and tells peers what this program reads. The table
+//! is one value in a register of its own, because programs from before there were levels read the register of the members.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub struct LevelTable {
 }
 
 impl LevelTable {
-    /// That of a cluster that has none.
+    /// The table of a cluster that has none.
     pub fn none() -> Self {
         LevelTable { version: 0, active: Level::FIRST, founding: false, announced: BTreeMap::new() }
     }
@@ -58,7 +58,7 @@ impl LevelTable {
         out.freeze()
     }
 
-    /// Reads the register's value. What lies behind these fields is of a later version, and left alone.
+    /// Reads the register's value. Bytes after these fields belong to a later version and are ignored.
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = Reader::new(value);
         let format = u8::decode(&mut from)?;
@@ -95,7 +95,7 @@ atoll_core::message! {
     /// The level is durable on this node.
     pub struct LevelKept = 15 {}
 }
-atoll_core::rpc!(KeepLevel => LevelKept, LEVELS, Control);
+atoll_core::rpc!(KeepLevel => LevelKept, crate::members::roles::LEVELS, Control);
 
 atoll_core::message! {
     /// What do you read? A program from before there were levels refuses it.
@@ -111,10 +111,10 @@ atoll_core::message! {
         pub active: Level,
     }
 }
-atoll_core::rpc!(AskLevels => LevelsTold, LEVELS, Control);
+atoll_core::rpc!(AskLevels => LevelsTold, crate::members::roles::LEVELS, Control);
 
-/// See the module's words. It writes nothing while the first level is active: programs from before there were levels open the data
-/// directory until then.
+/// See the module documentation. It writes nothing while the first level is active, because programs from before there were levels may open
+/// the data directory until then.
 #[derive(Debug)]
 pub struct LevelRole {
     levels: Levels,

@@ -1,15 +1,15 @@
-//! What this node knows of a peer's life, and what a node says of its own.
+//! What this node knows about the life of a peer, and what a node reports about its own.
 
 use atoll_core::{Incarnation, NodeId, Tick};
 
-/// What a node's disk is good for, from best to worst. The process answers in each of these states; whoever lays out segments,
-/// takes over sessions or trims must not count on one that is not [`Health::Fine`].
+/// The health of a node's disk, from best to worst. The process answers in each of these states, but code that places segments, takes over
+/// sessions or trims must not count on a disk that is not [`Health::Fine`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
     /// It keeps what it is given.
     #[default]
     Fine,
-    /// It takes no entries for want of space; facts it takes.
+    /// It takes no entries for lack of space, but it still takes facts.
     Full,
     /// It was given something to keep and has not synced it within `disk_hangs_after`. It may recover by itself.
     Hanging,
@@ -28,7 +28,7 @@ impl Health {
         }
     }
 
-    /// The state of a number. One that a later version gave is none that this node may count on.
+    /// The state for a number. A number that a later version introduced becomes a state that this node does not count on.
     pub fn of_code(code: u8) -> Self {
         match code {
             0 => Health::Fine,
@@ -49,14 +49,14 @@ impl Health {
     }
 }
 
-/// What a peer says of itself with every sign of life.
+/// What a peer reports about itself with every sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Report {
     /// Its life.
     pub incarnation: Incarnation,
     /// It is about to stop.
     pub leaving: bool,
-    /// What its disk is good for.
+    /// The health of its disk.
     pub health: Health,
     /// The members that it hears and that hear it, in order; itself not among them.
     pub reaches: Vec<NodeId>,
@@ -65,7 +65,7 @@ pub struct Told {
     pub distrusts: Vec<NodeId>,
     /// Replicas of databases on it that have halted, by the name of their log: the first [`super::MAX_HALTED_TOLD`] of them.
     pub halted: Vec<String>,
-    /// The members that it reaches and that, by their own words, reach a majority of the members.
+    /// The members that it reaches and that report that they reach a majority of the members.
     pub vouches: Vec<NodeId>,
 }
 
@@ -76,23 +76,23 @@ pub struct Liveness {
     pub alive: bool,
     /// Since when, on this node's clock.
     pub since: Tick,
-    /// The life it last told of; None: nothing was ever heard of it.
+    /// The life that it last reported; None if it was never heard from.
     pub incarnation: Option<Incarnation>,
     /// It said that it is leaving: its sequencers are to be moved.
     pub leaving: bool,
-    /// What its disk is good for, as it last said.
+    /// The health of its disk, as it last reported.
     pub health: Health,
     /// Since when, on this node's clock.
     pub health_since: Tick,
-    /// See [`Told::reaches`].
+    /// See [`Report::reaches`].
     pub reaches: Vec<NodeId>,
-    /// See [`Told::distrusts`].
+    /// See [`Report::distrusts`].
     pub distrusts: Vec<NodeId>,
-    /// See [`Told::halted`].
+    /// See [`Report::halted`].
     pub halted: Vec<String>,
-    /// See [`Told::vouches`].
+    /// See [`Report::vouches`].
     pub vouches: Vec<NodeId>,
-    /// The others have lost it, as gossip has it.
+    /// According to gossip, the others have lost it.
     pub lost_by_gossip: bool,
 }
 
@@ -114,7 +114,7 @@ impl Liveness {
     }
 
     /// What is known after a sign of life, or its absence.
-    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Told>) -> Self {
+    pub(super) fn after(self, now: Tick, alive: bool, told: Option<Report>) -> Self {
         let since = if self.alive == alive { self.since } else { now };
         let Some(told) = told else {
             return Liveness { alive, since, leaving: self.leaving && alive, ..self };
@@ -130,7 +130,7 @@ impl Liveness {
             distrusts: told.distrusts,
             halted: told.halted,
             vouches: told.vouches,
-            // A sign of life in band outweighs what others say.
+            // An in-band sign of life outweighs what others report.
             lost_by_gossip: false,
         }
     }

@@ -1,11 +1,11 @@
 //! Keeps the group of acceptors in step with the members: drained and replaced ones leave it, new ones join
-//! (rmwpaxos §9a; virtuallog V15: independent of the logs' own changes).
+//! (rmwpaxos §9a; vlog-V15: independent of the logs' own changes).
 
 use std::time::Duration;
 
 use atoll_core::{Directory, Env, NodeId, StorageId};
-use atoll_registers::rmwpaxos::message::Open;
-use atoll_registers::rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
+use atoll_rmwpaxos::message::Open;
+use atoll_rmwpaxos::{GroupConfig, KnownGroup, Member, RmwRegisters};
 
 use super::Members;
 use super::change::Changes;
@@ -63,7 +63,7 @@ pub struct MetaGroup {
     pub every: Duration,
 }
 
-/// How much rarer than other looks the one for a hand-over is whose mover died.
+/// The look for a hand-over whose mover died is this many times less frequent than other looks.
 const FINISH_RARER: u32 = 5;
 
 impl MetaGroup {
@@ -106,25 +106,26 @@ impl MetaGroup {
                 next_finish = self.env.now().after(self.every * FINISH_RARER);
                 self.finish_begun().await;
             }
-            let rung = self.members.changed.after(seen);
-            seen = match self.env.within(self.every, rung).await {
+            let change = self.members.changed.after(seen);
+            seen = match self.env.within(self.every, change).await {
                 Ok(rings) => rings,
-                Err(_) => self.members.changed.rings(),
+                Err(_) => self.members.changed.count(),
             };
             self.env.sleep(self.env.jitter(self.every / 4)).await;
         }
     }
 
-    /// A mover that dies between its choice and the fence leaves a group that serves on and has a successor: nobody meets that
-    /// but the next mover, and if the table of members has changed back, there is none for long. Until it is finished the old
-    /// plan stands, and its nodes could be removed meanwhile. So somebody looks now and then; it goes on if it takes longer.
+    /// A mover that dies between its choice and the fence leaves a group that keeps serving and has a successor. Only the next mover
+    /// notices that, and if the table of members has changed back, there may be no next mover for a long time. Until the hand-over is
+    /// finished the old plan stands, and its nodes could be removed meanwhile. So the first living acceptor looks now and then; the
+    /// hand-over continues if it takes longer.
     async fn finish_begun(&self) {
         if let Some((registers, _)) = self.first_in_line() {
             drop(self.env.within(self.every, registers.finish_hand_over()).await);
         }
     }
 
-    /// Keeps up with the group, by itself: nobody tells a node that slept over hand-overs, or was removed meanwhile.
+    /// Keeps up with the group by itself, because no other node informs one that missed hand-overs or was removed meanwhile.
     async fn follow(self) {
         let mut turn = 0;
         loop {
@@ -137,9 +138,9 @@ impl MetaGroup {
         }
     }
 
-    /// Asks one node which group serves. A node that slept over several hand-overs may know only acceptors that have lost their
-    /// disks or are gone since: those do not tell it by themselves where the registers went. Every other turn anybody is asked
-    /// who may know: who was removed is told by no peer that it lives, and who is alive may know no more than this node.
+    /// Asks one node which group serves. A node that missed several hand-overs may know only acceptors that have since lost their disks or
+    /// are gone: those do not tell it by themselves where the registers went. Every other turn it asks any node that may know. A removed
+    /// node hears from no peer that the peer is alive, and the peers that are alive may know no more than this node.
     async fn hear_from_one(&self, registers: &RmwRegisters, turn: usize) {
         let members = self.members.peers();
         let acceptors = registers.group().members.into_iter().map(|m| m.node);

@@ -1,14 +1,14 @@
-//! Who belongs to the cluster, and who of them is up, as this node sees it.
+//! Which nodes belong to the cluster, and which of them are up, as this node sees it.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | the view: members, liveness, this node's own state; [`Members`] is a [`Directory`] |
-//! | `liveness.rs` | what is known of a peer's life, and what a node says of its own |
-//! | `reach.rs` | who reaches whom, as the members say |
+//! | `liveness.rs` | what is known about the life of a peer, and what a node reports about its own |
+//! | `reach.rs` | which members reach each other, as they report |
 //! | `table.rs` | the table of members as it stands in its register |
-//! | `role.rs` | the role that answers who this node is, and keeps the table over restarts |
-//! | `detector.rs` | the role that tells who is up: heartbeats and broken connections |
-//! | `gossip.rs` | the role that gossips about who is up, by a library |
+//! | `role.rs` | the role that answers who this node is, and keeps the table across restarts |
+//! | `detector.rs` | the role that determines which nodes are up: heartbeats and broken connections |
+//! | `gossip.rs` | the role that gossips about which nodes are up, by a library |
 //! | `bootstrap.rs` | finding the group of acceptors, and making the first one |
 //! | `late.rs` | registers that are handed out before the group is known |
 //! | `meta_group.rs` | keeps the group in step with the members |
@@ -26,26 +26,28 @@ pub mod liveness;
 pub mod meta_group;
 pub mod reach;
 pub mod role;
+pub mod roles;
 pub mod table;
 pub mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::testing::{Mutant, hit, mutant};
-use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Candidate, Directory, Identity, NodeId, Notify, Tick};
 use atoll_db::{Clock, PeerClocks};
 
-use crate::bell::Bell;
 use reach::{Reach, Row};
 use table::MemberTable;
 
-pub use liveness::{Health, Liveness, Told};
+use crate::mutants;
 
-/// Most halted replicas that a node names; how many more there are, nobody needs to know.
+pub use liveness::{Health, Liveness, Report};
+
+/// Most halted replicas that a node names. Nothing needs the number of the others.
 pub const MAX_HALTED_TOLD: usize = 8;
 
-/// A clock without words.
+/// A clock that prints as a fixed text in `Debug` output.
 #[derive(Clone)]
 struct Wall(Clock);
 
@@ -58,31 +60,31 @@ impl std::fmt::Debug for Wall {
 #[derive(Debug)]
 struct Inner {
     me: Identity,
-    /// Shared with whoever looks at it: every round of every procedure does, and it seldom changes.
+    /// Shared with its readers: every round of every procedure reads it, and it seldom changes.
     table: Arc<MemberTable>,
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
     full: bool,
     hanging: bool,
-    /// What the disk is good for, and since when.
+    /// The health of the disk, and since when.
     health: (Health, Tick),
     /// Peers that this node cannot work with, and until when that holds without new evidence.
     distrusted: BTreeMap<NodeId, Tick>,
     /// Replicas that have halted here, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
-    /// This node's wall clock, if it says it.
+    /// This node's wall clock, if it reports one.
     wall: Option<Wall>,
-    /// What those of the peers showed, and when that was heard.
+    /// What the wall clocks of the peers showed, and when that was heard.
     walls: BTreeMap<NodeId, (u64, Tick)>,
 }
 
-/// The view. Cheap to clone; all clones are one. It rings its bell at every change.
+/// The view. Cheap to clone; all clones are one. It notifies at every change.
 #[derive(Clone, Debug)]
 pub struct Members {
     inner: Arc<Mutex<Inner>>,
-    /// Rings when somebody came, went, or is to be treated otherwise.
-    pub changed: Bell,
+    /// Notified when a member came or went, or must be treated differently.
+    pub changed: Notify,
 }
 
 impl Members {
@@ -102,7 +104,7 @@ impl Members {
             wall: None,
             walls: BTreeMap::new(),
         };
-        Members { inner: Arc::new(Mutex::new(inner)), changed: Bell::default() }
+        Members { inner: Arc::new(Mutex::new(inner)), changed: Notify::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -122,7 +124,7 @@ impl Members {
     /// From now on this node takes nothing new: it is about to stop.
     pub fn leave(&self) {
         self.lock().leaving = true;
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// The journal is closed for good: nothing new can be kept here.
@@ -130,12 +132,12 @@ impl Members {
         self.set_health(now, |inner| inner.me.failed = true);
     }
 
-    /// The disk takes no entries for want of space, or takes them again.
+    /// The disk takes no entries for lack of space, or takes them again.
     pub fn set_full(&self, now: Tick, full: bool) {
         self.set_health(now, |inner| inner.full = full);
     }
 
-    /// The disk has not synced what it was given for long, or does again.
+    /// The disk has not synced what it was given for a long time, or syncs again.
     pub fn set_hanging(&self, now: Tick, hanging: bool) {
         self.set_health(now, |inner| inner.hanging = hanging);
     }
@@ -156,15 +158,15 @@ impl Members {
             }
             inner.health = (health, now);
         }
-        self.changed.ring();
+        self.changed.notify();
     }
 
-    /// What this node's disk is good for.
+    /// The health of this node's disk.
     pub fn health(&self) -> Health {
         self.lock().health.0
     }
 
-    /// What any node's disk is good for, as it last said, and since when on this node's clock.
+    /// The health of any node's disk, as that node last reported it, and since when on this node's clock.
     pub fn health_of(&self, node: NodeId) -> (Health, Tick) {
         let inner = self.lock();
         match inner.peers.get(&node) {
@@ -174,14 +176,14 @@ impl Members {
         }
     }
 
-    /// A replica of the database on `log` has halted on this node, or runs again. Heartbeats carry it; rings if it is news.
+    /// A replica of the database on `log` has halted on this node, or runs again. Heartbeats carry it; notifies if it is news.
     pub fn set_halted(&self, log: &str, halted: bool) {
         let news = {
             let mut inner = self.lock();
             if halted { inner.halted.insert(log.to_owned()) } else { inner.halted.remove(log) }
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -198,7 +200,7 @@ impl Members {
         self.lock().peers.get(&node).map(|p| p.halted.clone()).unwrap_or_default()
     }
 
-    /// From now on heartbeats say what this clock shows, so that others can tell whether theirs are wrong.
+    /// From now on heartbeats report what this clock shows, so that others can tell whether theirs are wrong.
     pub fn say_wall(&self, wall: Clock) {
         self.lock().wall = Some(Wall(wall));
     }
@@ -218,8 +220,8 @@ impl Members {
         };
     }
 
-    /// What the clocks of the other members show now. Those without a replica of the database have no say: if only they were right, nobody
-    /// could propose.
+    /// What the clocks of the other members show now. Members without a replica of the database do not count: if only their clocks were
+    /// right, no node could propose.
     pub fn peer_clocks(&self, now: Tick) -> PeerClocks {
         let inner = self.lock();
         let mut clocks = PeerClocks::default();
@@ -238,16 +240,16 @@ impl Members {
         clocks
     }
 
-    /// This node cannot work with a member although it hears it: its data does not come through, or its sequencer does not
-    /// answer. Holds until `until`, longer with new evidence; itself is allowed.
+    /// Records that this node cannot work with a member although it hears it: the member's data does not come through, or its sequencer
+    /// does not answer. Holds until `until`, or longer with new evidence. `node` may be this node itself.
     pub fn distrust(&self, node: NodeId, until: Tick) {
         let news = self.lock().distrusted.insert(node, until).is_none();
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
-    /// What this node says of the others.
+    /// What this node reports about the others.
     pub fn own_row(&self, now: Tick) -> Row {
         let mut inner = self.lock();
         inner.distrusted.retain(|_, until| *until > now);
@@ -255,7 +257,7 @@ impl Members {
         Row { reaches, distrusts: inner.distrusted.keys().copied().collect() }
     }
 
-    /// Who reaches whom, as far as this node knows.
+    /// Which members reach each other, as far as this node knows.
     pub fn reach(&self) -> Reach {
         let inner = self.lock();
         let reaches = inner.peers.iter().filter(|(_, p)| p.alive).map(|(n, _)| *n).collect();
@@ -266,7 +268,7 @@ impl Members {
         Reach { rows: rows.chain([(inner.me.node, own)]).collect() }
     }
 
-    /// The members that this node reaches and that, by their own words, reach a majority: it tells the others.
+    /// The members that this node reaches and that report that they reach a majority: it vouches for them to the others.
     pub fn vouches(&self) -> Vec<NodeId> {
         let inner = self.lock();
         let members = &inner.table.nodes;
@@ -275,15 +277,15 @@ impl Members {
         inner.peers.iter().filter(|(_, p)| with_most(p)).map(|(n, _)| *n).collect()
     }
 
-    /// Whether a node is up for the cluster: this one reaches it, or a majority of the members does. A node that alone has lost
-    /// another must not treat it as gone; nor must one half of a cluster that meets the other half in a third: neither hears how
-    /// many the others are, and the third vouches for both.
+    /// Whether a node is up as far as the cluster is concerned: this node reaches it, or a majority of the members does. A node that is the
+    /// only one to have lost another must not treat it as gone. Neither must one half of a cluster that meets the other half only in a
+    /// third node: neither half hears how many the others are, and the third node vouches for both.
     pub fn is_up(&self, node: NodeId) -> bool {
         if self.is_alive(node) {
             return true;
         }
         let vouched = |p: &Liveness| p.alive && p.vouches.contains(&node);
-        if !mutant(Mutant::PolicyNoVouching) && self.lock().peers.values().any(vouched) {
+        if !mutant(mutants::POLICY_NO_VOUCHING) && self.lock().peers.values().any(vouched) {
             hit("members.vouched");
             return true;
         }
@@ -310,16 +312,16 @@ impl Members {
             }
             inner.table = Arc::new(table);
         }
-        self.changed.ring();
+        self.changed.notify();
         true
     }
 
-    /// The version of the newest table that anybody told of.
+    /// The version of the newest table that any node has reported.
     pub fn newest_table(&self) -> u64 {
         self.lock().newest_table
     }
 
-    /// A peer has a table of this version; rings if that is news.
+    /// A peer has a table of this version; notifies if that is news.
     pub fn heard_of_table(&self, version: u64) {
         let news = {
             let mut inner = self.lock();
@@ -328,7 +330,7 @@ impl Members {
             news
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -349,8 +351,8 @@ impl Members {
         node == inner.me.node || inner.peers.get(&node).is_some_and(|p| p.alive)
     }
 
-    /// Records a sign of a peer's life, or its absence; rings if that is news.
-    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Told>) {
+    /// Records a sign of a peer's life, or its absence; notifies if that is news.
+    pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Report>) {
         let news = {
             let mut inner = self.lock();
             let before = inner.peers.get(&node).cloned();
@@ -360,14 +362,14 @@ impl Members {
             news
         };
         if news {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
-    /// What gossip says of a peer. It informs only: `alive` stays what the evidence in band says.
+    /// What gossip says about a peer. It only informs: `alive` stays what the in-band evidence says.
     pub fn gossip_says(&self, now: Tick, node: NodeId, up: bool) {
         self.lock().peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
-        self.changed.ring();
+        self.changed.notify();
     }
 }
 

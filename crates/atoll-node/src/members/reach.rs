@@ -1,19 +1,19 @@
-//! Who reaches whom, as the members say: what one node cannot see alone. A node that loses a peer must not act on that if a
-//! majority still reaches the peer; and the next sequencer has to be one that as many as possible reach (virtuallog V18).
+//! Which members reach each other, as they report: one node cannot see that alone. A node that loses a peer must not act on that if a
+//! majority still reaches the peer, and the next sequencer has to be a node that as many members as possible reach (vlog-V18).
 //!
-//! A pair reaches each other if it works in both directions: each hears the other. Every member tells with its heartbeats whom it
-//! reaches; a node knows the rows of those that it hears itself.
+//! Two members reach each other if the connection works in both directions: each hears the other. Every member reports in its heartbeats
+//! which members it reaches. A node knows the rows of the members that it hears itself.
 
 use std::collections::BTreeMap;
 
 use atoll_core::NodeId;
 
-/// What one member says of the others.
+/// What one member reports about the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Whom it hears, and who hears it.
+    /// The members that it hears and that hear it.
     pub reaches: Vec<NodeId>,
-    /// With whom of these it cannot work.
+    /// Those of them that it cannot work with.
     pub distrusts: Vec<NodeId>,
 }
 
@@ -33,12 +33,12 @@ impl Reach {
         self.rows.get(&who).is_some_and(|row| row.distrusts.contains(&of))
     }
 
-    /// Whether anybody whose row is known hears this member, or it told a row itself.
+    /// Whether a member whose row is known hears this one, or this one reported a row itself.
     pub fn is_there(&self, node: NodeId) -> bool {
         self.rows.contains_key(&node) || self.rows.values().any(|row| row.reaches.contains(&node))
     }
 
-    /// Whether two members hear each other. One of them at least has to say so, and neither the contrary.
+    /// Whether two members hear each other. At least one of them has to say so, and neither may say the contrary.
     pub fn pair(&self, one: NodeId, other: NodeId) -> bool {
         if one == other {
             return self.is_there(one);
@@ -50,24 +50,24 @@ impl Reach {
         }
     }
 
-    /// Whether they can work with each other, too. One that distrusts itself is of no use to anybody.
+    /// Whether they can also work with each other. A member that distrusts itself is of no use to any other.
     pub fn works(&self, one: NodeId, other: NodeId) -> bool {
         let doubted = |who, of| self.distrusts(who, of) || self.distrusts(who, who);
         self.pair(one, other) && !doubted(one, other) && !doubted(other, one)
     }
 
-    /// How many of some members reach one; it reaches itself.
+    /// How many of the members in `among` reach `node`; it reaches itself.
     pub fn reached_by(&self, node: NodeId, among: &[NodeId]) -> usize {
         among.iter().filter(|m| self.pair(**m, node)).count()
     }
 
-    /// How many of some members can work with one.
+    /// How many of the members in `among` can work with `node`.
     pub fn works_for(&self, node: NodeId, among: &[NodeId]) -> usize {
         among.iter().filter(|m| self.works(**m, node)).count()
     }
 }
 
-/// Whether so many are more than half.
+/// Whether `count` is more than half of `of`.
 pub fn is_majority(count: usize, of: usize) -> bool {
     count * 2 > of
 }

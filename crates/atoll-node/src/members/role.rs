@@ -1,5 +1,5 @@
-//! The role that answers who this node is, and keeps the newest table of members over restarts, so that a node finds the
-//! others again wherever they have moved.
+//! The role that answers who this node is, and keeps the newest table of members across restarts, so that a node finds the others again
+//! wherever they have moved.
 
 use atoll_core::{
     Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind,
@@ -24,7 +24,7 @@ atoll_core::message! {
     /// The table is durable on this node.
     pub struct Kept = 11 {}
 }
-atoll_core::rpc!(KeepTable => Kept, MEMBER, Control);
+atoll_core::rpc!(KeepTable => Kept, atoll_core::roles::MEMBER, Control);
 
 atoll_core::message! {
     /// Who belongs to the cluster? Asked by a node that knows one member and needs the others.
@@ -32,7 +32,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// The table as this node knows it: maybe old.
+    /// The table as this node knows it. It may be out of date.
     pub struct TableTold = 13 {
         /// The version of the register; 0: it knows its configuration file only.
         pub version: u64,
@@ -40,9 +40,9 @@ atoll_core::message! {
         pub value: Bytes,
     }
 }
-atoll_core::rpc!(AskTable => TableTold, MEMBER, Control);
+atoll_core::rpc!(AskTable => TableTold, atoll_core::roles::MEMBER, Control);
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct MemberRole {
     members: Members,

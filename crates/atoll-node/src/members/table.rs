@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 pub const REGISTER: &str = "cluster/members";
 /// Most members of a cluster.
 pub const MAX_MEMBERS: usize = 64;
-/// Nodes and nothing else: what is written as long as nobody is expected.
+/// Nodes and nothing else. This format is written as long as no member is expected.
 const FORMAT: u8 = 1;
 /// Nodes, then the roles of those that are expected.
 const FORMAT_WITH_EXPECTED: u8 = 2;
@@ -31,7 +31,7 @@ atoll_core::record! {
         pub sequencer: bool,
         /// It holds registers.
         pub meta: bool,
-        /// An operator wants it empty.
+        /// An operator wants it to be emptied.
         pub draining: bool,
     }
 }
@@ -51,12 +51,12 @@ impl Member {
         }
     }
 
-    /// What it is there for.
+    /// Its roles.
     pub fn roles(&self) -> RoleSet {
         RoleSet { log: self.log, sequencer: self.sequencer, meta: self.meta }
     }
 
-    /// Whether it has come, with a data directory.
+    /// Whether it has joined, with a data directory.
     pub fn has_joined(&self) -> bool {
         self.storage.0 != 0
     }
@@ -77,7 +77,7 @@ impl Member {
 }
 
 atoll_core::record! {
-    /// What a member is there for.
+    /// The roles of a member.
     pub struct RoleSet {
         /// It holds entries.
         pub log: bool,
@@ -125,8 +125,8 @@ pub struct MemberTable {
     pub version: u64,
     /// The members by id.
     pub nodes: BTreeMap<NodeId, Member>,
-    /// The roles that members which have not joined yet must come with, where an operator named them. Its row has none until
-    /// then: nothing is laid on a node that is not there.
+    /// The roles that members must join with, where an operator named them. The row of such a member has no roles until it has joined, so
+    /// that nothing is placed on a node that is not there.
     pub expected: BTreeMap<NodeId, RoleSet>,
 }
 
@@ -145,8 +145,8 @@ impl MemberTable {
         out.freeze()
     }
 
-    /// Reads the register's value. What lies behind these fields is of a later version, and left alone: a member whose program was rolled
-    /// back can go on with it (X28).
+    /// Reads the register's value. Bytes after these fields belong to a later version and are ignored, so that a member whose program was
+    /// rolled back can go on with the value (X28).
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = atoll_core::Reader::new(value);
         let format = u8::decode(&mut from)?;

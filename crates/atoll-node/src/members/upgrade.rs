@@ -1,15 +1,15 @@
 //! Changes to the table of feature levels: announcing, and raising the active level once all members read a higher one.
 //!
-//! A node announces its range before it writes its row among the members, and a raise is a conditional write of the table in which
-//! announcements stand: of a node that comes and a raise, the later one sees the earlier one.
+//! A node announces its range before it writes its row among the members, and a raise is a conditional write of the table that holds the
+//! announcements. So if a node joins while the level is raised, the later of the two sees the earlier.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_contract::{Nonce, Register, RegisterError, Version, Written};
 use atoll_core::testing::hit;
 use atoll_core::{Env, Level, LevelError, LevelRange, Levels, NodeId};
-use atoll_log::{Nonce, Register, RegisterError, Version, Written};
 
 use super::Members;
 use super::change::{ChangeError, Changes};
@@ -32,7 +32,7 @@ pub enum UpgradeError {
     NotRead {
         /// The level.
         to: Level,
-        /// What those read that do not read it.
+        /// The members that do not read it, and what they read.
         lacking: Vec<(NodeId, LevelRange)>,
     },
     /// Levels rise only.
@@ -62,7 +62,7 @@ fn in_words(nodes: &[(NodeId, LevelRange)]) -> String {
 /// The levels as an operator is shown them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelReport {
-    /// As its register has it.
+    /// The table as its register has it.
     pub table: LevelTable,
     /// The members.
     pub members: MemberTable,
@@ -90,7 +90,7 @@ impl Upgrades {
         Upgrades { env, levels, register, members, changes, refused: Arc::default() }
     }
 
-    /// Why this program cannot be a member, once that is known: it had better stop.
+    /// Why this program cannot be a member, once that is known. The program should then stop.
     pub fn refused(&self) -> Option<LevelError> {
         self.refused.get().copied()
     }
@@ -108,13 +108,13 @@ impl Upgrades {
         if let Err(error) = self.levels.reads().check(active) {
             // The first one counts: it is the one that is shown.
             let _ = self.refused.set(error);
-            self.members.changed.ring();
+            self.members.changed.notify();
             return Err(error.into());
         }
         if active <= self.levels.active() {
             return Ok(());
         }
-        // What cannot be kept is not used: the next look tries again.
+        // A level that cannot be stored is not used; the next look tries again.
         if self.env.call(self.env.node(), KeepLevel { active }).await.is_ok() && self.levels.learn(active)? {
             hit("levels.learned");
         }
@@ -131,7 +131,7 @@ impl Upgrades {
         Ok(())
     }
 
-    /// Applies `edit` to the newest table until the write holds. `edit` returns whether it changed anything.
+    /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything.
     async fn edit(
         &self,
         mut edit: impl FnMut(&mut LevelTable, &MemberTable) -> Result<bool, UpgradeError>,
@@ -160,7 +160,7 @@ impl Upgrades {
         Err(ChangeError::Contended.into())
     }
 
-    /// Has the cluster know what this program reads, before this node joins; then this node may read and write what is replicated.
+    /// Announces to the cluster what this program reads, before this node joins. After that, this node may read and write replicated data.
     ///
     /// # Errors
     /// [`UpgradeError::Level`]: this program cannot be a member, and nothing was announced.
@@ -169,11 +169,12 @@ impl Upgrades {
         let announced = self.edit(|table, members| {
             if let Err(error) = reads.check(table.active) {
                 let _ = self.refused.set(error);
-                self.members.changed.ring();
+                self.members.changed.notify();
                 return Err(error.into());
             }
             if table.version == 0 {
-                // Who comes first to a cluster without members founds it; else its programs were from before there were levels.
+                // The first node that comes to a cluster without members founds it. If there are members, their programs are from before
+                // there were levels.
                 table.founding = members.version == 0;
             }
             Ok(table.announced.insert(me, reads) != Some(reads))
@@ -184,7 +185,7 @@ impl Upgrades {
         Ok(())
     }
 
-    /// The cluster was new, and all of its first members have come: it begins at the highest level that all read.
+    /// Ends the founding of a new cluster once all of its first members have joined: it begins at the highest level that all read.
     async fn end_founding(&self) -> Result<(), UpgradeError> {
         let all_came = |table: &LevelTable, members: &MemberTable| {
             let came =
@@ -208,7 +209,7 @@ impl Upgrades {
         Ok(())
     }
 
-    /// A new version of the table of members, of which heartbeats tell: everybody looks at the levels, too.
+    /// Writes a new version of the table of members. Heartbeats announce it, so every node looks at the levels, too.
     async fn spread(&self) {
         // If it fails, they look at their next patrol.
         let _ = self.changes.edit(|_| Ok(true)).await;
@@ -222,7 +223,7 @@ impl Upgrades {
         Ok(LevelReport { table, members, possible, raised: false })
     }
 
-    /// Raises the active level to `to`, or to the highest that all members read. Members that are up are asked what they read now; of
+    /// Raises the active level to `to`, or to the highest that all members read. Members that are up are asked what they read now; for
     /// those that are down the last announcement counts. Afterwards no program that reads less can be a member. Idempotent.
     pub async fn raise(&self, to: Option<Level>) -> Result<LevelReport, UpgradeError> {
         let told = self.ask().await;

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::{Candidate, Directory, Identity, NodeId, Tick};
-use atoll_log::{LogletSpec, Members as LogletMembers};
+use atoll_contract::{Duties, LogletProvider, LogletSpec};
+use atoll_core::{Candidate, Directory, Identity, Incarnation, NodeId, Tick};
+use bytes::Bytes;
 
-use crate::members::reach::{Reach, is_majority};
+use crate::members::reach::Reach;
 use crate::members::table::MemberTable;
 use crate::members::{Health, Members};
 use crate::settings::Timings;
@@ -15,25 +16,25 @@ use crate::settings::Timings;
 /// Why a segment should be followed by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// This node does not reach the sequencer, and no majority of the servers does: appends wait.
+    /// Neither this node nor a majority of the servers reaches the sequencer: appends wait.
     SequencerGone(NodeId),
-    /// This node reaches the sequencer, which reaches no majority of its servers: appends wait (V18).
+    /// This node reaches the sequencer, but the sequencer reaches no majority of its servers: appends wait (vlog-V18).
     SequencerWithoutQuorum(NodeId),
-    /// The sequencer's node can keep nothing: its journal is closed, or its disk hangs.
+    /// The sequencer's node cannot store anything: its journal is closed, or its disk hangs.
     SequencerFailing(NodeId),
-    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (V18).
+    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (vlog-V18).
     SequencerCutOff(NodeId),
-    /// The sequencer's node lives another life and has forgotten its positions (native T6).
+    /// The sequencer's node has restarted in a new incarnation and has forgotten its positions (native-T6).
     SequencerRestarted(NodeId),
     /// The sequencer's node is about to stop, is drained, or was removed.
     SequencerLeaving(NodeId),
-    /// A server has another data directory than the segment names (native T8).
+    /// A server has another data directory than the segment names (native-T8).
     StorageReplaced(NodeId),
     /// A server is drained for good, or was removed.
     ServerDrained(NodeId),
-    /// A server was gone for long, and another can take its place.
+    /// A server has been gone for a long time, and another can take its place.
     ServerGone(NodeId),
-    /// A server's disk could keep nothing for long, and another can take its place (V20).
+    /// A server's disk has been unable to store anything for a long time, and another server can take its place (vlog-V20).
     ServerFailing(NodeId),
 }
 
@@ -94,13 +95,35 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Whether a segment of so many servers can be laid out without the nodes that are being drained, now: otherwise moving it
-/// would put it where it was.
+/// Whether a segment of this many servers can be placed now without the nodes that are being drained. If not, moving it would put it back
+/// where it was.
 pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool {
     let staying = || candidates.iter().filter(|c| c.log && !c.draining);
     let wanted = servers.min(staying().count());
     let wanted = if wanted.is_multiple_of(2) { wanted.saturating_sub(1) } else { wanted };
     wanted > 0 && staying().filter(|c| c.alive && !c.failing).count() >= wanted
+}
+
+/// An active segment, as its provider describes it.
+#[derive(Clone)]
+pub struct Active {
+    /// Who does what for it.
+    pub duties: Duties,
+    /// Whether these nodes suffice to seal it.
+    enough: Arc<dyn Fn(&dyn Fn(NodeId) -> bool) -> bool + Send + Sync>,
+}
+
+impl Active {
+    /// A segment with this configuration.
+    pub fn new(provider: &Arc<dyn LogletProvider>, config: &Bytes) -> Self {
+        let duties = provider.duties(config);
+        let (provider, config) = (provider.clone(), config.clone());
+        Active { duties, enough: Arc::new(move |reached| provider.can_seal(&config, reached)) }
+    }
+
+    fn holders(&self) -> Vec<NodeId> {
+        self.duties.holders().map(|(node, _)| node).collect()
+    }
 }
 
 /// Everything that assessments look at: one snapshot for all logs of a round.
@@ -127,7 +150,7 @@ impl<'a> View<'a> {
         View { me, now, timings, members, table, candidates, everybody, reach }
     }
 
-    /// Whether a node is no member any more: somebody with an old table made a segment on it as it was removed.
+    /// Whether a node is no longer a member. A node with an old table may have placed a segment on it while it was being removed.
     fn is_removed(&self, node: NodeId) -> bool {
         self.table.version > 0 && !self.table.nodes.contains_key(&node)
     }
@@ -137,35 +160,33 @@ impl<'a> View<'a> {
         self.reach.works_for(node, &self.everybody)
     }
 
-    /// Whether a node may be a sequencer as well as any.
+    /// Whether a node is as suitable to be a sequencer as any other.
     fn is_fit(&self, c: &Candidate) -> bool {
         c.sequencer && c.alive && !c.failing && !c.draining && !c.leaving
     }
 
     /// Whether there is a better place for a sequencer: one that a majority of the servers and more of the members can work with.
-    fn better_than(&self, node: NodeId, servers: &[NodeId]) -> bool {
+    fn better_than(&self, node: NodeId, active: &Active) -> bool {
         let now = self.use_of(node);
-        let majority = |n| is_majority(self.reach.works_for(n, servers), servers.len());
+        let enough = |n| (active.enough)(&|holder| self.reach.works(holder, n));
         self.candidates
             .iter()
-            .any(|c| c.node != node && self.is_fit(c) && majority(c.node) && self.use_of(c.node) > now)
+            .any(|c| c.node != node && self.is_fit(c) && enough(c.node) && self.use_of(c.node) > now)
     }
 
-    fn sequencer(&self, active: &LogletMembers) -> Option<Reason> {
-        let (node, incarnation) = active.sequencer?;
-        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
+    fn orderer(&self, active: &Active, node: NodeId, incarnation: Incarnation) -> Option<Reason> {
         let mine = node == self.me.node;
         let life = self.members.liveness(node);
         let lives = if mine { Some(self.me.incarnation) } else { life.as_ref().and_then(|l| l.incarnation) };
         let lost = !mine && life.is_some_and(|l| !l.alive);
-        let has_quorum = is_majority(self.reach.reached_by(node, &servers), servers.len());
+        let has_quorum = (active.enough)(&|holder| self.reach.pair(holder, node));
         if lost && !has_quorum {
             return Some(Reason::SequencerGone(node));
         }
         if !lost && lives.is_some_and(|i| i != incarnation) {
             return Some(Reason::SequencerRestarted(node));
         }
-        if !has_quorum && self.better_than(node, &servers) {
+        if !has_quorum && self.better_than(node, active) {
             return Some(Reason::SequencerWithoutQuorum(node));
         }
         let leaving = self.candidates.iter().any(|c| c.node == node && (c.draining || c.leaving));
@@ -175,59 +196,60 @@ impl<'a> View<'a> {
         let somebody_else = self.candidates.iter().any(|c| c.node != node && self.is_fit(c));
         match self.members.health_of(node).0 {
             Health::Hanging | Health::Closed if somebody_else => Some(Reason::SequencerFailing(node)),
-            _ if self.better_than(node, &servers) => Some(Reason::SequencerCutOff(node)),
+            _ if self.better_than(node, active) => Some(Reason::SequencerCutOff(node)),
             _ => None,
         }
     }
 
-    fn server(&self, active: &LogletMembers) -> Option<Reason> {
-        let inside = |node: NodeId| active.servers.iter().any(|(n, _)| *n == node);
+    fn holder(&self, active: &Active) -> Option<Reason> {
+        let inside = |node: NodeId| active.duties.is_holder(node);
         let fit = |c: &&Candidate| c.log && c.alive && !c.failing && !c.draining && !c.leaving;
         let spare = self.candidates.iter().filter(fit).any(|c| !inside(c.node));
-        let can_leave = can_do_without_drained(&self.candidates, active.servers.len());
+        let can_leave = can_do_without_drained(&self.candidates, active.holders().len());
         let long = |since: Tick| self.now.since(since) >= self.timings.replace_server_after;
-        for (node, storage) in &active.servers {
-            let row = self.table.nodes.get(node);
-            let known = if *node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
-            if known.is_some_and(|s| s.0 != 0 && s != *storage) {
-                return Some(Reason::StorageReplaced(*node));
+        for (node, storage) in active.duties.holders() {
+            let row = self.table.nodes.get(&node);
+            let known = if node == self.me.node { Some(self.me.storage) } else { row.map(|r| r.storage) };
+            if known.is_some_and(|s| s.0 != 0 && s != storage) {
+                return Some(Reason::StorageReplaced(node));
             }
-            if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(*node)) {
-                return Some(Reason::ServerDrained(*node));
+            if (can_leave && row.is_some_and(|r| r.draining)) || (spare && self.is_removed(node)) {
+                return Some(Reason::ServerDrained(node));
             }
-            let gone = self.members.liveness(*node).filter(|l| !l.alive && !self.members.is_up(*node));
+            let gone = self.members.liveness(node).filter(|l| !l.alive && !self.members.is_up(node));
             if spare && gone.is_some_and(|l| long(l.since)) {
-                return Some(Reason::ServerGone(*node));
+                return Some(Reason::ServerGone(node));
             }
-            let (health, since) = self.members.health_of(*node);
+            let (health, since) = self.members.health_of(node);
             if spare && health != Health::Fine && long(since) {
-                return Some(Reason::ServerFailing(*node));
+                return Some(Reason::ServerFailing(node));
             }
         }
         None
     }
 
-    /// Whether this node reaches a majority of a segment's servers. Who does not can seal some of them only, which stops the log and
-    /// starts nothing; and it knows little of the others. Those that do decide.
-    pub fn can_seal(&self, active: &LogletMembers) -> bool {
-        let servers: Vec<NodeId> = active.servers.iter().map(|(n, _)| *n).collect();
-        is_majority(self.reach.reached_by(self.me.node, &servers), servers.len())
+    /// Whether this node reaches a majority of a segment's servers. A node that does not could seal only some of them, which would stop the
+    /// log without starting a new segment, and it knows little about the others. The nodes that do reach a majority decide.
+    pub fn can_seal(&self, active: &Active) -> bool {
+        (active.enough)(&|holder| self.reach.pair(holder, self.me.node))
     }
 
     /// What is wrong with a segment, the most urgent first. None: leave it alone.
-    pub fn assess(&self, active: &LogletMembers) -> Option<Reason> {
+    pub fn assess(&self, active: &Active) -> Option<Reason> {
         if !self.can_seal(active) {
             return None;
         }
-        self.sequencer(active).or_else(|| self.server(active))
+        let mut orderers = active.duties.orderers();
+        let of_orderers = orderers.find_map(|(node, life)| self.orderer(active, node, life));
+        of_orderers.or_else(|| self.holder(active))
     }
 
     /// The next segment: like the active one, without the nodes that are gone, failing or leaving.
     pub fn remedy(&self, reason: Reason) -> LogletSpec {
         let unfit = |c: &&Candidate| !c.alive || c.failing || c.draining || c.leaving;
         let mut avoid: Vec<NodeId> = self.candidates.iter().filter(unfit).map(|c| c.node).collect();
-        // A restarted sequencer may serve again, in its new life; a replaced disk may hold new entries; and one that some members do
-        // not reach is a good server.
+        // A restarted sequencer may serve again in its new incarnation, a replaced disk may hold new entries, and a node that some members
+        // do not reach is still a good server.
         use Reason::{SequencerCutOff, SequencerRestarted, SequencerWithoutQuorum, StorageReplaced};
         let stays = matches!(
             reason,
@@ -241,8 +263,8 @@ impl<'a> View<'a> {
         LogletSpec { avoid, ..LogletSpec::default() }
     }
 
-    /// How long this node waits before it acts, so that not all of them act at once: its rank among the living, those that most
-    /// members can work with first, since they see most; the node in question last.
+    /// How long this node waits before it acts, so that the nodes do not all act at once. The wait follows its rank among the living nodes.
+    /// Nodes that most members can work with come first, because they see the most; the node in question comes last.
     pub fn patience(&self, reason: Reason) -> Duration {
         let order = |node: NodeId| (Reverse(self.use_of(node)), node);
         let leaves = matches!(reason, Reason::SequencerLeaving(_) | Reason::SequencerRestarted(_));
@@ -263,9 +285,11 @@ impl<'a> View<'a> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::members::Told;
+    use crate::members::Report;
+    use crate::members::reach::is_majority;
     use crate::members::table::Member;
-    use atoll_core::{Incarnation, StorageId};
+    use atoll_contract::{Binding, Duty};
+    use atoll_core::StorageId;
 
     fn identity(node: u32) -> Identity {
         Identity {
@@ -295,13 +319,10 @@ mod tests {
         let view = Members::new(me.clone(), table);
         for node in 2..=4 {
             let reaches = [1, 2, 3, 4].map(NodeId).into_iter().filter(|n| n.0 != node).collect();
-            let told = Told { incarnation: Incarnation(node.into()), reaches, ..Told::default() };
+            let told = Report { incarnation: Incarnation(node.into()), reaches, ..Report::default() };
             view.note(Tick(0), NodeId(node), true, Some(told));
         }
-        let active = LogletMembers {
-            servers: [1, 2, 4].map(|n| (NodeId(n), StorageId(u128::from(n)))).to_vec(),
-            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
-        };
+        let active = segment(&[1, 2, 4], sequencer);
         let timings = Timings::default();
         View::of(&view, &me, Tick(0), &timings).assess(&active)
     }
@@ -322,23 +343,24 @@ mod tests {
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
     }
 
-    /// So many members as node `me` has seen them since the start: it hears those of `rows`, each of which says whom it reaches.
+    /// A cluster with this many `members`, as node `me` has seen it since the start: `me` hears the members in `rows`, and each of those
+    /// reports which members it reaches.
     fn seen_by(
         me: u32,
         members: u32,
         rows: &[(u32, &[u32], Health)],
-        active: &LogletMembers,
+        active: &Active,
         now: Tick,
     ) -> Option<Reason> {
         let row = |n: u32| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
         let nodes = (1..=members).map(row).collect();
         let view = Members::new(identity(me), MemberTable { version: 9, nodes, ..MemberTable::default() });
         for node in 1..=members {
-            let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Told {
+            let told = rows.iter().find(|(n, ..)| *n == node).map(|(_, reaches, health)| Report {
                 incarnation: Incarnation(node.into()),
                 reaches: reaches.iter().map(|n| NodeId(*n)).collect(),
                 health: *health,
-                ..Told::default()
+                ..Report::default()
             });
             if node != me {
                 view.note(Tick(0), NodeId(node), told.is_some(), told);
@@ -347,11 +369,17 @@ mod tests {
         View::of(&view, &identity(me), now, &Timings::default()).assess(active)
     }
 
-    fn segment(servers: &[u32], sequencer: u32) -> LogletMembers {
-        LogletMembers {
-            servers: servers.iter().map(|n| (NodeId(*n), StorageId(u128::from(*n)))).collect(),
-            sequencer: Some((NodeId(sequencer), Incarnation(u64::from(sequencer)))),
-        }
+    fn segment(servers: &[u32], sequencer: u32) -> Active {
+        let holds = |n: &u32| Binding::Holds(StorageId(u128::from(*n)));
+        let mut duties: Vec<Duty> =
+            servers.iter().map(|n| Duty { role: "server", node: NodeId(*n), binding: holds(n) }).collect();
+        let binding = Binding::Orders(Incarnation(u64::from(sequencer)));
+        duties.push(Duty { role: "sequencer", node: NodeId(sequencer), binding });
+        let nodes: Vec<NodeId> = servers.iter().map(|n| NodeId(*n)).collect();
+        let majority = move |reached: &dyn Fn(NodeId) -> bool| {
+            is_majority(nodes.iter().filter(|n| reached(**n)).count(), nodes.len())
+        };
+        Active { duties: Duties(duties), enough: Arc::new(majority) }
     }
 
     /// Three members, all of them servers.

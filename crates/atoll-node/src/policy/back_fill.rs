@@ -1,16 +1,14 @@
-//! Tells this node's own LogServer where sealed segments stop, so that it fetches what it missed while it was away (X7): without
-//! that, entries below the stop could stay on a bare majority for ever, and the next lost disk would leave one copy.
+//! Tells this node's own LogServer where sealed segments stop, so that it fetches the entries that it missed while it was away (X7).
+//! Without that, entries below the stop could stay on a bare majority forever, and the next lost disk would leave a single copy.
 
 use std::time::Duration;
 
+use atoll_contract::LogPos;
 use atoll_core::Env;
-use atoll_log::LogPos;
-use atoll_log::virtual_log::Segment;
-use atoll_loglets::native::message::BackFill;
 
 use crate::logs::{Known, Logs};
 use crate::members::Members;
-use crate::survey::{Survey, segments};
+use crate::survey::{Readable, Survey, segments};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -18,12 +16,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 const PER_ROUND: usize = 64;
 /// Index pages that one round looks through.
 const PAGES_PER_ROUND: usize = 8;
-/// The kind of Loglet that is filled this way.
-const NATIVE: &str = "native";
 
-/// The procedure of each node; see the module's words.
+/// The procedure that each node runs; see the module documentation.
 #[derive(Clone, Debug)]
-pub struct Filler {
+pub struct BackFiller {
     /// This node's executor.
     pub env: Env,
     /// The logs that it knows.
@@ -42,7 +38,7 @@ struct Turn {
     at: LogPos,
 }
 
-impl Filler {
+impl BackFiller {
     /// Runs until the node ends.
     pub async fn run(self) {
         let mut turn = Turn::default();
@@ -55,8 +51,9 @@ impl Filler {
         }
     }
 
-    /// What is lacking of the segments in one index page, the next in turn of all that may be on this node.
-    async fn next_page(&self, turn: &mut Turn) -> Vec<Segment> {
+    /// The segments of one index page of which this node's server lacks some positions. The page is the next in turn among all logs with
+    /// pages that may be on this node.
+    async fn next_page(&self, turn: &mut Turn) -> Vec<Readable> {
         let me = self.env.node();
         let known = self.logs.known();
         let is_due = |log: &&Known| log.chain.chain.pages().iter().any(|p| p.may_be_on(|node, _| node == me));
@@ -77,24 +74,20 @@ impl Filler {
         let trim = page.chain.chain.trim();
         let mine = page.segments.into_iter().filter_map(|segment| {
             let provider = self.logs.registry().provider(&segment.kind).ok()?;
-            let servers = provider.members(&segment.config).servers;
-            let is_mine = segment.kind == NATIVE && servers.iter().any(|(n, _)| *n == me);
-            let stop = segment.stop.filter(|_| is_mine)?;
-            let from = segment.start.max(trim).min(stop);
-            Some((segment, from, stop))
+            let duties = provider.duties(&segment.config);
+            let to = segment.stop.filter(|_| duties.is_holder(me))?;
+            let from = segment.start.max(trim).min(to);
+            Some(Readable { segment, duties, from, to })
         });
         self.lacking(mine.collect()).await
     }
 
-    /// Those of these segments of which the server of this node lacks some of the positions named; none if it does not answer.
-    async fn lacking(&self, segments: Vec<(Segment, LogPos, LogPos)>) -> Vec<Segment> {
+    /// Those of the given segments for which this node's server lacks some of the given positions. Empty if the server does not answer.
+    async fn lacking(&self, segments: Vec<Readable>) -> Vec<Readable> {
         let me = self.env.node();
-        let loglets: Vec<_> = segments.iter().map(|(segment, ..)| segment.loglet).collect();
-        let survey = Survey::here(&self.env, &loglets).await;
-        let lacks = |(segment, from, to): &(Segment, LogPos, LogPos)| {
-            survey.progress(me, segment, *from, *to).lacks > 0
-        };
-        segments.into_iter().filter(lacks).map(|(segment, ..)| segment).collect()
+        let survey = Survey::here(&self.env, self.logs.registry(), &segments).await;
+        let lacks = |r: &Readable| survey.progress(me, &r.segment).is_some_and(|(_, lacks)| lacks > 0);
+        segments.into_iter().filter(lacks).collect()
     }
 
     /// Asks for what is lacking; true if something was.
@@ -102,11 +95,8 @@ impl Filler {
         let me = self.env.node();
         let mut mine = Vec::new();
         for log in self.logs.known() {
-            for (segment, servers, from, to) in segments(&self.logs, &log) {
-                if segment.kind == NATIVE && segment.stop.is_some() && servers.contains(&me) {
-                    mine.push((segment, from, to));
-                }
-            }
+            let of_log = segments(&self.logs, &log).into_iter();
+            mine.extend(of_log.filter(|r| r.segment.stop.is_some() && r.duties.is_holder(me)));
         }
         let mut wanted = self.lacking(mine).await;
         for _ in 0..PAGES_PER_ROUND {
@@ -115,16 +105,11 @@ impl Filler {
             }
         }
         let more = !wanted.is_empty();
-        for segment in wanted.into_iter().take(PER_ROUND) {
+        for Readable { segment, .. } in wanted.into_iter().take(PER_ROUND) {
             let Some(stop) = segment.stop else { continue };
+            let Ok(provider) = self.logs.registry().provider(&segment.kind) else { continue };
             atoll_core::testing::hit("policy.back_fill");
-            let ask = BackFill {
-                loglet: segment.loglet,
-                config: segment.config.clone(),
-                upto: segment.offset_of(stop),
-            };
-            // Answered or not, the next round looks again.
-            drop(self.env.within(ANSWER, self.env.call(me, ask)).await);
+            provider.back_fill(segment.loglet, &segment.config, segment.offset_of(stop)).await;
         }
         more
     }

@@ -1,38 +1,38 @@
-//! Deletes the Loglets on this node that no chain will ever name (virtuallog V8): made by a reconfigurer that died before its
-//! install, or that lost and died before it could clean up; and those that a deletion did not reach. Each node looks after its
-//! own disk. Which Loglets they are, and why a slow maker that lives cannot lose one under him, is in `atoll_log::origin`.
+//! Deletes the Loglets on this node that no chain will ever name (vlog-V8). A reconfigurer made them and died before its install, or it
+//! lost the race and died before it could clean up; others are Loglets that a deletion did not reach. Each node looks after its own disk.
+//! `atoll_log::origin` explains which Loglets these are, and why a slow maker that is still alive cannot have its Loglet deleted from under
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use atoll_core::{Env, RoleKind, Tick, roles};
+use atoll_contract::{LogPos, LogletId};
+use atoll_core::{Env, Tick};
 use atoll_log::origin::{Suspects, mark_in, mark_of_log};
 use atoll_log::page::PageId;
-use atoll_log::{LogError, LogPos, LogletId, virtual_log::VirtualLog};
-use atoll_loglets::native::message::{Answer, Delete, Verdict};
+use atoll_log::{LogError, virtual_log::VirtualLog};
 
 use crate::logs::{Known, Logs};
-use crate::survey;
 
-/// Rounds are this many times rarer than the patrol: nobody waits for them.
+/// Rounds are this many times less frequent than patrols, because nothing waits for them.
 const RARER: u32 = 5;
-/// A Loglet goes when it was found abandoned for so long: readers of an older chain may still use one that was replaced
-/// (virtuallog M4). Safety needs no wait.
+/// A Loglet is deleted once it has been found abandoned for this long: readers of an older chain may still use one that was replaced
+/// (vlog-M4). Safety does not need the wait.
 const GRACE: Duration = Duration::from_secs(30);
 /// Most deletions in one round: the rest comes in the next.
 const PER_ROUND: usize = 64;
 /// Most Loglets that one round looks for in the index pages of the logs: other rounds look for the rest.
 const PER_LOOK: usize = 32 * 1024;
-/// Index pages are looked at so many times more rarely.
+/// Index pages are checked this many times less often.
 const PAGES_RARER: u64 = 20;
 /// Most index pages that are looked at in one round.
 const PAGES_PER_ROUND: usize = 64;
 /// How long a register, or this node's own disk, may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Wait between two index pages of a log: nobody is in a hurry, and a log with a million segments has pages for minutes.
+/// Pause between two index pages of a log. Nothing waits for the result, and a log with a million segments has enough pages for minutes.
 const PAGE_PAUSE: Duration = Duration::from_millis(25);
 
-/// The procedure of each node; see the module's words.
+/// The procedure that each node runs; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct Collector {
     /// This node's executor.
@@ -43,15 +43,15 @@ pub struct Collector {
     pub every: Duration,
 }
 
-/// A Loglet and the role that keeps it.
-type Place = (RoleKind, LogletId);
+/// A Loglet, behind its kind.
+type Place = (&'static str, LogletId);
 
 impl Collector {
     /// Runs until the node ends.
     pub async fn run(self) {
         // Bounded by what the disk holds.
         let mut since: BTreeMap<Place, Tick> = BTreeMap::new();
-        // Where in the order of all that is unnamed the next look begins.
+        // Where the next look begins, in the order of all Loglets that no chain names itself.
         let mut above = None;
         let mut page_above = None;
         for round in 1.. {
@@ -79,22 +79,23 @@ impl Collector {
         }
     }
 
-    /// Some of what is on this disk and in no chain itself: all in turn.
+    /// Some of the Loglets on this disk that no chain names itself. Successive calls cover all of them.
     async fn next_look(&self, above: &mut Option<Place>) -> BTreeSet<Place> {
         let named = named(&self.logs.known());
         let mut look = BTreeSet::new();
-        for role in [roles::LOG_SERVER, roles::LOCAL_STORE] {
+        for provider in self.logs.registry().providers() {
+            let kind = provider.kind();
             let mut last = match *above {
-                Some((before, _)) if before > role => continue,
-                Some((same, id)) if same == role => Some(id),
+                Some((before, _)) if before > kind => continue,
+                Some((same, id)) if same == kind => Some(id),
                 _ => None,
             };
             loop {
-                let (held, more) = survey::held_here(&self.env, role, last).await;
+                let (held, more) = provider.held_here(last).await.unwrap_or_default();
                 last = held.last().copied();
-                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (role, id)));
+                look.extend(held.into_iter().filter(|id| !named.contains(id)).map(|id| (kind, id)));
                 if look.len() >= PER_LOOK {
-                    *above = last.map(|id| (role, id));
+                    *above = last.map(|id| (kind, id));
                     return look;
                 }
                 if !more {
@@ -106,7 +107,7 @@ impl Collector {
         look
     }
 
-    /// Empties index pages that no chain names, some in each round: all in turn.
+    /// Empties index pages that no chain names, some in each round. Successive rounds cover all of them.
     async fn collect_pages(&self, above: &mut Option<(String, PageId)>) {
         let Ok(Ok(Ok(all))) = self.env.within(ANSWER, self.logs.list_pages()).await else { return };
         let is_above = |page: &&(String, PageId)| above.as_ref().is_none_or(|above| *page > above);
@@ -119,7 +120,7 @@ impl Collector {
         *above = next.last().cloned();
     }
 
-    /// Which of these are abandoned. They were seen before; only chains that are read now prove it.
+    /// Which of these are abandoned. They were all seen before this call, and only chains that are read now prove it.
     async fn abandoned(&self, look: &BTreeSet<Place>) -> BTreeSet<Place> {
         let mut by_mark: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
         for place in look {
@@ -132,7 +133,7 @@ impl Collector {
             let suspects = Suspects::new(log.name(), places.iter().map(|p| p.1));
             let gone = match self.env.within(ANSWER, log.refresh()).await {
                 Ok(Ok(Ok(_))) => self.held_against(&log, suspects).await,
-                // Nothing is named any more, in pages either; but the first Loglet of the next log of this name may be there.
+                // The chain and its pages name nothing any more, but the first Loglet of the next log of this name may already exist.
                 Ok(Ok(Err(LogError::Deleted))) => {
                     let deleted = log.chain().filter(|c| c.chain.is_deleted());
                     deleted.map(|c| suspects.abandoned(&c.chain))
@@ -159,12 +160,11 @@ impl Collector {
         None
     }
 
-    /// Deletes it from this disk, behind a tombstone (L7, V6). A failure is tried again in the next round.
-    async fn delete(&self, (role, loglet): Place) -> bool {
+    /// Deletes it from this disk, behind a tombstone (vlog-L7, vlog-V6). A failure is tried again in the next round.
+    async fn delete(&self, (kind, loglet): Place) -> bool {
         atoll_core::testing::hit("policy.collect");
-        let asked = self.env.call_role(self.env.node(), role, Delete { loglet });
-        let answer: Option<Answer> = self.env.within(ANSWER, asked).await.ok().and_then(Result::ok);
-        let done = answer.is_some_and(|a| a.verdict == (Verdict::Done {}));
+        let Ok(provider) = self.logs.registry().provider(kind) else { return false };
+        let done = provider.delete_here(loglet).await;
         if done {
             tracing::info!(%loglet, "deleted a loglet that no chain names: its maker died, or a deletion missed this node");
         }

@@ -1,32 +1,33 @@
-//! The procedure that keeps every log of this node on a segment that works. Every node runs one; they race safely, since the
-//! register decides (virtuallog §4, §5), and wait their rank so that they seldom race at all.
+//! The procedure that keeps every log of this node on a segment that works. Every node runs one. The procedures race safely, because the
+//! register decides (virtuallog §4, §5). Each waits according to its rank, so that they seldom race at all.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_contract::{LogletId, LogletSpec};
+use atoll_core::sync::lock;
+use atoll_core::testing::mutant;
 use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
-use atoll_log::{LogletId, LogletSpec, Members as LogletMembers};
 
-use super::assess::{Reason, View, can_do_without_drained};
+use super::assess::{Active, Reason, View, can_do_without_drained};
 use super::pace::Pace;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
 use crate::members::table::MemberTable;
+use crate::mutants;
 use crate::settings::Timings;
 
-/// Most logs that this node moves at once. A node that dies with thousands of logs is no reason for thousands of seals and register
-/// writes at one moment: those that somebody appends to come first.
+/// Most logs that this node moves at once. A node that dies with thousands of logs must not cause thousands of seals and register writes at
+/// the same moment; logs that are being appended to come first.
 const MOST_AT_ONCE: usize = 16;
-/// Beats for which the views of the members may differ after a change: so long a reason has to last that is not urgent.
+/// The views of the members may differ for this many beats after a change, so a reason that is not urgent has to last that long.
 const UNSETTLED_BEATS: u32 = 3;
 /// How long evidence of appenders counts against a node without new reports.
 const DISTRUSTED_FOR: Duration = Duration::from_secs(3);
-/// Rounds of a node with many logs are this far apart at least, for each log one time: reports of thousands of appenders ring the
-/// bell thousands of times.
+/// Two rounds are at least this far apart, multiplied by the number of logs: thousands of appenders report thousands of times.
 const ROUND_PER_LOG: Duration = Duration::from_micros(20);
 
 /// What the guardian has done so far, for status and metrics.
@@ -42,13 +43,13 @@ pub struct Deeds {
     pub last: Option<(String, String)>,
 }
 
-/// What a look at a log came to.
+/// The result of looking at a log.
 enum Look {
-    /// Nothing is to be done, or nothing is known.
+    /// There is nothing to do, or nothing is known.
     Well,
-    /// Something is, not before this.
+    /// There is something to do, but not before this.
     Later(Tick),
-    /// Something is.
+    /// There is something to do now.
     Now(Work),
 }
 
@@ -72,9 +73,9 @@ fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>
     (found.is_some() || in_pages()).then_some(found)
 }
 
-/// What an appender's words alone say: the sequencer itself answered.
-fn reason_of(trouble: Option<Trouble>, active: &LogletMembers) -> Option<Reason> {
-    let (node, _) = active.sequencer?;
+/// The reason that an appender's report gives by itself, because the sequencer itself answered.
+fn reason_of(trouble: Option<Trouble>, active: &Active) -> Option<Reason> {
+    let (node, _) = active.duties.orderers().next()?;
     match trouble? {
         Trouble::WrongSequencer => Some(Reason::SequencerRestarted(node)),
         Trouble::SequencerFailed => Some(Reason::SequencerFailing(node)),
@@ -82,7 +83,7 @@ fn reason_of(trouble: Option<Trouble>, active: &LogletMembers) -> Option<Reason>
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone)]
 pub struct Guardian {
     env: Env,
@@ -90,17 +91,13 @@ pub struct Guardian {
     members: Members,
     timings: Timings,
     busy: Arc<Mutex<BTreeSet<String>>>,
-    /// What the last round found and this node had no hands for; bounded by the logs that are known.
+    /// Work that the last round found and this node had no capacity for; bounded by the number of known logs.
     waiting: Arc<Mutex<VecDeque<Waiting>>>,
     /// By log: bounded by the logs that are known.
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     deeds: Arc<Mutex<Deeds>>,
     /// The list of logs is being read.
     listing: Arc<AtomicBool>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Guardian {
@@ -140,12 +137,12 @@ impl Guardian {
                 self.logs.sweep();
                 self.forget_unknown();
             }
-            let rung = self.members.changed.rings();
+            let seen = self.members.changed.count();
             let (looked_at, next) = self.round();
             self.env.sleep(ROUND_PER_LOG * looked_at).await;
             let until = next.unwrap_or(next_patrol).min(next_patrol);
             let wait = until.since(self.env.now()).max(Duration::from_millis(1));
-            let _ = self.env.within(wait, self.members.changed.after(rung)).await;
+            let _ = self.env.within(wait, self.members.changed.after(seen)).await;
         }
     }
 
@@ -157,7 +154,7 @@ impl Guardian {
         let mut todo = Vec::new();
         let mut next = None;
         let logs = self.logs.known();
-        let guarded = if mutant(Mutant::PolicyGuardsFew) { logs.len().min(64) } else { logs.len() };
+        let guarded = if mutant(mutants::POLICY_GUARDS_FEW) { logs.len().min(64) } else { logs.len() };
         for log in &logs[..guarded] {
             let trouble = self.logs.take_trouble(&log.name);
             match self.look_at(log, &view, &broken, trouble) {
@@ -175,7 +172,7 @@ impl Guardian {
         (u32::try_from(logs.len()).unwrap_or(u32::MAX), next)
     }
 
-    /// The next piece of work, if this node is not busy with as many as it may; its log counts as busy from now on.
+    /// The next piece of work, unless this node is already busy with as many as it may be. The log counts as busy from now on.
     fn take_waiting(&self) -> Option<Waiting> {
         let (mut waiting, mut busy) = (lock(&self.waiting), lock(&self.busy));
         while busy.len() < MOST_AT_ONCE {
@@ -195,8 +192,8 @@ impl Guardian {
         lock(&self.paces).retain(|name, _| known.binary_search(name).is_ok());
     }
 
-    /// Learns of every log of the cluster, so that one that nobody uses here is guarded, too. Some at a time, and looked at as soon as
-    /// their chains are known: after a power cut nobody else may be there to guard them.
+    /// Learns of every log of the cluster, so that logs that are not used here are guarded, too. It reads some chains at a time, and each
+    /// log is looked at as soon as its chain is known: after a power cut there may be no other node to guard it.
     fn learn_all(&self) {
         if self.listing.swap(true, Ordering::AcqRel) {
             return;
@@ -204,7 +201,7 @@ impl Guardian {
         let me = self.clone();
         let work = async move {
             // Without an answer the next patrol asks again.
-            let _ = me.logs.survey(|| me.members.changed.ring()).await;
+            let _ = me.logs.survey(|| me.members.changed.notify()).await;
             me.listing.store(false, Ordering::Release);
         };
         self.env.spawn("guardian.list", Box::pin(work));
@@ -240,11 +237,12 @@ impl Guardian {
         self.timings.heartbeat_every * UNSETTLED_BEATS
     }
 
-    /// Appenders may run into what no heartbeat shows (native T14): a sequencer that hangs, a network that loses data only. One node's
-    /// word is not enough to move a log; all hear of it with its heartbeats, and weigh who can work with whom (V21).
-    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &LogletMembers) {
+    /// Appenders may run into problems that no heartbeat shows (native-T14): a sequencer that hangs, or a network that loses only data. The
+    /// report of one node is not enough to move a log. All nodes learn of it from that node's heartbeats, and weigh which members can work
+    /// with each other (vlog-V21).
+    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &Active) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
-        if let Some((node, _)) = active.sequencer.filter(|_| silent)
+        if let Some((node, _)) = active.duties.orderers().next().filter(|_| silent)
             && pace.report(now)
         {
             atoll_core::testing::hit("policy.evidence");
@@ -268,7 +266,7 @@ impl Guardian {
                     me.settle(&name, done);
                     next = me.take_waiting();
                 }
-                me.members.changed.ring();
+                me.members.changed.notify();
             }),
         );
     }
@@ -290,21 +288,19 @@ impl Guardian {
 
     /// The logs whose sequencer is on a node, by their chains as they are known here.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
-        let here = |log: &Known| {
-            let sequencer = self.active(&log.chain).and_then(|(_, a)| a.sequencer);
-            sequencer.is_some_and(|(sequencer, _)| sequencer == node)
-        };
+        let here =
+            |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_orderer(node));
         self.logs.known().into_iter().filter(here).map(|log| log.name).collect()
     }
 
-    fn active(&self, chain: &VersionedChain) -> Option<(LogletId, LogletMembers)> {
+    fn active(&self, chain: &VersionedChain) -> Option<(LogletId, Active)> {
         let segment = chain.chain.active();
         let provider = self.logs.registry().provider(&segment.kind).ok()?;
-        Some((segment.loglet, provider.members(&segment.config)))
+        Some((segment.loglet, Active::new(provider, &segment.config)))
     }
 
-    /// Waits its turn, reads the chain anew, looks at what is active now, and extends that and nothing else. True if nothing is left to
-    /// do. `from` was active when the reason was found.
+    /// Waits its turn, reads the chain again, checks which segment is active now, and extends only that one. True if nothing is left to do.
+    /// `from` was active when the reason was found.
     async fn repair(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
         let patience = {
             let me = self.members.identity();
@@ -323,13 +319,13 @@ impl Guardian {
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
                 true
             }
-            // Somebody else was faster: the next round looks at what is there then.
+            // Another node was faster: the next round looks at the new state.
             Ok(Ok(false)) => true,
             _ => false,
         }
     }
 
-    /// What to do about the segment that is active by the newest chain, if anything still and already.
+    /// What to do about the segment that is active in the newest chain. None if nothing is to be done any more, or not yet.
     fn still_wanted(
         &self,
         log: &VirtualLog,
@@ -340,7 +336,7 @@ impl Guardian {
         let (loglet, active) = self.active(&chain)?;
         let me: Identity = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
-        // What an appender told of one segment says nothing of the next.
+        // An appender's report about one segment says nothing about the next.
         let told = Some(reason).filter(|_| loglet == seen && view.can_seal(&active));
         let reason = view.assess(&active).or(told)?;
         let due = {
@@ -352,7 +348,7 @@ impl Guardian {
         (due <= view.now).then(|| (loglet, view.remedy(reason), reason))
     }
 
-    /// Whether this node does the copying of sealed segments: the first in line. If it dies, another is first.
+    /// Whether this node copies sealed segments: the first node in line does. If it dies, another node becomes the first.
     fn rebuilds(&self, view: &View<'_>) -> bool {
         view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero()
     }
@@ -397,7 +393,7 @@ impl Guardian {
     }
 }
 
-/// Which sealed segments have to be rebuilt, as the members stand.
+/// Which sealed segments have to be rebuilt, given the current state of the members.
 #[derive(Clone)]
 struct Broken {
     logs: Logs,
@@ -420,7 +416,7 @@ impl Broken {
     fn is(&self, segment: &Segment) -> bool {
         let Ok(provider) = self.logs.registry().provider(&segment.kind) else { return false };
         let table = &self.table;
-        let servers = provider.members(&segment.config).servers;
+        let servers: Vec<_> = provider.duties(&segment.config).holders().collect();
         let spare = || {
             self.candidates.iter().any(|c| {
                 c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)

@@ -16,6 +16,6 @@ pub mod guardian;
 pub mod pace;
 
 pub use assess::{Reason, View};
-pub use back_fill::Filler;
+pub use back_fill::BackFiller;
 pub use collect::Collector;
 pub use guardian::{Deeds, Guardian};

@@ -1,15 +1,18 @@
-//! How often one log may be moved: a state machine without a clock. It damps successes as well as failures (virtuallog V18): nodes
+//! How often one log may be moved: a state machine without a clock. It damps successes as well as failures (vlog-V18): nodes
 //! that see different halves of a cluster must not take turns, and no cause may change a chain without end.
 
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_contract::LogletId;
+use atoll_core::testing::mutant;
 use atoll_core::{NodeId, Tick};
-use atoll_log::LogletId;
+
+use crate::mutants;
 
 use super::assess::Reason;
 
-/// Each change of the active segment, by whomever, makes a log more restless by one level; each of these makes it calmer by one.
+/// Each change of the active segment, whichever node makes it, makes a log more restless by one level. Each period of this length makes it
+/// calmer by one.
 const CALM: Duration = Duration::from_secs(3);
 /// Levels beyond this one count no further.
 const MAX_LEVEL: u32 = 8;
@@ -19,7 +22,7 @@ const FREE_LEVEL: u32 = 2;
 const URGENT_WAIT: Duration = Duration::from_millis(200);
 /// Longest wait of an urgent reason: appends wait for it.
 const MAX_URGENT_WAIT: Duration = Duration::from_secs(2);
-/// How long a segment lives at least whose own members work; doubles with each level but the first.
+/// Least lifetime of a segment whose own members work; doubles with each level except the first.
 const MIN_LIFE: Duration = Duration::from_secs(3);
 /// Longest such life.
 const MAX_LIFE: Duration = Duration::from_secs(60);
@@ -27,9 +30,9 @@ const MAX_LIFE: Duration = Duration::from_secs(60);
 const MIN_BACKOFF: Duration = Duration::from_millis(40);
 /// Longest wait after a failed attempt.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// Reports of appenders closer together than this tell of one trouble.
+/// Reports of appenders that are closer together than this count as one incident.
 const ONE_TROUBLE: Duration = Duration::from_secs(1);
-/// So many of them, over [`TROUBLE_FOR`], are evidence against a sequencer that seems to be well.
+/// This many reports, over [`TROUBLE_FOR`], are evidence against a sequencer that seems to be well.
 const REPORTS: u32 = 3;
 /// See [`REPORTS`].
 const TROUBLE_FOR: Duration = Duration::from_millis(800);
@@ -42,7 +45,7 @@ struct Evidence {
     reports: u32,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     active: Option<(LogletId, Tick)>,
@@ -55,11 +58,11 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The active segment as it is known now. What was held against an earlier one is forgotten.
+    /// Takes note of the active segment as it is known now. Evidence against an earlier one is forgotten.
     pub fn saw(&mut self, now: Tick, active: LogletId) {
         match self.active {
             Some((known, _)) if known == active => return,
-            Some(_) if !mutant(Mutant::PolicyNoCalm) => {
+            Some(_) if !mutant(mutants::POLICY_NO_CALM) => {
                 self.level = (self.level_at(now) + 1).min(MAX_LEVEL);
                 self.raised = now;
             }
@@ -92,8 +95,8 @@ impl Pace {
         self.since = None;
     }
 
-    /// When a reason may be acted on; `lasts` is how long one that must last has to be there first, since views of the members
-    /// differ for some heartbeats after each change. An urgent one has no regard for the least life of a segment.
+    /// When a reason may be acted on. A reason that must last has to be there for `lasts` first, because the views of the members differ for
+    /// some heartbeats after each change. An urgent reason ignores the least life of a segment.
     pub fn due(&mut self, now: Tick, reason: Reason, lasts: Duration) -> Tick {
         let since = match self.since {
             Some((node, since)) if node == reason.node() => since,
@@ -111,14 +114,14 @@ impl Pace {
             return self.not_before.max(self.raised.after(wait)).max(settled);
         }
         let life = match self.active {
-            _ if mutant(Mutant::PolicyNoCalm) => Tick(0),
+            _ if mutant(mutants::POLICY_NO_CALM) => Tick(0),
             Some((_, born)) if level > 0 => born.after(MAX_LIFE.min(MIN_LIFE * 2u32.pow(level - 1))),
             Some(_) | None => Tick(0),
         };
         self.not_before.max(since.after(lasts)).max(life)
     }
 
-    /// Nothing is tried before this: the last attempt failed.
+    /// No attempt is made before this, because the last one failed.
     pub fn rests_until(&self) -> Tick {
         self.not_before
     }
@@ -130,7 +133,7 @@ impl Pace {
         self.not_before = now.after(jitter(wait));
     }
 
-    /// An attempt did what was to be done. The level stays: it falls with time only.
+    /// An attempt succeeded. The level stays: it falls only with time.
     pub fn done(&mut self) {
         self.failed = 0;
         self.not_before = Tick(0);

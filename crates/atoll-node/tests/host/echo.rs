@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use atoll_core::env::Refused;
 use atoll_core::{
-    Caller, Class, Decode, DecodeError, Effects, Encode, FetchError, Frame, Loc, Lsn, Measure, Message,
-    RecordKind, Role, RoleKind, Rpc, Space, Stored, Tick, message,
+    Caller, Class, Decode, DecodeError, Effects, Encode, FetchError, ForRole, Frame, Loc, Lsn, Measure,
+    Message, RecordKind, Role, RoleKind, Rpc, Space, Stored, Tick, message,
 };
 use bytes::Bytes;
 
@@ -104,8 +104,10 @@ macro_rules! asks {
     ($($request:ty => $reply:ty, $class:ident);*) => {$(
         impl Rpc for $request {
             type Reply = $reply;
-            const ROLE: RoleKind = ECHO;
             const CLASS: Class = Class::$class;
+        }
+        impl ForRole for $request {
+            const ROLE: RoleKind = ECHO;
         }
     )*};
 }

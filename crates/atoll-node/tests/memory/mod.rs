@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use atoll_client::{Reason, proto};
+use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
 use atoll_core::NodeId;
-use atoll_log::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
 use atoll_node::doors::backend::Pending;
 use atoll_node::doors::{Backend, LogBackend, LogRecords, Operations, ReadRecords, Refusal, Submitted};
 use tokio::sync::Notify;

@@ -2,28 +2,28 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
-//! | VL2 | contiguity, one open segment at the end, Loglet ids used once |
-//! | VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
-//! | VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
-//! | V24 | a deletion seals the active Loglet, and what follows begins where that ended |
+//! | vlog-VL1 | each chosen version follows from the one before; a stop appears only when its Loglet is sealed on a majority |
+//! | vlog-VL2 | contiguity, one open segment at the end, Loglet ids used once |
+//! | vlog-VL6 | every stop is above what was acknowledged from its Loglet, and stays so |
+//! | vlog-VL9 | no change moves positions: segments keep start and stop, and go only as a prefix below the trim, or empty |
+//! | vlog-V24 | a deletion seals the active Loglet, and what follows begins where that ended |
 //! | pages | a chain names an index page only when that is chosen, and it holds what the chain says |
 //!
-//! A chain is looked at with the segments of all its index pages, so that moving them there is no change.
+//! A chain is examined together with the segments of all its index pages, so moving segments there is no change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::{Decode, NodeId};
 use atoll_log::chain::{Chain, Segment};
 use atoll_log::page::{Page, PageRef};
 use atoll_log::virtual_log::{CHAIN_PREFIX, PAGE_PREFIX};
-use atoll_log::{LogPos, LogletId};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 use bytes::Bytes;
 
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::Chosen;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 /// A chain with all its segments, those in index pages included.
 #[derive(Clone, Debug)]
@@ -127,19 +127,19 @@ impl ChainOracle {
     }
 
     /// A version of a register was chosen.
-    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Verdict) {
+    pub fn chosen(&mut self, chosen: &Chosen, native: &mut NativeOracle, verdict: &mut Violations) {
         if chosen.name.starts_with(PAGE_PREFIX) {
             if chosen.value.is_empty() {
                 self.pages.remove(&chosen.name);
             } else if self.pages.insert(chosen.name.clone(), chosen.value.clone()).is_some() {
-                verdict.fail(format!("VL2 index page written twice: {}", chosen.name));
+                verdict.fail(format!("vlog-VL2 index page written twice: {}", chosen.name));
             }
             return;
         }
         let Some(name) = chosen.name.strip_prefix(CHAIN_PREFIX) else { return };
         let chain = match Chain::parse(chosen.value.clone()) {
             Ok(chain) => chain,
-            Err(e) => return verdict.fail(format!("VL2 unreadable chain: {name}: {e}")),
+            Err(e) => return verdict.fail(format!("vlog-VL2 unreadable chain: {name}: {e}")),
         };
         let active = chain.active().loglet;
         let chain = match self.whole(name, &chain) {
@@ -172,18 +172,18 @@ impl ChainOracle {
         }
     }
 
-    /// The chain with what its pages hold: each must be chosen by now.
+    /// The chain with the contents of its pages: each page must be chosen by now.
     fn whole(&self, name: &str, chain: &Chain) -> Result<Whole, String> {
         let mut segments = Vec::new();
         let mut left: Vec<PageRef> = chain.pages().iter().rev().cloned().collect();
         while let Some(next) = left.pop() {
-            // What is trimmed as a whole is deleted, and its pages with it.
+            // Index pages that are trimmed as a whole are deleted.
             if next.stop <= chain.trim() {
                 continue;
             }
             let Some(value) = self.pages.get(&format!("{PAGE_PREFIX}{name}/{}", next.id)) else {
                 return Err(format!(
-                    "VL2 the chain names an index page that is not there: {name}: {}",
+                    "vlog-VL2 the chain names an index page that is not there: {name}: {}",
                     next.id
                 ));
             };
@@ -192,7 +192,7 @@ impl ChainOracle {
                     segments.extend(all.into_iter().filter(|s| s.stop > Some(chain.trim())));
                 }
                 Ok(Page::Pages(_, all)) => left.extend(all.into_iter().rev()),
-                Err(e) => return Err(format!("VL2 unreadable index page: {name}: {}: {e}", next.id)),
+                Err(e) => return Err(format!("vlog-VL2 unreadable index page: {name}: {}: {e}", next.id)),
             }
         }
         let paged = segments.len();
@@ -201,54 +201,55 @@ impl ChainOracle {
     }
 }
 
-/// VL2.
-fn shape(name: &str, chain: &Whole, verdict: &mut Verdict) {
+/// vlog-VL2.
+fn shape(name: &str, chain: &Whole, verdict: &mut Violations) {
     let segments = chain.segments();
     for pair in segments.windows(2) {
         if pair[0].stop != Some(pair[1].start) {
             verdict.fail(format!(
-                "VL2 gap: {name}: {:?} is followed by a segment from {}",
+                "vlog-VL2 gap: {name}: {:?} is followed by a segment from {}",
                 pair[0].stop, pair[1].start
             ));
         }
     }
     if segments.last().is_none_or(|s| s.stop.is_some()) {
-        verdict.fail(format!("VL2 no active segment: {name}"));
+        verdict.fail(format!("vlog-VL2 no active segment: {name}"));
     }
     let ids: BTreeSet<LogletId> = segments.iter().map(|s| s.loglet).collect();
     if ids.len() != segments.len() {
-        verdict.fail(format!("VL2 a loglet is in the chain twice: {name}"));
+        verdict.fail(format!("vlog-VL2 a loglet is in the chain twice: {name}"));
     }
 }
 
-/// VL1, VL6, VL9: from one version to the next.
+/// vlog-VL1, vlog-VL6, vlog-VL9: from one version to the next.
 fn step(
     name: &str,
     before: &Whole,
     after: &Whole,
     used: &BTreeSet<LogletId>,
     native: &mut NativeOracle,
-    verdict: &mut Verdict,
+    verdict: &mut Violations,
 ) {
     if after.trim() < before.trim() {
-        verdict.fail(format!("VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));
+        verdict.fail(format!("vlog-VL9 trim back: {name}: {} after {}", after.trim(), before.trim()));
     }
     let first = after.segments().first().map_or(LogPos::ZERO, |s| s.start);
     for old in before.segments() {
         let Some(stop) = old.stop else {
             let Some(now) = after.segment(old.loglet) else {
-                // It was sealed without a position, or the log was deleted: then another begins where it ended.
+                // The segment was sealed without a position, or the log was deleted: then another one begins where it ended.
                 let follows = |s: &&Segment| s.start == old.start || (s.is_deletion() && s.start > old.start);
                 match after.segments().iter().find(follows) {
                     Some(next) => native.installed(old.loglet, old.offset_of(next.start), verdict),
                     None => {
-                        verdict.fail(format!("VL9 the active segment went: {name}: loglet {}", old.loglet));
+                        verdict
+                            .fail(format!("vlog-VL9 the active segment went: {name}: loglet {}", old.loglet));
                     }
                 }
                 continue;
             };
             if now.start != old.start || now.base != old.base {
-                verdict.fail(format!("VL9 the active segment moved: {name}: loglet {}", old.loglet));
+                verdict.fail(format!("vlog-VL9 the active segment moved: {name}: loglet {}", old.loglet));
             }
             if let Some(stop) = now.stop {
                 native.installed(old.loglet, now.offset_of(stop), verdict);
@@ -261,7 +262,7 @@ fn step(
         let trimmed = stop <= after.trim() && stop <= first;
         if !kept && !trimmed && stop > old.start {
             verdict.fail(format!(
-                "VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
+                "vlog-VL9 a segment went: {name}: [{}, {stop}) of loglet {}, trim {}, the chain starts at {first}",
                 old.start,
                 old.loglet,
                 after.trim()
@@ -270,7 +271,7 @@ fn step(
     }
     for new in after.segments() {
         if before.segment(new.loglet).is_none() && used.contains(&new.loglet) {
-            verdict.fail(format!("VL2 loglet id used again: {name}: {}", new.loglet));
+            verdict.fail(format!("vlog-VL2 loglet id used again: {name}: {}", new.loglet));
         }
     }
 }

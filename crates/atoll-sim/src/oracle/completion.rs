@@ -1,25 +1,26 @@
-//! VL8 from outside: what a reconfigurer began before it died, somebody else completes.
+//! vlog-VL8 from outside: when a reconfigurer dies, another node completes the reconfiguration that it began.
 //!
-//! The oracle sees who is up, seal bits on disks, and chains as their registers choose them. A Loglet that is active by the newest chain
-//! and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers and of the acceptors
-//! is up, it must not stay so for long. The oracle does not see the network, so a scenario that has it watch must not cut links.
+//! The oracle sees which nodes are up, seal bits on disks, and chains as their registers choose them. A Loglet that is active in
+//! the newest chain and sealed on a server that is up is a reconfiguration that somebody has begun. While a majority of its servers
+//! and of the acceptors is up, it must not stay half done for long. The oracle does not see the network, so a scenario that it
+//! watches must not cut links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_contract::LogletId;
 use atoll_core::testing::hit;
 use atoll_core::{Lsn, NodeId, Record};
-use atoll_log::LogletId;
 
 use crate::oracle::wire::WireOracle;
-use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};
+use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
-/// How long it may stay half done, from the last start or death of a node on. Detection and one round of roll forward take about a
-/// second with the timings of the scenarios; the rest is for proposers that outbid each other.
+/// How long a reconfiguration may stay half done, counted from the last start or death of a node. Detection and one round of roll
+/// forward take about a second with the timings of the scenarios; the rest is for proposers that outbid each other.
 const WITHIN_NS: u64 = 10_000_000_000;
 /// How often it looks, virtual time.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct CompletionOracle {
     wire: WireOracle,
@@ -41,7 +42,7 @@ impl CompletionOracle {
         nodes.iter().filter(|n| self.up.contains(n)).count() * 2 > nodes.len()
     }
 
-    fn look(&mut self, at: u64, verdict: &mut Verdict) {
+    fn look(&mut self, at: u64, verdict: &mut Violations) {
         if at < self.next_look {
             return;
         }
@@ -69,7 +70,7 @@ impl CompletionOracle {
             let waited = at - since.max(self.quiet_since);
             if could && waited > WITHIN_NS {
                 verdict.fail(format!(
-                    "VL8 not completed: {name}: loglet {active} is active and sealed on {sealed:?}; for {} ms nobody has died, and \
+                    "vlog-VL8 not completed: {name}: loglet {active} is active and sealed on {sealed:?}; for {} ms nobody has died, and \
                      majorities of {servers:?} and {acceptors:?} are up: {:?}",
                     waited / 1_000_000,
                     self.up
@@ -80,20 +81,20 @@ impl CompletionOracle {
 }
 
 impl Observer for CompletionOracle {
-    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         self.look(wire.at, verdict);
     }
 
-    fn synced(&mut self, at: u64, _who: &Who, _records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    fn synced(&mut self, at: u64, _who: &Who, _records: &[(Lsn, Record)], verdict: &mut Violations) {
         self.look(at, verdict);
     }
 
-    fn booted(&mut self, at: u64, who: &Who, _found: &Found, _verdict: &mut Verdict) {
+    fn booted(&mut self, at: u64, who: &Who, _found: &Found, _verdict: &mut Violations) {
         self.up.insert(who.node);
         self.quiet_since = at;
     }
 
-    fn died(&mut self, at: u64, who: &Who, _verdict: &mut Verdict) {
+    fn died(&mut self, at: u64, who: &Who, _verdict: &mut Violations) {
         self.up.remove(&who.node);
         self.quiet_since = at;
     }

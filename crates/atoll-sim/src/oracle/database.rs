@@ -1,6 +1,6 @@
-//! The database as its clients and the doors of its nodes see it: every command applied once, at one place, on every replica
-//! alike; answers and
-//! linearizable reads agree with that order, and the order with real time; equal hashes at equal positions.
+//! The database as its clients and the doors of its nodes see it. Every command is applied once, at one place, identically on every
+//! replica; answers and linearizable reads agree with that order, and the order agrees with real time; hashes at equal positions
+//! are equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ struct State {
     bound: Option<Bound>,
 }
 
-/// See the module's words. Clones are one.
+/// See the module documentation. Clones are one.
 #[derive(Clone, Default)]
 pub struct DatabaseOracle(Arc<Mutex<State>>);
 
@@ -101,7 +101,7 @@ impl DatabaseOracle {
         self.lock().apply(place, write);
     }
 
-    /// The highest place that was acknowledged to anybody: what is asked for from now on comes after it.
+    /// The highest place that was acknowledged to anybody: operations that are requested from now on come after it.
     pub fn now(&self) -> Option<Place> {
         self.lock().highest
     }

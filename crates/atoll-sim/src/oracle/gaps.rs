@@ -1,20 +1,20 @@
-//! N7 from outside: what a LogServer lacks below its local tail is committed, and somebody had told it so.
+//! native-N7 from outside: whatever a LogServer lacks below its local tail is committed, and another node had told it so.
 //!
-//! A server may only skip what it knows to be committed, and it knows that from nobody but the senders of Store, Advance, Repair and
-//! BackFill. So three things are checked, each without asking the server:
+//! A server may only skip offsets that it knows to be committed, and it learns that only from the senders of Store, Advance, Repair
+//! and BackFill. So three things are checked, each without asking the server:
 //!
 //! - a record on its disk that skips offsets was written when a known tail covered them;
-//! - no record claims a known tail above all that was ever sent to its node (whether those are true is N9, in `native.rs`);
-//! - of a local tail that the server tells, every offset below is on its disk, or below such a tail, or trimmed.
+//! - no record claims a known tail above all that was ever sent to its node (whether those are true is native-N9, in `native.rs`);
+//! - below a local tail that the server reports, every offset is on its disk, or below such a known tail, or trimmed.
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{LogletId, Offset};
 use atoll_core::{Decode, NodeId, Record, StorageId};
 use atoll_core::{DecodeError, Reader};
-use atoll_log::{LogletId, Offset};
 
 use crate::oracle::native::MAX_OFFSETS;
-use crate::world::observer::{Verdict, Who};
+use crate::world::observer::{Violations, Who};
 
 /// The head of an entry record, read by ourselves.
 pub(super) struct Head {
@@ -47,7 +47,7 @@ struct Disk {
     has: Vec<bool>,
     /// Above every offset that came by Store or Repair.
     tail: u64,
-    /// Below, every offset is there or may be missing. Neither ever ends, so no offset is looked at twice.
+    /// Below this, every offset is there or may be missing. Neither ever ends, so no offset is checked twice.
     judged: u64,
 }
 
@@ -60,27 +60,27 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// A message to a server says that all below is committed, or given up.
+    /// Notes that a message to a server says that everything below is committed, or given up.
     pub(super) fn told(&mut self, loglet: LogletId, node: NodeId, at: Offset) {
         let told = self.told.entry((loglet, node)).or_default();
         *told = at.0.max(*told);
     }
 
     /// Entries have become durable.
-    pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Verdict) {
+    pub(super) fn on_disk(&mut self, who: &Who, head: &Head, verdict: &mut Violations) {
         let (loglet, node, first) = (head.loglet, who.node, head.first.0);
         let end = (first + u64::from(head.count)).min(MAX_OFFSETS);
         let told = self.told.get(&(loglet, node)).copied().unwrap_or_default();
         if head.known_tail.0 > told {
             verdict.fail(format!(
-                "N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {told} at most",
+                "native-N7 known tail from nowhere: loglet {loglet}: node {node} writes down {}, it was told {told} at most",
                 head.known_tail
             ));
         }
         let disk = self.disks.entry((loglet, who.storage)).or_default();
         if !head.filled && first > disk.tail && first > head.known_tail.0 {
             verdict.fail(format!(
-                "N7 skipped what is not committed: loglet {loglet}: node {node} keeps {first} behind {}, its known tail is {}",
+                "native-N7 skipped what is not committed: loglet {loglet}: node {node} keeps {first} behind {}, its known tail is {}",
                 disk.tail, head.known_tail
             ));
         }
@@ -92,14 +92,14 @@ impl Gaps {
     }
 
     /// A server tells its local tail.
-    pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Verdict) {
+    pub(super) fn says(&mut self, who: &Who, loglet: LogletId, tail: Offset, verdict: &mut Violations) {
         let told = self.told.get(&(loglet, who.node)).copied().unwrap_or_default();
         let disk = self.disks.entry((loglet, who.storage)).or_default();
         while disk.judged < tail.0.min(MAX_OFFSETS) {
             let at = disk.judged;
             if at >= told && !disk.has.get(at as usize).copied().unwrap_or_default() {
                 return verdict.fail(format!(
-                    "N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {told}",
+                    "native-N7 missing and not committed: loglet {loglet}: node {} tells a tail of {tail} and lacks {at}; it was told {told}",
                     who.node
                 ));
             }
@@ -123,8 +123,8 @@ mod tests {
         Head { loglet: LOGLET, first: Offset(first), count: 2, filled, known_tail: Offset(known_tail) }
     }
 
-    fn failure_of(f: impl FnOnce(&mut Gaps, &mut Verdict)) -> String {
-        let (mut gaps, mut verdict) = (Gaps::default(), Verdict::default());
+    fn failure_of(f: impl FnOnce(&mut Gaps, &mut Violations)) -> String {
+        let (mut gaps, mut verdict) = (Gaps::default(), Violations::default());
         f(&mut gaps, &mut verdict);
         verdict.failures.join("; ")
     }

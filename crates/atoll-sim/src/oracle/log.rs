@@ -1,17 +1,17 @@
-//! Is a log linearizable? Checked as the clients see it, while they go: since positions order everything, comparing each
+//! Checks whether a log is linearizable, as the clients see it, while they run: since positions order everything, comparing each
 //! answer with what was known before its request was made is a complete check.
 //!
-//! VL3 (content of a position never changes), VL4 (acknowledged at one position, read there ever after), VL5 (real-time
-//! order of appends and tails), X15 (a lane's appends keep their order), N1, N8 for a single Loglet. An append that was
+//! vlog-VL3 (content of a position never changes), vlog-VL4 (acknowledged at one position, read there ever after), vlog-VL5 (real-time
+//! order of appends and tails), X15 (a lane's appends keep their order), native-N1, native-N8 for a single Loglet. An append that was
 //! answered with "not appended", each time that it was asked for, is never in the log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_log::OpId;
+use atoll_contract::OpId;
 
 use crate::oracle::Answered;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 /// A record's bytes in short, eight of them at a time.
 pub fn digest(bytes: &[u8]) -> u64 {
@@ -40,7 +40,7 @@ struct Op {
 }
 
 impl Op {
-    /// Every attempt was answered with "not appended": the operation is nowhere, and never will be.
+    /// Every attempt was answered with "not appended": the operation is nowhere in the log, and never will be.
     fn did_not_happen(&self) -> bool {
         self.attempts > 0 && self.attempts == self.refused
     }
@@ -65,7 +65,7 @@ struct Log {
 struct State {
     /// By name; a run has a few.
     logs: Vec<(String, Log)>,
-    verdict: Verdict,
+    verdict: Violations,
 }
 
 /// What clients asked and got, for all logs. Cheap to clone.
@@ -144,7 +144,7 @@ impl LogOracle {
         if o.did_not_happen() && !o.seen.is_empty() {
             let places = o.seen.clone();
             state.verdict.fail(format!(
-                "T7 false refusal: {log}: {op:?} is at {places:?}, not appended by every answer"
+                "native-T7 false refusal: {log}: {op:?} is at {places:?}, not appended by every answer"
             ));
         }
     }
@@ -201,7 +201,7 @@ impl LogOracle {
         if trim > l.trim_asked {
             let asked = l.trim_asked;
             state.verdict.fail(format!(
-                "VL9 trimmed too far: {log}: below {trim}, nobody asked for more than {asked}"
+                "vlog-VL9 trimmed too far: {log}: below {trim}, nobody asked for more than {asked}"
             ));
         }
     }
@@ -217,7 +217,7 @@ impl LogOracle {
             {
                 let there = read.get(&at);
                 state.verdict.fail(format!(
-                    "VL4 acknowledged append lost: {log}: {op:?} was acknowledged at {at}, there is {there:?}"
+                    "vlog-VL4 acknowledged append lost: {log}: {op:?} was acknowledged at {at}, there is {there:?}"
                 ));
                 return;
             }
@@ -226,7 +226,7 @@ impl LogOracle {
 }
 
 impl Log {
-    fn acked(&mut self, name: &str, op: OpId, at: u64, verdict: &mut Verdict) {
+    fn acked(&mut self, name: &str, op: OpId, at: u64, verdict: &mut Violations) {
         self.acks += 1;
         let floor = match self.ops.get(&op) {
             Some(o) => o.floor,
@@ -253,7 +253,7 @@ impl Log {
             match o.acked {
                 Some(before) if before != at => {
                     verdict.fail(format!(
-                        "VL4 acknowledged twice: {name}: {op:?} at {before} and again at {at}"
+                        "vlog-VL4 acknowledged twice: {name}: {op:?} at {before} and again at {at}"
                     ));
                 }
                 Some(_) => {}
@@ -267,7 +267,7 @@ impl Log {
         self.seen(name, at, op, None, verdict);
     }
 
-    fn seen(&mut self, name: &str, at: u64, op: OpId, bytes: Option<u64>, verdict: &mut Verdict) {
+    fn seen(&mut self, name: &str, at: u64, op: OpId, bytes: Option<u64>, verdict: &mut Violations) {
         match self.content.get(&at) {
             Some(other) if *other != op => {
                 let other = *other;
@@ -280,21 +280,25 @@ impl Log {
             }
         }
         let Some(o) = self.ops.get_mut(&op) else {
-            return verdict.fail(format!("VL4 invented: {name}: {op:?} read at {at} was never appended"));
+            return verdict
+                .fail(format!("vlog-VL4 invented: {name}: {op:?} read at {at} was never appended"));
         };
         if bytes.is_some_and(|b| b != o.digest) {
-            verdict.fail(format!("VL4 changed: {name}: the bytes of {op:?} at {at} are not those appended"));
+            verdict.fail(format!(
+                "vlog-VL4 changed: {name}: the bytes of {op:?} at {at} are not those appended"
+            ));
         }
         if !o.seen.contains(&at) {
             o.seen.push(at);
         }
         if o.did_not_happen() {
-            verdict
-                .fail(format!("T7 false refusal: {name}: {op:?} is at {at}, not appended by every answer"));
+            verdict.fail(format!(
+                "native-T7 false refusal: {name}: {op:?} is at {at}, not appended by every answer"
+            ));
         }
         if o.seen.len() > 1 && o.acked.is_some() {
             let places = o.seen.clone();
-            verdict.fail(format!("VL4 doubled: {name}: {op:?} was acknowledged and is at {places:?}"));
+            verdict.fail(format!("vlog-VL4 doubled: {name}: {op:?} was acknowledged and is at {places:?}"));
         }
     }
 }
@@ -302,7 +306,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_log::ClientId;
+    use atoll_contract::ClientId;
 
     fn op(seq: u64) -> OpId {
         OpId { client: ClientId(7), seq }

@@ -1,15 +1,15 @@
-//! Oracles: what must hold, checked from outside of the product. They see what clients asked and got, frames on the wire and
-//! records on disks, and share no code with what they judge but the message and record types.
+//! Oracles: the invariants, checked from outside of the product. Oracles see what clients asked and got, frames on the wire and
+//! records on disks, and share no code with the judged code except the message and record types.
 //!
 //! | file | what it judges |
 //! | --- | --- |
 //! | `log.rs` | logs as clients see them |
 //! | `register.rs` | registers as clients see them |
 //! | `native.rs` | NativeLoglets as the wire and the disks show them |
-//! | `gaps.rs` | what servers of NativeLoglets lack, N7 |
+//! | `gaps.rs` | what servers of NativeLoglets lack, native-N7 |
 //! | `rmw.rs` | RMWPaxos as the wire and the disks show it |
 //! | `chain.rs` | chains of virtual logs as their registers choose them |
-//! | `completion.rs` | reconfigurations that were begun, VL8 |
+//! | `completion.rs` | reconfigurations that were begun, vlog-VL8 |
 //! | `database.rs` | the database as its clients and doors see it |
 //! | `tables.rs` | tables as their clients see them, against rows of our own |
 //! | `zookeeper/` | ZooKeeper as its clients see it, against a tree of our own |
@@ -27,7 +27,7 @@ pub mod tables;
 pub mod wire;
 pub mod zookeeper;
 
-/// What clients were answered: only the first says that something was done.
+/// What clients were answered: only the first field counts completed writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     /// Writes that were acknowledged, each once however often it was sent.

@@ -1,32 +1,32 @@
-//! The NativeLoglet from outside: which copies are on which disks, what the servers say of themselves, what was
-//! acknowledged. Frames and synced records only.
+//! The NativeLoglet from outside: which copies are on which disks, what the servers report about themselves, what was acknowledged.
+//! The oracle uses only frames and synced records.
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | N1 | every synced copy of an offset, and every copy that is served, has one digest |
-//! | N2, N6 | a server's answer to a request shows at least what it had said before that request was sent |
-//! | N3, VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
-//! | N4 | no open tail above a sealed one; all below it is on a majority |
-//! | N5 | all below a sealed tail or stop is on a majority |
-//! | N7 | in `gaps.rs` |
-//! | N9 | no message carries a known tail above what is on a majority |
-//! | T8 | copies are kept only in data directories that the configuration names |
-//! | VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
+//! | native-N1 | every synced copy of an offset, and every copy that is served, has one digest |
+//! | native-N2, native-N6 | a server's answer to a request shows at least what it had said before that request was sent |
+//! | native-N3, vlog-VL6 | acknowledged offsets are below every sealed tail returned and every stop installed |
+//! | native-N4 | no open tail above a sealed one; all below it is on a majority |
+//! | native-N5 | all below a sealed tail or stop is on a majority |
+//! | native-N7 | in `gaps.rs` |
+//! | native-N9 | no message carries a known tail above what is on a majority |
+//! | native-T8 | copies are kept only in data directories that the configuration names |
+//! | vlog-VL10 | behind a tombstone nothing of that Loglet is stored again on that disk |
 
 use std::collections::BTreeMap;
 
+use atoll_contract::{Batch, LogletId, Offset};
 use atoll_core::testing::hit;
 use atoll_core::{
-    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId, roles,
+    Decode, Exchange, Frame, Lsn, Message, NodeId, Reader, Record, RecordKind, RoleKind, StorageId,
 };
-use atoll_log::{Batch, LogletId, Offset};
-use atoll_loglets::native::config::NativeConfig;
-use atoll_loglets::native::message as msg;
+use atoll_native::config::NativeConfig;
+use atoll_native::message as msg;
 use bytes::Bytes;
 
 use crate::oracle::gaps::{Gaps, Head};
 use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Verdict, Who};
+use crate::world::observer::{OnWire, Violations, Who};
 
 /// What is known of one server of one Loglet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ struct Server {
     said_sealed: bool,
     sealed_fact: bool,
     tombstone: bool,
-    /// Somebody has asked it to delete the Loglet: what it says of it from then on means nothing.
+    /// A node has asked it to delete the Loglet: from then on its statements about the Loglet mean nothing.
     deleting: bool,
 }
 
@@ -119,7 +119,7 @@ impl Ghost {
         servers.filter(move |(_, s)| sealed(s)).map(|(node, _)| *node)
     }
 
-    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Verdict) {
+    fn holds(&mut self, loglet: LogletId, at: u64, bytes: u64, what: &str, verdict: &mut Violations) {
         if at >= MAX_OFFSETS {
             return;
         }
@@ -131,7 +131,7 @@ impl Ghost {
         match self.content[index] {
             Some(other) if other != bytes => {
                 verdict.fail(format!(
-                    "N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
+                    "native-N1 two values: loglet {loglet} offset {at}: {what} differs from an earlier copy"
                 ));
             }
             _ => self.content[index] = Some(bytes),
@@ -142,8 +142,9 @@ impl Ghost {
 /// Offset and digest of each entry of a batch.
 fn entries(first: Offset, batch: &Bytes) -> Vec<(u64, u64)> {
     let Ok(batch) = Batch::parse(batch.clone()) else { return Vec::new() };
-    let of =
-        |e: atoll_log::Entry| digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41);
+    let of = |e: atoll_contract::Entry| {
+        digest(&e.payload) ^ e.op.client.0.rotate_left(17) ^ e.op.seq.rotate_left(41)
+    };
     batch.entries().enumerate().map(|(i, e)| (first.0 + i as u64, of(e))).collect()
 }
 
@@ -204,7 +205,7 @@ impl NativeOracle {
     }
 
     /// Somebody was told a tail.
-    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Verdict) {
+    pub fn told_tail(&mut self, loglet: LogletId, at: Offset, sealed: bool, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         let at = at.0;
         if at > ghost.committed {
@@ -217,13 +218,13 @@ impl NativeOracle {
             if at < ghost.acked {
                 let acked = ghost.acked;
                 verdict.fail(format!(
-                    "N3 sealed below an ack: loglet {loglet}: sealed tail {at}, acknowledged below {acked}"
+                    "native-N3 sealed below an ack: loglet {loglet}: sealed tail {at}, acknowledged below {acked}"
                 ));
             }
             if at < ghost.open_tail {
                 let open = ghost.open_tail;
                 verdict.fail(format!(
-                    "N4 sealed below an open tail: loglet {loglet}: sealed tail {at}, open tail {open} was told"
+                    "native-N4 sealed below an open tail: loglet {loglet}: sealed tail {at}, open tail {open} was told"
                 ));
             }
             ghost.sealed_tail = Some(ghost.sealed_tail.map_or(at, |t| t.min(at)));
@@ -232,7 +233,7 @@ impl NativeOracle {
                 && at > tail
             {
                 verdict.fail(format!(
-                    "N4 open above a sealed tail: loglet {loglet}: open tail {at}, sealed tail {tail} was told"
+                    "native-N4 open above a sealed tail: loglet {loglet}: open tail {at}, sealed tail {tail} was told"
                 ));
             }
             ghost.open_tail = ghost.open_tail.max(at);
@@ -240,17 +241,17 @@ impl NativeOracle {
     }
 
     /// A stop was installed in a chain: like a sealed tail, and the Loglet must be sealed on a majority by now.
-    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Verdict) {
+    pub fn installed(&mut self, loglet: LogletId, stop: Offset, verdict: &mut Violations) {
         let Some(ghost) = self.loglets.get(&loglet) else { return };
         let Some(config) = &ghost.config else { return };
         if ghost.sealed_servers() < config.quorum() {
             verdict.fail(format!(
-                "VL1 installed without seal: loglet {loglet}: a stop at {stop} is in the chain, {} of {} servers are sealed",
+                "vlog-VL1 installed without seal: loglet {loglet}: a stop at {stop} is in the chain, {} of {} servers are sealed",
                 ghost.sealed_servers(),
                 config.servers.len()
             ));
         }
-        // Readers may be told open tails later than this by nobody: L4 is checked where tails are returned.
+        // Nobody can tell readers open tails later than this: vlog-L4 is checked where tails are returned.
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(
@@ -259,7 +260,7 @@ impl NativeOracle {
         }
         if stop.0 > committed {
             verdict.fail(format!(
-                "N5 stop above majority: loglet {loglet}: stop {stop}, {committed} are on a majority"
+                "native-N5 stop above majority: loglet {loglet}: stop {stop}, {committed} are on a majority"
             ));
         }
         if let Some(ghost) = self.loglets.get_mut(&loglet) {
@@ -268,8 +269,8 @@ impl NativeOracle {
     }
 
     /// Records of a LogServer have become durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == roles::LOG_SERVER) {
+    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_native::roles::LOG_SERVER) {
             let read = match record.kind {
                 RecordKind::Entry => self.synced_entries(who, record, verdict),
                 RecordKind::Fact => self.synced_fact(who, record, verdict),
@@ -280,9 +281,12 @@ impl NativeOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
-        if role == roles::LOG_SERVER && !state.is_empty() && self.found_facts(who, state).is_none() {
+    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
+        if role == atoll_native::roles::LOG_SERVER
+            && !state.is_empty()
+            && self.found_facts(who, state).is_none()
+        {
             verdict.fail("HARNESS: a LogServer's checkpoint does not decode as the oracle knows it");
         }
     }
@@ -309,7 +313,7 @@ impl NativeOracle {
         from.finish("checkpoint").ok()
     }
 
-    fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+    fn synced_entries(&mut self, who: &Who, record: &Record, verdict: &mut Violations) -> Option<()> {
         let head = Head::read(record).ok()?;
         let (loglet, first) = (head.loglet, head.first);
         self.gaps.on_disk(who, &head, verdict);
@@ -318,13 +322,13 @@ impl NativeOracle {
             && config.storage_of(who.node) != Some(who.storage)
         {
             verdict.fail(format!(
-                "T8 foreign disk: node {} keeps entries of loglet {loglet} in a data directory that it does not name",
+                "native-T8 foreign disk: node {} keeps entries of loglet {loglet} in a data directory that it does not name",
                 who.node
             ));
         }
         if ghost.servers.get(&who.storage).is_some_and(|s| s.tombstone) {
             verdict.fail(format!(
-                "VL10 revived: loglet {loglet} was deleted on node {} and stores again",
+                "vlog-VL10 revived: loglet {loglet} was deleted on node {} and stores again",
                 who.node
             ));
         }
@@ -339,7 +343,7 @@ impl NativeOracle {
         Some(())
     }
 
-    fn synced_fact(&mut self, who: &Who, record: &Record, verdict: &mut Verdict) -> Option<()> {
+    fn synced_fact(&mut self, who: &Who, record: &Record, verdict: &mut Violations) -> Option<()> {
         let mut from = Reader::new(record.head.clone());
         let tag = u8::decode(&mut from).ok()?;
         let loglet = LogletId::decode(&mut from).ok()?;
@@ -352,7 +356,7 @@ impl NativeOracle {
         match tag {
             0 if server.tombstone => {
                 verdict.fail(format!(
-                    "VL10 revived: loglet {loglet} was deleted on node {} and is made again",
+                    "vlog-VL10 revived: loglet {loglet} was deleted on node {} and is made again",
                     who.node
                 ));
             }
@@ -364,7 +368,7 @@ impl NativeOracle {
     }
 
     /// A frame leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => {
                 let life = wire.from.life;
@@ -380,7 +384,7 @@ impl NativeOracle {
         }
     }
 
-    fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Verdict) {
+    fn request(&mut self, key: Request, frame: &Frame, verdict: &mut Violations) {
         macro_rules! parse {
             ($type:ty) => {
                 match <$type>::from_frame(frame.clone()) {
@@ -439,7 +443,7 @@ impl NativeOracle {
         self.asked.insert(key, asked);
     }
 
-    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Verdict) {
+    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::Appended::KIND => {
                 let Ok(m) = msg::Appended::from_frame(frame.clone()) else { return };
@@ -470,7 +474,7 @@ impl NativeOracle {
         }
     }
 
-    fn post(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Verdict) {
+    fn post(&mut self, who: &Who, to: NodeId, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::Store::KIND => {
                 let Ok(m) = msg::Store::from_frame(frame.clone()) else { return };
@@ -510,48 +514,48 @@ impl NativeOracle {
     }
 
     /// Notes the known tail that a message to a server carries.
-    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Verdict) {
+    fn told(&mut self, loglet: LogletId, server: NodeId, at: Offset, what: &str, verdict: &mut Violations) {
         self.known_tail(loglet, at, what, verdict);
         self.gaps.told(loglet, server, at);
     }
 
-    /// N9: what a component believes to be committed, is.
-    fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Verdict) {
+    /// native-N9: what a component believes to be committed is committed.
+    fn known_tail(&mut self, loglet: LogletId, at: Offset, what: &str, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && at.0 > ghost.committed {
             let committed = ghost.committed;
             verdict.fail(format!(
-                "N9 known tail above majority: loglet {loglet}: {what} carries {at}, {committed} are on a majority"
+                "native-N9 known tail above majority: loglet {loglet}: {what} carries {at}, {committed} are on a majority"
             ));
         }
     }
 
-    fn acked(&mut self, loglet: LogletId, end: u64, verdict: &mut Verdict) {
+    fn acked(&mut self, loglet: LogletId, end: u64, verdict: &mut Violations) {
         let ghost = self.loglets.entry(loglet).or_default();
         if ghost.config.is_some() && end > ghost.committed {
             let committed = ghost.committed;
             verdict.fail(format!(
-                "L1 acknowledged too early: loglet {loglet}: below {end} acknowledged, {committed} are on a majority"
+                "vlog-L1 acknowledged too early: loglet {loglet}: below {end} acknowledged, {committed} are on a majority"
             ));
         }
         if let Some(tail) = ghost.sealed_tail
             && end > tail
         {
             verdict.fail(format!(
-                "N3 acknowledged beyond a sealed tail: loglet {loglet}: below {end} acknowledged, sealed tail {tail}"
+                "native-N3 acknowledged beyond a sealed tail: loglet {loglet}: below {end} acknowledged, sealed tail {tail}"
             ));
         }
         ghost.acked = ghost.acked.max(end);
     }
 
-    /// N2, N6: a server's answer shows at least what it had said before the request was sent.
+    /// native-N2, native-N6: a server's answer shows at least what it had said before the request was sent.
     fn state(
         &mut self,
         who: &Who,
         asked: Asked,
         what: &msg::Verdict,
         state: &msg::ServerState,
-        verdict: &mut Verdict,
+        verdict: &mut Violations,
     ) {
         self.known_tail(asked.loglet, state.known_tail, "an answer", verdict);
         let ghost = self.loglets.entry(asked.loglet).or_default();
@@ -565,13 +569,13 @@ impl NativeOracle {
         }
         if state.local_tail.0 < asked.said.local_tail {
             verdict.fail(format!(
-                "N2 local tail back: loglet {} on node {}: {}, had said {}",
+                "native-N2 local tail back: loglet {} on node {}: {}, had said {}",
                 asked.loglet, who.node, state.local_tail, asked.said.local_tail
             ));
         }
         if asked.said.said_sealed && !state.sealed {
             verdict.fail(format!(
-                "N2 seal bit cleared: loglet {} on node {} had said that it is sealed",
+                "native-N2 seal bit cleared: loglet {} on node {} had said that it is sealed",
                 asked.loglet, who.node
             ));
         }

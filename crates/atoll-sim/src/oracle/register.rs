@@ -1,14 +1,14 @@
-//! Is a register linearizable? Versions order everything, so comparing each answer with what was known before its request
-//! is a complete check.
+//! Checks whether a register is linearizable. Versions order everything, so comparing each answer with what was known before its
+//! request is a complete check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_log::{Nonce, Version, Versioned, Written};
+use atoll_contract::{Nonce, Version, Versioned, Written};
 
 use crate::oracle::Answered;
 use crate::oracle::log::digest;
-use crate::world::observer::Verdict;
+use crate::world::observer::Violations;
 
 #[derive(Debug, Default)]
 struct Register {
@@ -27,7 +27,7 @@ struct Register {
 #[derive(Debug, Default)]
 struct State {
     registers: BTreeMap<String, Register>,
-    verdict: Verdict,
+    verdict: Violations,
 }
 
 /// What clients asked and got, for all registers. Cheap to clone.
@@ -89,16 +89,16 @@ impl RegisterOracle {
             Written::Yes(Version(version)) => {
                 if *version != expected + 1 {
                     state.verdict.fail(format!(
-                        "I4 version: {name}: a write that expected {expected} made version {version}"
+                        "rmw-I4 version: {name}: a write that expected {expected} made version {version}"
                     ));
                 }
                 if *version <= floor && r.versions.get(version).is_none_or(|(n, _)| *n != nonce) {
                     state.verdict.fail(format!(
-                        "I6 stale write: {name}: version {version} made by a write that was asked for when {floor} was there"
+                        "rmw-I6 stale write: {name}: version {version} made by a write that was asked for when {floor} was there"
                     ));
                 }
                 if r.refused.contains_key(&nonce) {
-                    state.verdict.fail(format!("I5 outcome: {name}: {nonce:?} did not happen, and did"));
+                    state.verdict.fail(format!("rmw-I5 outcome: {name}: {nonce:?} did not happen, and did"));
                 }
                 r.made(name, *version, nonce, value, &mut state.verdict);
                 r.floor = r.floor.max(*version);
@@ -107,12 +107,12 @@ impl RegisterOracle {
                 r.saw(name, asked.0, other, &mut state.verdict);
                 if r.written.contains_key(&nonce) {
                     state.verdict.fail(format!(
-                        "I5 outcome: {name}: {nonce:?} happened and is answered as a conflict"
+                        "rmw-I5 outcome: {name}: {nonce:?} happened and is answered as a conflict"
                     ));
                 }
                 if other.version.0 == expected {
                     state.verdict.fail(format!(
-                        "I6 false conflict: {name}: expected {expected}, and that is what is there"
+                        "rmw-I6 false conflict: {name}: expected {expected}, and that is what is there"
                     ));
                 }
                 r.refused.insert(nonce, other.version.0);
@@ -126,7 +126,7 @@ impl RegisterOracle {
         let r = state.registers.entry(name.to_owned()).or_default();
         if let Some(version) = r.written.get(&nonce) {
             state.verdict.fail(format!(
-                "I5 outcome: {name}: {nonce:?} is said not to have happened; it made {version}"
+                "rmw-I5 outcome: {name}: {nonce:?} is said not to have happened; it made {version}"
             ));
         }
         r.refused.insert(nonce, 0);
@@ -134,27 +134,28 @@ impl RegisterOracle {
 }
 
 impl Register {
-    fn saw(&mut self, name: &str, asked: u64, got: &Versioned, verdict: &mut Verdict) {
+    fn saw(&mut self, name: &str, asked: u64, got: &Versioned, verdict: &mut Violations) {
         let version = got.version.0;
         if version < asked {
             verdict.fail(format!(
-                "I6 stale read: {name}: version {version}, but {asked} was known before it was asked for"
+                "rmw-I6 stale read: {name}: version {version}, but {asked} was known before it was asked for"
             ));
         }
         if version > 0 {
             match self.wanted.get(&got.nonce) {
                 None => {
-                    verdict.fail(format!("I6 invented: {name}: version {version} was never asked for"));
+                    verdict.fail(format!("rmw-I6 invented: {name}: version {version} was never asked for"));
                 }
                 Some((expected, value, _)) => {
                     if *expected + 1 != version {
                         verdict.fail(format!(
-                            "I4 version: {name}: a write that expected {expected} made version {version}"
+                            "rmw-I4 version: {name}: a write that expected {expected} made version {version}"
                         ));
                     }
                     if *value != digest(&got.value) {
-                        verdict
-                            .fail(format!("I6 changed: {name}: version {version} is not what was written"));
+                        verdict.fail(format!(
+                            "rmw-I6 changed: {name}: version {version} is not what was written"
+                        ));
                     }
                 }
             }
@@ -163,11 +164,11 @@ impl Register {
         self.floor = self.floor.max(version);
     }
 
-    fn made(&mut self, name: &str, version: u64, nonce: Nonce, value: u64, verdict: &mut Verdict) {
+    fn made(&mut self, name: &str, version: u64, nonce: Nonce, value: u64, verdict: &mut Violations) {
         match self.versions.get(&version) {
             Some((other, _)) if *other != nonce => {
                 verdict.fail(format!(
-                    "I3 lost update: {name}: version {version} was written by {other:?} and by {nonce:?}"
+                    "rmw-I3 lost update: {name}: version {version} was written by {other:?} and by {nonce:?}"
                 ));
             }
             _ => {
@@ -177,10 +178,10 @@ impl Register {
         if let Some(other) = self.written.insert(nonce, version)
             && other != version
         {
-            verdict.fail(format!("I5 twice: {name}: {nonce:?} made versions {other} and {version}"));
+            verdict.fail(format!("rmw-I5 twice: {name}: {nonce:?} made versions {other} and {version}"));
         }
         if self.refused.contains_key(&nonce) {
-            verdict.fail(format!("I5 outcome: {name}: {nonce:?} did not happen, and made {version}"));
+            verdict.fail(format!("rmw-I5 outcome: {name}: {nonce:?} did not happen, and made {version}"));
         }
     }
 }

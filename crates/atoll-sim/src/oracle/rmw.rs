@@ -2,22 +2,20 @@
 //!
 //! | invariant | how it is checked |
 //! | --- | --- |
-//! | I1 | per acceptor the synced promises and votes rise; an answer shows at least what was synced before its request |
-//! | I2 | one state per ballot, over all Writes and votes |
-//! | I3, I4 | a state proposed above a chosen ballot contains the chosen state: its writes, in their places |
-//! | I7 | a Write's ballot was promised by a majority: by PrepAcks or by the votes for the ballot before it |
-//! | I8, T9 | votes are kept only in data directories that the group names |
+//! | rmw-I1 | per acceptor the synced promises and votes rise; an answer shows at least what was synced before its request |
+//! | rmw-I2 | one state per ballot, over all Writes and votes |
+//! | rmw-I3, rmw-I4 | a state proposed above a chosen ballot contains the chosen state: its writes, in their places |
+//! | rmw-I7 | a Write's ballot was promised by a majority: by PrepAcks or by the votes for the ballot before it |
+//! | rmw-I8, rmw-T9 | votes are kept only in data directories that the group names |
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use atoll_core::{
-    Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId, roles,
-};
-use atoll_registers::rmwpaxos::{Ballot, GroupConfig, State, message as msg};
+use atoll_core::{Decode, Exchange, Frame, Lsn, Message, NodeId, Record, RecordKind, RoleKind, StorageId};
+use atoll_rmwpaxos::{Ballot, GroupConfig, RegisterState, message as msg};
 use bytes::Bytes;
 
 use crate::oracle::log::digest;
-use crate::world::observer::{OnWire, Verdict, Who};
+use crate::world::observer::{OnWire, Violations, Who};
 
 /// Epoch and name of a register.
 type Key = (u64, String);
@@ -25,7 +23,7 @@ type Key = (u64, String);
 #[derive(Debug, Default)]
 struct Proposal {
     digest: u64,
-    state: Option<State>,
+    state: Option<RegisterState>,
     /// Disks that have voted for it.
     votes: BTreeSet<StorageId>,
     /// Disks that have promised it.
@@ -106,14 +104,14 @@ impl RmwOracle {
         self.groups.keys().next_back().is_some_and(|newest| *newest != self.opened)
     }
 
-    /// Whether somebody has proposed to hand over: it may be chosen at any time, and cannot be taken back.
+    /// Whether somebody has proposed a hand-over: it may be chosen at any time and cannot be undone.
     pub fn may_be_handing_over(&self) -> bool {
         let root = self.registers.get(&(self.opened, String::new()));
         let is_move = |p: &Proposal| p.state.as_ref().is_some_and(|s| s.moved.is_some());
         self.is_handing_over() || root.is_some_and(|ghost| ghost.proposals.values().any(is_move))
     }
 
-    fn learn(&mut self, group: &GroupConfig, verdict: &mut Verdict) {
+    fn learn(&mut self, group: &GroupConfig, verdict: &mut Violations) {
         match self.groups.get(&group.epoch) {
             Some(other) if other != group => {
                 verdict.fail(format!("§9a two groups: epoch {} is {other} and {group}", group.epoch));
@@ -126,8 +124,8 @@ impl RmwOracle {
     }
 
     /// Records of an acceptor have become durable.
-    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
-        for (_, record) in records.iter().filter(|(_, r)| r.owner == roles::ACCEPTOR) {
+    pub fn synced(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
+        for (_, record) in records.iter().filter(|(_, r)| r.owner == atoll_rmwpaxos::roles::ACCEPTOR) {
             if record.kind != RecordKind::Fact {
                 continue;
             }
@@ -138,9 +136,9 @@ impl RmwOracle {
         }
     }
 
-    /// A checkpoint was found on a disk: what was only staged when it was written is durable by it.
-    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Verdict) {
-        if role != roles::ACCEPTOR || state.is_empty() {
+    /// A checkpoint was found on a disk: facts that were only staged when it was written are durable through it.
+    pub fn found(&mut self, who: &Who, role: RoleKind, state: &Bytes, verdict: &mut Violations) {
+        if role != atoll_rmwpaxos::roles::ACCEPTOR || state.is_empty() {
             return;
         }
         let Ok(image) = msg::AcceptorImage::from_bytes(state.clone()) else {
@@ -160,7 +158,7 @@ impl RmwOracle {
         }
     }
 
-    fn fact(&mut self, who: &Who, fact: msg::Fact, payload: &Bytes, verdict: &mut Verdict) {
+    fn fact(&mut self, who: &Who, fact: msg::Fact, payload: &Bytes, verdict: &mut Violations) {
         match fact {
             msg::Fact::First { group } | msg::Fact::Opened { group } => {
                 self.learn(&group, verdict);
@@ -182,7 +180,7 @@ impl RmwOracle {
                     .or_default();
                 if ballot < acceptor.promised {
                     verdict.fail(format!(
-                        "I1 promise back: node {} to {ballot} after {}",
+                        "rmw-I1 promise back: node {} to {ballot} after {}",
                         who.node, acceptor.promised
                     ));
                 }
@@ -195,7 +193,7 @@ impl RmwOracle {
         }
     }
 
-    fn member(&self, who: &Who, epoch: u64, what: &str, verdict: &mut Verdict) {
+    fn member(&self, who: &Who, epoch: u64, what: &str, verdict: &mut Violations) {
         if let Some(group) = self.groups.get(&epoch)
             && !group.contains(who.node, who.storage)
         {
@@ -206,12 +204,14 @@ impl RmwOracle {
         }
     }
 
-    fn voted(&mut self, who: &Who, key: Key, ballot: Ballot, payload: &Bytes, verdict: &mut Verdict) {
+    fn voted(&mut self, who: &Who, key: Key, ballot: Ballot, payload: &Bytes, verdict: &mut Violations) {
         let ghost = self.registers.entry(key.clone()).or_default();
         let acceptor = ghost.acceptors.entry(who.storage).or_default();
         if ballot < acceptor.voted {
-            verdict
-                .fail(format!("I1 vote back: node {} votes for {ballot} after {}", who.node, acceptor.voted));
+            verdict.fail(format!(
+                "rmw-I1 vote back: node {} votes for {ballot} after {}",
+                who.node, acceptor.voted
+            ));
         }
         acceptor.voted = acceptor.voted.max(ballot);
         acceptor.promised = acceptor.promised.max(ballot.next());
@@ -228,13 +228,13 @@ impl RmwOracle {
     }
 
     /// I2: one state per ballot.
-    fn proposed(&mut self, key: &Key, ballot: Ballot, bytes: &Bytes, what: &str, verdict: &mut Verdict) {
+    fn proposed(&mut self, key: &Key, ballot: Ballot, bytes: &Bytes, what: &str, verdict: &mut Violations) {
         let ghost = self.registers.entry(key.clone()).or_default();
         match ghost.proposals.get(&ballot) {
             Some(p) if p.state.is_some() => {
                 if p.digest != digest(bytes) {
                     verdict.fail(format!(
-                        "I2 two states: register {:?} ballot {ballot}: {what} differs from an earlier one",
+                        "rmw-I2 two states: register {:?} ballot {ballot}: {what} differs from an earlier one",
                         key.1
                     ));
                 }
@@ -242,7 +242,7 @@ impl RmwOracle {
             _ => {
                 let proposal = ghost.proposals.entry(ballot).or_default();
                 proposal.digest = digest(bytes);
-                proposal.state = State::read(bytes).ok();
+                proposal.state = RegisterState::read(bytes).ok();
                 if proposal.state.is_none() {
                     return verdict.fail(format!("HARNESS: a state of {:?} does not decode", key.1));
                 }
@@ -254,7 +254,7 @@ impl RmwOracle {
     }
 
     /// I3, I4: the later state has all writes of the chosen one, in their places.
-    fn contains(&mut self, key: &Key, chosen: Ballot, later: Ballot, verdict: &mut Verdict) {
+    fn contains(&mut self, key: &Key, chosen: Ballot, later: Ballot, verdict: &mut Violations) {
         let Some(ghost) = self.registers.get(key) else { return };
         let state = |b| ghost.proposals.get(&b).and_then(|p| p.state.as_ref());
         let (Some(old), Some(new)) = (state(chosen), state(later)) else { return };
@@ -273,13 +273,13 @@ impl RmwOracle {
         };
         if lost {
             verdict.fail(format!(
-                "I3 lost update: register {:?}: version {} was chosen at {chosen}, {later} proposes version {} without it",
+                "rmw-I3 lost update: register {:?}: version {} was chosen at {chosen}, {later} proposes version {} without it",
                 key.1, old.version, new.version
             ));
         }
     }
 
-    fn choose(&mut self, key: &Key, ballot: Ballot, verdict: &mut Verdict) {
+    fn choose(&mut self, key: &Key, ballot: Ballot, verdict: &mut Violations) {
         let Some(ghost) = self.registers.get_mut(key) else { return };
         let later: Vec<Ballot> = ghost
             .proposals
@@ -305,7 +305,7 @@ impl RmwOracle {
     }
 
     /// A frame leaves a node.
-    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    pub fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         match wire.envelope.exchange {
             Exchange::Request(number) => self.request(wire, number, verdict),
             Exchange::Reply(number) => {
@@ -318,7 +318,7 @@ impl RmwOracle {
         }
     }
 
-    fn request(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Verdict) {
+    fn request(&mut self, wire: OnWire<'_>, number: u64, verdict: &mut Violations) {
         let frame = wire.frame();
         let (key, ballot) = match frame.kind {
             msg::Prep::KIND => {
@@ -344,12 +344,12 @@ impl RmwOracle {
     }
 
     /// I7: a majority has promised the ballot.
-    fn promised(&mut self, key: &Key, ballot: Ballot, verdict: &mut Verdict) {
+    fn promised(&mut self, key: &Key, ballot: Ballot, verdict: &mut Violations) {
         let Some(majority) = self.groups.get(&key.0).map(GroupConfig::majority) else { return };
         let proposal = self.registers.entry(key.clone()).or_default().proposals.entry(ballot).or_default();
         if !proposal.sent && proposal.promises.len() < majority {
             verdict.fail(format!(
-                "I7 not promised: register {:?}: a Write at {ballot}, which {} of at least {majority} have promised",
+                "rmw-I7 not promised: register {:?}: a Write at {ballot}, which {} of at least {majority} have promised",
                 key.1,
                 proposal.promises.len()
             ));
@@ -357,7 +357,7 @@ impl RmwOracle {
         proposal.sent = true;
     }
 
-    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Verdict) {
+    fn reply(&mut self, who: &Who, asked: Asked, frame: &Frame, verdict: &mut Violations) {
         match frame.kind {
             msg::PrepReply::KIND => {
                 let Ok(m) = msg::PrepReply::from_frame(frame.clone()) else { return };
@@ -396,13 +396,13 @@ impl RmwOracle {
     }
 
     /// X1: an acknowledged vote is on the disk.
-    fn acknowledged(&mut self, who: &Who, asked: &Asked, verdict: &mut Verdict) {
+    fn acknowledged(&mut self, who: &Who, asked: &Asked, verdict: &mut Violations) {
         let Some(ballot) = asked.ballot else { return };
         let ghost = self.registers.entry(asked.key.clone()).or_default();
         let voted = ghost.proposals.get(&ballot).is_some_and(|p| p.votes.contains(&who.storage));
         if !voted {
             verdict.fail(format!(
-                "X1/I8 acknowledged before it was synced: node {} acknowledges {ballot} of {:?}",
+                "X1, rmw-I8 acknowledged before it was synced: node {} acknowledges {ballot} of {:?}",
                 who.node, asked.key.1
             ));
         }
@@ -414,7 +414,7 @@ impl RmwOracle {
         asked: &Asked,
         promised: Option<Ballot>,
         voted: Option<Ballot>,
-        verdict: &mut Verdict,
+        verdict: &mut Violations,
     ) {
         if asked.storage != Some(who.storage) {
             return;

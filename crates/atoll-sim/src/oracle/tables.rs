@@ -1,5 +1,6 @@
-//! Tables as their clients see them, against rows of our own to which the commands are applied in the order of the log: answers and reads
-//! agree with that order, the order with real time, every index with a scan, and a repeated command is done once.
+//! Tables as their clients see them, compared with the oracle's own rows, to which the commands are applied in log order. Answers
+//! and reads agree with that order, the order agrees with real time, every index agrees with a scan, and a repeated command is done
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +48,7 @@ struct State {
     failures: Vec<String>,
 }
 
-/// See the module's words. Clones are one.
+/// See the module documentation. Clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct TablesOracle(Arc<Mutex<State>>);
 
@@ -188,7 +189,8 @@ impl State {
         *newest = seq.max(*newest);
     }
 
-    /// Whether the outcome of a write is not kept, or would not be had it been done: of an unknown client nobody can tell.
+    /// Whether the outcome of a write is not kept, or would not be kept if it had been done: for an unknown client this cannot be
+    /// decided.
     fn is_forgotten(&self, (client, seq): Name) -> bool {
         match self.newest.get(&client) {
             _ if client == 0 => false,
@@ -250,8 +252,8 @@ impl TablesOracle {
         self.lock().highest
     }
 
-    /// A command was answered. Its first attempt was sent when `since` was the highest place that anybody
-    /// had been answered; `again`: it was not the only one.
+    /// A command was answered. `since` was the highest place that anybody had been answered when its first attempt was sent;
+    /// `again`: there were further attempts.
     pub fn answered(
         &self,
         name: Name,
@@ -271,8 +273,8 @@ impl TablesOracle {
         state.highest = state.highest.max(Some(place));
     }
 
-    /// A read behind a barrier, begun when `since` was the highest place answered: rows by key, which the
-    /// table must have below a position; in the order of an index, if it is by one.
+    /// A read behind a barrier that began when `since` was the highest place answered: rows by key, which the table must have below
+    /// a position; in the order of an index, if it is by one.
     pub fn read(&self, below: LogPos, since: Option<Place>, by: Option<&str>, shown: &[(i64, Row)]) {
         let mut state = self.lock();
         if since.is_some_and(|(position, _)| position >= below.0) {

@@ -1,4 +1,4 @@
-//! All oracles that look at frames and disks, fed together: what one learns, another needs.
+//! All oracles that look at frames and disks, fed together, because one needs what another learns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use atoll_core::{Lsn, Record, StorageId};
 use crate::oracle::chain::ChainOracle;
 use crate::oracle::native::NativeOracle;
 use crate::oracle::rmw::RmwOracle;
-use crate::world::observer::{Found, Observer, OnWire, Verdict, Who};
+use crate::world::observer::{Found, Observer, OnWire, Violations, Who};
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Inner {
     /// NativeLoglets.
@@ -24,7 +24,7 @@ pub struct Inner {
 }
 
 impl Inner {
-    fn durable(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    fn durable(&mut self, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         if let Some((last, _)) = records.last() {
             self.durable.insert(who.storage, *last);
         }
@@ -53,7 +53,7 @@ impl WireOracle {
 }
 
 impl Observer for WireOracle {
-    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Verdict) {
+    fn sent(&mut self, wire: OnWire<'_>, verdict: &mut Violations) {
         let inner = &mut *self.lock();
         match wire.frame().kind {
             // Replies carry kinds of their own in the same ranges.
@@ -63,11 +63,11 @@ impl Observer for WireOracle {
         }
     }
 
-    fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Verdict) {
+    fn synced(&mut self, _at: u64, who: &Who, records: &[(Lsn, Record)], verdict: &mut Violations) {
         self.lock().durable(who, records, verdict);
     }
 
-    fn booted(&mut self, _at: u64, who: &Who, found: &Found, verdict: &mut Verdict) {
+    fn booted(&mut self, _at: u64, who: &Who, found: &Found, verdict: &mut Violations) {
         let inner = &mut *self.lock();
         inner.native.booted(who);
         inner.rmw.booted(who);

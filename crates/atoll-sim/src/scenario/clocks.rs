@@ -1,5 +1,5 @@
 //! Directed: the clock of one node after the other is set far ahead or behind while the others are right. The log's time stays with
-//! theirs, they go on, and so does that node once its clock is right.
+//! the right clocks, their nodes continue, and so does the wrong node once its clock is right again.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,11 +25,12 @@ use crate::world::fault::{Death, Fault};
 const DURING: Duration = Duration::from_secs(40);
 /// How long a clock is wrong.
 const WRONG: Duration = Duration::from_secs(4);
-/// A node has noticed that its clock is wrong, or right again, within this; the others get on within it, too.
+/// Within this time a node has noticed that its clock is wrong, or right again; the other nodes make progress within it, too.
 const SOON: Duration = Duration::from_secs(3);
-/// The time that the oracle knows is that of the clients' last turn: so much older than the nodes' at most.
+/// The time that the oracle knows is that of the clients' last turn, which is older than the nodes' time by at most this much.
 const TURN_MS: u64 = 1_000;
-/// While writes go on the log's time is behind the truth by less than this: they come from nodes with clocks that are about right.
+/// While writes continue, the log's time is behind the truth by less than this: the writes come from nodes with clocks that are
+/// about right.
 const BEHIND_MS: u64 = 10_000;
 const DAY_MS: i64 = 86_400_000;
 

@@ -1,5 +1,5 @@
-//! The database on whole nodes: engines over a virtual log that is reconfigured all the time; nodes die and forget what their
-//! stores did not persist, or lose them; the log is trimmed behind them.
+//! The database on whole nodes: engines over a virtual log that is reconfigured all the time. Nodes die and forget what their
+//! stores did not persist, or lose their stores; the log is trimmed behind them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -83,7 +83,7 @@ impl<A: Application> Engines<A> {
 pub struct Cellular {
     /// Where they are found.
     pub engines: Engines<Cells>,
-    /// Who is told.
+    /// The oracle that the doors report to.
     pub oracle: DatabaseOracle,
     /// Clients' side of the world, once it is there.
     pub cluster: Arc<OnceLock<Cluster<NodeHandles>>>,

@@ -1,14 +1,14 @@
-//! Directed: what the protocol notes tell as stories. Sleepers that go on with what is of another time (virtuallog V2, V3, contracts
+//! Directed scenarios: stories from the protocol notes. Sleepers that continue with outdated knowledge (vlog-V2, vlog-V3, contracts
 //! X16), and the five servers of rule K (native §4).
 
 use std::time::Duration;
 
+use atoll_contract::{Batch, ClientId, Entry, LogletProvider, LogletSpec, OpId};
 use atoll_core::testing::hit;
 use atoll_core::{NodeId, StorageId};
-use atoll_log::{Batch, ClientId, Entry, LogletProvider, LogletSpec, OpId};
-use atoll_loglets::native::NativeOptions;
+use atoll_native::NativeOptions;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
+use atoll_rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
 use bytes::Bytes;
 
 use crate::rng::Rng;
@@ -35,7 +35,7 @@ pub const RETRIES: Scenario = Scenario {
     name: "vlog-retries",
     about: "directed: records are handed in again at the same door while they are pending, and late; few are remembered",
     run: run_retries,
-    marks: &[&["sim.retried_at_the_same_door", "sim.first_attempt_came_late", "intake.forgotten"]],
+    marks: &[&["sim.retried_at_the_same_door", "sim.first_attempt_came_late", "deduplicator.forgotten"]],
     full: false,
 };
 
@@ -148,7 +148,7 @@ async fn extend_local(stage: Stage<NodeHandles>, name: String) {
         stage.pause(Duration::from_millis(700)).await;
         let Some(life) = stage.cluster.host(0) else { continue };
         let Some(log) = life.handles.log(&name) else { continue };
-        let spec = LogletSpec { kind: Some("local".to_owned()), ..LogletSpec::default() };
+        let spec = LogletSpec::of("local");
         if matches!(stage.cluster.ask(&life, log.extend(spec)).await, Some(Ok(Ok(_)))) {
             hit("sim.local.extended");
         }
@@ -175,7 +175,7 @@ fn run_retries(seed: u64, out: TraceOut) -> Outcome {
     })
 }
 
-/// What a run passes that is small enough.
+/// Limits that are small enough for a run to pass them.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Spans of operations that an orderer remembers.
@@ -201,12 +201,12 @@ impl Limits {
     };
 
     fn set(self, options: &mut Options) {
-        options.sequencer.dedupe_spans = self.dedupe_spans;
-        options.local_store.dedupe_spans = self.dedupe_spans;
+        options.protocols.native.sequencer.dedupe_spans = self.dedupe_spans;
+        options.protocols.local.store.dedupe_spans = self.dedupe_spans;
         options.log.max_inflight_batches = self.batches_in_flight;
         options.log.page_items = self.page_items.unwrap_or(options.log.page_items);
-        options.sequencer.window_bytes = self.window_bytes as u64;
-        options.local_store.window_bytes = self.window_bytes;
+        options.protocols.native.sequencer.window_bytes = self.window_bytes as u64;
+        options.protocols.local.store.window_bytes = self.window_bytes;
         options.log.lane_window_bytes = options.log.lane_window_bytes.min(self.window_bytes);
     }
 }
@@ -281,15 +281,11 @@ fn links(stage: &Stage<Handles>, pairs: &[(usize, usize)], blocked: bool) {
     }
 }
 
-/// The story, once: an entry reaches server 0 only; 1, 2, 3 are sealed and give a tail without it; 0, 1, 2 give one with it; all the
-/// while somebody on 4, which knows of no seal, asks for open tails. False if it broke off.
+/// Plays the story once: an entry reaches server 0 only; 1, 2, 3 are sealed and yield a tail without it; 0, 1, 2 yield a tail with
+/// it; meanwhile a client on 4, which knows of no seal, keeps asking for open tails. False if the story broke off.
 async fn five(stage: &Stage<Handles>, islands: &native::Islands) -> bool {
     let patience = Duration::from_millis(1_500);
-    let spec = LogletSpec {
-        servers: Some((1..=5).map(NodeId).collect()),
-        sequencer: Some(NodeId(1)),
-        ..LogletSpec::default()
-    };
+    let spec = LogletSpec::default().place("server", (1..=5).map(NodeId)).place("sequencer", [NodeId(1)]);
     if !native::make(stage, islands, spec).await {
         return false;
     }

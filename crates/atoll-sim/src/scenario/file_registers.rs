@@ -1,12 +1,13 @@
-//! Directed: the registers of a single node, which are one file that is replaced as a whole. The node dies all the time, replacements fail
-//! with the old content or the new one left, and before each life a damaged copy is opened: it must be refused.
+//! Directed: the registers of a single node, which are one file that is replaced as a whole. The node dies all the time,
+//! replacements fail and leave either the old or the new content, and before each life a damaged copy is opened, which must be
+//! refused.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::testing::hit;
 use atoll_core::{NodeCore, roles};
-use atoll_registers::file::{Cell, CellError, FileRegisters};
+use atoll_file_register::{Cell, CellError, FileRegisters};
 use bytes::Bytes;
 
 use crate::rng::Rng;
@@ -19,7 +20,7 @@ use crate::world::fault::{Death, Fault};
 use crate::world::observer::Who;
 use crate::world::{Assembly, Weather, World};
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "file-registers",
     about: "directed: the registers of a single node in one file: deaths, replacements that fail, damaged copies",
@@ -68,7 +69,7 @@ impl Cell for Kept {
                 return Ok(());
             }
             disk.failed = true;
-            // The rename was done, or was not: nobody is told.
+            // The rename may or may not have happened, and nobody is notified.
             if disk.rng.below(2) == 0 {
                 disk.content = Some(Bytes::copy_from_slice(content));
                 hit("sim.file_registers.failed_with_new");

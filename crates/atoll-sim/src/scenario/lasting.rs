@@ -1,11 +1,11 @@
-//! One cause that lasts: nodes that stay dead, links that stay cut in one or both directions, a disk that hangs. While it lasts, whoever
-//! is with a majority makes progress, and the chain changes a few times at most; nothing waits for a repair.
+//! One lasting cause: nodes that stay dead, links that stay cut in one or both directions, a disk that hangs. While it lasts, every
+//! node that is with a majority makes progress, and the chain changes at most a few times; nothing waits for a repair.
 
 use std::time::Duration;
 
+use atoll_contract::ClientId;
 use atoll_core::testing::hit;
 use atoll_core::{Env, NodeId, Tick};
-use atoll_log::ClientId;
 use atoll_node::assembly::Options;
 use atoll_node::members::Health;
 
@@ -18,7 +18,7 @@ use crate::workload::log as load;
 use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
 
-/// See the file's words.
+/// See the module documentation.
 pub const LASTING: Scenario = Scenario {
     name: "lasting",
     about: "directed: nodes stay dead, links stay cut, disks hang, stay closed or full; the majority goes on, and is calm",
@@ -52,13 +52,13 @@ const LEAST_LIFE: Duration = Duration::from_secs(3);
 const TURN: Duration = Duration::from_millis(1_500);
 /// How long all links work between two of them.
 const BETWEEN_TURNS: Duration = Duration::from_millis(150);
-/// Most changes of the chain while causes turn: one for every second of them. Two links of three are the sequencer's, so that without
-/// damping about each turn moves the log; but a segment whose members work lives for 3 s at least, which is nearly two turns.
+/// Most changes of the chain while causes turn: one for every second of them. Two of three links are the sequencer's, so without
+/// damping nearly each turn moves the log; but a segment whose members work lives for at least 3 s, which is nearly two turns.
 const MOST_CHANGES_TURNING: u64 =
     LASTS.as_secs() * 1_000 / (TURN.as_millis() as u64 + BETWEEN_TURNS.as_millis() as u64) / 2 + 1;
 const LOG: &str = "log0";
 
-/// What goes wrong, and stays so.
+/// A fault that lasts.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     /// A process ends.
@@ -140,7 +140,8 @@ impl Cause {
             Cause::Star(middle) => middle != client_of,
             Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..) => false,
             Cause::Turning => false,
-            // A majority of the members is not enough: what the others' servers took just before the cut is nowhere else.
+            // A majority of the members is not enough: entries that the servers on the other side took just before the cut are
+            // nowhere else.
             Cause::Bridge([middle, a, b, c, d]) => {
                 let mine = if client_of == a || client_of == b { [a, b] } else { [c, d] };
                 let reaches =
@@ -176,7 +177,7 @@ impl Cause {
         }
     }
 
-    /// The host whose disk keeps no entries, and what all must know of it.
+    /// The host whose disk keeps no entries, and the health that all other nodes must know.
     fn without_disk(self) -> Option<(usize, Health)> {
         match self {
             Cause::Closed(host) => Some((host, Health::Closed)),
@@ -200,7 +201,7 @@ impl Cause {
             // Evidence of appends without an answer takes longer than a missing heartbeat.
             Cause::DataCut(..) => Duration::from_millis(4_000),
             Cause::Hung(_) => Duration::from_millis(2_500),
-            // Who is cut off from the sequencer for less than a segment's least life waits; nobody waits for ever.
+            // A node that is cut off from the sequencer for less than a segment's minimum life waits; no node waits forever.
             Cause::Turning => LASTS / 2,
         }
     }
@@ -228,12 +229,12 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
         options.timings.silent_after = Duration::from_millis(600);
     }
     if rng.below(2) == 0 && hosts == 5 {
-        options.native.replicas = 5;
+        options.protocols.native.handles.replicas = 5;
     }
     let first = Cause::draw(&mut rng, hosts);
     let mut causes = vec![first];
     // Five tolerate two of them.
-    if hosts == 5 && options.native.replicas == 5 && rng.below(2) == 0 {
+    if hosts == 5 && options.protocols.native.handles.replicas == 5 && rng.below(2) == 0 {
         let second = Cause::draw(&mut rng, hosts);
         let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
         if !alone(first) && !alone(second) {
@@ -266,7 +267,7 @@ impl Plan {
         let most = self.causes.iter().map(|c| c.longest_pause()).max().unwrap_or_default();
         let most = if self.slower { most * 2 } else { most };
         // For one cause the log may move to a node that the other parts from some clients, before anybody knows that it does. Such
-        // clients wait for the least life of that segment (V18).
+        // clients wait for the least life of that segment (vlog-V18).
         let parts = |c: &Cause| matches!(c, Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..));
         if self.causes.len() > 1 && self.causes.iter().any(parts) { most + LEAST_LIFE } else { most }
     }
@@ -303,7 +304,7 @@ impl Plan {
         load::demand(stage.clone(), vec![LOG.to_owned()]).await;
     }
 
-    /// What must hold of one cause: no storm, and no long pause for anybody who is with a majority.
+    /// Checks one cause: no storm of changes, and no long pause for any node that is with a majority.
     fn judge(&self, stage: &Stage<NodeHandles>, when: &str, changes: u64, pauses: &[(usize, Duration)]) {
         let causes = &self.causes;
         let most = match causes[..] {
@@ -327,8 +328,9 @@ impl Plan {
         }
     }
 
-    /// A node whose disk fails has been replaced: by a spare as a server, if there is one, and by anybody as a sequencer. Of a node that
-    /// is one of `servers`, as the log had them when the cause began, every other knows what its disk is good for.
+    /// Checks that a node whose disk fails has been replaced: as a server by a spare, if there is one, and as a sequencer by any
+    /// node. If the node is one of `servers`, as the log had them when the cause began, every other node knows the health of its
+    /// disk.
     fn judge_places(&self, stage: &Stage<NodeHandles>, servers: &[NodeId]) {
         let Some((now, sequencer)) = serving(stage) else { return };
         let has_spare = self.expected(servers).len() >= now.len();
@@ -350,8 +352,8 @@ impl Plan {
         }
     }
 
-    /// Who is connected to a majority is up for everybody, also for those that do not hear it: otherwise they take over the sessions of its
-    /// clients again and again, which come back to it each time.
+    /// Checks that a node that is connected to a majority is up for every node, including those that do not hear it: otherwise they
+    /// take over the sessions of its clients again and again, and the clients come back to it each time.
     fn judge_lives(&self, stage: &Stage<NodeHandles>) {
         let [Cause::Bridge(_)] = self.causes[..] else { return };
         for host in 0..self.hosts {

@@ -1,13 +1,13 @@
-//! Directed: a thousand logs at once. They are created, written, and moved when a node dies: each takes appends again soon, and is changed
-//! a few times at most. Then all are deleted, and every node says so.
+//! Directed: a thousand logs at once. They are created, written, and moved when a node dies: each soon accepts appends again and is
+//! changed at most a few times. Then all are deleted, and every node reports so.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogletId};
 use atoll_core::testing::hit;
 use atoll_log::virtual_log::LogError;
-use atoll_log::{ClientId, LogletId};
 use atoll_node::assembly::Options;
 
 use crate::rng::Rng;
@@ -18,7 +18,7 @@ use crate::workload::log as load;
 use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
 
-/// See the file's words.
+/// See the module documentation.
 pub const MANY_LOGS: Scenario = Scenario {
     name: "many-logs",
     about: "directed: a thousand logs are created, written, moved when a node dies, and deleted",
@@ -28,13 +28,13 @@ pub const MANY_LOGS: Scenario = Scenario {
 };
 
 const LOGS: usize = 1_000;
-/// Who works on them, each on its share.
+/// Workers, each with a share of the logs.
 const WORKERS: usize = 8;
 /// Logs that are written while a node is dead, and read as a whole in the end.
 const SAMPLE: usize = 100;
 /// All logs of the dead node are moved within this: sixteen at a time, each in some round trips and syncs.
 const MOVED_WITHIN: Duration = Duration::from_secs(30);
-/// How long the dead node stays dead in any case: longer than anybody needs to notice.
+/// How long the dead node stays dead at least: longer than any node needs to notice.
 const STAYS_DEAD: Duration = Duration::from_secs(12);
 /// Changes of one log for one death.
 const MOVES: usize = 3;

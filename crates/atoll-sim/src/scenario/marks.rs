@@ -1,6 +1,6 @@
-//! The coverage marks of each scenario: what a run of it with at least [`crate::coverage::SEEDS`] seeds must reach. All of these were
-//! reached by a third of the seeds or more when they were written down; rarer ones are demanded of whole runs, by
-//! [`crate::coverage`]. What several scenarios reach stands once, in a list of its own.
+//! The coverage marks of each scenario, which a run of it with at least [`crate::coverage::SEEDS`] seeds must reach. At least a
+//! third of the seeds reached each of them when they were written down; [`crate::coverage`] demands rarer ones of whole runs. Marks
+//! that several scenarios reach are in shared lists.
 
 /// Names of marks.
 pub type Marks = &'static [&'static str];

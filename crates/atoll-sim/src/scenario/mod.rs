@@ -29,10 +29,10 @@ use std::io::Write;
 use crate::scenario::phases::Size;
 use crate::world::Totals;
 
-/// Where a run writes its events in words.
+/// Where a run writes its events as text.
 pub type TraceOut = Option<Box<dyn Write + Send>>;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Violations; empty if it passed.
@@ -58,8 +58,8 @@ pub struct Scenario {
     pub run: fn(u64, TraceOut) -> Outcome,
     /// Marks that some seed of a run of hundreds must reach.
     pub marks: &'static [marks::Marks],
-    /// Whether a seed of it has the size that is promised for a seed (60 s, 1,000 acknowledged writes, 20 faults, 5
-    /// reconfigurations); directed ones are small.
+    /// Whether each of its seeds has the size that is promised for a seed (60 s, 1,000 acknowledged writes, 20 faults, 5
+    /// reconfigurations); directed scenarios are small.
     pub full: bool,
 }
 

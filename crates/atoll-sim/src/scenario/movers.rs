@@ -1,10 +1,11 @@
-//! Directed: the node that reconfigures a log dies in the middle, after a random number of frames, and stays dead; sometimes its successor
-//! does, too. The other nodes must complete the reconfiguration (VL8) and accept appends. No links are cut: the oracle cannot see them.
+//! Directed: the node that reconfigures a log dies in the middle, after a random number of frames, and stays dead; sometimes its
+//! successor dies, too. The other nodes must complete the reconfiguration (vlog-VL8) and accept appends. No links are cut, because
+//! the oracle cannot see them.
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::testing::hit;
-use atoll_log::LogletSpec;
 use atoll_node::assembly::Options;
 
 use crate::oracle::completion::CompletionOracle;
@@ -17,7 +18,7 @@ use crate::workload::log as load;
 use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
 
-/// See the file's words.
+/// See the module documentation.
 pub const MOVERS: Scenario = Scenario {
     name: "vlog-movers",
     about: "directed: every reconfigurer dies somewhere in its work and stays dead; the others complete what it began",
@@ -38,7 +39,7 @@ const LOG: &str = "log0";
 const ROUNDS: u32 = 6;
 /// What one sends at most before it dies; an extend under this load takes about half of it.
 const MOST_FRAMES: u64 = 70;
-/// If it is still there then, it ends.
+/// A node that is still up after this time is ended.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How long it stays dead: longer than the oracle waits.
 const STAYS_DEAD: Duration = Duration::from_secs(12);
@@ -57,7 +58,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     options.timings.heartbeat_every = Duration::from_millis(150);
     options.timings.silent_after = Duration::from_millis(600);
     if hosts == 5 {
-        options.native.replicas = 5;
+        options.protocols.native.handles.replicas = 5;
     }
     let founders = hosts - usize::from(hosts == 4);
     let assembly = Nodes { members: hosts, founders, options, programs: Default::default(), starts: 0 };
@@ -87,7 +88,7 @@ async fn script(stage: Stage<NodeHandles>, hosts: usize) {
     load::demand(stage, vec![LOG.to_owned()]).await;
 }
 
-/// One or two reconfigurers die; then everybody else has time to complete what they began.
+/// One or two reconfigurers die; then the other nodes have time to complete what these began.
 async fn round(stage: &Stage<NodeHandles>, hosts: usize) {
     let first = stage.below(hosts as u64) as usize;
     let mut movers = vec![first];
@@ -116,7 +117,7 @@ async fn round(stage: &Stage<NodeHandles>, hosts: usize) {
     stage.env.sleep(ENDS_WITHIN).await;
     if stage.oracles.log.acknowledged(LOG) == before {
         stage.cluster.fail(format!(
-            "VL8 not completed: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
+            "vlog-VL8 not completed: {LOG}: no append in {ENDS_WITHIN:?}, {STAYS_DEAD:?} after reconfigurers died"
         ));
     }
 }

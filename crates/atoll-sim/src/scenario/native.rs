@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::{NodeId, StorageId};
-use atoll_log::LogletSpec;
-use atoll_loglets::native::NativeOptions;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
+use atoll_native::NativeOptions;
+use atoll_rmwpaxos::{GroupConfig, Member, Options};
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
@@ -15,7 +15,7 @@ use crate::scenario::{Outcome, Scenario, TraceOut, marks};
 use crate::workload::native as load;
 use crate::world::{Weather, World};
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "native",
     about: "bare NativeLoglets: appends, checks, reads, trims; seals by sealers that die; deletions; sleepers",

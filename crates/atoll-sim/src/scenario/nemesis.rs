@@ -1,4 +1,4 @@
-//! The source of faults: draws them from the menu of a scenario until it is told to stop, then heals everything.
+//! The source of faults: draws them from the menu of a scenario until it is stopped, then heals everything.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::world::fault::{Death, Fault};
 use crate::world::network::Mood;
 
 const MS: u64 = 1_000_000;
-/// How far apart disks are lost at least. Longer than an operation takes: what somebody had planned with the last one is over.
+/// The minimum time between two disk losses. It is longer than an operation takes, so that no plan that counted on the last lost
+/// disk is still under way.
 pub const LOSSES_APART: Duration = Duration::from_secs(3);
 
 /// How often each kind of fault is drawn, in proportion; 0 is never.
@@ -92,8 +93,8 @@ impl Menu {
         ..Menu::NONE
     };
 
-    /// A part of the menu, as the seed has it: runs in which some kinds of faults are missing reach states that others do
-    /// not.
+    /// A subset of the menu, chosen by the seed: runs in which some kinds of faults are missing reach states that others do not
+    /// reach.
     #[must_use]
     pub fn some(mut self, rng: &mut Rng) -> Menu {
         for part in [
@@ -153,7 +154,7 @@ pub type MayLose = Box<dyn Fn(usize) -> bool + Send>;
 pub enum Pace {
     /// As the scenario wants it.
     Usual,
-    /// The time is over, but too little has happened in it: everything is healed once, then faults are rare.
+    /// The time is over, but the run is still too small: everything is healed once, then faults are rare.
     Rare,
     /// No more.
     Over,
@@ -198,7 +199,7 @@ pub async fn run<H: Clone>(
         let host = rng.below(hosts) as usize;
         let other = (host + 1 + rng.below(hosts.max(2) - 1) as usize) % hosts as usize;
         let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
-        // Sometimes it is back before what its last life sent has arrived.
+        // Sometimes the node is back before the messages of its last life have arrived.
         let usual = [1_500 * MS, 150 * MS, 150 * MS, 2 * MS][rng.below(4) as usize];
         let back = rng.tail(usual);
         match kind {
@@ -240,13 +241,13 @@ pub async fn run<H: Clone>(
             }
             _ => {}
         }
-        // Partitions, moods, closed journals and full disks would stay for ever: they end every now and then.
+        // Partitions, moods, closed journals and full disks would otherwise last forever: they end from time to time.
         if env.now() >= quiet_at {
             quiet_at = env.now().after(Duration::from_millis(500 + rng.below(4_000)));
             cluster.inject(Fault::HealNetwork);
             restart_closed(&cluster, &mut rng);
-            // A run that goes on because it is too small must get somewhere: where one acceptor serves alone, each of its syncs may
-            // take longer than anybody waits.
+            // A run that continues because it is too small must make progress: where one acceptor serves alone, each of its syncs
+            // may take longer than anybody waits.
             if is_rare {
                 (0..hosts as usize).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
             }
@@ -269,8 +270,8 @@ pub fn all_read_again<H: Clone>(cluster: &Cluster<H>) {
     (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::FailReads { host, failing: false }));
 }
 
-/// A nervous network: single directions between two hosts are held up for some milliseconds, again and again. What is sent to
-/// several reaches some of them much later than others.
+/// A nervous network: again and again, single directions between two hosts are held up for some milliseconds. A message to several
+/// hosts reaches some of them much later than others.
 pub async fn nervous<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng, until: Tick) {
     let hosts = cluster.hosts() as u64;
     while env.now() < until && hosts > 1 {
@@ -284,7 +285,7 @@ pub async fn nervous<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng, unti
     }
 }
 
-/// After everything was healed: restarts nodes whose journal is closed, for ever.
+/// After everything was healed: restarts nodes whose journal is closed. Runs forever.
 pub async fn medic<H: Clone>(env: Env, cluster: Cluster<H>, mut rng: Rng) {
     loop {
         env.sleep(Duration::from_millis(500)).await;
@@ -302,7 +303,7 @@ fn mood(rng: &mut Rng) -> Mood {
     }
 }
 
-/// Whether what is on the disk must not be used. A program that is too old for it is another matter: the disk is good.
+/// Whether the data on the disk must not be used. A program that is too old for the data is a different case: the disk is good.
 fn must_be_wiped(health: &Health) -> bool {
     health.refused.as_ref().is_some_and(|why| !why.contains("too old"))
 }
@@ -315,7 +316,7 @@ fn restart_closed<H: Clone>(cluster: &Cluster<H>, rng: &mut Rng) {
             let back_after = Some(rng.below(500 * MS));
             cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
         } else if must_be_wiped(&health) {
-            // What is on the disk must not be used: it gets an empty one.
+            // The data on the disk must not be used: the host gets an empty disk.
             cluster.inject(Fault::Wipe { host, back_after: rng.below(500 * MS) });
         }
     }

@@ -74,7 +74,8 @@ impl Assembly for Nodes {
         let rows: BTreeMap<NodeId, Member> =
             (0..self.members).map(|host| (NodeId(host as u32 + 1), self.row(host, StorageId(0)))).collect();
         let mut options = self.options.clone();
-        (options.native.step_bytes, options.local.step_bytes) = (STEP_BYTES, STEP_BYTES);
+        options.protocols.native.handles.step_bytes = STEP_BYTES;
+        options.protocols.local.handles.step_bytes = STEP_BYTES;
         let parts = assembly::Parts {
             identity,
             levels: self.programs.of(who.host),

@@ -7,12 +7,10 @@ use atoll_core::{
     Caller, Candidate, Directory, Effects, Frame, Identify, Identity, Loc, Lsn, Message, NodeCore, NodeId,
     Role, Tick, roles,
 };
-use atoll_loglets::native::message as native;
-use atoll_loglets::native::{
-    LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions,
-};
-use atoll_registers::rmwpaxos::message as rmw;
-use atoll_registers::rmwpaxos::{Acceptor, GroupConfig, Options, RmwRegisters};
+use atoll_native::message as native;
+use atoll_native::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
+use atoll_rmwpaxos::message as rmw;
+use atoll_rmwpaxos::{Acceptor, GroupConfig, Options, RmwRegisters};
 
 use crate::world::Assembly;
 use crate::world::observer::Who;
@@ -73,8 +71,8 @@ pub struct Parts {
     pub native: NativeOptions,
 }
 
-/// Bytes of entries in one step of a repair, a back-fill or a copy: the journals here have small segments, and each takes a step as one
-/// record. It is small enough that many copies take several steps, too.
+/// Bytes of entries in one step of a repair, a back-fill or a copy. The journals here have small segments, and each takes a step as
+/// one record. The value is small enough that many copies take several steps, too.
 pub const STEP_BYTES: u32 = 16 * 1024;
 
 /// Who a node is, with every role.
@@ -91,7 +89,7 @@ pub fn identity(who: &Who) -> Identity {
     }
 }
 
-/// A message in words.
+/// A message as text.
 pub fn describe(frame: &Frame) -> String {
     macro_rules! known {
         ($($type:ty),* $(,)?) => {
@@ -155,12 +153,12 @@ impl Assembly for Parts {
         core.add_role(roles::MEMBER, Box::new(WhoAmI(identity(who))));
         let acceptor = Acceptor::new(who.node, who.storage, Some(self.group.clone()));
         let known = acceptor.known_group();
-        core.add_role(roles::ACCEPTOR, Box::new(acceptor));
+        core.add_role(atoll_rmwpaxos::roles::ACCEPTOR, Box::new(acceptor));
         let env = core.env();
         let log_server = LogServer::new(env.clone(), who.storage, LogServerOptions::default());
-        core.add_role(roles::LOG_SERVER, Box::new(log_server));
+        core.add_role(atoll_native::roles::LOG_SERVER, Box::new(log_server));
         let sequencer = Sequencer::new(env.clone(), SequencerOptions::default());
-        core.add_role(roles::SEQUENCER, Box::new(sequencer));
+        core.add_role(atoll_native::roles::SEQUENCER, Box::new(sequencer));
         let group = known.get().unwrap_or_else(|| self.group.clone());
         let registers = RmwRegisters::new(env.clone(), group, self.rmw);
         let directory: Arc<dyn Directory> = Arc::new(Everybody(self.hosts));
@@ -169,7 +167,7 @@ impl Assembly for Parts {
         (core, Handles { registers, native })
     }
 
-    /// A node asks around which group serves: the one that it was configured with may be gone without a trace.
+    /// A node asks the others which group serves: the group that it was configured with may be gone without a trace.
     fn start(&mut self, core: &mut NodeCore, _who: &Who, handles: &Handles) {
         let (env, registers, hosts) = (core.env(), handles.registers.clone(), self.hosts as u64);
         let asks = core.env();

@@ -1,4 +1,4 @@
-//! The course of a run: load under faults, then everything is healed and progress is demanded, then all is compared.
+//! The course of a run: load under faults; then everything is healed and progress is demanded; finally, all state is compared.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::world::{Assembly, World};
 
 /// Virtual length of the phase under faults, of a seed of full size.
 pub const SAFETY: Duration = Duration::from_secs(60);
-/// A seed that is not full by then goes on, for so many times that length at most.
+/// A seed that is not full by then continues, for at most this many times that length.
 const MOST_LENGTHS: u64 = 4;
 /// How long each step of the demand for progress may take in a healed cluster.
 pub const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
@@ -196,8 +196,8 @@ impl<H: Clone + Send + 'static> Stage<H> {
     }
 
     /// Reports a tail of a NativeLoglet that a client was told.
-    pub fn told(&self, loglet: atoll_log::LogletId, at: atoll_log::Offset, sealed: bool) {
-        let mut verdict = crate::world::observer::Verdict::default();
+    pub fn told(&self, loglet: atoll_contract::LogletId, at: atoll_contract::Offset, sealed: bool) {
+        let mut verdict = crate::world::observer::Violations::default();
         self.oracles.wire.lock().native.told_tail(loglet, at, sealed, &mut verdict);
         verdict.failures.into_iter().for_each(|f| self.cluster.fail(f));
     }
@@ -207,7 +207,7 @@ impl<H: Clone + Send + 'static> Stage<H> {
         crate::world::clients::below(&self.env, n)
     }
 
-    /// Sleeps about so long.
+    /// Sleeps for about this long.
     pub async fn pause(&self, mean: Duration) {
         self.env.sleep(self.env.jitter(mean)).await;
     }
@@ -304,8 +304,8 @@ where
     outcome(world, stage)
 }
 
-/// Runs a script that brings its faults itself, for `most` at the longest until it ends the load; from then on every step of what it
-/// demands has to be done in time.
+/// Runs a script that injects its own faults, for at most `most` until it ends the load; from then on, every step of its demand has
+/// to be done in time.
 pub fn play_script<A, S>(
     world: &mut World<A>,
     stage: &Stage<A::Handles>,
@@ -339,7 +339,7 @@ fn outcome<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>) -> Outc
     Outcome { failures, trace: world.trace_hash(), totals: world.totals(), size, marks: take_marks() }
 }
 
-/// Lets time pass until everybody is satisfied; a step of the demand that takes longer than [`PROGRESS_WITHIN`] fails.
+/// Lets time pass until every demand is satisfied; a step of the demand that takes longer than [`PROGRESS_WITHIN`] fails.
 fn demand_progress<A: Assembly>(world: &mut World<A>, stage: &Stage<A::Handles>, satisfied: &Flag) {
     let waiting_for = || stage.waiting_for.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut step = None;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use atoll_core::{NodeId, StorageId};
-use atoll_loglets::native::NativeOptions;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options};
+use atoll_native::NativeOptions;
+use atoll_rmwpaxos::{GroupConfig, Member, Options};
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;
@@ -15,7 +15,7 @@ use crate::workload::register as load;
 use crate::world::fault::{Death, Fault};
 use crate::world::{Weather, World};
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "registers",
     about: "RMWPaxos registers: reads and conditional writes from all nodes, duels, hand-overs of the group",
@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
     full: true,
 };
 
-/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmwpaxos T5).
+/// Directed: lives of proposers that are over as soon as they have begun, on one hot register (rmw-T5).
 pub const LIVES: Scenario = Scenario {
     name: "register-lives",
     about: "directed: proposers die and return within milliseconds; what a life began meets the next one",
@@ -112,7 +112,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// One acceptor's disk at a time, and the next only when the group that serves names no lost one.
+/// Allows the loss of one acceptor's disk at a time, and of the next one only when the serving group names no lost disk.
 fn may_lose(stage: &Stage<Handles>, deciding: Flag) -> Box<dyn Fn(usize) -> bool + Send> {
     let stage = stage.clone();
     Box::new(move |host| {
@@ -140,7 +140,7 @@ async fn operator(stage: Stage<Handles>, hosts: usize, deciding: Flag) {
         let members =
             lives.iter().map(|(h, s)| Member { node: NodeId(*h as u32 + 1), storage: *s }).collect();
         let Some(life) = stage.cluster.any_from(first) else { continue };
-        // From the look at the next group on (H0) its disks stay: what is chosen then cannot be taken back.
+        // From the choice of the next group (H0) on, its disks stay: once the group is chosen, that cannot be undone.
         deciding.raise();
         let _ = life.handles.registers.hand_over(members).await;
         deciding.lower();

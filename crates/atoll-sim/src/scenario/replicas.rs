@@ -1,5 +1,5 @@
-//! Whole nodes with a database: stores that forget what they did not persist, or lose everything; small limits, so that all of it is met
-//! within a run.
+//! Whole nodes with a database: stores that forget what they did not persist, or lose everything. The limits are small, so that a
+//! run reaches all of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +99,7 @@ impl<T: Tenant> Replicas<T> {
     /// The store of a data directory: what it persisted in the life before, or nothing.
     fn store(&mut self, of: StorageId) -> MemoryStore {
         self.starts += 1;
-        // What all have lost nobody can give back: the log is trimmed behind the stores.
+        // If every store has lost the state, nobody can restore it: the log is trimmed behind the stores.
         let mut stores = self.stores.lock();
         let others = stores.iter().filter(|(id, _)| **id != of);
         let mut others = others.map(|(_, store)| store.size_bytes() > 0).peekable();

@@ -1,14 +1,14 @@
-//! Directed: seals race appends on a network that holds single directions up for moments. Entries reach one server long before
-//! the others; sealers find different majorities; servers that slept through a seal are repaired after the next segment is
-//! in place (native T1–T3, T5, T19; virtual log V1, V3, V4).
+//! Directed: seals race appends on a network that holds single directions up for short moments. Entries reach one server long
+//! before the others; sealers find different majorities; servers that slept through a seal are repaired after the next segment is
+//! in place (native-T1–native-T3, native-T5, native-T19; vlog-V1, vlog-V3, vlog-V4).
 
 use std::time::Duration;
 
+use atoll_contract::LogletSpec;
 use atoll_core::{NodeId, StorageId};
-use atoll_log::LogletSpec;
-use atoll_loglets::native::NativeOptions;
+use atoll_native::NativeOptions;
 use atoll_node::assembly::Options;
-use atoll_registers::rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
+use atoll_rmwpaxos::{GroupConfig, Member, Options as RmwOptions};
 
 use crate::rng::Rng;
 use crate::scenario::nemesis::Menu;

@@ -1,5 +1,5 @@
-//! Directed: the store of a replica fails while its node lives, with failures that pass and with such that do not. The others do not wait
-//! for it; a failure that passes halts nothing, and the replica goes on by itself once its store works.
+//! Directed: the store of a replica fails while its node lives, with failures that can pass and with failures that cannot. The
+//! other nodes do not wait for it. A failure that passes halts nothing, and the replica continues by itself once its store works.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::world::fault::{Death, Fault};
 
 /// Length of the phase under faults.
 const DURING: Duration = Duration::from_secs(40);
-/// How long a store fails at least: everybody has noticed, and has got on without it for [`SOON`].
+/// How long a store fails at least: long enough for every node to notice, and to make progress without it for [`SOON`].
 const TROUBLE: Duration = Duration::from_secs(8);
-/// What all healthy replicas have in so long is trimmed, but for what is kept.
+/// Within this time, entries that all healthy replicas have are trimmed, apart from those that are kept.
 const SOON: Duration = Duration::from_secs(4);
 /// A replica whose store works again has caught up within this.
 const RESUMES_WITHIN: Duration = Duration::from_secs(10);
-/// Entries of the log beside those that are kept on purpose: a trim has to be worth it, and the last ones are under way.
+/// Entries in the log in addition to those that are kept on purpose: a trim has to be worth it, and the last entries are under way.
 const MORE_ENTRIES: u64 = KEEP_ENTRIES / 4 + 100;
 
 /// The database's.
@@ -98,9 +98,9 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     outcome
 }
 
-/// One disk is slow, or none. What is demanded while a store fails needs a majority of the members whose disks take their usual
-/// time. Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other
-/// for many seconds: nothing is written, trimmed or moved meanwhile, with or without that store.
+/// One disk is slow, or none. The demands while a store fails need a majority of the members whose disks take their usual time.
+/// Where each sync of most acceptors takes hundreds of milliseconds, the proposers of a reconfiguration outbid each other for many
+/// seconds: nothing is written, trimmed or moved meanwhile, with or without that store.
 fn slow_one_disk(stage: &Stage<NodeHandles>) {
     let cluster = &stage.cluster;
     (0..cluster.hosts()).for_each(|host| cluster.inject(Fault::SlowDisk { host, factor: 1 }));
@@ -214,8 +214,8 @@ impl Trouble {
     }
 }
 
-/// A replica that is out of service has lost its sessions within this: everybody has noticed, and the nodes that come first to take them
-/// may be those that cannot.
+/// A replica that is out of service has lost its sessions within this time: every node has noticed, and the nodes that come first
+/// to take them over may be those that cannot.
 const LET_GO_WITHIN: Duration = Duration::from_secs(15);
 
 fn run_zookeeper(seed: u64, out: TraceOut) -> Outcome {

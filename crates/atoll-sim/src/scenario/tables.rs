@@ -20,7 +20,7 @@ use crate::workload::tables::{self as load, Sea};
 use crate::world::World;
 use crate::world::observer::Who;
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "tables",
     about: "transactions, conditional writes and queries by index over a log that is reconfigured; an index comes and goes",

@@ -1,5 +1,5 @@
-//! Rolling upgrades: nodes are started anew with a program one feature level ahead, and back, one after the other and under faults, while
-//! the database is written; then the level is raised. No node may stop applying, and all states are the same.
+//! Rolling upgrades: nodes are restarted with a program one feature level ahead, and back, one after the other and under faults,
+//! while clients write to the database; then the level is raised. No node may stop applying, and all states must be equal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,7 +21,7 @@ use crate::workload::log;
 use crate::world::World;
 use crate::world::fault::{Death, Fault};
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "upgrade",
     about: "nodes change to a program one feature level ahead, back and forward, and the level is raised, under load and faults",
@@ -120,7 +120,7 @@ impl Fleet {
         self.stage.cluster.inject(Fault::Crash { host, death: Death::Kill, back_after });
     }
 
-    /// One node after the other, as far as that goes in a cluster with faults.
+    /// Restarts one node after the other, as far as the faults in the cluster allow.
     async fn roll(&self, reads: LevelRange, share_permille: u64) {
         for host in self.hosts() {
             if self.stage.below(1000) < share_permille && self.programs.of(host) != reads {
@@ -130,7 +130,8 @@ impl Fleet {
         }
     }
 
-    /// Asks some node to raise the level, within some time. It must not come about while a program that was started does not read it.
+    /// Asks some node to raise the level, within some time. The level must not rise while a program that was started does not read
+    /// it.
     async fn raise(&self) -> Option<Level> {
         let life = self.stage.cluster.any_from(self.stage.below(64) as usize)?;
         let mixed = self.hosts().any(|host| self.programs.of(host) == OLD);
@@ -181,7 +182,8 @@ async fn upgrader(fleet: Fleet) {
     fleet.roll(NEW, 500).await;
 }
 
-/// All run the new program, the level is raised, an old program is refused; then everybody gets on and shows the same.
+/// All nodes run the new program, the level is raised, and an old program is refused; then all nodes make progress and show the
+/// same state.
 async fn demand(fleet: Fleet, oracle: DatabaseOracle) {
     let stage = &fleet.stage;
     fleet.roll(NEW, 1000).await;

@@ -95,7 +95,7 @@ pub const ALL: Scenario = Scenario {
     name: "all",
     about: "every kind of load, reconfiguration and fault in one cluster",
     run: |seed, out| {
-        // Half of the seeds never lose a disk, and may have segments of one server; the others may not.
+        // Half of the seeds never lose a disk and may have segments of one server; the other seeds may not have such segments.
         let lossless = seed % 2 == 0;
         let shape = Shape { salt: 0x0061_6c6c, ..Shape::LOGS };
         if lossless {
@@ -177,7 +177,7 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
         ..Weather::default()
     };
     let mut options = Options::default();
-    // Small pages, so that runs get there; the usual ones, so that none is left out that needs many segments in the chain.
+    // Small pages, so that runs fill them; sometimes the usual size, to cover paths that need many segments in the chain.
     options.log.page_items =
         if shape.is_long() || seed.is_multiple_of(2) { 2 } else { options.log.page_items };
     // Most of a run's events would be heartbeats; detection stays well below the length of the faults.
@@ -205,7 +205,7 @@ fn run(seed: u64, out: TraceOut, shape: &Shape) -> Outcome {
     play(&mut world, &stage, &mut rng, faults, demand)
 }
 
-/// One disk at a time, and the next only when nothing names the last one any more.
+/// Allows the loss of one disk at a time, and of the next one only when nothing names the last one any more.
 fn may_lose(stage: &Stage<NodeHandles>) -> Box<dyn Fn(usize) -> bool + Send> {
     let stage = stage.clone();
     Box::new(move |host| {

@@ -1,4 +1,4 @@
-//! The clocks on the walls of the nodes: somewhat wrong, another bit in each life, and as far as a scenario sets them.
+//! The wall clocks of the nodes: slightly wrong, by a different amount in each life, and wrong by whatever a scenario sets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,7 +19,7 @@ struct State {
     set_ms: BTreeMap<NodeId, i64>,
 }
 
-/// See the module's words. Clones are one.
+/// See the module documentation. Clones are one.
 #[derive(Clone, Default)]
 pub struct Walls {
     state: Arc<Mutex<State>>,

@@ -24,7 +24,7 @@ use crate::workload::zookeeper::host::Doors;
 use crate::world::World;
 use crate::world::observer::Who;
 
-/// See the module's words.
+/// See the module documentation.
 pub const SCENARIO: Scenario = Scenario {
     name: "zookeeper",
     about: "ZooKeeper clients with sessions, watches and transactions at doors whose nodes die, stop and are cut off",
@@ -86,7 +86,7 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     // Timeouts are short, so that sessions expire within a run; the bounds are an operator's to set.
     let options = Options {
         min_session_timeout_ms: 1_000,
-        // ZooKeeper looks once a minute. Here often, so that what is due meets those who come back to it.
+        // ZooKeeper checks once a minute. Here it is often, so that due nodes meet clients that come back to them.
         reap_every: Duration::from_millis([200, 1_000, 3_000][rng.below(3) as usize]),
         enforce_quota: rng.below(2) == 0,
         // Sessions here have few ephemerals: so that some end in steps.
@@ -134,7 +134,7 @@ async fn auditor(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
     }
 }
 
-/// Every node gets on, every session that nobody uses any more expires, what goes by itself goes, and all nodes have the same.
+/// Every node makes progress, every abandoned session expires, nodes that are due are deleted, and all nodes have the same state.
 pub(super) async fn demand(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a barrier at host {host}"));

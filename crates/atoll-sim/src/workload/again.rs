@@ -1,13 +1,13 @@
-//! Clients that hand records in again, as X16 has it: with the tail known before the first attempt. At the same door while the first
-//! attempt is pending, and through one node long before the first attempt comes out of a socket at another.
+//! Clients that submit records again, as X16 requires: with the tail known before the first attempt. They do so at the same door
+//! while the first attempt is pending, and through one node long before the first attempt leaves a socket at another.
 
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::testing::hit;
 use atoll_core::{Abandoned, Decode, NodeId, Ticket};
 use atoll_log::virtual_log::{LogAppendError, LogRecord, VirtualLog};
-use atoll_log::{ClientId, LogPos, LogletSpec};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 
 use super::log::{Pending, check_once, record};
 use crate::scenario::node::NodeHandles;
@@ -28,14 +28,14 @@ fn sequencer(stage: &Stage<NodeHandles>, name: &str) -> Option<usize> {
     Some(config.sequencer.0.0 as usize - 1)
 }
 
-/// Some records of a client that nobody has heard of.
+/// Some records of a new client.
 fn records(stage: &Stage<NodeHandles>) -> Vec<Pending> {
     let client = ClientId(stage.env.random() | 1);
     let first = 1 + stage.below(3);
     (0..1 + stage.below(3)).map(|n| record(stage, client, first + n)).collect()
 }
 
-/// Hands records in as one submission: as a first attempt, which knew `known`, or as a retry of one that did.
+/// Submits records together: as a first attempt, which knew `known`, or as a retry of one that did.
 fn send(
     stage: &Stage<NodeHandles>,
     name: &str,
@@ -82,7 +82,8 @@ async fn settle(
     false
 }
 
-/// Hands records in, and again at the same door while the first attempt is pending: the sequencer may be gone, or the segment sealed.
+/// Submits records, and submits them again at the same door while the first attempt is pending: the sequencer may be gone, or the
+/// segment sealed.
 pub async fn impatient(stage: Stage<NodeHandles>, name: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
@@ -128,16 +129,16 @@ async fn upset(stage: &Stage<NodeHandles>, name: &str, life: &Life<NodeHandles>)
         }
         2 => {
             let Some(log) = life.handles.log(name) else { return };
-            let sequencer = Some(NodeId(1 + stage.below(stage.cluster.hosts() as u64) as u32));
-            drop(log.extend(LogletSpec { sequencer, ..LogletSpec::default() }));
+            let sequencer = NodeId(1 + stage.below(stage.cluster.hosts() as u64) as u32);
+            drop(log.extend(LogletSpec::default().place("sequencer", [sequencer])));
         }
         _ => {}
     }
     stage.env.sleep(Duration::from_micros(stage.below(3_000))).await;
 }
 
-/// A client hands records in through one node; nothing is heard of them for long, and it hands them in again through another one, where
-/// they are acknowledged. `crowd` records of others later, the first attempts come out of a socket.
+/// A client submits records through one node, hears nothing for a long time, and submits them again through another node, where
+/// they are acknowledged. After `crowd` records of other clients, the first attempts come out of a socket.
 pub async fn belated(stage: Stage<NodeHandles>, name: String, crowd: u64, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;

@@ -44,7 +44,7 @@ impl Application for Cells {
         let old = tx.get(&command[..8]).unwrap_or_default();
         tx.put(&command[..8], Bytes::copy_from_slice(&command[8..]));
         tx.emit(((at.position, at.index), Write { id, key, time_ms: at.time_ms }));
-        // Some fail after they wrote. Which ones is a rule that the later version of commands changes.
+        // Some commands fail after they wrote. The later version of commands changes which ones.
         if id.is_multiple_of(if at.version > 1 { 13 } else { 11 }) { Err(Rejected(old)) } else { Ok(old) }
     }
 
@@ -117,7 +117,7 @@ pub async fn writer(
     }
 }
 
-/// Proposes a write; its end is told to the oracle when it comes. False from the ticket: ask again.
+/// Proposes a write; its outcome is reported to the oracle when it is known. False from the ticket: ask again.
 fn write(
     stage: &Stage<NodeHandles>,
     engines: &Engines<Cells>,
@@ -188,7 +188,7 @@ async fn read(
     true
 }
 
-/// Everybody gets on and shows the same.
+/// Every node makes progress and shows the same state.
 pub async fn demand(stage: Stage<NodeHandles>, engines: Engines<Cells>, oracle: DatabaseOracle) {
     for host in 0..stage.cluster.hosts() {
         stage.waits_for(format!("a write through host {host}"));

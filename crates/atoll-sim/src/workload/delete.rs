@@ -1,5 +1,5 @@
-//! Whoever deletes logs (virtuallog `delete.rs`). Positions are never used twice, nothing is acknowledged behind a deletion, and whoever
-//! asks is told of it: the oracles of chains and of logs judge the first two, and the third is asked for here.
+//! Clients that delete logs (virtuallog `delete.rs`). Positions are never reused, nothing is acknowledged behind a deletion, and a
+//! client that asks learns of the deletion: the oracles of chains and of logs judge the first two, and this file checks the third.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub async fn deleter(stage: Stage<NodeHandles>, name: String, every: Duration) {
             is_told(&stage, &name).await;
         }
         stage.pause(Duration::from_millis(stage.below(300))).await;
-        // It may be deleted although nobody said so.
+        // The log may be deleted although no answer said so.
         create(&stage, &name).await;
         stage.report();
     }
@@ -35,7 +35,7 @@ async fn delete_once(stage: &Stage<NodeHandles>, name: &str) -> bool {
         let back_after = 50_000_000 + stage.below(500_000_000);
         stage.cluster.inject(Fault::CrashAfterFrames { host, frames: stage.below(40), back_after });
     }
-    // From here on anything up to the tail may be gone.
+    // From here on, any position up to the tail may be gone.
     stage.oracles.log.trim_begins(name, u64::MAX);
     matches!(stage.cluster.ask(&life, log.delete()).await, Some(Ok(Ok(true))))
 }

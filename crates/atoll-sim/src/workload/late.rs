@@ -1,11 +1,11 @@
-//! Clients and nodes that were asleep: what they go on with afterwards is of another time.
+//! Clients and nodes that were asleep, and continue with outdated state afterwards.
 
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::NodeId;
 use atoll_core::testing::hit;
 use atoll_log::virtual_log::LogRecord;
-use atoll_log::{ClientId, LogPos, LogletSpec};
 
 use super::log::{Pending, check_once, record, round};
 use crate::scenario::node::NodeHandles;
@@ -26,7 +26,7 @@ fn without(stage: &Stage<NodeHandles>, host: usize) -> LogletSpec {
     let others: Vec<NodeId> = (1..hosts).map(|i| NodeId(((host + i) % hosts) as u32 + 1)).collect();
     let size = if others.len() >= 3 { 3 } else { 1 };
     let sequencer = others[stage.below(size as u64) as usize];
-    LogletSpec { servers: Some(others[..size].to_vec()), sequencer: Some(sequencer), ..LogletSpec::default() }
+    LogletSpec::default().place("server", others[..size].to_vec()).place("sequencer", [sequencer])
 }
 
 async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str, spec: LogletSpec) -> bool {
@@ -34,8 +34,8 @@ async fn extend(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     matches!(stage.cluster.ask(life, log.extend(spec)).await, Some(Ok(Ok(_))))
 }
 
-/// A client whose node is stopped (SIGSTOP) with an append of it: queued, under way, or still in a socket. The client moves on to another
-/// node, the log to other segments, and then the first node continues with what it has (V2, X16).
+/// A client whose node is stopped (SIGSTOP) with one of its appends: queued, under way, or still in a socket. The client moves on
+/// to another node, the log to other segments, and then the first node continues with the append that it has (vlog-V2, X16).
 pub async fn leaver(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -92,8 +92,8 @@ async fn leave(stage: &Stage<NodeHandles>, name: &str, (a, b): (usize, usize), k
     }
 }
 
-/// A node that sleeps over three reconfigurations and a truncate, again and again; what it does first afterwards rests on a chain of
-/// which nothing may be left.
+/// A node that sleeps through three reconfigurations and a truncate, again and again. Its first actions afterwards rest on a chain
+/// of which nothing may be left.
 pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -124,7 +124,7 @@ pub async fn sleeper(stage: Stage<NodeHandles>, name: String, think: Duration) {
         });
         let tail = log.known_tail();
         if tail > first {
-            let read = log.read(first..tail, 10_000, atoll_log::ReadFrom::Anywhere);
+            let read = log.read(first..tail, 10_000, atoll_contract::ReadFrom::Anywhere);
             if let Ok(Some(Ok(Ok(read)))) =
                 stage.env.within(Duration::from_secs(2), stage.cluster.ask(&life, read)).await
             {
@@ -158,7 +158,7 @@ async fn change_all(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: 
 }
 
 /// Whether a loglet is not in the chain any more, and three came since.
-fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_log::LogletId) -> bool {
+fn is_forgotten(stage: &Stage<NodeHandles>, name: &str, old: atoll_contract::LogletId) -> bool {
     let wire = stage.oracles.wire.lock();
     wire.chain.newest(name).is_some_and(|chain| chain.segment(old).is_none())
         && wire.chain.later_than(name, old) >= 3

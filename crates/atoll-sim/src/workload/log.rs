@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_core::{Decode, NodeId};
 use atoll_log::virtual_log::{LogAppendError, LogReadError, LogRecord, Segment};
-use atoll_log::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
-use atoll_loglets::native::NativeConfig;
+use atoll_native::NativeConfig;
 use atoll_node::members::table::{Member, MemberTable};
 use bytes::Bytes;
 
@@ -33,8 +33,8 @@ pub fn live(stage: &Stage<NodeHandles>, at: usize) -> Option<Life<NodeHandles>> 
     stage.cluster.any_from(at % stage.cluster.hosts())
 }
 
-/// Appends until the load is over: some records at a time, pipelined, through one node until that fails; what has no
-/// answer is sent again, in order, under the same names, through another.
+/// Appends until the load is over: some records at a time, pipelined, through one node until that fails. Records without an answer
+/// are sent again, in order, under the same names, through another node.
 pub async fn appender(stage: Stage<NodeHandles>, log: String, think: Duration) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -110,7 +110,7 @@ pub async fn round(
                     stage.oracles.log.append_done(name, p.op, at.0);
                 }
             }
-            // Sent again behind later ones it would break the lane's order: given up, outcome unknown.
+            // Sent again behind later records it would break the lane's order: it is given up, outcome unknown.
             _ if i < settled_upto => {}
             // Too late to find out.
             Some(Some(Err(LogAppendError::Trimmed(_)))) => {}
@@ -129,7 +129,8 @@ pub async fn checker(stage: Stage<NodeHandles>, log: String, think: Duration) {
     while !stage.over.is_up() {
         stage.pause(think).await;
         let at = stage.below(64) as usize;
-        // Several at one node, one a little after the other: a later one must not be answered by an earlier one's round (V14).
+        // Several checks at one node, one a little after the other: a later check must not be answered by an earlier one's round
+        // (vlog-V14).
         for _ in 0..stage.below(4) {
             let (stage, log) = (stage.clone(), log.clone());
             stage.clone().spawn("check", async move {
@@ -184,9 +185,9 @@ async fn follow(stage: &Stage<NodeHandles>, name: &str, at: usize, next: &mut Lo
             Ok(read) => {
                 let mut at = read.first;
                 if at != *next {
-                    stage
-                        .cluster
-                        .fail(format!("T11 gap: a reader of {name} was given {at} where {next} comes next"));
+                    stage.cluster.fail(format!(
+                        "native-T11 gap: a reader of {name} was given {at} where {next} comes next"
+                    ));
                 }
                 for entry in &read.entries {
                     stage.oracles.log.read(name, at.0, entry.op, &entry.payload);
@@ -275,8 +276,8 @@ async fn change(stage: &Stage<NodeHandles>, life: &Life<NodeHandles>, name: &str
     }
 }
 
-/// What an operator may want: nothing in particular, other servers, another sequencer. The door refuses nodes that are no members,
-/// have not joined, or are being drained, and so does this.
+/// A spec that an operator may request: nothing in particular, other servers, another sequencer. The door refuses nodes that are
+/// not members, have not joined, or are being drained, and so does this function.
 fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     let mut spec = LogletSpec::default();
     let table = newest_table(stage).unwrap_or_default();
@@ -288,9 +289,9 @@ fn spec(stage: &Stage<NodeHandles>, least: usize) -> LogletSpec {
     let size = [1, 3, 3, 5][stage.below(4) as usize].max(least).min(nodes.len());
     let size = size - usize::from(size.is_multiple_of(2));
     let first = stage.below(nodes.len() as u64) as usize;
-    spec.servers = Some((0..size).map(|i| nodes[(first + i) % nodes.len()]).collect());
+    spec = spec.place("server", (0..size).map(|i| nodes[(first + i) % nodes.len()]));
     if stage.below(2) == 0 {
-        spec.sequencer = Some(nodes[stage.below(nodes.len() as u64) as usize]);
+        spec = spec.place("sequencer", [nodes[stage.below(nodes.len() as u64) as usize]]);
     }
     spec
 }
@@ -302,7 +303,7 @@ pub async fn create(stage: &Stage<NodeHandles>, name: &str) {
 
 /// The same, with a first Loglet of this kind.
 pub async fn create_kind(stage: &Stage<NodeHandles>, name: &str, kind: &str) {
-    let spec = LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() };
+    let spec = LogletSpec::of(kind);
     loop {
         if let Some(life) = live(stage, stage.below(64) as usize)
             && let Some(log) = life.handles.log(name)
@@ -329,8 +330,8 @@ pub fn members(stage: &Stage<NodeHandles>) -> Vec<usize> {
     }
 }
 
-/// How many members may be acceptors, as any node that is up sees it. A group shrinks to those that are left: with two of them
-/// the next lost disk would be the end.
+/// How many members may be acceptors, as any node that is up sees it. A group shrinks to the remaining ones: with two of them, the
+/// next lost disk would be the end.
 pub fn acceptors_left(stage: &Stage<NodeHandles>) -> usize {
     newest_table(stage).map_or(0, |t| t.nodes.values().filter(|r| r.meta && !r.draining).count())
 }
@@ -340,7 +341,8 @@ pub fn is_repaired(stage: &Stage<NodeHandles>) -> bool {
     lost_disk(stage).is_none()
 }
 
-/// Whether nothing names a host, and no disk was lost `within` so long: nobody has a plan under way that counts on one that is gone.
+/// Whether nothing names a host, and no disk was lost for as long as `within`: then no plan under way counts on a disk that is
+/// gone.
 pub fn is_spare(stage: &Stage<NodeHandles>, host: usize, within: Duration) -> bool {
     let wire = stage.oracles.wire.lock();
     let node = NodeId(host as u32 + 1);
@@ -371,7 +373,7 @@ fn lost_disk(stage: &Stage<NodeHandles>) -> Option<String> {
     let wire = stage.oracles.wire.lock();
     let is_there = |node: NodeId, storage| stage.cluster.storage(node.0 as usize - 1) == Some(storage);
     for (name, chain) in wire.chain.newest_of_all() {
-        // What is empty, or trimmed as a whole, has nothing to lose.
+        // A segment that is empty, or trimmed as a whole, has nothing to lose.
         let counts =
             |s: &&Segment| s.kind == "native" && s.stop.is_none_or(|stop| stop > s.start.max(chain.trim()));
         for segment in chain.segments().iter().filter(counts) {
@@ -476,7 +478,7 @@ async fn append_at(stage: &Stage<NodeHandles>, name: &str, host: usize) {
     let client = ClientId(stage.env.random() | 1);
     let mut pending = vec![record(stage, client, 1)];
     let mut at = host;
-    // Through this very one, as long as it is a member: another that is up may have been removed, and so may this one be, still.
+    // Ask this host for as long as it is a member: another host that is up may have been removed, and so may this one be, still.
     while members(stage).contains(&host)
         && (stage.cluster.host(host).is_none() || !round(stage, name, &mut at, &mut pending).await)
     {
@@ -516,7 +518,7 @@ async fn read_whole(stage: &Stage<NodeHandles>, name: &str, host: usize) {
                 if to <= next {
                     return stage
                         .cluster
-                        .fail(format!("T12 trim back: {name}: trimmed below {to} at {next}"));
+                        .fail(format!("native-T12 trim back: {name}: trimmed below {to} at {next}"));
                 }
                 from = to;
                 next = to;

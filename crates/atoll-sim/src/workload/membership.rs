@@ -21,7 +21,7 @@ pub async fn operator(stage: Stage<NodeHandles>, every: Duration) {
         let outside: Vec<usize> = (0..stage.cluster.hosts()).filter(|h| !now.contains(h)).collect();
         if !outside.is_empty() && stage.below(2) == 0 {
             let host = outside[stage.below(outside.len() as u64) as usize];
-            // What it kept before it was removed may be wanted still, by a segment that somebody made with an old table.
+            // A segment that was made with an old table may still need what the host kept before it was removed.
             if is_spare(&stage, host, LOSSES_APART) {
                 add(&stage, host).await;
             }

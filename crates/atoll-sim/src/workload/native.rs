@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_core::{Abandoned, NodeId};
-use atoll_log::PlanError;
-use atoll_log::{
+use atoll_contract::PlanError;
+use atoll_contract::{
     AppendError, Batch, ClientId, Entry, Loglet, LogletId, LogletProvider, LogletSpec, Offset, OpId,
     ReadError, ReadFrom,
 };
+use atoll_core::{Abandoned, NodeId};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;
@@ -105,7 +105,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
         let Some(island) = islands.newest() else { continue };
         let Some(life) = live(&stage, stage.below(64) as usize) else { continue };
         let Some(loglet) = open(&life, &island) else { continue };
-        // One handle for a while: what is in flight through it keeps its order (L8).
+        // One handle for a while: what is in flight through it keeps its order (vlog-L8).
         for _ in 0..1 + stage.below(12) {
             let mut flight = Vec::new();
             for _ in 0..1 + stage.below(4) {
@@ -126,7 +126,7 @@ pub async fn appender(stage: Stage<Handles>, islands: Islands, think: Duration) 
             }
             stage.report();
             if !fine {
-                // What this handle was told with the refusal must not pass for the sealed tail (T19).
+                // The answer that came to this handle with the refusal must not pass for the sealed tail (native-T19).
                 check_through(&stage, &island, &life, loglet.clone()).await;
                 stage.report();
             }
@@ -147,15 +147,15 @@ fn entry(stage: &Stage<Handles>, client: ClientId, seq: u64) -> Entry {
 
 /// Reports an answer; of an unknown outcome, asks again once, at another node. True if the handle is still good.
 ///
-/// "Not appended" is not judged here: frames are doubled and overtake each other in this scenario, as on no real connection, and
-/// the second copy of a refused append may come when its turn has come. The scenarios over the virtual log judge it.
+/// "Not appended" is not judged here: in this scenario, unlike on any real connection, frames are duplicated and overtake each
+/// other, and the second copy of a refused append may arrive when its turn has come. The scenarios over the virtual log judge it.
 async fn settle(
     stage: &Stage<Handles>,
     island: &Island,
-    answer: Option<Result<Result<atoll_log::Placement, AppendError>, Abandoned>>,
+    answer: Option<Result<Result<atoll_contract::Placement, AppendError>, Abandoned>>,
     entries: Vec<Entry>,
 ) -> bool {
-    let done = |placement: &atoll_log::Placement| {
+    let done = |placement: &atoll_contract::Placement| {
         for (e, at) in entries.iter().zip(placement.offsets()) {
             stage.oracles.log.append_done(&island.name, e.op, at.0);
         }
@@ -319,11 +319,8 @@ fn spec(stage: &Stage<Handles>) -> LogletSpec {
     let size = size - usize::from(size.is_multiple_of(2));
     let first = stage.below(hosts as u64) as usize;
     let node = |i: usize| NodeId((i % hosts) as u32 + 1);
-    LogletSpec {
-        servers: Some((0..size).map(|i| node(first + i)).collect()),
-        sequencer: Some(node(stage.below(64) as usize)),
-        ..LogletSpec::default()
-    }
+    let sequencer = node(stage.below(64) as usize);
+    LogletSpec::default().place("server", (0..size).map(|i| node(first + i))).place("sequencer", [sequencer])
 }
 
 /// Seals through one node, then checks the tail there.
@@ -341,7 +338,7 @@ async fn trim(stage: &Stage<Handles>, islands: &Islands) {
     let Some(island) = islands.some(stage) else { return };
     let Some(life) = live(stage, stage.below(64) as usize) else { return };
     let Some(loglet) = open(&life, &island) else { return };
-    // All of it, at times: an empty store must still know its tail (T12).
+    // All of it, at times: an empty store must still know its tail (native-T12).
     let floor = stage.oracles.log.floor(&island.name);
     let to = if stage.below(3) == 0 { floor } else { stage.below(floor + 1) };
     stage.oracles.log.trim_begins(&island.name, to);
@@ -443,7 +440,7 @@ async fn append_somewhere(stage: &Stage<Handles>, islands: &Islands, host: usize
     }
 }
 
-/// Reads all of a sealed loglet through one node; a wait for more ends (T18).
+/// Reads all of a sealed loglet through one node; a wait for more ends (native-T18).
 async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host: usize) {
     let tail = loop {
         if islands.is_deleted(island.id) {
@@ -470,11 +467,11 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
             Ok(Ok(_)) => told_open += 1,
             _ => {}
         }
-        // Waits go from server to server, and at most a minority of them has slept through the seal: whoever hears "open" from
-        // as many as there are, and again, was not told what servers know.
+        // Waits go from server to server, and at most a minority of the servers has slept through the seal: a client that hears
+        // "open" from as many as there are, and again, was not given what the servers know.
         if told_open > WAITS_TOLD_OPEN {
             return stage.cluster.fail(format!(
-                "T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",
+                "native-T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",
                 island.name
             ));
         }
@@ -519,7 +516,7 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
 async fn filled(stage: &Stage<Handles>, islands: &Islands, island: &Island) {
     let Some((tail, _)) = check(stage, island, 0).await else { return };
     let servers: Vec<NodeId> = live(stage, 0)
-        .map(|l| l.handles.native.members(&island.config).servers.into_iter().map(|(n, _)| n).collect())
+        .map(|l| l.handles.native.duties(&island.config).holders().map(|(n, _)| n).collect())
         .unwrap_or_default();
     for node in servers {
         let host = node.0 as usize - 1;

@@ -1,10 +1,10 @@
-//! Clients of registers: reads and conditional writes through any node; an unknown outcome is asked for again elsewhere, by
-//! the same nonce.
+//! Clients of registers: reads and conditional writes through any node. After an unknown outcome, a client asks again at another
+//! node, with the same nonce.
 
 use std::time::Duration;
 
-use atoll_log::{Nonce, RegisterError, Registers, Version, Versioned, Written};
-use atoll_registers::rmwpaxos::{Member, RmwRegisters};
+use atoll_contract::{Nonce, RegisterError, Registers, Version, Versioned, Written};
+use atoll_rmwpaxos::{Member, RmwRegisters};
 use bytes::Bytes;
 
 use crate::scenario::parts::Handles;
@@ -55,7 +55,9 @@ async fn write<H: HasRegisters>(
         life.env.launch("client.write", async move { register.write_if(expected, value, nonce).await });
     match write.await {
         Ok(Ok(got)) => Attempt::Answer(got),
-        Ok(Err(RegisterError::NotWritten(_) | RegisterError::TooLarge(_))) => Attempt::No,
+        Ok(Err(
+            RegisterError::NotWritten(_) | RegisterError::TooLarge(_) | RegisterError::InvalidName(_),
+        )) => Attempt::No,
         Ok(Err(RegisterError::Unknown(_))) | Err(_) => Attempt::Unknown,
     }
 }
@@ -104,7 +106,7 @@ pub async fn write_once<H: HasRegisters>(
     let hosts = stage.cluster.hosts();
     let nonce = Nonce(u128::from(stage.env.random()) << 64 | u128::from(stage.env.random()));
     let expected = Version(*seen);
-    // Few different values: what compares values instead of ballots is to fall for it.
+    // Few different values, so that a bug that compares values instead of ballots is exposed.
     let value = Bytes::from(vec![b'a' + stage.below(2) as u8; 8]);
     for attempt in 0..4 {
         let Some(life) = stage.cluster.any_from(*at % hosts) else { return false };

@@ -1,5 +1,5 @@
-//! Clients of tables: transactions, conditional writes and queries by key and by index, through any node;
-//! what has an unknown end is sent again, through another node, under the same name (contracts X24).
+//! Clients of tables: transactions, conditional writes and queries by key and by index, through any node. A command with an unknown
+//! outcome is sent again, through another node, under the same name (contracts X24).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -244,7 +244,7 @@ pub async fn client(sea: Sea, think: Duration) {
     }
 }
 
-/// Adds an index and drops it again, and does what is to be done in the background.
+/// Adds an index and drops it again, and performs the background work that is due.
 pub async fn changes(sea: Sea) {
     let mut names = Names { client: sea.stage.env.random() | 1, seq: 0 };
     while !sea.stage.over.is_up() {
@@ -269,7 +269,7 @@ pub async fn changes(sea: Sea) {
     }
 }
 
-/// Every node gets on, and shows what it should.
+/// Every node makes progress and shows what it should.
 pub async fn demand(sea: Sea) {
     let mut names = Names { client: sea.stage.env.random() | 1, seq: 0 };
     sea.stage.waits_for("a write".to_owned());

@@ -1,7 +1,7 @@
 //! Clients, operators and the source of faults: procedures outside of every node, on an executor of their own.
 //!
-//! They see nodes as a process on another machine does: a node that is down has no handles, and what was asked of a node
-//! that dies is abandoned, outcome unknown.
+//! They see nodes as a process on another machine does: a node that is down has no handles, and requests to a node that dies are
+//! abandoned, outcome unknown.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub(crate) struct State<H> {
     pub(crate) lost_at: Option<Tick>,
     pub(crate) failures: Vec<String>,
     pub(crate) health: Vec<Health>,
-    /// Who is to be woken when a host dies.
+    /// The wakers to be woken when a host dies.
     pub(crate) mourners: Vec<Vec<Waker>>,
 }
 
@@ -59,7 +59,7 @@ pub struct Health {
     pub wipes: u64,
     /// A bit of its journal has flipped since it started: a disk that is about to be lost.
     pub rotten: bool,
-    /// Its data directory is an older copy, whether or not anybody has told it so.
+    /// Its data directory is an older copy, whether or not any peer has told the node so.
     pub put_back: bool,
     /// Its data directory, while it is up.
     pub storage: Option<StorageId>,

@@ -23,7 +23,7 @@ pub(crate) enum WriteError {
     NoSpace,
     /// The journal is closed for good.
     Closed(String),
-    /// No segment takes a record that a role wrote. No fault brings this about.
+    /// No segment can hold a record that a role wrote. No fault causes this.
     TooLarge(String),
 }
 
@@ -73,7 +73,7 @@ fn some_files(rng: &mut Rng, files: &[DiskPath]) -> Vec<DiskPath> {
     match rng.below(6) {
         0 => segments(),
         1 => files.iter().filter(|f| f.as_str().starts_with("journal/")).cloned().collect(),
-        // Mostly what matters.
+        // Mostly the segments, which matter most.
         2 | 3 => rng.pick(&segments()).cloned().into_iter().collect(),
         _ => rng.pick(files).cloned().into_iter().collect(),
     }
@@ -194,7 +194,7 @@ impl HostDisk {
         self.aside = self.journal.as_ref().map(|journal| journal.checkpoint_job(checkpoint).run());
     }
 
-    /// What the journal's thread does beside writing: prepares segments, asks for checkpoints and compaction.
+    /// The work of the journal's thread other than writing: it prepares segments, and asks for checkpoints and compaction.
     pub(crate) fn upkeep(&mut self) -> Vec<Input> {
         let mut inputs = Vec::new();
         let Some(journal) = &mut self.journal else { return inputs };
@@ -267,8 +267,8 @@ impl HostDisk {
         }
     }
 
-    /// Flips a bit in some journal file; false if there is none. Where recovery cannot tell rot from a torn write (in the last
-    /// batch, while nothing says that it was synced) the caller must have called [`HostDisk::mark`].
+    /// Flips a bit in some journal file; false if there is none. Where recovery cannot distinguish rot from a torn write (in the
+    /// last batch, while nothing says that it was synced), the caller must have called [`HostDisk::mark`].
     pub(crate) fn rot(&mut self, seed: u64) -> bool {
         let mut rng = Rng::new(seed);
         let Some(dir) = DiskPath::new("journal") else { return false };
@@ -299,7 +299,7 @@ impl HostDisk {
         true
     }
 
-    /// Puts some files back from the copy, those that have gone since included; which.
+    /// Puts some files back from the copy, including those that have gone since; returns which.
     pub(crate) fn put_back_some(&mut self, seed: u64) -> Option<String> {
         let older = self.older.clone()?;
         let mut rng = Rng::new(seed);
@@ -307,7 +307,7 @@ impl HostDisk {
         all.extend(files(&older));
         all.sort();
         all.dedup();
-        // The files that stand alone are few and tell most.
+        // The stand-alone files are few and reveal most.
         let alone: Vec<DiskPath> = all.iter().filter(|f| !is_segment(f)).cloned().collect();
         let group = match rng.below(2) {
             0 => rng.pick(&alone).cloned().into_iter().collect(),
@@ -319,8 +319,9 @@ impl HostDisk {
         Some(group.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     }
 
-    /// Deletes, cuts, or puts back from an older copy one file, all segments, or the folder of the journal; what it did. The caller must
-    /// have called [`HostDisk::mark`]: nobody can tell a batch that nothing says was synced from a torn one.
+    /// Deletes, cuts, or puts back from an older copy one file, all segments, or the folder of the journal; returns what it did.
+    /// The caller must have called [`HostDisk::mark`]: a batch of which nothing says that it was synced cannot be distinguished
+    /// from a torn one.
     pub(crate) fn lose_files(&mut self, seed: u64) -> Option<String> {
         let mut rng = Rng::new(seed);
         let group = some_files(&mut rng, &files(&self.medium));

@@ -1,4 +1,4 @@
-//! Doing what [`Fault`] asks for.
+//! Executes the requests of [`Fault`].
 
 use atoll_core::Tick;
 use atoll_core::testing::hit;
@@ -39,7 +39,7 @@ fn kind(fault: &Fault) -> &'static str {
 
 impl<A: Assembly> World<A> {
     pub(super) fn inject(&mut self, fault: Fault) {
-        // What ends a fault is none.
+        // The end of a fault is no fault.
         let ends = matches!(
             fault,
             Fault::HealNetwork
@@ -137,9 +137,9 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// A power cut before a disk loses something; the seed of what it loses. Damage to a batch of which nothing on the disk says that
-    /// it was synced looks like a torn write to anybody. The journal says so itself, and makes that time short; damage strikes
-    /// outside of it. None if that cannot be had now.
+    /// Causes a power cut before a disk loses something; returns the seed of what it loses. Damage to a batch of which nothing on
+    /// the disk says that it was synced looks like a torn write. The journal itself records the sync soon afterwards, so that time
+    /// is short; damage strikes outside of it. None if that is not possible now.
     fn crash_marked(&mut self, host: usize) -> Option<u64> {
         self.cluster.state().lost_at = Some(Tick(self.now));
         let h = &mut self.hosts[host];
@@ -149,7 +149,7 @@ impl<A: Assembly> World<A> {
         quiet.then_some(seed)
     }
 
-    /// A bit flips under a node that runs, in what is known to be synced; its next start finds it, as reads may before.
+    /// A bit flips under a running node, in data that is known to be synced; its next start finds it, and reads may find it before.
     fn rot_live(&mut self, host: usize, frames: u64, back_after: u64) {
         let seed = self.rng.bits();
         let h = &mut self.hosts[host];

@@ -14,7 +14,7 @@ use crate::world::disk::HostDisk;
 use crate::world::observer::Who;
 use crate::world::queue::Answer;
 
-/// Something that comes to a process from outside. A stopped process gets it when it goes on.
+/// An input of a process from outside. A stopped process gets it when it resumes.
 #[derive(Debug)]
 pub(crate) enum Input {
     Frame { from: NodeId, class: Class, envelope: Envelope },
@@ -27,17 +27,17 @@ pub(crate) enum Input {
     Nudge,
 }
 
-/// Rings when somebody outside of a turn gives a process work.
+/// Set when somebody outside of a turn gives work to a process.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(AtomicBool);
+pub(crate) struct Woken(AtomicBool);
 
-impl Bell {
+impl Woken {
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-impl Wake for Bell {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -53,18 +53,18 @@ pub(crate) struct Process {
     pub(crate) incarnation: Incarnation,
     pub(crate) storage: StorageId,
     pub(crate) clock: Clock,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) woken: Arc<Woken>,
     /// Turns in a row that were cut short.
     pub(crate) cut_turns: u32,
-    /// Dies when it has sent so many more frames; then the time until it comes back.
+    /// Dies once it has sent this many more frames; the second number is the time until it comes back.
     pub(crate) fuse: Option<(u64, u64)>,
 }
 
 impl Process {
     pub(crate) fn new(core: NodeCore, incarnation: Incarnation, storage: StorageId, clock: Clock) -> Self {
-        let bell = Arc::new(Bell::default());
-        core.env().set_host_waker(Waker::from(bell.clone()));
-        Process { core, incarnation, storage, clock, bell, cut_turns: 0, fuse: None }
+        let woken = Arc::new(Woken::default());
+        core.env().set_host_waker(Waker::from(woken.clone()));
+        Process { core, incarnation, storage, clock, woken, cut_turns: 0, fuse: None }
     }
 
     pub(crate) fn apply(&mut self, now: u64, input: Input) {
@@ -98,7 +98,7 @@ pub(crate) struct Host {
     pub(crate) closed: bool,
     pub(crate) disk_slower: u64,
     pub(crate) disk_hung: bool,
-    /// A sync has ended that the disk does not report while it hangs.
+    /// A sync has ended, but the disk does not report it while it hangs.
     pub(crate) sync_waits: bool,
     pub(crate) wipes: u64,
     /// The identity that the disk gets at its first use.

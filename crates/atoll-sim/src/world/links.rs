@@ -32,7 +32,7 @@ impl<A: Assembly> World<A> {
             let exchange = envelope.exchange;
             self.trace.line(self.now, format_args!("{} -> {to} {exchange:?} {words}", who.node));
         }
-        // A reply whose connection is gone goes nowhere.
+        // A reply whose connection is gone is dropped.
         let Some(conn) = conn else { return };
         let seen = OnWire { at: self.now, from: &who, to, to_life, class, envelope: &envelope };
         for o in &mut self.observers {

@@ -10,7 +10,7 @@
 //! | `fault.rs`, `faults.rs` | what can go wrong, and doing it |
 //! | `put_back.rs` | data directories put back as a whole, and what peers say of them |
 //! | `observer.rs` | what the oracles see |
-//! | `trace.rs` | the run as one number, or in words |
+//! | `trace.rs` | the run as one number, or as text |
 //! | `weather.rs` | delays, clocks and sizes, apart from the faults |
 
 pub mod clients;
@@ -40,7 +40,7 @@ use clock::Clock;
 use disk::{HostDisk, OpenError, WriteError};
 use host::{Host, Input, Process};
 use network::Network;
-use observer::{Observer, OnWire, Verdict, Who};
+use observer::{Observer, OnWire, Violations, Who};
 use queue::{Answer, Event, Queue};
 use trace::Trace;
 
@@ -50,7 +50,7 @@ pub use weather::Weather;
 const EVENTS_PER_INSTANT: u64 = 200_000;
 /// Turns in a row that use their whole step budget before a node counts as spinning.
 const CUT_TURNS: u32 = 20;
-/// So few that most checkpoints take many turns, and what they show changes meanwhile.
+/// Small enough that most checkpoints take many turns, and that the state that they show changes meanwhile.
 const CHECKPOINT_STEP_BYTES: usize = 512;
 /// Mean time between two of them, if nothing else comes.
 const CHECKPOINT_STEP_NS: u64 = 200_000;
@@ -66,7 +66,7 @@ pub trait Assembly: Send {
     /// Starts what runs on a recovered node.
     fn start(&mut self, _core: &mut NodeCore, _who: &Who, _handles: &Self::Handles) {}
 
-    /// A message in words, for written traces.
+    /// A message as text, for written traces.
     fn describe(&self, frame: &Frame) -> String {
         format!("kind {} for {}, {} bytes", frame.kind, frame.target, frame.size_bytes())
     }
@@ -103,7 +103,7 @@ pub struct World<A: Assembly> {
     assembly: A,
     observers: Vec<Box<dyn Observer>>,
     /// What was found wrong.
-    pub verdict: Verdict,
+    pub verdict: Violations,
     trace: Trace,
     totals: Totals,
     instant: (u64, u64),
@@ -160,7 +160,7 @@ impl<A: Assembly> World<A> {
             cluster: Cluster::new(hosts),
             assembly,
             observers: Vec::new(),
-            verdict: Verdict::default(),
+            verdict: Violations::default(),
             trace: Trace::new(out),
             totals: Totals::default(),
             instant: (0, 0),
@@ -342,7 +342,7 @@ impl<A: Assembly> World<A> {
         let mut out = Outputs { frames: std::mem::take(&mut self.frames), ..Outputs::default() };
         let tick = process.clock.tick(now);
         process.core.turn(tick, &mut out);
-        process.bell.take();
+        process.woken.take();
         process.cut_turns = if out.more { process.cut_turns + 1 } else { 0 };
         if process.cut_turns > CUT_TURNS {
             let names: Vec<&str> = process.core.running().collect();
@@ -357,7 +357,7 @@ impl<A: Assembly> World<A> {
         for outgoing in frames.drain(..) {
             if self.fuse_burnt(host) {
                 if matches!(outgoing.envelope.exchange, Exchange::Reply(_)) {
-                    // What it reveals is synced; nobody is told.
+                    // The data is synced, but nobody is notified.
                     atoll_core::testing::hit("sim.crash.between_sync_and_reply");
                 }
                 return;
@@ -373,7 +373,7 @@ impl<A: Assembly> World<A> {
     fn show_local(&mut self, host: usize) {
         let shown = atoll_core::testing::take_local();
         let Some(who) = self.hosts[host].who() else { return };
-        // Of a directory that was put back nobody else hears anything: it is stopped at the first connection.
+        // A node whose directory was put back sends nothing to others: it is stopped at the first connection.
         if self.hosts[host].put_back {
             return;
         }
@@ -444,7 +444,7 @@ impl<A: Assembly> World<A> {
             self.verdict.fail("SPIN: the clients use their whole step budget");
         }
         for host in 0..self.hosts.len() {
-            if self.hosts[host].process.as_ref().is_some_and(|p| p.bell.take()) {
+            if self.hosts[host].process.as_ref().is_some_and(|p| p.woken.take()) {
                 self.input(host, Input::Nudge);
             }
         }
@@ -484,7 +484,7 @@ impl<A: Assembly> World<A> {
                 self.queue.push(self.now + took + busy, Event::Synced { host, life });
             }
             Err(WriteError::NoSpace) => {
-                // The batch stays where it is, as a host keeps it, until there is room.
+                // The batch stays where it is until there is room, as a host keeps it.
                 let again = self.now + self.rng.range(5_000_000, 20_000_000);
                 self.queue.push(again, Event::Written { host, life });
                 self.upkeep_soon(host);
@@ -647,7 +647,7 @@ impl<A: Assembly> World<A> {
         let h = &mut self.hosts[host];
         if !h.upkeep_planned {
             h.upkeep_planned = true;
-            // Asking for space takes no writing; it must not wait for long on account of a disk that was slow once.
+            // Asking for space needs no write, and must not wait for long because a disk was slow once.
             let (pause, slower) =
                 if h.disk.is_short() { (100_000_000, 1) } else { (2_000_000, h.disk_slower) };
             let at = self.now + self.rng.tail(pause) * slower;
@@ -669,7 +669,7 @@ impl<A: Assembly> World<A> {
             self.trace.line(self.now, format_args!("host {host}: journal wants {input:?}"));
             self.input(host, input);
         }
-        // Nobody tells that space came back: the journal has to be asked.
+        // Nobody reports that space came back: the journal has to be asked.
         if self.hosts[host].disk.is_short() {
             self.upkeep_soon(host);
         }

@@ -262,8 +262,8 @@ impl Network {
         queue.push(conn.cut_at + 1 + notice, Event::Down { conn: id });
     }
 
-    /// A process has died. Its operating system still delivers what the process had sent: most of it at once, and what a
-    /// partition holds up when that ends, if it ends soon.
+    /// A process has died. Its operating system still delivers the frames that the process had sent: most of them at once, and
+    /// those that a partition holds up when the partition ends, if it ends soon.
     pub fn sender_died(&mut self, now: u64, host: usize, queue: &mut Queue) {
         for id in self.ids(host, None) {
             let late = self.rng.below(4) == 0;
@@ -274,7 +274,7 @@ impl Network {
                 continue;
             }
             conn.cut_at = now + within;
-            // The other side notices a dialer's death by itself, and its own connection's end at once.
+            // The other side notices a dialer's death by itself, and the end of its own connection at once.
             let at = if conn.dialer == host { conn.cut_at } else { conn.cut_at.min(now + 5_000_000) };
             queue.push(at + 1 + notice, Event::Down { conn: id });
         }
@@ -319,7 +319,7 @@ impl Network {
         }
     }
 
-    /// Holds up, or lets go on, what one host sends to another. Connections that stay held up break after a while.
+    /// Holds up, or releases, what one host sends to another. Connections that stay held up break after a while.
     pub fn block(&mut self, now: u64, from: usize, to: usize, blocked: bool, queue: &mut Queue) {
         let at = from * self.hosts + to;
         if self.blocked[at] == blocked {
@@ -378,7 +378,7 @@ impl Network {
         }
     }
 
-    /// A stopped host answers nothing: its connections may break.
+    /// A stopped host answers nothing, so its connections may break.
     pub fn watch_silence(&mut self, now: u64, host: usize, queue: &mut Queue) {
         for id in self.ids(host, None) {
             let patience = self.rng.range(200_000_000, 6_000_000_000);

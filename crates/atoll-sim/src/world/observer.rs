@@ -1,4 +1,4 @@
-//! What the oracles may see: frames on the wire, batches on the disk, births and deaths. Nothing of a node's inside.
+//! What the oracles may see: frames on the wire, batches on the disk, births and deaths. They see nothing inside a node.
 
 use atoll_core::{Class, Envelope, Frame, Incarnation, Lsn, NodeId, Record, RoleKind, StorageId};
 use bytes::Bytes;
@@ -42,14 +42,14 @@ impl OnWire<'_> {
     }
 }
 
-/// Where observers report what must not be.
+/// Where observers report violations.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct Violations {
     /// Violations in the order found; the run ends at the first.
     pub failures: Vec<String>,
 }
 
-impl Verdict {
+impl Violations {
     /// Reports a violation, starting with the name of the invariant.
     pub fn fail(&mut self, what: impl Into<String>) {
         self.failures.push(what.into());
@@ -68,17 +68,17 @@ pub struct Found {
 /// Watches the world from outside of the nodes.
 pub trait Observer: Send {
     /// A frame leaves a node (also those that a node sends to itself).
-    fn sent(&mut self, _frame: OnWire<'_>, _verdict: &mut Verdict) {}
+    fn sent(&mut self, _frame: OnWire<'_>, _verdict: &mut Violations) {}
 
     /// Records are durable.
-    fn synced(&mut self, _at: u64, _who: &Who, _records: &[(Lsn, Record)], _verdict: &mut Verdict) {}
+    fn synced(&mut self, _at: u64, _who: &Who, _records: &[(Lsn, Record)], _verdict: &mut Violations) {}
 
     /// A node has started, with this in its journal.
-    fn booted(&mut self, _at: u64, _who: &Who, _found: &Found, _verdict: &mut Verdict) {}
+    fn booted(&mut self, _at: u64, _who: &Who, _found: &Found, _verdict: &mut Violations) {}
 
     /// A node has died.
-    fn died(&mut self, _at: u64, _who: &Who, _verdict: &mut Verdict) {}
+    fn died(&mut self, _at: u64, _who: &Who, _verdict: &mut Violations) {}
 
     /// The run is over.
-    fn finished(&mut self, _at: u64, _verdict: &mut Verdict) {}
+    fn finished(&mut self, _at: u64, _verdict: &mut Violations) {}
 }

@@ -1,6 +1,6 @@
-//! Data directories that are put back as a whole from an older copy. Each is sound in itself; only peers that ran on know better, and
-//! they say so when the node connects. The simulated network has no handshake, so this file plays it with the
-//! product's own witness. What a process must remember is what was delivered to it.
+//! Data directories that are put back as a whole from an older copy. Each copy is consistent in itself; only peers that kept
+//! running know better, and they say so when the node connects. The simulated network has no handshake, so this file performs it
+//! with the product's own witness. A process remembers only what was delivered to it.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl<A: Assembly> World<A> {
                 ));
                 false
             }
-            // Nobody can tell: the operator who did it has to know what it means (operate.md).
+            // Nobody can detect this: the operator who did it has to know what it means (operate.md).
             (None, _) if is_put_back => {
                 hit("sim.put_back.unseen");
                 self.stop_for_good(speaker, "put back, and nobody saw it".to_owned());

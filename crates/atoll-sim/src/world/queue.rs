@@ -1,4 +1,4 @@
-//! What will happen, in order of time; at one moment in the order in which it was planned.
+//! Future events, in order of time; events at the same moment are in the order in which they were planned.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -101,10 +101,11 @@ pub struct Answer {
     pub got: Result<Vec<Stored>, FetchError>,
 }
 
-/// When something happens, the how manieth plan it is, and where it lies. In this order, the earliest first.
+/// When an event happens, its number in the order of planning, and its slot. Ordered by these, the earliest first.
 type Planned = Reverse<(u64, u64, usize)>;
 
-/// The plan. What happens lies still while its turn comes nearer: moving it within the heap would cost more than all else here.
+/// The plan. Events stay in place while their turn comes nearer: moving them within the heap would cost more than everything else
+/// here.
 #[derive(Debug, Default)]
 pub struct Queue {
     heap: BinaryHeap<Planned>,

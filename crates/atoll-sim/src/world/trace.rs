@@ -1,9 +1,9 @@
-//! What happened, as one number: equal runs have equal traces, in two processes, in debug and in release.
+//! The events of a run, as one number: equal runs have equal traces, in two processes, in debug and in release.
 
 use std::fmt;
 use std::io::Write;
 
-/// Gathers events into a 64-bit hash, and writes them out in words if asked.
+/// Gathers events into a 64-bit hash, and writes them out as text if requested.
 pub struct Trace {
     hash: u64,
     events: u64,

@@ -1,6 +1,6 @@
 //! Delays, clock skew and sizes of a simulated cluster, before any fault.
 
-/// What the world is like, apart from the faults.
+/// The properties of the world apart from the faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Mean one-way latency.

@@ -1,4 +1,4 @@
-//! The roles' facts, written aside as a whole: afterwards no segment is kept for a fact that it covers (contracts X4).
+//! The roles' facts, written aside as a whole. Once a checkpoint is written, no segment is kept for a fact that it covers (contracts X4).
 //!
 //! `magic 8 | format u32 | crc u32 | storage u128 | covers u64 | states`; the checksum covers all that follows it.
 
@@ -122,7 +122,7 @@ pub(crate) fn load(disk: &dyn Disk, storage: StorageId) -> Result<Option<Checkpo
     }
 }
 
-/// A checkpoint that is written aside: a log with a million segments has one of hundreds of megabytes, for which no batch is to wait.
+/// Writes a checkpoint aside: the checkpoint of a log with a million segments takes hundreds of megabytes, and no batch may wait for it.
 /// Runs on any thread; hand the outcome to [`Journal::checkpointed`].
 pub struct CheckpointJob {
     disk: Arc<dyn Disk>,
@@ -141,12 +141,12 @@ pub struct Aside {
 }
 
 impl CheckpointJob {
-    /// Does it, as fast as the disk goes.
+    /// Runs the job as fast as the disk goes.
     pub fn run(self) -> Aside {
         self.run_paced(&mut || {})
     }
 
-    /// Does it, calling `pause` after each piece.
+    /// Runs the job, calling `pause` after each piece.
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Aside {
         let CheckpointJob { disk, checkpoint, storage, reserve } = self;
         let covers = checkpoint.covers;
@@ -160,7 +160,7 @@ impl CheckpointJob {
     }
 }
 
-/// In pieces: what the device has queued in front of the writer's next sync stays small.
+/// Writes in pieces, so that what the device has queued ahead of the writer's next sync stays small.
 fn write_aside(disk: &dyn Disk, image: &Image, pause: &mut dyn FnMut()) -> Result<(), DiskError> {
     let written = (|| {
         let mut file = disk.open(&aside_path(), Open::Create)?;
@@ -191,7 +191,7 @@ struct Reserve {
 }
 
 impl Reserve {
-    /// Lengthens it, if it is shorter than wanted; how long it is afterwards. As before, if there is no space now.
+    /// Extends the reserve if it is shorter than wanted, and returns its length. The length stays as before if there is no space now.
     fn keep(&self, disk: &dyn Disk, wanted_bytes: u64, pause: &mut dyn FnMut()) -> Result<u64, DiskError> {
         let (kept, wanted) = (self.kept_bytes, wanted_bytes.max(self.least_bytes));
         if kept >= wanted {
@@ -215,7 +215,7 @@ fn lengthen_reserve(disk: &dyn Disk, bytes: Range<u64>, pause: &mut dyn FnMut())
     disk.sync_dir(&journal_dir())
 }
 
-/// Back to what it was: less would be less than the last checkpoint was found to need.
+/// Cuts the reserve back to what it was: anything less would be less than the last checkpoint was found to need.
 fn cut_reserve(disk: &dyn Disk, kept: u64) -> Result<(), DiskError> {
     if kept == 0 {
         return remove_if_there(disk, &reserve_path());
@@ -252,8 +252,8 @@ impl Journal {
     /// Puts what a [`CheckpointJob`] wrote into the old checkpoint's place, and recycles what it frees. Durable on return.
     ///
     /// # Errors
-    /// [`JournalError::NoSpace`]: not written, the old one is in force, the journal stays open; try again when space came
-    /// back. Any other error closes the journal for good.
+    /// [`JournalError::NoSpace`]: not written, the old one is in force, the journal stays open; try again when there is space again. Any
+    /// other error closes the journal for good.
     pub fn checkpointed(&mut self, aside: Aside) -> Result<(), JournalError> {
         self.check_open()?;
         let Aside { covers, image, written, reserve } = aside;
@@ -276,7 +276,7 @@ impl Journal {
             }
             Err(error) => return Err(self.fail(&error)),
         }
-        // Before anything goes that only the checkpoint holds.
+        // This comes before anything is removed that then only the checkpoint holds.
         self.manifest.raise(self.synced, covers).map_err(|error| self.fail(&error))?;
         self.covers = covers;
         self.fact_bytes = 0;

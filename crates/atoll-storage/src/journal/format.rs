@@ -8,7 +8,7 @@
 //! footer  = magic 4 | crc u32 | end u32 | 0 u32 | first_lsn u64 | last_lsn u64 | synced_upto u64
 //! ```
 //! Checksums are CRC32C. Those of batches, records and footers begin with the data directory's identity and the segment's
-//! generation, so that what an earlier use of the file left behind never looks valid (native T9).
+//! generation, so that what an earlier use of the file left behind never looks valid (native-T9).
 
 use atoll_core::{Loc, Lsn, Record, RecordKind, RoleKind, StorageId, Stored};
 use bytes::Bytes;
@@ -81,7 +81,7 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER_BYTES || bytes[..8] != SEGMENT_MAGIC {
             return Err(BadHeader::Damaged);
         }
-        // The version first: in another one, all that follows may look different.
+        // The version is checked first: in another one, everything after it may look different.
         let format = u32_at(bytes, 8);
         if format != SEGMENT_FORMAT && format != UNLISTED_FORMAT {
             return Err(BadHeader::Format(format));
@@ -103,7 +103,7 @@ impl SegmentHeader {
 /// Before the records that were written as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// Where it stands: one that was written to another place is not valid.
+    /// The batch's own offset: a batch that was written to another place is not valid.
     pub offset: u32,
     /// Records; none in a mark, which only carries `synced_upto`.
     pub count: u32,
@@ -111,7 +111,7 @@ pub(crate) struct BatchHeader {
     pub body_bytes: u32,
     /// Number of the first record; in a mark, of the next.
     pub first_lsn: Lsn,
-    /// Everything up to here was synced when this was written (native T9).
+    /// Everything up to here was synced when this was written (native-T9).
     pub synced_upto: Lsn,
 }
 
@@ -211,8 +211,8 @@ pub(crate) fn put_record(lsn: Lsn, record: &Record, len: u32, seed: Seed, out: &
     out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The record that fills the front of `bytes`, sharing them; None if it is not whole and right. `generation` and `offset`
-/// become its [`Loc`].
+/// The record that fills the front of `bytes`, sharing them; None if it is incomplete or wrong. `generation` and `offset` become its
+/// [`Loc`].
 pub(crate) fn parse_record(bytes: &Bytes, generation: u64, offset: u32, seed: Seed) -> Option<Stored> {
     if bytes.len() < RECORD_HEADER_BYTES {
         return None;

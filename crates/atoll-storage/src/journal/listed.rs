@@ -1,6 +1,6 @@
-//! Whether all that must be there is there: what the manifest lists, the checkpoint that it tells of, and the manifest itself.
+//! Checks that everything that must exist does exist: what the manifest lists, the checkpoint that it mentions, and the manifest itself.
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, StorageId};
 
 use super::format::SegmentHeader;
@@ -10,6 +10,7 @@ use super::segment::MIN_BLOCK_BYTES;
 use super::{JournalError, checkpoint_path, segment_path, spare_path};
 use crate::disk::{Disk, DiskError, Open};
 use crate::identity::Identity;
+use crate::mutants;
 
 /// The header of a spare file: the one of its last use as a segment, until it is used again.
 pub(super) fn spare_header(disk: &dyn Disk, generation: u64) -> Result<Option<SegmentHeader>, DiskError> {
@@ -18,7 +19,7 @@ pub(super) fn spare_header(disk: &dyn Disk, generation: u64) -> Result<Option<Se
     Ok(SegmentHeader::parse(&block).ok())
 }
 
-/// Whether all that the manifest tells of is there.
+/// Checks that everything that the manifest mentions exists.
 pub(super) fn check_listed(
     disk: &dyn Disk,
     listed: &Facts,
@@ -36,7 +37,7 @@ pub(super) fn check_listed(
         };
         if !files.segments.contains(&generation) && !is_recycled()? {
             hit("journal.recover.missing");
-            // Both are named: which of the two is not the current one, nobody can tell from here.
+            // The error names both files, because it cannot be determined here which of the two is not the current one.
             let why = "journal.manifest lists it, if that is not an older copy itself";
             return Err(JournalError::Missing { file: segment_path(generation).to_string(), why });
         }
@@ -57,7 +58,7 @@ pub(super) fn check_listed(
     }
 }
 
-/// Whether a directory without a manifest is one of the time before there was one, or new. If it is neither, the manifest is lost.
+/// Whether a directory without a manifest dates from before there were manifests, or is new. If it is neither, the manifest is lost.
 pub(super) fn check_unlisted(
     disk: &dyn Disk,
     files: &Files,
@@ -65,7 +66,7 @@ pub(super) fn check_unlisted(
 ) -> Result<(), JournalError> {
     let is_old = !files.segments.is_empty();
     let is_new = !is_checkpointed && files.spares.is_empty() && !Identity::is_there(disk)?;
-    if is_old || is_new || mutant(Mutant::JournalLossUnseen) {
+    if is_old || is_new || mutant(mutants::JOURNAL_LOSS_UNSEEN) {
         return Ok(());
     }
     hit("journal.recover.missing");

@@ -1,8 +1,9 @@
-//! What must be there, told outside of the segments: recovery tells a recycled segment from a lost one by it, and a
-//! file that was put back from an older copy from the current one.
+//! A list of what must exist, kept outside of the segments. Recovery uses it to tell a recycled segment from a lost one, and a file that
+//! was put back from an older copy from the current one.
 //!
-//! The file `journal.manifest` stands beside the folder of segments, so that neither goes with the other. It has two slots; a
-//! change overwrites the older one in place and syncs it, so that a full disk does not stop it and a torn write leaves the other.
+//! The file `journal.manifest` is next to the folder of segments, so that losing one does not lose the other. It has two slots. A change
+//! overwrites the older slot in place and syncs it, so that a full disk does not stop the change, and a torn write leaves the other slot
+//! intact.
 //!
 //! Order of steps, so that a power cut between any two leaves a directory that opens:
 //! * A segment is listed after its name and header are durable, and before a record goes into it. One that is not listed has none.
@@ -35,7 +36,7 @@ const MANIFEST_ASIDE: &str = "journal.manifest.new";
 const MAGIC: [u8; 8] = *b"ATOLMAN\n";
 const HEAD_BYTES: usize = 24;
 const CRC_END: usize = 16;
-/// Of a new manifest: room for some thousand segments. It doubles when they need more.
+/// Slot size of a new manifest: room for some thousand segments. It doubles when they need more.
 const FIRST_SLOT_BYTES: usize = 4096;
 const MAX_SLOT_BYTES: usize = 1 << 26;
 
@@ -48,7 +49,7 @@ pub(crate) fn manifest_path() -> DiskPath {
 pub(crate) struct Facts {
     /// Everything up to here was synced.
     pub synced: Lsn,
-    /// A checkpoint covers at least so much.
+    /// A checkpoint covers at least everything up to here.
     pub covers: Lsn,
     /// The highest generation that was ever listed.
     pub newest: u64,
@@ -132,7 +133,7 @@ struct Slot {
     facts: Facts,
 }
 
-/// Why a slot says nothing.
+/// Why a slot cannot be used.
 enum BadSlot {
     Format(u32),
     Damaged,
@@ -227,7 +228,7 @@ impl Manifest {
     /// Changes it; durable on return. Nothing is written if nothing changes.
     ///
     /// # Errors
-    /// What it says is as before in memory, and on the disk one or the other.
+    /// In memory the manifest is as before; on the disk it is the old or the new one.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Facts)) -> Result<(), DiskError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut facts = state.facts.clone();
@@ -250,7 +251,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Raises what is synced and covered. A full disk may refuse even an overwrite; then it is as before, which is true, too.
+    /// Raises what is synced and covered. A full disk may refuse even an overwrite; then the manifest stays as before, which is still true.
     pub(crate) fn raise(&self, synced: Lsn, covers: Lsn) -> Result<(), DiskError> {
         let raised = self.change(|facts| {
             facts.synced = facts.synced.max(synced);
@@ -278,7 +279,7 @@ fn put(
     replace(disk, &manifest_path(), &DiskPath::fixed(MANIFEST_ASIDE), &bytes)
 }
 
-/// Bytes of a slot that takes these facts, at least so many.
+/// Bytes of a slot that takes these facts; not less than `least`.
 fn slot_for(facts: &Facts, storage: StorageId, least: usize) -> usize {
     let needed = facts.to_bytes(0, storage, 0).len();
     let mut slot_bytes = least;
@@ -323,7 +324,7 @@ fn read(disk: &dyn Disk) -> Result<Option<Found>, JournalError> {
     best.map(|slot| Some(Found { slot_bytes, slot })).ok_or_else(|| damaged("neither of its slots is whole"))
 }
 
-/// What the manifest of a directory without a marker tells.
+/// What the manifest says about a directory without a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphan {
     /// There is none, or the first start of this directory ended between it and the marker.
@@ -342,7 +343,7 @@ pub(crate) fn orphan(disk: &dyn Disk) -> Result<Orphan, DiskError> {
     })
 }
 
-/// Makes the manifest of a new directory, before its marker: with a marker, a journal that is not there is a lost one.
+/// Makes the manifest of a new directory, before its marker: once there is a marker, a missing journal is a lost one.
 pub(crate) fn create_first(disk: &dyn Disk, storage: StorageId) -> Result<(), DiskError> {
     put(disk, &Facts::default(), 1, storage, FIRST_SLOT_BYTES)
 }

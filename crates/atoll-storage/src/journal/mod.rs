@@ -1,32 +1,34 @@
-//! The journal of a node: what its roles must not forget, in one file after another, one sync for all that came meanwhile.
+//! The journal of a node holds what its roles must not forget. It is written in one file after another, with one sync for everything that
+//! arrived in the meantime.
 //!
-//! **Segments** are written with zeros ahead of time and used again, so that a write never allocates. A batch starts on a
-//! block of its own (X3: a block with acknowledged bytes is never written again) and never spans segments; each of its
-//! records has a checksum over its content and the segment's generation. A closed segment has a footer that says where its
-//! batches end. A record's place ([`Loc`]) is its segment's generation, offset and length; the journal keeps no other index.
+//! **Segments** are filled with zeros ahead of time and reused, so that a write never allocates. A batch starts on a block of its own (X3:
+//! a block with acknowledged bytes is never written again) and never spans segments; each of its records has a checksum over its content
+//! and the segment's generation. A closed segment has a footer that says where its batches end. A record's place ([`Loc`]) is its segment's
+//! generation, offset and length; the journal keeps no other index.
 //!
-//! **Recovery** tells a torn tail from rot (native T9): every batch header, segment header and footer says what was synced
-//! when it was written. What is missing up to the highest such number is rot: refused, with file and offset. What is
-//! missing above was never acknowledged, whatever sectors of it survived: cut, and never looked at again, for a restart goes
-//! on in a new segment. One case no header can show is rot in the very last batch; [`Journal::mark`] makes it small.
+//! **Recovery** tells a torn tail from rot (native-T9): every batch header, segment header and footer says what was synced when it was
+//! written. Records that are missing up to the highest such number are rot: the directory is refused, with file and offset. Records that
+//! are missing above it were never acknowledged, whichever of their sectors survived: they are cut off and never looked at again, because a
+//! restart goes on in a new segment. The one case that no header can show is rot in the very last batch; [`Journal::mark`] makes that case
+//! small.
 //!
-//! **What is lost as a whole**, a segment, the checkpoint, the folder, the end of the last segment since the last mark, is told by a
-//! manifest beside the folder: which segments exist, what was synced, what a checkpoint covers. What is missing is refused by name.
+//! **Losses as a whole** (a segment, the checkpoint, the folder, the end of the last segment since the last mark) are detected by a
+//! manifest next to the folder. It records which segments exist, what was synced, and what a checkpoint covers. A directory with a loss is
+//! refused, and the error names what is missing.
 //!
-//! **Space** is reserved before it is written: only preparing a segment can find the disk full. Segments go back when their
-//! entries are freed and a checkpoint covers their facts (X4); sparse ones are reported, so that the owner of their entries
-//! moves them.
+//! **Space** is reserved before it is written: only preparing a segment can find the disk full. Segments are recycled when their entries
+//! are freed and a checkpoint covers their facts (X4). Sparse ones are reported, so that the owner of their entries moves them.
 //!
-//! **Failure**: after a failed write or sync the journal is closed for good and says why (native T22).
+//! **Failure**: after a failed write or sync the journal is closed for good and says why (native-T22).
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `format.rs` | bytes of a segment |
-//! | `manifest.rs` | what must be there, told outside of the segments |
+//! | `manifest.rs` | what must exist, recorded outside of the segments |
 //! | `segment.rs` | what is still needed in one |
 //! | `prepare.rs` | making one, away from the writer |
 //! | `recover.rs` | reading all of it back |
-//! | `listed.rs` | whether all that must be there is there |
+//! | `listed.rs` | checks that everything that must exist does exist |
 //! | `checkpoint.rs` | facts, written aside |
 //! | `space.rs` | freeing, recycling, sparse segments, what the journal takes |
 //! | `spares.rs` | files for reuse |
@@ -120,7 +122,7 @@ pub struct JournalOptions {
     pub block_bytes: u32,
     /// Segments prepared ahead of the active one.
     pub ready_segments: usize,
-    /// Files kept for reuse, and as many bytes of short ones; more are removed, slowly: under load they are sooner used again.
+    /// Files kept for reuse, and as many bytes of short ones; more are removed, but slowly: under load they are reused before that.
     pub spare_segments: usize,
     /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5). What has been taken by then
     /// and waits to be written goes there, too: twice what a sequencer has on its way to a server, and more for the facts. On a disk
@@ -133,8 +135,8 @@ pub struct JournalOptions {
     /// Closed segments may hold this many percent of their live bytes and two segments more, or their live bytes and `dead_segments`
     /// if that is more, before a sparse one is reported. Smaller: less disk, more copying.
     pub sparse_percent: u64,
-    /// See `sparse_percent`. With room for two only, what was copied goes into segments that are sparse again at once, and is copied
-    /// over and over: entries of a hundred bytes among facts were, some forty for each change of a long log.
+    /// See `sparse_percent`. With room for only two, what was copied goes into segments that are sparse again at once, and is copied over
+    /// and over. This happened to entries of a hundred bytes among facts: some forty were copied for each change of a long log.
     pub dead_segments: u64,
 }
 
@@ -205,13 +207,13 @@ const REJOIN: &str = "the node may have forgotten what it acknowledged, so this 
     file if it is somewhere, or move the whole directory away and start with an empty one; the node then joins under a new storage \
     identity and is rebuilt from its peers";
 
-/// Why the journal did not do it.
+/// Why the journal refused or failed an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// The disk failed during recovery.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// Something that was synced is not as it was written. The node must not serve what it held (native T8, T9).
+    /// Something that was synced is not as it was written. The node must not serve what it held (native-T8, native-T9).
     #[error("{file} at byte {offset}: {what}; synced records are lost or changed; {REJOIN}")]
     Damaged {
         /// The file, below the data directory.
@@ -221,7 +223,7 @@ pub enum JournalError {
         /// What was found.
         what: &'static str,
     },
-    /// A file that must be there is not, or the manifest is not.
+    /// A file that must exist is missing, or the manifest is missing.
     #[error("{file} is missing: {why}; {REJOIN}")]
     Missing {
         /// The file, below the data directory.
@@ -229,7 +231,7 @@ pub enum JournalError {
         /// How it is known.
         why: &'static str,
     },
-    /// A file is older than what was durable in its place: somebody put back a copy.
+    /// A file is older than what was durable in its place: it was put back from an older copy.
     #[error("{file} is an older copy: {why}; {REJOIN}")]
     Older {
         /// The file, below the data directory.
@@ -259,14 +261,14 @@ pub enum JournalError {
         /// Whose it should be.
         expected: StorageId,
     },
-    /// A write or sync failed, now or earlier. What was being written may be durable or not; nothing will be any more,
-    /// until a restart recovers.
+    /// A write or sync failed, now or earlier. What was being written may or may not be durable. Nothing further will be, until a restart
+    /// recovers.
     #[error("the journal is closed until the node restarts: {reason}")]
     Closed {
         /// The first failure.
         reason: String,
     },
-    /// No segment can be prepared. Nothing was written; the same call may succeed once space came back.
+    /// No segment can be prepared. Nothing was written; the same call may succeed once there is space again.
     #[error("the disk is full: {needed_bytes} more bytes are needed; nothing was written")]
     NoSpace {
         /// How many.
@@ -292,7 +294,7 @@ pub enum JournalError {
     },
 }
 
-/// See the module's words. Blocking and plain: one thread calls it.
+/// See the module documentation. All calls block; one thread makes them.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     options: JournalOptions,
@@ -430,7 +432,7 @@ impl Journal {
         Ok(chunks)
     }
 
-    /// The writer was faster than the preparation, and has a record of so many bytes.
+    /// Makes a segment when the writer was faster than the preparation, and has a record of this size.
     fn prepare_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
         match self.make_inline(record_bytes)? {
             true => Ok(()),
@@ -438,8 +440,8 @@ impl Journal {
         }
     }
 
-    /// Makes a segment that takes such a record, or finds the disk full: false. Everything waits for it, so a new file is a short one:
-    /// the preparation goes on meanwhile.
+    /// Makes a segment that takes such a record; false if the disk is full. Everything waits for it, so a new file is a short one: the
+    /// preparation goes on meanwhile.
     fn make_inline(&mut self, record_bytes: usize) -> Result<bool, JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
@@ -455,7 +457,7 @@ impl Journal {
         Ok(there)
     }
 
-    /// Closes the active segment and goes on in the next one, which is there.
+    /// Closes the active segment and goes on in the next one, which is ready.
     fn roll(&mut self) -> Result<(), DiskError> {
         hit("journal.segment.roll");
         let Some(ready) = self.ready.pop_front() else {
@@ -534,7 +536,7 @@ impl Journal {
     /// Makes everything written durable; returns the number of the last record. Free if nothing was written since.
     ///
     /// # Errors
-    /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native T22).
+    /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native-T22).
     pub fn sync(&mut self) -> Result<Lsn, JournalError> {
         self.check_open()?;
         if self.active.dirty || !self.closing.is_empty() {
@@ -551,9 +553,9 @@ impl Journal {
         Ok(self.synced)
     }
 
-    /// Writes down that everything so far is synced, if no later batch has said so: from then on, rot in the last batch is
-    /// told from a torn one, and a file that ends earlier from the current one. For a quiet moment, and before a clean stop. Takes one
-    /// block, which the next sync covers, and a write and sync of the manifest.
+    /// Records that everything so far is synced, if no later batch has said so. From then on, rot in the last batch can be told from a torn
+    /// one, and a file that ends earlier from the current one. Call it in a quiet moment, and before a clean stop. Takes one block, which
+    /// the next sync covers, and a write and sync of the manifest.
     pub fn mark(&mut self) -> Result<(), JournalError> {
         self.check_open()?;
         let block = self.active.block_bytes;

@@ -1,7 +1,7 @@
-//! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the
-//! time that growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). What
-//! nobody needs is given back here, too, piece by piece: on a file system that discards what it frees, every sync of the
-//! device waits for the discard, and one of 64 MiB takes 70 to 90 ms.
+//! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the time that
+//! growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). Files that are no longer needed are
+//! given back here, too, piece by piece: on a file system that discards what it frees, every sync of the device waits for the discard, and
+//! a discard of 64 MiB takes 70 to 90 ms.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::disk::{Disk, DiskError, DiskPath, Open};
 
 /// Zeros per write.
 const FILL_BYTES: usize = 256 * 1024;
-/// Zeros between syncs: what the device has queued in front of the writer's next sync stays small.
+/// Zeros between syncs. This keeps small what the device has queued ahead of the writer's next sync.
 const FILL_BYTES_PER_SYNC: u64 = 256 * 1024;
-/// What a file that nobody needs, or the unused end of a segment, loses per job.
+/// How much of a file that is no longer needed, or of the unused end of a segment, is given back per job.
 pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 
 /// Where the file comes from.
@@ -70,9 +70,9 @@ pub(crate) struct Make {
 }
 
 /// The outcome of a [`PrepareJob`].
-pub struct Prepared(pub(crate) Outcome);
+pub struct Prepared(pub(crate) Preparation);
 
-pub(crate) enum Outcome {
+pub(crate) enum Preparation {
     Made(Source, Result<Ready, DiskError>),
     /// Bytes that the file still has; none if it is gone.
     Removed(u64, Result<Option<u64>, DiskError>),
@@ -81,26 +81,26 @@ pub(crate) enum Outcome {
 }
 
 impl PrepareJob {
-    /// Does it, as fast as the disk goes.
+    /// Runs the job as fast as the disk goes.
     pub fn run(self) -> Prepared {
         self.run_paced(&mut || {})
     }
 
-    /// Does it, calling `pause` after each 256 KiB of zeros.
+    /// Runs the job, calling `pause` after each 256 KiB of zeros.
     pub fn run_paced(self, pause: &mut dyn FnMut()) -> Prepared {
         let disk = &*self.disk;
         Prepared(match self.task {
-            Task::Make(make) => Outcome::Made(make.source, make.run(disk, pause)),
+            Task::Make(make) => Preparation::Made(make.source, make.run(disk, pause)),
             Task::Remove(generation, manifest) => {
-                Outcome::Removed(generation, remove_piece(disk, &manifest, generation))
+                Preparation::Removed(generation, remove_piece(disk, &manifest, generation))
             }
-            Task::Shorten(shorten) => Outcome::Shortened(shorten.generation, shorten.run(disk)),
+            Task::Shorten(shorten) => Preparation::Shortened(shorten.generation, shorten.run(disk)),
         })
     }
 }
 
-/// Takes a piece off the end of a spare file, or removes what is left of it; the bytes it still has. Synced, so that the
-/// file system does not put the pieces together and frees them at once. Its length tells a restart that it is no spare.
+/// Cuts a piece off the end of a spare file, or removes what is left of it; returns the bytes that it still has. The cut is synced, so that
+/// the file system does not combine the pieces but frees each at once. The length of the file tells a restart that it is not a spare.
 fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result<Option<u64>, DiskError> {
     let path = spare_path(generation);
     let mut file = disk.open(&path, Open::Write)?;
@@ -109,7 +109,7 @@ fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result
         drop(file);
         return match forget_spares(disk, manifest, &[generation]) {
             Ok(()) => disk.remove(&path).map(|()| None),
-            // Not even an overwrite was possible: later.
+            // Not even an overwrite was possible: try again later.
             Err(DiskError::NoSpace { .. }) => Ok(Some(REMOVE_BYTES)),
             Err(error) => Err(error),
         };
@@ -120,7 +120,8 @@ fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result
     Ok(Some(left))
 }
 
-/// Takes spare files off the manifest: their headers say no more that they were recycled. Their old names are gone for good first.
+/// Takes spare files off the manifest, because their headers will no longer show that they were recycled. Their old names are durably gone
+/// before that.
 pub(crate) fn forget_spares(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -153,8 +154,8 @@ impl Make {
     pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
             Source::Spare((generation, _)) => {
-                // The old name must be gone for good before the header changes: a power cut between would otherwise leave
-                // a segment whose header denies its name.
+                // The old name must be durably gone before the header changes: a power cut in between would otherwise leave a segment whose
+                // header contradicts its name.
                 disk.sync_dir(&journal_dir())?;
                 forget_spares(disk, &self.manifest, &[generation])?;
                 let aside = spare_path(generation);
@@ -172,7 +173,7 @@ impl Make {
                 if let Err(error) = fill(&mut *file, 0..self.file_bytes, pause) {
                     hit("journal.segment.fill_failed");
                     drop(file);
-                    // What was allocated goes back; if that fails, too, the first error is the one to tell.
+                    // Gives back what was allocated. If that fails, too, the first error is the one to report.
                     let _ = disk.remove(&aside);
                     return Err(error);
                 }

@@ -1,15 +1,15 @@
-//! Reading a journal back, segment by segment, and telling a torn tail from rot (native T9).
+//! Reading a journal back, segment by segment, and telling a torn tail from rot (native-T9).
 //!
-//! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and
-//! finds the *evidence*: the highest number that some header says was synced. The second goes forward and hands out
-//! records. Where the next number is missing, it is rot if the evidence reaches it, else the journal is cut there.
-//! Numbers may be missing between two closed segments: those in between were recycled, for all that the manifest lists is there.
+//! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and finds the
+//! *evidence*: the highest number that some header says was synced. The second goes forward and hands out records. Where the next number is
+//! missing, it is rot if the evidence reaches it, else the journal is cut there. Numbers may be missing between two closed segments: those
+//! in between were recycled, because everything that the manifest lists exists.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, hit, mutant};
+use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, RecordKind, StorageId, Stored};
 use bytes::Bytes;
 
@@ -28,14 +28,15 @@ use super::{
     generation_of, journal_dir, reserve_path, segment_path, spare_path,
 };
 use crate::disk::{Disk, DiskError, DiskPath, File, Open};
+use crate::mutants;
 
 /// What recovery hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recovered {
     /// First, if there is one: all facts up to a number.
     Checkpoint(Checkpoint),
-    /// Then, in order: every entry, and every fact above what the checkpoint covers. Its bytes share a segment's buffer:
-    /// copy what is kept (contracts X13).
+    /// Then, in order: every entry, and every fact above what the checkpoint covers. Its bytes share a segment's buffer: copy what you keep
+    /// (contracts X13).
     Record(Stored),
 }
 
@@ -216,7 +217,7 @@ struct Walk {
 impl Walk {
     /// Numbers above `last` are missing at `place`: an error if they were synced, else the end.
     fn missing(&mut self, place: Place, what: &'static str) -> Result<(), JournalError> {
-        if self.last < self.evidence && !mutant(Mutant::NativeT9) {
+        if self.last < self.evidence && !mutant(mutants::NATIVE_T9) {
             hit("journal.recover.rot");
             return Err(place.damaged(what));
         }
@@ -304,7 +305,7 @@ impl Walk {
     /// A segment is listed before a record goes into it: one with records that is not listed is older than the manifest, or newer.
     fn check_known(&self, generation: u64) -> Result<(), JournalError> {
         let is_known = self.listed.as_ref().is_none_or(|listed| listed.contains(&generation));
-        if is_known || mutant(Mutant::JournalLossUnseen) {
+        if is_known || mutant(mutants::JOURNAL_LOSS_UNSEEN) {
             return Ok(());
         }
         hit("journal.recover.older");
@@ -370,8 +371,8 @@ impl Walk {
         Ok(())
     }
 
-    /// A start before this one closed the segment, and did not get to giving back all that it may. A full segment is left as
-    /// it is: its file is good for the next one.
+    /// An earlier start closed the segment and did not finish giving back the unused end. A full segment is left as it is: its file can be
+    /// reused for the next one.
     fn note_slack(&mut self, loaded: &Loaded, segment: &Segment) {
         let Some(footer) = &loaded.footer else { return };
         let (end, block_bytes) = (u64::from(footer.end), u64::from(loaded.header.block_bytes));
@@ -416,10 +417,9 @@ fn list(disk: &dyn Disk) -> Result<Files, DiskError> {
 }
 
 impl Journal {
-    /// Opens the journal of a data directory, an empty one if the directory is empty, and hands `visit` all that it holds: the
-    /// checkpoint first, then records in the order of their numbers. Returns the last number in use. All that was handed
-    /// out is durable on return; what was not, never comes back. Memory: one segment at a time. A directory of the time before there
-    /// was a manifest gets one.
+    /// Opens the journal of a data directory, an empty one if the directory is empty, and hands `visit` all that it holds: the checkpoint
+    /// first, then records in the order of their numbers. Returns the last number in use. All that was handed out is durable on return;
+    /// what was not, never comes back. Memory: one segment at a time. A directory from before there were manifests gets one.
     ///
     /// # Errors
     /// [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like:
@@ -436,7 +436,7 @@ impl Journal {
         let checkpoint = checkpoint::load(&*disk, storage)?;
         let covers = checkpoint.as_ref().map_or(Lsn::NONE, |c| c.covers);
         let mut facts = manifest.as_ref().map(Manifest::facts);
-        if mutant(Mutant::JournalLossUnseen) {
+        if mutant(mutants::JOURNAL_LOSS_UNSEEN) {
             facts = facts.map(|_| Facts::default());
         }
         match &facts {
@@ -484,8 +484,8 @@ impl Journal {
         Ok((journal, last))
     }
 
-    /// All that is on disk is in order: makes the segment to go on in. Never the one that was written last: behind its end
-    /// may lie remains of a torn batch of the same generation.
+    /// Makes the segment to go on in, once everything on disk is in order. It is never the segment that was written last, because remains
+    /// of a torn batch of the same generation may lie behind its end.
     fn start(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -532,7 +532,7 @@ impl Journal {
     }
 }
 
-/// A directory of the time before there was a manifest gets one, which lists what has records.
+/// Gives a directory from before there were manifests a manifest, which lists the segments with records.
 fn adopt(disk: &Arc<dyn Disk>, walk: &Walk, newest: u64) -> Result<Manifest, DiskError> {
     if newest > 0 {
         hit("journal.recover.adopt");
@@ -617,7 +617,7 @@ fn first_segment(
             run(Source::Spare(odd), whole_blocks(odd.1, options))
         }
         (Err(DiskError::NoSpace { .. }), None) if files.reserve => {
-            // With less, facts could not be written, and nothing be freed.
+            // With less, facts could not be written, and nothing could be freed.
             hit("journal.recover.from_reserve");
             disk.remove(&reserve_path())?;
             disk.sync_dir(&journal_dir())?;

@@ -97,7 +97,7 @@ pub(crate) struct Active {
     pub dirty: bool,
     /// Its headers say that everything up to here is synced.
     pub claims: Lsn,
-    /// The same of those that are synced themselves: a restart sees at least this.
+    /// The same, but only by headers that are synced themselves: a restart sees at least this.
     pub proves: Lsn,
 }
 

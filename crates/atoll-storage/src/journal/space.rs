@@ -1,9 +1,9 @@
-//! Which segments are still needed, and what the journal takes (native T22, contracts X4, X5).
+//! Which segments are still needed, and what the journal takes (native-T22, contracts X4, X5).
 
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space, invariant};
 
-use super::prepare::{Make, Outcome, PrepareJob, Prepared, Shorten, Source, Task};
+use super::prepare::{Make, Preparation, PrepareJob, Prepared, Shorten, Source, Task};
 use super::segment::Ready;
 use super::{Journal, JournalError, journal_dir, segment_path, spare_path};
 use crate::disk::DiskError;
@@ -43,10 +43,10 @@ pub struct Stats {
     pub fact_bytes: u64,
 }
 
-/// How often a journal asks, without more room than before, until it tries: 64 batches, or 16 s of none. Each failure doubles it.
+/// How often a journal finds no more room than before until it tries anyway: 64 batches, or 16 s without any. Each failure doubles it.
 const FIRST_PATIENCE: u64 = 64;
 
-/// With room for fewer new segments, and the reserve, a disk may be full before the next look.
+/// With room for fewer new segments than this, plus the reserve, a disk may be full before the next look.
 const NEAR_SEGMENTS: u64 = 4;
 
 /// The disk was full.
@@ -55,7 +55,7 @@ pub(crate) struct Full {
     pub free_bytes: u64,
     /// How often it was asked since.
     pub asks: u64,
-    /// How many times at least, while the room has not grown.
+    /// How many times it is asked at least before the next attempt, while the room has not grown.
     pub patience: u64,
     /// Not even a spare file could be used: the file system writes nothing in place.
     pub no_reuse: bool,
@@ -99,8 +99,8 @@ impl Journal {
         if emptied { self.recycle() } else { Ok(()) }
     }
 
-    /// Puts away every segment that nobody needs. Renames are not synced here: a restart that finds the old name finds
-    /// freed entries and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
+    /// Puts away every segment that is no longer needed. Renames are not synced here: a restart that finds the old name finds freed entries
+    /// and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
     pub(crate) fn recycle(&mut self) -> Result<(), JournalError> {
         // The active segment must show on disk that these records were synced, or a restart would miss them. And no
         // segment beside the gap may look empty to a restart: neither one whose records wait for a sync, nor one whose
@@ -143,8 +143,8 @@ impl Journal {
         }
     }
 
-    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One job at a
-    /// time. After the disk was full it asks the disk again each time, so that the journal goes on when space came back.
+    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One job at a time. After the
+    /// disk was full, it asks the disk again each time, so that the journal goes on when there is space again.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
         let wanted = self.ready.len() < self.options.ready_segments || self.space() == Space::FactsOnly;
         if self.failure.is_some() || self.job.is_some() || !wanted || !self.may_have_space() {
@@ -160,8 +160,8 @@ impl Journal {
         self.failure.is_none() && (!self.slacks.is_empty() || self.spares.has_excess())
     }
 
-    /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should: a syncing
-    /// journal may be held up by it.
+    /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should, because it may hold up a
+    /// syncing journal.
     pub fn gives_back(&mut self) -> Option<PrepareJob> {
         if self.job.is_some() || !self.has_excess() {
             return None;
@@ -190,9 +190,9 @@ impl Journal {
         self.slacks.retain(|g, slack| *g != generation || slack.end + (slack.footer.len() as u64) < left);
     }
 
-    /// Whether a segment may be tried. A new file: there must be room for all of it, or the zeros would take what others on this disk
-    /// live on, to be removed again. After the disk was full, either more room than right after the failure, or some time has passed:
-    /// that room may have come between the failure and the look, and then it need never grow again.
+    /// Whether making a segment may be tried. For a new file there must be room for all of it; otherwise the zeros would take the space
+    /// that others on this disk live on, only to be removed again. After the disk was full, there must be more room than right after the
+    /// failure, or some time must have passed: room may have appeared between the failure and the look, and then it need never grow again.
     fn may_have_space(&mut self) -> bool {
         let no_reuse = self.full.as_ref().is_some_and(|full| full.no_reuse);
         if !self.spares.is_empty() && !no_reuse {
@@ -222,8 +222,8 @@ impl Journal {
         self.full = Some(Full { free_bytes, asks: 0, patience, no_reuse });
     }
 
-    /// A segment that takes records of so many bytes, from a spare file if there is one. A short one will do: it is there at once, a new
-    /// one is filled first, and what is not used again is given back too slowly for a writer that makes many.
+    /// A segment that takes records of this size, from a spare file if there is one. A short spare will do: it is there at once, while a
+    /// new file is filled first, and files that are not reused are given back too slowly for a writer that makes many.
     pub(crate) fn make(&mut self, record_bytes: usize) -> Make {
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -257,13 +257,13 @@ impl Journal {
         self.job = None;
         self.check_open()?;
         match prepared.0 {
-            Outcome::Made(source, made) => self.adopt(source, made),
-            Outcome::Removed(generation, left) => {
+            Preparation::Made(source, made) => self.adopt(source, made),
+            Preparation::Removed(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
                 self.spares.shrunk(generation, left);
                 self.recycle()
             }
-            Outcome::Shortened(generation, left) => {
+            Preparation::Shortened(generation, left) => {
                 let left = left.map_err(|error| self.fail(&error))?;
                 self.shortened(generation, left);
                 self.recycle()
@@ -301,7 +301,7 @@ impl Journal {
                     self.spares.put(generation, bytes);
                 }
                 self.found_full(matches!(source, Source::Spare(_)));
-                // While a job was under way nothing was recycled, and what may be is all that helps now.
+                // Nothing was recycled while a job was under way, and recycling is all that helps now.
                 self.recycle()
             }
             Err(error) => Err(self.fail(&error)),
@@ -325,9 +325,9 @@ impl Journal {
         prepared < self.options.fact_reserve_bytes + taken_bytes
     }
 
-    /// Whether a batch of so many bytes goes where facts would have to go if the disk turned out to be full, which is near: nobody has
-    /// asked it yet, because the writer was faster than the preparation. Without that room a trim could not be journaled, and nothing
-    /// would ever make any.
+    /// Whether a batch of this size would go where facts would have to go if the disk turned out to be full. The disk is nearly full, but
+    /// it has not been asked yet, because the writer was faster than the preparation. Without that room a trim could not be journaled, and
+    /// nothing would ever free any.
     pub(crate) fn eats_reserve(&self, batch_bytes: u64) -> bool {
         let near = NEAR_SEGMENTS * u64::from(self.options.segment_bytes) + self.options.fact_reserve_bytes;
         self.full.is_none()
@@ -358,11 +358,11 @@ impl Journal {
         self.closed.values().filter(|s| s.live_entries == 0).filter(pinned)
     }
 
-    /// A closed segment whose live entries should be journaled again and then freed, if the files have grown out of
-    /// proportion. Each is told once, and again only after a segment's worth of writing.
+    /// A closed segment whose live entries should be journaled again and then freed, if the files have grown out of proportion. Each is
+    /// reported once, and again only after a segment's worth of writing.
     pub fn sparse_segment(&mut self) -> Option<u64> {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        // What is given back anyway is no reason to copy.
+        // Space that is given back anyway is no reason to copy.
         let file_bytes = |s: &super::Segment| {
             self.slacks.get(&s.generation).map_or(s.file_bytes, |slack| slack.end + slack.footer.len() as u64)
         };
@@ -372,7 +372,7 @@ impl Journal {
             .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
         let in_proportion = live * self.options.sparse_percent / 100 + 2 * segment_bytes;
         let at_least = live + self.options.dead_segments * segment_bytes;
-        // What is kept for facts is not for copies: on a full disk a trim is what gives room.
+        // The reserve for facts is not for copies: on a full disk, it is a trim that frees room.
         if self.space() != Space::Plenty || files <= in_proportion.max(at_least) {
             return None;
         }

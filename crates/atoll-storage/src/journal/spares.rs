@@ -1,4 +1,4 @@
-//! Files of segments that nobody needs: kept for reuse, or to be given back.
+//! Files of segments that are no longer needed: kept for reuse, or to be given back.
 
 use super::recover::Files;
 use super::{JournalOptions, spare_path};
@@ -7,7 +7,7 @@ use crate::disk::{Disk, DiskError, Open};
 /// Of a file that can be used again: its generation and its length in bytes.
 pub(crate) type Spare = (u64, u64);
 
-/// See the module's words. In each list the file put in last is the last.
+/// See the module documentation. In each list, the file put in last is the last.
 pub(crate) struct Spares {
     /// Length of a whole segment, and of one that the writer makes itself.
     whole_bytes: u64,
@@ -36,7 +36,7 @@ impl Spares {
         }
     }
 
-    /// What an earlier life left.
+    /// Reads what an earlier life left behind.
     pub(crate) fn read(disk: &dyn Disk, files: &Files, options: &JournalOptions) -> Result<Self, DiskError> {
         let mut spares = Spares::new(options);
         for &generation in &files.spares {
@@ -68,7 +68,7 @@ impl Spares {
         self.odd.pop_if(|(_, bytes)| *bytes >= least_bytes)
     }
 
-    /// The file that is missed least, to be removed at once by the caller.
+    /// The file that is missed least; the caller removes it at once.
     pub(crate) fn give_up(&mut self) -> Option<u64> {
         let odd = self.odd.pop().map(|(generation, _)| generation);
         odd.or_else(|| self.short.pop()).or_else(|| self.whole.pop())

@@ -1,6 +1,6 @@
 //! The applying thread publishes and halts; others propose, and wait for positions.
 
-use atoll_log::{ClientId, LogPos, OpId};
+use atoll_contract::{ClientId, LogPos, OpId};
 use shuttle::future::block_on;
 use shuttle::thread;
 

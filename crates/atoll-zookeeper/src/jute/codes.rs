@@ -162,9 +162,9 @@ pub mod watcher_type {
 
 /// Modes of `addWatch`.
 pub mod watch_mode {
-    /// Stays, and tells of the node and its children.
+    /// Persistent: reports changes of the node and its children.
     pub const PERSISTENT: i32 = 0;
-    /// Stays, and tells of the node and all below it.
+    /// Persistent: reports changes of the node and everything below it.
     pub const PERSISTENT_RECURSIVE: i32 = 1;
 }
 

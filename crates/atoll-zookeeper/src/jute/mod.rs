@@ -121,7 +121,7 @@ pub trait Jute<'a>: Sized {
     /// Appends the value.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// Reads a value that `bytes` begin with. What stands behind it is left: clients of later versions may send more.
+    /// Reads a value at the beginning of `bytes`. Anything behind it is ignored: clients of later versions may send more.
     ///
     /// # Errors
     /// The bytes are none.
@@ -164,7 +164,7 @@ impl Jute<'_> for bool {
     }
 }
 
-/// Longer values are refused long before they could be written: `jute.maxbuffer` bounds what comes in, pages what goes out.
+/// Longer values are refused long before they could be written: `jute.maxbuffer` bounds the input, pages bound the output.
 fn write_length(n: usize, out: &mut Vec<u8>) {
     i32::try_from(n).expect("lengths are bounded far below 2 GiB").write(out);
 }

@@ -132,7 +132,7 @@ impl<'a> Jute<'a> for ConnectRequest<'a> {
     }
 }
 
-/// The answer to it. A session that is gone is told by a timeout of 0.
+/// The answer to it. A timeout of 0 says that the session is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResponse<'a> {
     /// 0.

@@ -120,7 +120,7 @@ record! {
     /// setWatches: what a client had when it lost its connection.
     #[derive(Clone, Debug, PartialEq, Eq)]
     SetWatchesRequest<'a> {
-        /// The newest change that it has seen: later ones are told at once.
+        /// The newest change that it has seen: later ones are reported at once.
         relative_zxid: i64,
         /// Watches of getData, and of exists on nodes that were there.
         data: Vec<&'a str>,

@@ -1,4 +1,4 @@
-//! Which connections come in: limits of their number and of their rate. One that is refused costs a socket for a moment, and no task.
+//! Admission of connections: limits on their number and rate. A refused connection costs a socket for a moment, and no task.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::figures::{ConnectionFigures, Refusal};
 use super::options::{ConnectionThrottle, Options};
 use crate::watch::ConnectionId;
 
-/// A flood of connections is told in the node's log once in so long.
+/// The node's log reports a flood of connections at most once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Tokens that are left, and since when.
@@ -45,7 +45,7 @@ impl Bucket {
     }
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Admission {
     next: AtomicU64,

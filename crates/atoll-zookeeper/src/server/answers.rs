@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::View;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -16,10 +16,11 @@ use super::walk::Listed;
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
 use crate::jute::reply::PathReply;
+use crate::mutants;
 use crate::watch::NotYet;
 use crate::watch::outbox::End;
 
-/// A client takes a large reply within this time, whose place others wait for.
+/// Within this time a client must take a large reply, because others wait for its place.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -121,18 +122,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// The next read takes a newer view.
     pub(crate) fn forget_view(&mut self) {
-        if !mutant(Mutant::ZkServesBehindSession) {
+        if !mutant(mutants::ZK_SERVES_BEHIND_SESSION) {
             self.view = None;
         }
     }
 
-    /// The view of this turn. Events of what it shows stand in front of whatever is answered from it, and no others (contracts X19). None
-    /// if the request was put off: the client knows of something that the newest view does not show yet.
+    /// The view of this turn. Events of what it shows, and no others, precede whatever is answered from it (contracts X19). None if
+    /// the request was put off: the client knows of something that the newest view does not show yet.
     pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
         if self.view.is_none() {
             let newest = self.shared.zxid();
             let view = self.shared.engine.view();
-            let drained = match mutant(Mutant::ZkEventsAfterReplies) {
+            let drained = match mutant(mutants::ZK_EVENTS_AFTER_REPLIES) {
                 true => Ok(0),
                 false => self.outbox.drain_for(view.below(), &mut self.out),
             };
@@ -144,7 +145,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.view.clone()
     }
 
-    /// Makes a view the one of this turn; so many events of what it shows were put in front. `newest` was read before they were.
+    /// Makes a view the one of this turn, after this many events of what it shows were put in front. `newest` was read before they
+    /// were.
     pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
         self.view = Some(view);
         self.told_up_to(newest);
@@ -161,18 +163,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// In front of a reply.
     pub(crate) fn drain_events_first(&mut self) {
-        if !mutant(Mutant::ZkEventsAfterReplies) {
+        if !mutant(mutants::ZK_EVENTS_AFTER_REPLIES) {
             self.drain_events();
         }
     }
 
     /// Sends events, also of what the view of this turn does not show.
     pub(super) fn drain_events(&mut self) {
-        // Taken first: events of changes up to it are in the outbox by now.
+        // Read first: events of changes up to it are in the outbox by now.
         let newest = self.shared.zxid();
         let events = self.outbox.drain(&mut self.out);
         if events > 0 {
-            // Otherwise a write's reply has the write's own zxid, as some clients take it to be.
+            // Otherwise a write's reply carries the write's own zxid, as some clients expect.
             self.told_up_to(newest);
             self.forget_view();
             self.replied(events);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::Ticket;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::View;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -26,7 +26,8 @@ use crate::command::is_write;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::records::{Id, RequestHeader};
 use crate::jute::{Jute, Reader};
-use crate::session::keeper::Heard;
+use crate::mutants;
+use crate::session::keeper::LastSeen;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
 
@@ -38,7 +39,7 @@ const MAX_WAITING_BYTES: usize = 1024 * 1024;
 const FLUSH_BYTES: usize = 512 * 1024;
 /// What is kept for the next turn of an output buffer that was large.
 const KEPT_BYTES: usize = 64 * 1024;
-/// What was said last is sent within this time, or not at all.
+/// The final message is sent within this time, or not at all.
 const LINGER: Duration = Duration::from_secs(5);
 /// How soon a write that found the log's queue full is tried again.
 const BUSY_FOR: Duration = Duration::from_millis(1);
@@ -52,12 +53,12 @@ pub(crate) struct Parts {
     pub(crate) input: BytesMut,
     pub(crate) out: Vec<u8>,
     pub(crate) outbox: Arc<Outbox>,
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) heard: Arc<LastSeen>,
     /// The client is served without the log.
     pub(crate) read_only: bool,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub(crate) struct Connection<S> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: ConnectionId,
@@ -69,8 +70,8 @@ pub(crate) struct Connection<S> {
     pub(crate) out: Vec<u8>,
     pub(crate) pending: Queue,
     pub(crate) figures: Arc<ConnectionFigures>,
-    /// The newest change that replies tell. Events of changes up to it stand in front of them: a client that goes elsewhere brings it
-    /// along, and is told of later ones only. Never goes back: clients keep that of their last reply.
+    /// The newest change that replies report. Events of changes up to it precede them: a client that moves to another node brings
+    /// this zxid along and is notified only of later changes. It never goes back: clients keep the zxid of their last reply.
     pub(crate) zxid: i64,
     /// The view of this turn, until a write of the client is answered.
     pub(super) view: Option<View>,
@@ -81,7 +82,7 @@ pub(crate) struct Connection<S> {
     read_at: Instant,
     served: u64,
     pub(crate) sasl: Sasl,
-    heard: Arc<Heard>,
+    heard: Arc<LastSeen>,
     /// The client is served without the log.
     read_only: bool,
     pub(super) turn: Turn,
@@ -93,9 +94,9 @@ pub(crate) struct Connection<S> {
     counted: Option<(String, bool)>,
     /// The place of a large reply that is on its way, and until when.
     pub(super) large: Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>,
-    /// The client has asked for the end: nothing more is taken from it.
+    /// The client has asked for the end: no more of its requests are taken.
     closing: bool,
-    /// All is said: flush, then end.
+    /// Everything is said: flush, then end.
     pub(super) said: Option<Result<(), Ended>>,
     /// And not longer than this.
     linger: Option<Pin<Box<Sleep>>>,
@@ -191,25 +192,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn take_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         self.forget_view();
         loop {
-            // First of all: what the client sent here before it went elsewhere is not done behind its back, and nothing is answered
-            // that an event which was dropped should stand in front of.
+            // This comes first: requests that the client sent here before it moved elsewhere must not be done without its
+            // knowledge, and no reply may go out that a dropped event should precede.
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
             if let Err(ended) = self.advance(cx) {
                 self.said.get_or_insert(Err(ended));
             }
-            // Nor does a client wait that does not read what it was answered: requests behind that have no answer through its own fault.
+            // Nor does a client wait if it does not read its replies: it is its own fault that the requests behind them have no
+            // answer.
             let waits = !self.pending.is_empty() || self.busy.is_some();
             self.heard.set_waits(waits && self.out.len() < MAX_UNSENT_BYTES);
             self.count_outstanding();
-            // What the client does not read keeps events in the outbox, which cuts it off when they are too many. Events behind the view
-            // that a long read is answered from go out behind its reply.
+            // If the client does not read, events stay in the outbox, which cuts the client off when there are too many. Events
+            // behind the view that a long read is answered from go out after its reply.
             if self.out.len() < MAX_UNSENT_BYTES && !self.pending.is_elsewhere() {
                 self.drain_events();
             }
-            // Again, before the replies of this turn go out: events may have been dropped in front of them, of changes up to the zxids that
-            // they tell. The client would never hear of those, wherever it brings its watches.
+            // Check again before the replies of this turn go out: events of changes up to the zxids that the replies report may
+            // have been dropped. The client would never learn of those, wherever it brings its watches.
             if let Some(end) = self.outbox.ended().filter(|_| !self.closing) {
                 return Poll::Ready(Err(Ended::Here(end)));
             }
@@ -223,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     return Poll::Ready(said);
                 }
                 self.large = None;
-                // Reading had stopped for what could not be sent: it goes on.
+                // Reading had stopped because of unsent output: it continues.
                 if had >= MAX_UNSENT_BYTES && !self.turn.is_over() {
                     continue;
                 }
@@ -253,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 turn::poll_after_the_others(cx);
                 return Ok(());
             }
-            // What was taken may be ready already: nobody would wake this task for it.
+            // Requests that were taken may be ready already, and nobody would wake this task for them.
             if frames > 0 || (waited && self.busy.is_none()) {
                 continue;
             }
@@ -287,8 +289,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             && !self.is_held_back()
     }
 
-    /// Whether too many requests of all connections wait for an answer, or too many writes for the log. A connection without a request may
-    /// always take one, so that each makes progress; the answers to its requests wake one that has some.
+    /// Whether too many requests of all connections wait for an answer, or too many writes for the log. A connection without a
+    /// request may always take one, so that each makes progress; a connection that has some is woken by the answers to its
+    /// requests.
     fn is_held_back(&self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -298,7 +301,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (most > 0 && all() >= most) || !self.shared.window.has_room(self.shared.engine.waiting_commands())
     }
 
-    /// What was taken in one go counts as one: a look at the clock for each read would be felt.
+    /// Requests that were taken in one go count as one: reading the clock for each read would be noticeable.
     fn count_taken(&mut self) {
         self.count_outstanding();
         let served = std::mem::take(&mut self.served);
@@ -464,7 +467,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Pending::Reply(reply)
     }
 
-    /// Whether what a write has to be counted is small enough, for the superuser whatever it is; None while that is looked for.
+    /// Whether the subtree that a write has to be counted is small enough, or, for the superuser, of any size; None while this is
+    /// being determined.
     fn is_countable(&mut self, op: OpCode, body: &[u8]) -> Option<Result<(), ErrorCode>> {
         let top = match counted::subject(op, body) {
             Ok(Some(top)) if !acl::is_super(&self.client()) => top,
@@ -506,7 +510,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match <&str as Jute>::parse(body) {
             Ok(path) => {
                 let engine = &self.shared.engine;
-                let barrier = match mutant(Mutant::ZkSyncWithoutBarrier) {
+                let barrier = match mutant(mutants::ZK_SYNC_WITHOUT_BARRIER) {
                     true => Ticket::ready(Ok(engine.view().below())),
                     false => engine.barrier(),
                 };
@@ -520,7 +524,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn flush(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
         let most = self.sent + FLUSH_BYTES;
         while self.sent < self.out.len() {
-            // A client that reads as fast as this thread writes would keep it for as long as a reply is.
+            // Otherwise a client that reads as fast as this thread writes would keep the thread busy for the length of a reply.
             if self.sent >= most {
                 turn::poll_after_the_others(cx);
                 return Ok(false);

@@ -1,6 +1,6 @@
-//! Subtrees that a write has every node count: `zookeeper_stats` of a quota begins with what is there, which is looked through
-//! where the write is applied, in front of all later ones. So the door looks first, beside the node's thread, whether that is
-//! little enough.
+//! Subtrees that a write makes every node count: `zookeeper_stats` of a quota begins with the existing nodes, which are counted
+//! where the write is applied, ahead of all later writes. The door therefore first checks, beside the node's thread, whether the
+//! subtree is small enough.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) fn subject(op: OpCode, body: &[u8]) -> Result<Option<String>, ErrorCo
             let top = <&str>::parse(body).ok().and_then(quota::counted_by);
             Ok(top.map(str::to_owned))
         }
-        // Most have none: that is found without reading them as what they are.
+        // Most transactions have none, which is found without parsing them.
         OpCode::Multi if body.windows(NAME.len()).any(|part| part == NAME) => {
             let Ok(Some(Request::Multi(asked))) = Request::read(op, &mut Reader::new(body)) else {
                 return Ok(None);

@@ -1,5 +1,5 @@
-//! SASL's mechanism DIGEST-MD5, the server's side: RFC 2831, with `qop=auth` and without subsequent authentication, as ZooKeeper's clients
-//! speak it. MD5 is broken as a hash of documents; here it hides a password from who listens, and TLS does that better.
+//! SASL's mechanism DIGEST-MD5, the server's side: RFC 2831, with `qop=auth` and without subsequent authentication, as ZooKeeper's
+//! clients speak it. MD5 is broken as a hash of documents; here it hides a password from an eavesdropper, and TLS does that better.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,7 +36,7 @@ impl fmt::Debug for Users {
     }
 }
 
-/// A client was not authenticated. It is told no reason.
+/// A client was not authenticated. The client is given no reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// What it sent is no response of this mechanism.
@@ -101,7 +101,7 @@ impl Exchange {
         }
         let (user, cnonce) = (fields.one("username")?, fields.one("cnonce")?);
         let authzid = fields.any("authzid")?;
-        // Nobody acts for somebody else here.
+        // Acting on behalf of another user is not supported here.
         if authzid.is_some_and(|id| id != user) {
             return Err(Refused::Other("authzid"));
         }

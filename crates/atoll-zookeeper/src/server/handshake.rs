@@ -16,7 +16,7 @@ use crate::command::{AttachSession, Command, OpenSession, PASSWORD_BYTES, Sessio
 use crate::jute::Jute;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::{ConnectRequest, ConnectResponse};
-use crate::session::keeper::Heard;
+use crate::session::keeper::LastSeen;
 use crate::tree::read;
 use crate::watch::ConnectionId;
 use crate::watch::outbox::{End, Outbox};
@@ -46,7 +46,7 @@ pub(crate) enum Ended {
     /// It did not prove who it is.
     #[error("refused: {0}")]
     NotAuthenticated(String),
-    /// It has seen changes that are not here: another cluster's, or those of before a restore.
+    /// It has seen changes that are not here: those of another cluster, or those from before a restore.
     #[error("refused: the client has seen zxid {seen:#x}, and the newest here is {newest:#x}")]
     Ahead {
         /// The client's.
@@ -162,12 +162,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     shared.watches.join(id, outbox.clone());
     let heard = match shared.sessions.bind(number, moves, id, outbox) {
         Some(heard) => heard,
-        // Nobody judges it here.
-        None if read_only => Heard::new(),
+        // This node does not judge it.
+        None if read_only => LastSeen::new(),
         None => return Err(Ended::Here(End::SessionMoved)),
     };
     figures.session.store(number, Ordering::Relaxed);
-    // If the log came back or was lost before it was in the lists, nobody would send it away.
+    // If the log came back or was lost before the client was in the lists, nobody would disconnect it.
     if shared.is_read_only() != read_only {
         return Err(Ended::Here(End::Closed));
     }
@@ -177,7 +177,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     Connection::new(shared.clone(), stream, figures.clone(), parts).run().await
 }
 
-/// Says the last thing on a connection. A client that does not read it is not waited for.
+/// Sends the last message on a connection without waiting for a client that does not read it.
 async fn say_last<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), Ended> {
     let said = async {
         stream.write_all(bytes).await?;
@@ -217,7 +217,7 @@ async fn read_first<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut) 
     Ok(First::Connect(length))
 }
 
-/// Until this node has applied what the client has seen: it must not see an older state.
+/// Waits until this node has applied what the client has seen, because the client must not see an older state.
 async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
     let newest = || read::counters(&shared.engine.view()).map(|c| c.zxid);
     if seen <= newest()? {
@@ -232,8 +232,9 @@ async fn catch_up(shared: &Shared, seen: i64) -> Result<(), Ended> {
 
 pub(crate) type Password = [u8; PASSWORD_BYTES];
 
-/// Opens a session or takes the client's one once this node is as far as the client; None if that is gone. A client that hears nothing
-/// for so long has gone elsewhere: what waits here for it would be too much while the log is out of reach.
+/// Opens a session or takes over the client's own, once this node is as far as the client; None if that session is gone. A client
+/// that hears nothing for that long has gone elsewhere: the connections that wait here would be too many while the log is out of
+/// reach.
 async fn open_in_time(
     shared: &Shared,
     asked: &ConnectRequest<'_>,

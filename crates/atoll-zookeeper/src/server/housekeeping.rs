@@ -1,5 +1,5 @@
-//! What a door does besides its connections: expires the sessions that it holds, takes over those that nobody holds, deletes
-//! what goes by itself, and sends its clients away when it has lost the log.
+//! The work of a door beside its connections: it expires the sessions that it holds, takes over sessions without a holder, deletes
+//! nodes that are due, and disconnects its clients when it has lost the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,28 +12,30 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Shared, admin, frame, membership};
 use crate::command::{CloseSession, Command, EndSession, ExpireSession, Reap, TakeOver};
-use crate::session::keeper::{self, JUDGED_EVERY, Silent};
+use crate::session::keeper::{self, Expired, JUDGED_EVERY};
 use crate::session::state::TAKEN_AT_ONCE;
 use crate::tree::read::ReadError;
 use crate::tree::{key, read};
 use crate::watch::outbox::End;
 
-/// How often it is looked for sessions that nobody holds.
+/// How often to look for sessions without a holder.
 const LOOKED_EVERY: Duration = Duration::from_millis(500);
-/// How often in a row their holder must be missing before the first node takes them over.
+/// How many checks in a row must find their holder missing before the first node takes them over.
 const LOOKS: usize = 2;
-/// And how much more often for each node that would come first.
+/// How many more checks a node waits for each node that comes before it.
 const LOOKS_MORE: usize = 4;
 /// How often the log is asked for its tail.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// A node that has not reached the log for so long sends its clients away, or for seven eighths of the shortest session timeout, if that
-/// is less: the others take its sessions over and will expire them, and a client that is served here would not know.
+/// A node that has not reached the log for this long disconnects its clients, or after seven eighths of the shortest session
+/// timeout if that is less: the other nodes take over its sessions and will expire them, and a client that is served here would not
+/// know.
 const OUT_OF_TOUCH: Duration = Duration::from_millis(3_500);
 /// Most sessions that are taken up for expiry at a time.
 const MAX_EXPIRING: usize = 1_000;
-/// Expiries that are in the log at once. Each may delete as many ephemerals as one step does, and every write behind them waits for that.
+/// Expiries that are in the log at once. Each may delete as many ephemerals as one step does, and every write behind them waits for
+/// that.
 const EXPIRING_AT_ONCE: usize = 4;
-/// Between two further steps of a session's end its node rests for so many times what a step took.
+/// Between two further steps of a session's end, its node rests for this many times the duration of a step.
 const RESTS_FOR: u32 = 2;
 /// Most nodes that one command deletes.
 const REAPED_AT_ONCE: usize = 500;
@@ -56,7 +58,8 @@ pub(crate) fn every(period: Duration) -> tokio::time::Interval {
     interval
 }
 
-/// Proposes a command and awaits its answer: whether it did something. False also where that is not known: it is judged anew.
+/// Proposes a command and awaits its answer; returns whether it did something. False also if that is unknown: the caller judges
+/// anew.
 pub(crate) async fn did(shared: &Shared, command: &Command<'_>) -> bool {
     let Ok(proposed) = shared.engine.propose(command.to_bytes().into()) else { return false };
     match proposed.await {
@@ -100,8 +103,8 @@ async fn stay_in_touch(shared: &Arc<Shared>) {
     }
 }
 
-/// Turns among the sessions that end. Whatever they delete is applied before the writes behind it, so the work that is under way is
-/// bounded.
+/// Permits for the sessions that are ending. Whatever they delete is applied before the writes behind it, so the work that is under
+/// way is bounded.
 struct Turns {
     /// Sessions whose clients were silent: the first step of each.
     expiring: Semaphore,
@@ -119,14 +122,14 @@ async fn expire(shared: &Arc<Shared>) {
         let later = silent.split_off(silent.len().min(MAX_EXPIRING));
         later.into_iter().for_each(|s| shared.sessions.spare(s));
         for one in silent {
-            // Not awaited here: the next judgement is due, whatever becomes of these.
+            // Not awaited here: the next judgement is due, whatever the outcome of these.
             tokio::spawn(expire_one(shared.clone(), turns.clone(), one));
         }
     }
 }
 
-async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
-    let Silent { session, moves, .. } = silent;
+async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Expired) {
+    let Expired { session, moves, .. } = silent;
     if silent.is_ending {
         let _turn = turns.ending.acquire().await;
         loop {
@@ -135,7 +138,7 @@ async fn expire_one(shared: Arc<Shared>, turns: Arc<Turns>, silent: Silent) {
             if !did(&shared, &end_of(&shared, session, moves, false)).await {
                 return shared.sessions.spare(silent);
             }
-            // The steps of this session, and of those of other nodes, leave most of the replicas' time to everybody else.
+            // The steps of this session, and of those of other nodes, leave most of the replicas' time to other work.
             tokio::time::sleep(began.elapsed() * RESTS_FOR).await;
         }
     }
@@ -163,14 +166,14 @@ pub(crate) fn end_of(shared: &Shared, session: i64, moves: i64, closed: bool) ->
     }
 }
 
-/// How many of the living nodes have a lower id. What any one may do, the first does first, and the others only if it does not: it may
-/// have no such door.
+/// How many of the living nodes have a lower id. Work that any node may do is done by the first node, and by the others only if the
+/// first does not do it: it may have no such door.
 pub(crate) fn rank(shared: &Shared) -> usize {
     let me = shared.engine.proposer().node;
     shared.cluster.living().into_iter().filter(|node| *node < me).count()
 }
 
-/// Sessions of an earlier life of this node, and of nodes that are gone. If two nodes take them, the second one finds nothing.
+/// Takes over sessions of an earlier life of this node, and of nodes that are gone. If two nodes try, the second one finds nothing.
 async fn take_over(shared: &Arc<Shared>) {
     // Nothing can be read before. The other end stays: the engine outlives this.
     let _ = shared.engine.checked().await;
@@ -178,7 +181,7 @@ async fn take_over(shared: &Arc<Shared>) {
     let mut missing: BTreeMap<Proposer, usize> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        // Sessions that went may have left much to pass over: not on the thread that hears the clients.
+        // Sessions that are gone may have left many deleted keys to pass over: do not scan on the thread that serves the clients.
         let view = shared.engine.view();
         let holders = match shared.beside(move || keeper::holders(&view)).await {
             Ok(Ok(holders)) => holders,
@@ -196,7 +199,7 @@ async fn take_over(shared: &Arc<Shared>) {
         let gone = |h: &Proposer| *h != me && (h.node == me.node || !living.contains(&h.node));
         let seen = |h: Proposer| (h, missing.get(&h).map_or(1, |looks| looks + 1));
         missing = holders.into_iter().filter(gone).map(seen).collect();
-        // One late heartbeat does not count. An earlier life of this node is over for sure.
+        // A single late heartbeat does not count. An earlier life of this node is certainly over.
         let patience = LOOKS + LOOKS_MORE * rank(shared);
         for (holder, _) in missing.iter().filter(|(h, looks)| h.node == me.node || **looks >= patience) {
             take_from(shared, *holder).await;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// Buckets per power of two: a quantile is at most an eighth too high.
 const PER_OCTAVE_BITS: u32 = 3;
 const PER_OCTAVE: usize = 1 << PER_OCTAVE_BITS;
-/// Longer than 2^36 microseconds, 19 hours, nothing is told apart.
+/// Latencies above 2^36 microseconds (19 hours) are not distinguished.
 const BUCKETS: usize = (36 - PER_OCTAVE_BITS as usize + 1) * PER_OCTAVE;
 /// Quantiles are those of this time and of up to as much before.
 const WINDOW: Duration = Duration::from_secs(300);
@@ -88,7 +88,7 @@ impl Latency {
         self.add_many(us, 1);
     }
 
-    /// So many more that took the same time.
+    /// Adds this many that took the same time.
     pub fn add_many(&self, us: u64, n: u64) {
         self.sum_us.fetch_add(us.saturating_mul(n), Ordering::Relaxed);
         self.count.fetch_add(n, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Keeps `/zookeeper/config` true: announces this node, and forgets those that are members no more.
+//! Keeps `/zookeeper/config` up to date: announces this node, and forgets nodes that are no longer members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::tree::config::{Server, listed};
 use crate::tree::key;
 use crate::tree::read::ReadError;
 
-/// How often it is looked whether the list is true.
+/// How often to check whether the list is up to date.
 const LOOKED_EVERY: Duration = Duration::from_millis(500);
 /// How often in a row a node must be no member before the first node forgets it, and how much more often for each that comes before.
 const LOOKS: usize = 3;
@@ -56,15 +56,15 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
 }
 
 struct Found {
-    /// What is to be announced.
+    /// The addresses to announce.
     mine: Option<Addresses>,
-    /// Who is listed and no member.
+    /// Nodes that are listed but are no members.
     gone: Vec<NodeId>,
 }
 
 fn look(shared: &Shared, view: &View) -> Result<Found, ReadError> {
     let (me, members) = (shared.engine.proposer().node, shared.cluster.member_ids());
-    // Nobody announces what is not a member: it would be forgotten, and announced again.
+    // A node that is not a member must not announce itself: it would be forgotten, and announced again.
     let mut mine = shared.cluster.addresses().filter(|_| members.contains(&me));
     let mut gone = Vec::new();
     for found in view.scan(&key::servers(), Direction::Forward) {

@@ -1,8 +1,8 @@
 //! The door itself: connections of ZooKeeper clients.
 //!
-//! A connection is one task. It reads what is there, proposes writes without waiting for each other, answers reads from the published
-//! view once all earlier requests of its session are answered, and writes everything of a turn at once. No task per request, and no lock
-//! over an await.
+//! A connection is one task. It reads the input that is there, proposes writes without waiting for each other, answers reads from
+//! the published view once all earlier requests of its session are answered, and writes all output of a turn at once. There is no
+//! task per request, and no lock is held across an await.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
 //! | `walk.rs` | reads of many keys, step by step |
-//! | `turn.rs` | what a connection may do before the others get their turn |
+//! | `turn.rs` | how much a connection may do before the others get their turn |
 //! | `tls.rs`, `subject.rs` | TLS, and the name in a client's certificate |
 //! | `sasl.rs`, `digest_md5.rs` | SASL |
 //! | `writes.rs`, `room.rs`, `counted.rs` | requests that go into the log: checked, made whole; large ones in turn |
@@ -86,7 +86,7 @@ use options::Options;
 
 pub use words::KNOWN as KNOWN_WORDS;
 
-/// So many writes above a quota are told by one line of the node's log.
+/// One line of the node's log reports this many writes above a quota.
 const QUOTA_TOLD_EVERY: u64 = 1_000;
 
 /// What a door needs to know of the cluster.
@@ -115,13 +115,13 @@ pub trait Cluster: Send + Sync {
         i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Whether what may take long has threads beside the node's. A simulator has none: when such a thread is done is the machine's to say,
-    /// and a seed would not be one trace.
+    /// Whether there are threads beside the node's for long work. A simulator has none: the machine decides when such a thread is
+    /// done, so a seed would not be one trace.
     fn has_threads(&self) -> bool {
         true
     }
 
-    /// This node's disk is nearly full: what makes the data grow is refused.
+    /// This node's disk is nearly full: writes that make the data grow are refused.
     fn is_short_of_space(&self) -> bool {
         false
     }
@@ -173,7 +173,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Does what may take long beside the node's thread (contracts X20). Nobody who stops waiting stops the work.
+    /// Runs long work beside the node's thread (contracts X20). The work continues even if nobody waits for it any more.
     ///
     /// # Errors
     /// The work panicked, or the node stops.
@@ -205,7 +205,7 @@ struct Follower(Arc<Shared>);
 impl Observer<Event> for Follower {
     fn on_events(&self, below: LogPos, events: Vec<Event>) {
         self.0.watches.tell(below, &events);
-        // Behind the events: who reads it finds those of all changes up to it in its outbox.
+        // Set this after the events: a reader of it finds the events of all changes up to it in its outbox.
         if let Some(newest) = events.iter().map(Event::zxid).max() {
             self.0.zxid.fetch_max(newest, Ordering::AcqRel);
         }
@@ -213,7 +213,7 @@ impl Observer<Event> for Follower {
         events.iter().for_each(|event| self.0.sessions.tell(event));
     }
 
-    /// Events are missing: the clients come again, bring their watches, and are told what they missed.
+    /// Events are missing: the clients reconnect, bring their watches, and are notified of what they missed.
     fn on_restored(&self, _below: LogPos, view: &View) {
         if let Ok(counters) = read::counters(view) {
             self.0.zxid.store(counters.zxid, Ordering::Release);
@@ -263,9 +263,9 @@ impl Door {
             options,
             engine,
         });
-        // First the observer, then the view: what is applied in between is in both.
+        // Set the observer first, then take the view: changes that are applied in between are in both.
         shared.engine.observe(Arc::new(Follower(shared.clone())));
-        // While the state is compared after a start nobody is shown it; a state that replaces it is heard of.
+        // While the state is compared after a start nobody is shown it; the observer is notified if another state replaces it.
         let counters = read::counters(&shared.engine.view_for_door())?;
         shared.zxid.fetch_max(counters.zxid, Ordering::AcqRel);
         Ok(Door(shared))
@@ -288,12 +288,13 @@ impl Door {
         monitor::metrics(&self.0)
     }
 
-    /// Serves the admin commands over HTTP until `stop` is done. Whoever reaches the port may run them, but for those that carry the tree.
+    /// Serves the admin commands over HTTP until `stop` is done. Anybody who reaches the port may run them, except those that carry
+    /// the tree.
     pub async fn serve_admin(&self, listener: TcpListener, stop: impl Future<Output = ()>) {
         admin::serve(self.0.clone(), listener, stop).await;
     }
 
-    /// Keeps the sessions of this node for ever, for a host that accepts connections itself.
+    /// Keeps the sessions of this node forever, for a host that accepts connections itself.
     pub async fn keep(&self) {
         housekeeping::run(self.0.clone()).await;
     }
@@ -326,7 +327,7 @@ pub struct Listening {
     pub tls: Option<TlsAcceptor>,
 }
 
-/// Takes connections, for ever.
+/// Accepts connections forever.
 async fn accept(shared: &Arc<Shared>, at: Listening) {
     loop {
         match at.listener.accept().await {

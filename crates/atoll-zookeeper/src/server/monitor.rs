@@ -1,5 +1,5 @@
-//! The figures of a door under ZooKeeper's own names, for `mntr`, Prometheus and the admin commands. What has no meaning here is absent;
-//! `docs/zookeeper.md` lists them.
+//! The figures of a door under ZooKeeper's own names, for `mntr`, Prometheus and the admin commands. Figures that have no meaning
+//! here are absent; `docs/zookeeper.md` lists them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::tree::read;
 use crate::tree::state::Counters;
 use crate::watch::table::Kind;
 
-/// How a figure is told.
+/// The kind and value of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// A number that rises and falls.

@@ -16,10 +16,10 @@ pub struct Options {
     pub max_session_timeout_ms: i32,
     /// `jute.maxbuffer`: longest frame that is taken, bytes.
     pub max_buffer_bytes: usize,
-    /// Longest reply, bytes: a read that has more to tell is refused. ZooKeeper leaves that to the `jute.maxbuffer` of its clients.
+    /// Longest reply, in bytes: a longer read is refused. ZooKeeper leaves that to the `jute.maxbuffer` of its clients.
     pub max_reply_bytes: usize,
-    /// What the watches of one connection may take, bytes; each counts with its whole path and 128 bytes. Beyond it a request that would
-    /// leave one is refused. ZooKeeper has no such limit.
+    /// Memory for the watches of one connection, in bytes; each watch counts with its whole path and 128 bytes. Beyond it, a
+    /// request that would leave a watch is refused. ZooKeeper has no such limit.
     pub max_watch_bytes_of_connection: usize,
     /// The same of all connections.
     pub max_watch_bytes: usize,
@@ -56,7 +56,7 @@ pub struct Options {
     pub admin: AdminOptions,
 }
 
-/// A bucket of tokens: each new connection takes one, and none comes in while there is none.
+/// A token bucket: each new connection takes a token, and no connection is admitted while the bucket is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionThrottle {
     /// `connection_throttle_tokens`: how many there may be.

@@ -1,5 +1,5 @@
-//! Order within a session. Writes are proposed without waiting for each other, and a read is answered once all requests before it are. A
-//! later write may be in the view by then: one that the read would show is held back until the read is answered.
+//! Order within a session. Writes are proposed without waiting for each other, and a read is answered once all earlier requests are
+//! answered. By then a later write may be in the view: a write that the read would show is held back until the read is answered.
 
 use crate::jute::Jute;
 use crate::jute::codes::OpCode;
@@ -10,7 +10,7 @@ use crate::path;
 pub(crate) enum Touched<'f> {
     /// None.
     Nothing,
-    /// One; a write its parent, too, and what it may be named when a number is appended.
+    /// One path; a write also touches its parent, and the names that it may get when a number is appended.
     Path(&'f str),
     /// Perhaps all.
     Everything,

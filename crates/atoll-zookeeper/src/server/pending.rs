@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use atoll_core::Ticket;
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{BarrierError, LogPos, Proposed, Stopped};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,22 +19,23 @@ use super::watching::Again;
 use crate::jute::codes::OpCode;
 use crate::jute::records::RequestHeader;
 use crate::jute::{Jute, Reader};
+use crate::mutants;
 
 /// A request that waits for something.
 pub(crate) enum Pending {
-    /// A write that a read before it must not show, until that is answered: its frame.
+    /// A write that an earlier read must not show, until that read is answered: its frame.
     Held(Bytes),
     /// A write, until it is applied; it takes room in the log until then, if it is large.
     Write { xid: i32, at: Instant, proposed: Proposed, room: Option<OwnedSemaphorePermit> },
     /// The end of the session, until it is applied.
     Close { xid: i32, proposed: Proposed },
-    /// A sync, until this node has applied what anybody was answered before it.
+    /// A sync, until this node has applied everything that was answered to anybody before it.
     Sync { xid: i32, path: String, barrier: Ticket<Result<LogPos, BarrierError>> },
     /// A request that is answered from the view, until all before it are answered: its frame.
     Behind(Bytes),
-    /// The same, until the view shows what was told already.
+    /// The same, until the view shows everything that the client was already notified of.
     View { frame: Bytes, applied: Ticket<Result<LogPos, Stopped>> },
-    /// Watches that are left in several turns, until the view shows what was told already.
+    /// Watches that are set in several turns, until the view shows everything that the client was already notified of.
     Watches { again: Again, applied: Option<Ticket<Result<LogPos, Stopped>>> },
     /// A long read on other threads: its reply.
     Elsewhere(Elsewhere),
@@ -54,7 +55,7 @@ pub(crate) enum Ready {
     Serve(Bytes),
     /// A whole reply.
     Reply(Vec<u8>),
-    /// The next watches are to be left.
+    /// The next watches must be set.
     Watches(Again),
     /// A whole reply, from a view that was taken before.
     Listed(Listed),
@@ -129,9 +130,9 @@ impl Queue {
         self.queue.push_back(pending);
     }
 
-    /// Whether a write must be held back: for a read that it must not be shown by, or for a write that is held back.
+    /// Whether a write must be held back: because of a read that must not show it, or because of another write that is held back.
     pub(crate) fn holds_back(&self, op: OpCode, body: &[u8]) -> bool {
-        !mutant(Mutant::ZkReadsPassWrites)
+        !mutant(mutants::ZK_READS_PASS_WRITES)
             && (self.held > 0 || self.is_shown(touched(op, body), self.queue.len()))
     }
 
@@ -147,7 +148,7 @@ impl Queue {
         })
     }
 
-    /// The first write that is held back, with its place, if it need not be any more.
+    /// The first held-back write that may proceed, with its place.
     pub(crate) fn next_held(&self) -> Option<(usize, Bytes)> {
         if self.held == 0 {
             return None;

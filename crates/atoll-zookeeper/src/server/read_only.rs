@@ -1,5 +1,6 @@
-//! Read-only mode (`readonlymode.enabled`): a node that has lost the log goes on serving reads of what it has, to clients that asked for
-//! that. What they read may be old, and nothing is written; as soon as the log is back they are sent away, to come again as usual.
+//! Read-only mode (`readonlymode.enabled`): a node that has lost the log continues to serve reads of its state, to clients that
+//! asked for this mode. Their reads may be stale, and nothing is written; as soon as the log is back they are disconnected, so that
+//! they reconnect as usual.
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +36,7 @@ impl Shared {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// The log is out of reach: clients are sent away, and those that come and may be served are.
+    /// The log is out of reach: clients are disconnected; those that reconnect and may be served in this mode are.
     pub(crate) fn out_of_touch(&self) {
         if !self.options.read_only_mode {
             tracing::warn!("the log is out of reach: ZooKeeper's clients are sent elsewhere");
@@ -48,7 +49,7 @@ impl Shared {
         }
     }
 
-    /// The log is there, or what is here must not be read: whoever was served without it comes again.
+    /// The log is back, or the state here must not be read: clients that were served without the log must reconnect.
     pub(crate) fn end_read_only(&self) {
         if self.read_only.swap(false, Ordering::AcqRel) {
             tracing::info!("ZooKeeper's clients are no longer served without the log");
@@ -57,11 +58,12 @@ impl Shared {
     }
 }
 
-/// A session for a client that may be served without the log: one of its own that is known here, or one that nobody else knows. If it is
-/// held here, its connection must be bound to it: this node must not judge its client silent once the log is back.
+/// A session for a client that may be served without the log: its own if it is known here, or one that only this node knows. If the
+/// session is held here, its connection must be bound to it, because this node must not judge its client silent once the log is
+/// back.
 ///
 /// # Errors
-/// It did not ask for that, it has seen more than is here, or its session is not known: it may be known elsewhere.
+/// The client did not ask for this mode, it has seen more than is here, or its session is unknown here: it may be known elsewhere.
 pub(crate) fn admit(shared: &Shared, asked: &ConnectRequest<'_>) -> Result<(SessionAnswer, Password), Ended> {
     if asked.read_only != Some(true) {
         return Err(Ended::Here(End::OutOfTouch));

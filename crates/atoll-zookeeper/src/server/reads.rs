@@ -40,7 +40,7 @@ fn replied(
             frame::error(out, xid, zxid, code);
             Ok(())
         }
-        // Another node can be read: the client goes there when this connection ends.
+        // Another node may be readable: the client goes there when this connection ends.
         Err(error) => {
             out.truncate(at);
             Err(Ended::Read(error))
@@ -48,7 +48,7 @@ fn replied(
     }
 }
 
-/// getACL's reply: who may read but not administer sees no hashes.
+/// getACL's reply: clients that may read but not administer see no hashes.
 fn write_acl(view: &View, path: &str, client: &[Id<'_>], out: &mut Vec<u8>) -> Result<(), ReadError> {
     let node = read::readable(view, path, client, perms::READ | perms::ADMIN)?;
     let list = acl::of_stored(&node.acl);
@@ -208,18 +208,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(())
             }
             Err(ReadError::Refused(code)) => self.answer_error(xid, code),
-            // Another node can be read: the client goes there when this connection ends.
+            // Another node may be readable: the client goes there when this connection ends.
             Err(error) => Err(Ended::Read(error)),
         }
     }
 
-    /// Puts a request off until the view shows what was told already.
+    /// Puts a request off until the view shows everything that the client was already notified of.
     pub(crate) fn put_off(&mut self, bytes: &[u8], not_yet: crate::watch::NotYet) {
         let applied = self.shared.engine.wait_applied(not_yet.0);
         self.pending.push_first(Pending::View { frame: Bytes::copy_from_slice(bytes), applied });
     }
 
-    /// Leaves a watch and takes the view that goes with it, and whether the watch is new.
+    /// Sets a watch and takes the view that goes with it; also returns whether the watch is new.
     pub(crate) fn leave(&mut self, watch: (Kind, &str)) -> Result<(View, bool), NotLeft> {
         let engine = self.shared.engine.clone();
         let newest = self.shared.zxid();

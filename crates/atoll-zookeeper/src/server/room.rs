@@ -1,9 +1,9 @@
-//! Room for large writes. Whatever is in the log is applied in its order: a write waits for all that are in front of it, whoever
-//! sent them. So the large ones of all clients of a node, that take long to apply or to store, are few at a time and go in turn;
-//! small ones, bounded by their number (`max_outstanding`), do not wait for those that have no room yet.
+//! Room for large writes. The log is applied in order: a write waits for all writes in front of it, from any client. So of the
+//! large writes of all clients of a node, which take long to apply or to store, only a few are under way at a time, and they take
+//! turns. Small writes, bounded by their number (`max_outstanding`), do not wait for large ones that have no room yet.
 //!
-//! A large one that took long gives its room back after a rest. Its node has applied it then; another replica, which has less of its
-//! machine's time, may have many of them to go, and a small write there waits for all of these.
+//! A large write that took long gives its room back after a rest. This node has applied it by then, but another replica, which gets
+//! less of its machine's time, may still have many of them to apply, and a small write there waits for all of these.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,18 +19,19 @@ const SMALL_BYTES: usize = 1024;
 const BYTES_OF_ONE: usize = 64;
 /// Bytes of data that count one.
 const BYTES_OF_DATA: usize = 2048;
-/// What may be under way at once, counted so: 64 KiB of transactions, or 2 MiB of data. A larger one goes alone. More: small writes wait
-/// longer behind it, at three nodes behind three times as much. Less: fewer under way, and less throughput of large ones.
+/// What may be under way at once, in these units: 64 KiB of transactions, or 2 MiB of data. A larger write goes alone. More: small
+/// writes wait longer behind it; with three nodes, behind three times as much. Less: fewer large writes are under way, with less
+/// throughput.
 const ROOM: u32 = 1024;
 
 /// A large write that was applied within this time gives its room back at once: the replicas have time to spare.
 const QUICK: Duration = Duration::from_millis(50);
-/// A rest takes so many times what the write took: they leave most of the replicas' time to everybody else.
+/// A rest takes this many times as long as the write took, which leaves most of the replicas' time to other work.
 const RESTS_FOR: u32 = 2;
 /// The longest rest.
 const RESTS_AT_MOST: Duration = Duration::from_millis(500);
 
-/// Gives back the room of a write that was applied so long after it was put into the log.
+/// Gives back the room of a write, which was applied this long after it was put into the log.
 pub(crate) fn rest(room: Option<OwnedSemaphorePermit>, took: Duration) {
     let Some(room) = room.filter(|_| took > QUICK) else { return };
     tokio::spawn(async move {
@@ -39,7 +40,7 @@ pub(crate) fn rest(room: Option<OwnedSemaphorePermit>, took: Duration) {
     });
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Room(Arc<Semaphore>);
 
@@ -57,8 +58,8 @@ fn weight(op: OpCode, bytes: usize) -> u32 {
 }
 
 impl Room {
-    /// Room for a write of so many bytes: none is needed for a small one, and a large one takes all if they are to go alone. `have`: what
-    /// was waited for.
+    /// Takes room for a write of this many bytes: none is needed for a small write, and a large one takes all room if large writes
+    /// are to go alone. `have`: the room that was waited for.
     ///
     /// # Errors
     /// There is none: wait for it, behind those that came before.

@@ -1,4 +1,5 @@
-//! Requests `sasl`: a client proves who it is by DIGEST-MD5. One try for each connection: a wrong one ends it, as with ZooKeeper.
+//! Requests `sasl`: a client proves its identity by DIGEST-MD5. Each connection gets one attempt: a wrong one ends it, as in
+//! ZooKeeper.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -70,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn turn_away(&mut self, xid: i32, words: &str) -> Result<(), Ended> {
         let zxid = self.shared.zxid();
-        // With a body: clients read it also where the head says that it failed.
+        // With a body: clients read it even where the header reports a failure.
         frame::write(&mut self.out, |out| {
             ReplyHeader { xid, zxid, err: ErrorCode::AuthFailed.number() }.write(out);
             None::<&[u8]>.write(out);

@@ -1,12 +1,12 @@
-//! The subject of a certificate as the `x509` scheme names it: RFC 2253, in the form that Java gives it, because lists of access that
-//! were made for ZooKeeper hold it so.
+//! The subject of a certificate as the `x509` scheme names it: RFC 2253, in the form that Java gives it, because access control
+//! lists that were made for ZooKeeper contain it in this form.
 
 use std::fmt::Write as _;
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::AttributeTypeAndValue;
 
-/// Object identifiers that have a keyword; others are told by their numbers.
+/// Object identifiers that have a keyword; others are printed as numbers.
 const KEYWORDS: [(&str, &str); 9] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.6", "C"),
@@ -58,7 +58,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     }
 }
 
-/// The text of a string of ASN.1; None if it is none.
+/// The text of an ASN.1 string; None if the value is not a string.
 fn string(kind: u32, data: &[u8]) -> Option<String> {
     let wide = |size: usize| {
         let units = data.chunks(size).map(|c| c.iter().fold(0_u32, |n, b| n << 8 | u32::from(*b)));

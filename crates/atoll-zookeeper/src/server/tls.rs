@@ -1,4 +1,4 @@
-//! TLS for clients: the certificate of the door, and who a client's certificate says it is.
+//! TLS for clients: the certificate of the door, and the identity in a client's certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::watch::ConnectionId;
 /// A client finishes its TLS handshake within this time.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// What is asked of clients: ZooKeeper's `ssl.clientAuth`.
+/// Whether clients must present a certificate: ZooKeeper's `ssl.clientAuth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// Every client must have one.

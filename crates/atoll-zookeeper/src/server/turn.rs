@@ -1,5 +1,5 @@
-//! What a connection may do before the others of its thread get their turn: bounded in requests, bytes and time, for a request may be a
-//! thousand times the work of another (contracts X25).
+//! How much a connection may do before the others of its thread get their turn: bounded in requests, bytes and time, because one
+//! request may be a thousand times the work of another (contracts X25).
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,9 +14,9 @@ const REQUESTS: usize = 512;
 const BYTES: usize = 512 * 1024;
 /// How long, about.
 const FOR: Duration = Duration::from_millis(2);
-/// Requests between two looks at the clock, which would be felt at each.
+/// Requests between two readings of the clock, which would be noticeable at each request.
 const LOOK_EVERY: usize = 16;
-/// Bytes that are as good as that many requests.
+/// Bytes that count as that many requests.
 const LOOK_EVERY_BYTES: usize = 64 * 1024;
 
 /// One turn.
@@ -25,7 +25,7 @@ pub(crate) struct Turn {
     began: Instant,
     requests: usize,
     bytes: usize,
-    /// Where the clock is looked at next.
+    /// Where the clock is read next.
     look_at: (usize, usize),
     over: bool,
 }
@@ -55,8 +55,8 @@ impl Turn {
     }
 }
 
-/// Has the current task polled again once every other task that is ready had its turn, and the sockets were looked at. A task that woke
-/// itself would only go to the end of the queue: the runtime looks at the sockets when that is empty or after dozens of tasks, so a few
+/// Polls the current task again once every other ready task has had its turn and the sockets were polled. A task that woke itself
+/// would only go to the end of the queue: the runtime polls the sockets when the queue is empty or after dozens of tasks, so a few
 /// connections that always have more to do would keep the thread from hearing any socket for dozens of turns.
 pub(crate) fn poll_after_the_others(cx: &mut Context<'_>) {
     if pin!(tokio::task::yield_now()).poll(cx) == Poll::Ready(()) {

@@ -1,6 +1,6 @@
-//! Reads of many keys: lists, counts, multiRead. They go step by step, each step bounded in keys, bytes and time: the first one on the
-//! node's thread where that is quick, the others on the pool, a few at a time and in turn, so that nobody waits long whatever a client asks
-//! for (contracts X20, X25). What a reply may take is bounded, and replies that take much are few at a time.
+//! Reads of many keys: lists, counts, multiRead. They run step by step, each step bounded in keys, bytes and time: the first step
+//! on the node's thread if that is quick, the others on the pool, a few at a time and in turn, so that nobody waits long whatever a
+//! client asks for (contracts X20, X25). The size of a reply is bounded, and only a few large replies exist at a time.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -40,13 +40,13 @@ const STEP_BYTES: usize = 4 * 1024 * 1024;
 const LOOK_EVERY: usize = 256;
 /// Steps on the pool at once. The node's thread shares the cores with them.
 const STEPS_AT_ONCE: usize = 2;
-/// A reply above this takes one of the places for large ones until its client has taken it.
+/// A reply larger than this takes one of the places for large replies until its client has read it.
 const LARGE_BYTES: usize = 1024 * 1024;
-/// How many such places there are: what they hold is bounded by this, times the longest reply.
+/// The number of such places: together they hold at most this many times the longest reply.
 const LARGE_AT_ONCE: usize = 4;
-/// Children that went and may still be walked over in the store, if a list is to be made on the node's thread.
+/// Deleted children that a list on the node's thread may still have to pass over in the store.
 const GONE_HERE: u32 = 1_000;
-/// A list that was made in less time is quick, whatever has gone.
+/// A list that took less time than this is quick, however many children were deleted.
 const QUICK: Duration = Duration::from_micros(300);
 /// Parents whose lists are known to be quick.
 const MAX_QUICK: usize = 4_096;
@@ -56,8 +56,8 @@ const MAX_QUICK: usize = 4_096;
 pub(crate) struct Walks {
     turns: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// Parents with many children that went, whose lists are made quickly all the same: the store has forgotten those. With how many
-    /// children they had had by then.
+    /// Parents with many deleted children whose lists are quick all the same, because the store has forgotten those children. The
+    /// value is the number of children that they had ever had by then.
     quick: Mutex<BTreeMap<String, i32>>,
 }
 
@@ -74,7 +74,8 @@ impl Walks {
         self.turns.clone().acquire_owned().await.ok()
     }
 
-    /// Whether the list of a node's children is made quickly, as far as is known: there are few, and few that went lie between them.
+    /// Whether the list of a node's children is known to be quick: the node has few children, and few deleted ones lie between
+    /// them.
     fn is_quick(&self, path: &str, node: &Node) -> bool {
         let gone_since = |created: i32| node.created.wrapping_sub(created).cast_unsigned();
         if usize::try_from(node.children).unwrap_or(0) > KEYS_HERE {
@@ -121,7 +122,7 @@ impl Budget {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// On the node's thread only what is quick goes on.
+    /// On the node's thread only quick reads go on.
     fn end_unless(&mut self, is_quick: bool) {
         if !is_quick && self.until.is_none() {
             self.keys = 0;
@@ -134,7 +135,7 @@ impl Budget {
     }
 }
 
-/// Names of which scan.
+/// The scan that yields the names.
 enum Of {
     /// The children of a node.
     Children(String),
@@ -355,7 +356,7 @@ impl Walk {
         })
     }
 
-    /// The reply: whole, or the error that stands for one that would be too long.
+    /// The reply: whole, or an error in place of a reply that would be too long.
     fn finish(&mut self, shared: &Shared, step: Step) -> Vec<u8> {
         let mut out = std::mem::take(&mut self.out);
         if step == Step::TooLong {
@@ -435,7 +436,7 @@ enum One {
     },
 }
 
-/// Each read has its own result: one that fails does not stop the others.
+/// Each read has its own result: a failure does not stop the others.
 fn read_one(
     view: &View,
     from: &mut Reader<'_>,
@@ -498,13 +499,13 @@ impl Elsewhere {
 }
 
 impl Drop for Elsewhere {
-    /// Nobody waits for it any more: its view is given back after at most one step.
+    /// Nobody waits for the reply any more: its view is given back after at most one step.
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Steps in turn with those of other reads. The places are given in the order in which they were asked for.
+/// Takes steps in turn with other reads. The places are given in the order in which they were requested.
 async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
     let closed = || Ended::Log("the door is closed".to_owned());
     let mut place = None;
@@ -515,7 +516,7 @@ async fn go_on(shared: Arc<Shared>, mut walk: Walk) -> Result<Listed, Ended> {
         let turn = shared.walks.turn().await.ok_or_else(closed)?;
         let its = shared.clone();
         let stepped = shared.beside(move || {
-            // Until the step is done, also if nobody waits for it any more.
+            // Held until the step is done, even if nobody waits for it any more.
             let _turn = turn;
             let step = walk.step(&its, Budget::on_the_pool());
             (walk, step)

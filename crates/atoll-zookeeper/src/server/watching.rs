@@ -15,12 +15,12 @@ use crate::jute::reply::StatReply;
 use crate::jute::request::{Request, SetWatches2Request, WatcherRequest};
 use crate::tree::read::{self, ReadError};
 use crate::watch::NotLeft;
-use crate::watch::again::{AgainError, Brought};
+use crate::watch::reset::{Brought, ResetError};
 use crate::watch::table::Kind;
 
-/// Watches of a request that are left at once: each is looked up, and others wait meanwhile.
+/// Watches of a request that are set at once: each is looked up, and other requests wait meanwhile.
 const WATCHES_AT_ONCE: usize = 500;
-/// What a watch costs of a turn, as if it were so many bytes of a reply.
+/// The share of a turn that a watch costs, expressed in bytes of a reply.
 const BYTES_OF_A_WATCH: usize = 256;
 
 /// Watches that a client brings along, and how many of them are left. A request may have a hundred thousand.
@@ -88,8 +88,8 @@ fn kinds(number: i32) -> Option<&'static [Kind]> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A read that leaves a watch. The watch is left first, together with the view that is read (see [`crate::watch`]), and taken away
-    /// again if the read is refused: only exists leaves one where there is no node.
+    /// A read that leaves a watch. The watch is set first, together with the view that is read (see [`crate::watch`]), and removed
+    /// again if the read is refused: only exists leaves a watch where there is no node.
     pub(crate) fn serve_watching(
         &mut self,
         xid: i32,
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// A request whose watch was not left is put off, or refused as a whole: a client that has its answer relies on the watch.
+    /// A request whose watch was not set is put off, or refused as a whole: a client that has its answer relies on the watch.
     fn not_left(&mut self, xid: i32, bytes: &[u8], why: NotLeft) -> Result<(), Ended> {
         match why {
             NotLeft::NotYet(not_yet) => {
@@ -169,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Request::CheckWatches(r) | Request::RemoveWatches(r) => {
                 let remove = matches!(request, Request::RemoveWatches(_));
                 let found = self.find_watches(*r, remove);
-                // What they have told stands in front of the answer that they are gone.
+                // Events of these watches must precede the answer that they are gone.
                 self.drain_events_first();
                 match found {
                     Ok(()) => self.answer(xid, |_, _| Ok(())),
@@ -208,9 +208,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (watches, out) = (&self.shared.watches, &mut self.out);
         let to = (self.id, &*self.outbox);
         let some = again.next();
-        match watches.leave_again(to, &some, again.relative_zxid, out, || engine.view()) {
+        match watches.reset_watches(to, &some, again.relative_zxid, out, || engine.view()) {
             Ok(left) => {
-                // What was missed stands in front of the reply. The view may be older than that.
+                // Missed events precede the reply. The view may be older than they are.
                 let count = some.len();
                 self.told_up_to(newest);
                 self.replied(left.events);
@@ -223,17 +223,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.pending.push_first(Pending::Watches { again, applied: None });
                 Ok(())
             }
-            Err(AgainError::NotLeft(NotLeft::Full)) => {
-                // Clients take no note of an error in this answer: they would rely on watches that are not there.
+            Err(ResetError::NotLeft(NotLeft::Full)) => {
+                // Clients ignore an error in this answer: they would rely on watches that do not exist.
                 self.shared.figures.refuse(Refusal::Watch);
                 Err(Ended::Watches)
             }
-            Err(AgainError::NotLeft(NotLeft::NotYet(not_yet))) => {
+            Err(ResetError::NotLeft(NotLeft::NotYet(not_yet))) => {
                 let applied = Some(self.shared.engine.wait_applied(not_yet.0));
                 self.pending.push_first(Pending::Watches { again, applied });
                 Ok(())
             }
-            Err(AgainError::Read(error)) => Err(error.into()),
+            Err(ResetError::Read(error)) => Err(error.into()),
         }
     }
 }

@@ -1,35 +1,36 @@
-//! How many writes of all connections of a node may be without an answer of the log at once. Whatever is in the log is applied in its
-//! order, so a write of any client waits for all that are in front of it. Once the replicas are busy, more of them at once bring no more
-//! throughput, only a longer wait for everybody. So the window is small until writes are answered quickly through the whole of it, and
-//! small again at the first slow answer (contracts X25).
+//! Bounds how many writes of all connections of a node may wait for an answer of the log at once. The log is applied in order, so a
+//! write of any client waits for all writes in front of it. Once the replicas are busy, more writes at once bring no more
+//! throughput, only a longer wait for everybody. The window therefore stays small until writes are answered quickly through the
+//! whole of it, and becomes small again at the first slow answer (contracts X25).
 //!
-//! A connection without a request in hand may always put one into the log: a client that waits for each answer never waits for the window.
+//! A connection without a request in hand may always put one write into the log: a client that waits for each answer never waits
+//! for the window.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What the window is at first, and after a slow answer. Three nodes have three times as many in one log: at some 6,000 writes a second,
-/// what three replicas on two cores apply of the slowest small ones, 130 ms.
+/// The window at first, and after a slow answer. Three nodes have three times as many writes in one log: at some 6,000 writes a
+/// second, which is what three replicas on two cores apply of the slowest small writes, this takes 130 ms.
 const LEAST: usize = 256;
-/// What it grows to. More: a client that comes beside many writes that were quick, and turn slow, waits longer.
+/// The largest window. More: a client that arrives beside many writes that were quick and turn slow waits longer.
 const MOST: usize = 512;
 /// An answer within this time lets it grow, if a connection waits for it to.
 const QUICK: Duration = Duration::from_millis(25);
 /// An answer after this time makes it small.
 const SLOW: Duration = Duration::from_millis(100);
-/// A window that was wide enough at so many looks in a row, one in each [`JUDGED_EVERY`](crate::session::keeper::JUDGED_EVERY), is small
-/// again: that writes were quick then says nothing of the next ones.
+/// A window that was wide enough at this many checks in a row, one in each [`JUDGED_EVERY`](crate::session::keeper::JUDGED_EVERY),
+/// becomes small again: that writes were quick then says nothing about the next ones.
 const LOOKS: usize = 5;
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Window {
     size: AtomicUsize,
-    /// A connection found no room since the last look.
+    /// A connection found no room since the last check.
     wanted: AtomicBool,
-    /// Looks since one did.
+    /// Checks since a connection found no room.
     unused: AtomicUsize,
-    /// Looks since the last slow answer; [`LOOKS`] stands for any longer time.
+    /// Checks since the last slow answer; [`LOOKS`] stands for any longer time.
     since_slow: AtomicUsize,
 }
 
@@ -50,7 +51,7 @@ impl Window {
         has_room
     }
 
-    /// A write was answered so long after it was put into the log.
+    /// Notes that a write was answered this long after it was put into the log.
     pub(crate) fn answered(&self, took: Duration) {
         let size = self.size.load(Ordering::Relaxed);
         if took >= SLOW {
@@ -61,12 +62,12 @@ impl Window {
         }
     }
 
-    /// Whether an answer was slow a moment ago: then the replicas, or their stores, have more to do than they can.
+    /// Whether an answer was slow a moment ago: then the replicas, or their stores, are overloaded.
     pub(crate) fn is_slow(&self) -> bool {
         self.since_slow.load(Ordering::Relaxed) < LOOKS
     }
 
-    /// Looks whether it is still wanted as wide as it is.
+    /// Checks whether the window still has to be as wide as it is.
     pub(crate) fn look(&self) {
         let since_slow = self.since_slow.load(Ordering::Relaxed);
         self.since_slow.store((since_slow + 1).min(LOOKS), Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::watch::table::Kind;
 /// What this door claims to be, for clients and monitors that look at the version.
 pub const VERSION: &str = concat!("3.9.5-atoll-", env!("CARGO_PKG_VERSION"));
 
-/// Longest text of a word that goes through what clients have left.
+/// Longest text of a word that goes through client data.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Watches that are looked at at once.
 const PAGE: usize = 1_000;
@@ -32,7 +32,7 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
         return format!("{word} is not executed because it is not in the whitelist.\n");
     }
     match word {
-        // As ZooKeeper's own words where its server has stopped and its process has not.
+        // Like ZooKeeper's own answer when its server has stopped but its process has not.
         "ruok" if shared.engine.out_of_service().is_some() => NOT_SERVING.to_owned(),
         "ruok" => "imok".to_owned(),
         "isro" if shared.is_read_only() => "ro".to_owned(),
@@ -61,7 +61,7 @@ pub(crate) fn answer(shared: &Shared, word: &str) -> String {
     }
 }
 
-/// Words that go through what clients have left: it may be much.
+/// Words that go through client data, which may be large.
 const LONG: [&str; 4] = ["dump", "wchc", "wchp", "cons"];
 
 /// The answer to a word, made beside the node's thread if that may take long (contracts X20).
@@ -175,7 +175,7 @@ fn monitor(shared: &Shared) -> String {
     out
 }
 
-/// A text that goes up to a length, and says at its end what it lacks.
+/// A text that grows up to a length, and states at its end what was left out.
 #[derive(Default)]
 struct Capped {
     out: String,
@@ -304,7 +304,7 @@ pub(crate) fn watches_of_connections(shared: &Shared) -> (Vec<(i64, Vec<String>)
     let mut found = Vec::new();
     for id in &watching {
         let mut paths: Vec<String> = Vec::new();
-        // Page by page: what is applied meanwhile must not wait for the table.
+        // Page by page: the applying thread must not wait for the table.
         while !budget.is_full()
             && let Some(more) = shared.watches.look(|table| table.paths_of(*id, paths.last(), PAGE))
         {

@@ -1,5 +1,5 @@
-//! Requests that go into the log, as they came, and who their client is. They are checked first, as far as that goes without the state:
-//! what cannot be done costs the log nothing.
+//! Requests that go into the log in the form in which they came, with the identity of their client. They are first checked as far
+//! as possible without the state, so a request that cannot be done costs the log nothing.
 
 use atoll_db::{MAX_COMMAND_BYTES, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,7 +21,7 @@ use crate::tree::state::is_foreign_zxid;
 
 /// Most authentications of one connection.
 const MAX_IDS: usize = 64;
-/// And their bytes: they travel with every write.
+/// The total bytes of these authentications, which travel with every write.
 const MAX_IDS_BYTES: usize = 4 * 1024;
 
 fn check_create(
@@ -50,8 +50,8 @@ fn check_list(list: &[Acl<'_>], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     }
 }
 
-/// What a door takes of a transaction, besides what is judged where it is applied: no mode that is unknown to ZooKeeper, and nothing that
-/// would cost all nodes much.
+/// What a door accepts in a transaction, besides the checks where it is applied: no mode that ZooKeeper does not know, and nothing
+/// that would be expensive on all nodes.
 fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
     // Unknown modes are no operations to ZooKeeper, and the whole is refused.
     if !ops.iter().all(has_mode) {
@@ -71,7 +71,7 @@ fn check_multi(ops: &[MultiOp<'_>]) -> Result<(), ErrorCode> {
     })
 }
 
-/// An import passes by all lists of access: only the superuser may, and no import uses up the epochs.
+/// An import bypasses all access control lists: only the superuser may do it, and no import may use up the epochs.
 fn check_import(asked: &ImportRequest<'_>, client: &[Id<'_>]) -> Result<(), ErrorCode> {
     match () {
         () if !acl::is_super(client) => Err(ErrorCode::NoAuth),
@@ -91,7 +91,7 @@ fn has_mode(op: &MultiOp<'_>) -> bool {
     CreateMode::of(flags).is_some_and(|mode| with_ttl || !mode.has_ttl())
 }
 
-/// Checks a request. What is wrong with an operation of a transaction is told among its results, where it is applied.
+/// Checks a request. A faulty operation of a transaction is reported among its results, where it is applied.
 fn check(op: OpCode, body: &[u8], client: &[Id<'_>]) -> Result<(), ErrorCode> {
     let request = Request::read(op, &mut Reader::new(body)).map_err(|_| ErrorCode::MarshallingError)?;
     match request.ok_or(ErrorCode::Unimplemented)? {

@@ -1,17 +1,19 @@
-//! The sessions that this node holds: when each client was heard of last. Only their holder judges that a client is gone, and the
-//! judgement counts only if the session has not moved since (contracts X22).
+//! The sessions that this node holds, with the time when each client was last heard. Only the holder of a session judges that its
+//! client is gone, and the judgement counts only if the session has not moved since (contracts X22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::sync::lock;
+use atoll_core::testing::mutant;
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::{Direction, KeyRange, Proposer, View};
 use tokio::time::Instant;
 
 use crate::event::Event;
+use crate::mutants;
 use crate::session::state::Session;
 use crate::tree::key;
 use crate::tree::read::{self, ReadError};
@@ -20,24 +22,29 @@ use crate::watch::outbox::{End, Outbox};
 
 /// How often sessions are judged.
 pub const JUDGED_EVERY: Duration = Duration::from_millis(200);
-/// A judgement so late means that the node itself was away: clients could not be heard, so all timers start again.
+/// A judgement that is this late means that the node itself was paused: clients could not be heard, so all timers start again.
 const PAUSED_AFTER: Duration = Duration::from_millis(1000);
 
 /// When a client was heard of last; shared with its connection.
 #[derive(Debug)]
-pub struct Heard {
+pub struct LastSeen {
     start: Instant,
     after_ms: AtomicU64,
     waits: AtomicBool,
 }
 
-impl Heard {
+impl LastSeen {
     /// Now, for the first time.
-    pub fn new() -> Arc<Heard> {
-        Arc::new(Heard { start: Instant::now(), after_ms: AtomicU64::new(0), waits: AtomicBool::new(false) })
+    pub fn new() -> Arc<LastSeen> {
+        Arc::new(LastSeen {
+            start: Instant::now(),
+            after_ms: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
+        })
     }
 
-    /// Whether the client waits for answers: then it is this side that is silent, and its pings may lie in the socket.
+    /// Sets whether the client waits for answers: then it is this side that is silent, and the client's pings may still be in the
+    /// socket.
     pub fn set_waits(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
@@ -58,11 +65,11 @@ impl Heard {
 struct Held {
     moves: i64,
     timeout: Duration,
-    heard: Arc<Heard>,
+    heard: Arc<LastSeen>,
     connection: Option<(ConnectionId, Arc<Outbox>)>,
     /// Its expiry is on its way to the log.
     expiring: bool,
-    /// It has ended, but for ephemerals that are left.
+    /// It has ended, except that ephemerals are left.
     is_ending: bool,
 }
 
@@ -71,18 +78,18 @@ impl Held {
     fn new(moves: i64, timeout_ms: i32) -> Held {
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         let is_ending = timeout_ms < 0;
-        Held { moves, timeout, heard: Heard::new(), connection: None, expiring: false, is_ending }
+        Held { moves, timeout, heard: LastSeen::new(), connection: None, expiring: false, is_ending }
     }
 }
 
-/// A session that is to be expired, and by which move it is held.
+/// A session that must be expired, with the move by which it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silent {
+pub struct Expired {
     /// Which.
     pub session: i64,
     /// As it was judged.
     pub moves: i64,
-    /// It has expired already, but for ephemerals that are left.
+    /// It has already expired, except that ephemerals are left.
     pub is_ending: bool,
 }
 
@@ -93,10 +100,6 @@ pub struct Sessions {
     held: Mutex<BTreeMap<i64, Held>>,
     judged: Mutex<Instant>,
     out_of_touch: AtomicBool,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sessions {
@@ -110,13 +113,13 @@ impl Sessions {
     pub fn tell(&self, event: &Event) {
         match event {
             Event::Node { .. } | Event::Counted { .. } | Event::OverQuota { .. } => {}
-            // The clients come again: to this tree, and to those of its sessions that are told next.
+            // The clients reconnect: to this tree, and to those of its sessions that are announced next.
             Event::Restored { .. } => self.replace(BTreeMap::new()),
             Event::SessionHeld { session, by, moves, timeout_ms, by_client, .. } if *by == self.me => {
-                let at_once = mutant(Mutant::ZkTakeOverWithoutTimeout) && !by_client;
+                let at_once = mutant(mutants::ZK_TAKE_OVER_WITHOUT_TIMEOUT) && !by_client;
                 let timeout_ms = if at_once { 0 } else { *timeout_ms };
                 let before = lock(&self.held).insert(*session, Held::new(*moves, timeout_ms));
-                // Its client came back by another connection; or it has lost the session, whose rest is to be deleted.
+                // Its client came back by another connection; or it has lost the session, the rest of which must be deleted.
                 end(before, if timeout_ms < 0 { End::SessionGone } else { End::SessionMoved });
             }
             Event::SessionHeld { session, .. } => end(lock(&self.held).remove(session), End::SessionMoved),
@@ -124,14 +127,15 @@ impl Sessions {
         }
     }
 
-    /// A connection serves the session, if it is still held by that move. With when its client was heard of.
+    /// A connection serves the session, if the session is still held by that move. Returns the record of when its client was last
+    /// heard.
     pub fn bind(
         &self,
         session: i64,
         moves: i64,
         id: ConnectionId,
         outbox: &Arc<Outbox>,
-    ) -> Option<Arc<Heard>> {
+    ) -> Option<Arc<LastSeen>> {
         let mut held = lock(&self.held);
         let held = held.get_mut(&session).filter(|h| h.moves == moves)?;
         held.heard.touch();
@@ -149,14 +153,14 @@ impl Sessions {
         }
     }
 
-    /// Whether this node has lost the log. Then its clients are sent away and cannot come back, so that their silence says nothing: they
-    /// get a full timeout once it is there again.
+    /// Sets whether this node has lost the log. Then its clients are disconnected and cannot come back, so their silence says
+    /// nothing: they get a full timeout once the log is back.
     pub fn set_out_of_touch(&self, out_of_touch: bool) {
         self.out_of_touch.store(out_of_touch, Ordering::Relaxed);
     }
 
-    /// The sessions whose clients were silent for their timeout. Each is told once, until [`Sessions::spare`].
-    pub fn judge(&self, now: Instant) -> Vec<Silent> {
+    /// The sessions whose clients were silent for their timeout. Each is returned once, until [`Sessions::spare`].
+    pub fn judge(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;
         let mut held = lock(&self.held);
@@ -169,19 +173,20 @@ impl Sessions {
         let due = held.iter_mut().filter(|(_, h)| silent(h));
         due.map(|(session, h)| {
             h.expiring = true;
-            Silent { session: *session, moves: h.moves, is_ending: h.is_ending }
+            Expired { session: *session, moves: h.moves, is_ending: h.is_ending }
         })
         .collect()
     }
 
     /// The expiry did not happen, or was a step of several: it may be judged again.
-    pub fn spare(&self, silent: Silent) {
+    pub fn spare(&self, silent: Expired) {
         if let Some(held) = lock(&self.held).get_mut(&silent.session).filter(|h| h.moves == silent.moves) {
             held.expiring = false;
         }
     }
 
-    /// The state was replaced as a whole: what is held here is what the view says. Timers of sessions that were held before go on.
+    /// The state was replaced as a whole: this node now holds the sessions that the view assigns to it. Timers of sessions that it
+    /// held before go on.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -197,7 +202,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// These are held here and no others, whose connections end: no event tells them.
+    /// Replaces the sessions that are held here. The connections of all others end, because no event announces their end.
     fn replace(&self, by: BTreeMap<i64, Session>) {
         let mut held = lock(&self.held);
         let is_other =
@@ -264,7 +269,7 @@ mod tests {
     }
 
     /// Judges every now and then from `from_ms` to `to_ms` after `start`.
-    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Silent> {
+    fn judge(sessions: &Sessions, start: Instant, from_ms: u64, to_ms: u64) -> Vec<Expired> {
         let times = (from_ms..=to_ms).step_by(200);
         times.flat_map(|ms| sessions.judge(start + Duration::from_millis(ms))).collect()
     }
@@ -274,7 +279,7 @@ mod tests {
         let (sessions, start) = (Sessions::new(ME), Instant::now());
         sessions.tell(&held(7, ME, 3));
         assert_eq!(judge(&sessions, start, 0, 800), []);
-        let silent = Silent { session: 7, moves: 3, is_ending: false };
+        let silent = Expired { session: 7, moves: 3, is_ending: false };
         assert_eq!(judge(&sessions, start, 1_000, 3_000), [silent]);
         sessions.spare(silent);
         assert_eq!(judge(&sessions, start, 3_200, 3_200), [silent]);
@@ -294,7 +299,7 @@ mod tests {
         sessions.unbind(7, 1);
         assert_eq!(
             judge(&sessions, start, 1_100, 3_000),
-            [Silent { session: 7, moves: 0, is_ending: false }]
+            [Expired { session: 7, moves: 0, is_ending: false }]
         );
     }
 

@@ -1,4 +1,4 @@
-//! Sessions. A session is part of the replicated state: who holds it, how often it has moved, its timeout. That its client is
+//! Sessions. A session is part of the replicated state: its holder, how often it has moved, its timeout. Whether its client is
 //! alive is known only to the node that holds it, and is not replicated (contracts X22).
 //!
 //! | file | what it is |

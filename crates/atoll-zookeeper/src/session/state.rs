@@ -1,6 +1,6 @@
 //! Sessions in the replicated state.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_core::{Incarnation, NodeId};
 use atoll_db::Proposer;
 
@@ -11,11 +11,12 @@ use crate::command::{
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::{Jute, JuteError, Reader, record};
+use crate::mutants;
 use crate::path;
 use crate::tree::key;
-use crate::tree::state::{Keys, State};
+use crate::tree::state::{Keys, TreeState};
 
-/// Most sessions that one command takes over: a command must not stop the others for long. The proposer repeats it.
+/// Most sessions that one command takes over, so that it does not delay the others for long. The proposer repeats the command.
 pub const TAKEN_AT_ONCE: usize = 1000;
 /// Ephemerals that are looked up at once.
 const PAGE: usize = 1000;
@@ -42,9 +43,9 @@ record! {
 /// A session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Who has it may attach.
+    /// A client that has it may attach.
     pub password: [u8; PASSWORD_BYTES],
-    /// After so long without a word of its client it expires.
+    /// The session expires after this long without a message from its client.
     pub timeout_ms: i32,
     /// The only one that may expire it, and through which it writes.
     pub holder: Proposer,
@@ -72,10 +73,10 @@ impl Session {
         })
     }
 
-    /// Whether it has ended, but for ephemerals that are still to be deleted. Its client has lost it: it neither writes nor comes back. Who
-    /// holds it goes on deleting, at once, for its timeout is over.
+    /// Whether it has ended except for ephemerals that are still to be deleted. Its client has lost it: it can neither write nor
+    /// come back. The holder continues to delete at once, because the timeout is over.
     pub fn is_ending(&self) -> bool {
-        self.timeout_ms == ENDING_MS && !mutant(Mutant::ZkEndingLives)
+        self.timeout_ms == ENDING_MS && !mutant(mutants::ZK_ENDING_LIVES)
     }
 
     fn to_bytes(self) -> Vec<u8> {
@@ -90,7 +91,7 @@ impl Session {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// A session, if there is one.
     pub fn session(&mut self, id: i64) -> Option<Session> {
         let bytes = self.keys.get(&key::session(id))?;
@@ -104,13 +105,13 @@ impl<K: Keys> State<'_, K> {
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
     }
 
-    /// The session, if it is served by that move of the proposer: a client that went to another connection, here or elsewhere, has
-    /// nothing left to come from the one before (contracts X22).
+    /// The session, if it is served by that move of the proposer: once a client has moved to another connection, here or elsewhere,
+    /// nothing that arrives from the previous one counts (contracts X22).
     ///
     /// # Errors
     /// It is gone, or was moved since.
     pub fn served_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
-        if mutant(Mutant::ZkWriteAfterMove) {
+        if mutant(mutants::ZK_WRITE_AFTER_MOVE) {
             return self.session(id).ok_or(ErrorCode::SessionExpired);
         }
         match self.held_session(id, by)? {
@@ -127,7 +128,7 @@ impl<K: Keys> State<'_, K> {
     pub fn open_session(&mut self, new: OpenSession<'_>, by: Proposer) -> Result<SessionAnswer, ErrorCode> {
         let password = new.password.unwrap_or_default().try_into().map_err(|_| ErrorCode::BadArguments)?;
         self.counters.sessions += 1;
-        // After a restore a number may come again that a client still knows: the epoch tells them apart.
+        // After a restore, a number may recur that a client still knows: the epoch tells them apart.
         let id = (self.counters.epoch() << 40) | self.counters.sessions;
         let session = Session { password, timeout_ms: new.timeout_ms, holder: by, moves: 0 };
         self.hold(id, session, true);
@@ -185,7 +186,7 @@ impl<K: Keys> State<'_, K> {
 
     /// The session, if it is held as it was when its end was asked for, by whoever asked (contracts X22).
     fn judged_session(&mut self, id: i64, moves: i64, by: Proposer) -> Result<Session, ErrorCode> {
-        let unguarded = mutant(Mutant::ZkExpiryUnguarded);
+        let unguarded = mutant(mutants::ZK_EXPIRY_UNGUARDED);
         match self.session(id).filter(|_| unguarded).map_or_else(|| self.held_session(id, by), Ok)? {
             session if session.moves == moves || unguarded => Ok(session),
             _ => Err(ErrorCode::SessionMoved),
@@ -217,7 +218,7 @@ impl<K: Keys> State<'_, K> {
     fn delete_ephemerals(&mut self, id: i64, at_most: usize) -> bool {
         let mut ephemerals = key::ephemerals(id);
         let mut left = at_most;
-        while !mutant(Mutant::ZkEphemeralStays) {
+        while !mutant(mutants::ZK_EPHEMERAL_STAYS) {
             let page = self.keys.first(&ephemerals, PAGE.min(left.max(1)));
             if page.is_empty() {
                 break;
@@ -226,7 +227,7 @@ impl<K: Keys> State<'_, K> {
                 return false;
             }
             left -= page.len();
-            // The next page begins behind this one: what was deleted would be passed over again.
+            // The next page begins behind this key: otherwise deleted keys would be passed over again.
             if let Some((last, _)) = page.last() {
                 ephemerals = ephemerals.above(last);
             }

@@ -1,17 +1,18 @@
 //! The replicated service: which command does what.
 
 use atoll_core::level::{Level, since};
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{AppId, Application, ApplyAt, Rejected, StoreError, Tx, View};
 use bytes::Bytes;
 
 use super::multi::{Refused, Writer};
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
 use crate::command::{AnswerHead, Command, WriteHead};
 use crate::event::Event;
 use crate::jute::codes::{ErrorCode, OpCode};
 use crate::jute::request::Request;
 use crate::jute::{Jute, Reader};
+use crate::mutants;
 
 /// The application. All of its state is in the store.
 #[derive(Debug, Default)]
@@ -41,14 +42,14 @@ impl Application for ZooKeeper {
 /// It was refused, and changes nothing once the caller has undone its writes.
 pub fn apply<K: Keys>(at: &ApplyAt, command: &[u8], keys: &mut K) -> Result<Bytes, Rejected> {
     let time_ms = i64::try_from(at.time_ms).unwrap_or(i64::MAX);
-    let mut state = State::open(keys, time_ms);
+    let mut state = TreeState::open(keys, time_ms);
     let newest = state.counters.zxid;
     match dispatch(at, command, &mut state) {
         Ok(body) => {
             state.commit();
             Ok(answer(state.zxid, None, &body))
         }
-        Err(Refused::Transaction(results)) if mutant(Mutant::ZkMultiInParts) => {
+        Err(Refused::Transaction(results)) if mutant(mutants::ZK_MULTI_IN_PARTS) => {
             state.commit();
             Ok(answer(newest, None, &results))
         }
@@ -64,9 +65,9 @@ fn answer(zxid: i64, err: Option<ErrorCode>, body: &[u8]) -> Bytes {
     out.into()
 }
 
-fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut State<'_, K>) -> Result<Vec<u8>, Refused> {
+fn dispatch<K: Keys>(at: &ApplyAt, command: &[u8], state: &mut TreeState<'_, K>) -> Result<Vec<u8>, Refused> {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX).to_vec();
-    // Doors propose only what `Command` has written; whatever else is in the log is refused by all replicas alike.
+    // Doors propose only what `Command` has written; every replica refuses anything else in the log.
     match Command::read(command).map_err(|_| ErrorCode::MarshallingError)? {
         Command::Write(head, body) => write(at, &head, body, state),
         Command::Open(new) => Ok(state.open_session(new, at.proposer)?.to_vec()),
@@ -116,7 +117,7 @@ fn write<K: Keys>(
     at: &ApplyAt,
     head: &WriteHead<'_>,
     body: &[u8],
-    state: &mut State<'_, K>,
+    state: &mut TreeState<'_, K>,
 ) -> Result<Vec<u8>, Refused> {
     state.served_session(head.session, head.moves, at.proposer)?;
     state.enforce_quota = head.enforce_quota;

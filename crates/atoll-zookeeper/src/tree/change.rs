@@ -4,14 +4,14 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, Node};
-use super::state::{Keys, State, check_access, length, next_version};
+use super::state::{Keys, TreeState, check_access, length, next_version};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{ErrorCode, perms};
 use crate::jute::records::{Acl, Id};
 use crate::path;
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Deletes a node without children.
     ///
     /// # Errors

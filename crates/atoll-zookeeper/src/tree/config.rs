@@ -1,15 +1,16 @@
 //! `/zookeeper/config`: the members, as ZooKeeper writes them, so that clients that follow it (`config -w`, `updateServerList`) find
 //! the nodes that serve them.
 //!
-//! Which nodes there are is known outside of this state. Each node's door announces itself by a logged command, and the doors forget
-//! nodes that are members no more: so all replicas have the same text, under the same version, and its watches fire everywhere.
+//! The set of nodes is known only outside of this state. Each node's door announces itself by a logged command, and the doors
+//! forget nodes that are no longer members. All replicas therefore have the same text under the same version, and its watches fire
+//! everywhere.
 
 use std::fmt::Write as _;
 
 use bytes::Bytes;
 
 use super::key;
-use super::state::{Keys, State, length};
+use super::state::{Keys, TreeState, length};
 use crate::command::{Announce, Forget};
 use crate::event::{Change, Event};
 use crate::jute::codes::ErrorCode;
@@ -32,7 +33,7 @@ record! {
     }
 }
 
-/// host:port, without what would make another line or another field of it.
+/// host:port, without characters that would start another line or another field.
 fn is_address(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_graphic() && !matches!(c, ';' | '=' | ',' | '|');
     text.len() <= MAX_ADDRESS_BYTES
@@ -47,7 +48,7 @@ fn write_line(id: u32, server: &Server<'_>, out: &mut String) {
     let _ = writeln!(out, "server.{id}={}:{port}:participant;{}", server.peer, server.client);
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// A node serves clients at these addresses from here on.
     ///
     /// # Errors

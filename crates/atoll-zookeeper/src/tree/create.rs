@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, State, check_access, length};
+use super::state::{Keys, TreeState, check_access, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{CreateMode, ErrorCode, perms};
@@ -30,7 +30,7 @@ pub struct Create<'r> {
     pub client: &'r [Id<'r>],
 }
 
-/// When a new node goes by itself.
+/// When a new node is deleted without a client's request.
 ///
 /// # Errors
 /// The time to live is none, or the mode has none.
@@ -51,7 +51,7 @@ pub fn lifetime(mode: CreateMode, ttl_ms: Option<i64>, session: i64) -> Result<L
     })
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Makes a node; its path and itself.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! Znodes of another ensemble, with the Stat that they had there.
 //!
-//! All zxids of an import are below those of later changes here: the first command of an import raises the epoch above what the other
-//! ensemble had. So Stat can be kept as a whole, and a client that was served there is never ahead of this state (contracts X23).
+//! All zxids of an import are below those of later changes here: the first command of an import raises the epoch above the other
+//! ensemble's. Stat can therefore be kept as a whole, and a client that was served there is never ahead of this state (contracts
+//! X23).
 
 use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Lifetime, MAX_TTL_MS, Node};
-use super::state::{Keys, State, check_access, length};
+use super::state::{Keys, TreeState, check_access, length};
 use crate::acl;
 use crate::event::{Change, Event};
 use crate::jute::codes::{ErrorCode, perms};
@@ -16,7 +17,8 @@ use crate::jute::reply::ImportReply;
 use crate::jute::request::{ImportNode, ImportRequest};
 use crate::path;
 
-/// What the client must be allowed on `/`, as for ZooKeeper's own restore of a snapshot: who imports passes by the lists of the nodes.
+/// The permissions that the client needs on `/`, as for ZooKeeper's own restore of a snapshot: an import bypasses the lists of the
+/// nodes.
 const ALL: [i32; 5] = [perms::READ, perms::WRITE, perms::CREATE, perms::DELETE, perms::ADMIN];
 
 enum Imported {
@@ -33,7 +35,7 @@ fn lifetime(owner: i64) -> Result<Lifetime, ErrorCode> {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Takes znodes as they were elsewhere. Quotas do not stop them.
     ///
     /// # Errors
@@ -55,7 +57,7 @@ impl<K: Keys> State<'_, K> {
             };
             *count += 1;
         }
-        // Nothing may have been to do; a zxid is taken all the same.
+        // There may have been nothing to do; a zxid is taken all the same.
         self.keys.emit(Event::Counted { zxid: self.zxid });
         Ok(done)
     }

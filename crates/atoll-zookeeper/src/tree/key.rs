@@ -1,5 +1,5 @@
-//! Where what is in the store. A znode's key is made of its parent's path and its name, so that the children of a node are one
-//! range, in the order of their names, and listing them reads nothing else.
+//! The layout of the store. A znode's key consists of its parent's path and its name, so that the children of a node are one range,
+//! in the order of their names, and listing them reads nothing else.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -35,7 +35,7 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// The parent as it stands in keys: the root is nothing there, or its children would have two slashes.
+/// The parent as it appears in keys: the root is empty there, or its children would have two slashes.
 fn parent_part(path: &str) -> &str {
     if path == path::ROOT { "" } else { path }
 }

@@ -1,7 +1,7 @@
 //! Writes of clients, alone or as the operations of a transaction.
 
 use super::create::Create;
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
 use crate::event::Event;
 use crate::jute::codes::{CreateMode, ErrorCode};
 use crate::jute::records::Id;
@@ -19,7 +19,7 @@ pub struct Writer<'r> {
     pub client: &'r [Id<'r>],
 }
 
-/// A write that was not done; nothing of it was.
+/// A write that was refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Why.
@@ -38,7 +38,7 @@ fn mode(flags: i32) -> Result<CreateMode, ErrorCode> {
     CreateMode::of(flags).ok_or(ErrorCode::BadArguments)
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Does what a client asks for; the body of the reply.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl<K: Keys> State<'_, K> {
                 return Err(Refused::Transaction(results));
             }
         }
-        // It takes a zxid all the same, and replies must not fall behind it.
+        // It takes a zxid all the same, and replies must not be behind it.
         if request.ops.iter().all(|op| matches!(op, MultiOp::Check(_))) {
             self.keys.emit(Event::Counted { zxid: self.zxid });
         }

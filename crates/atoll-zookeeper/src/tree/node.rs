@@ -16,7 +16,7 @@ const TTL_MARK: u64 = 0xff << 56;
 /// Longest time to live, in milliseconds.
 pub const MAX_TTL_MS: i64 = 0xff_ffff_ffff;
 
-/// What goes by itself, and when.
+/// When a node is deleted without a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// Until it is deleted.
@@ -94,7 +94,7 @@ pub struct Node {
     pub aversion: i32,
     /// Children that are there.
     pub children: i32,
-    /// When it goes by itself.
+    /// When it is deleted without a client's request.
     pub lifetime: Lifetime,
     /// Its list, as `acl::stored` writes it.
     pub acl: Bytes,
@@ -102,7 +102,7 @@ pub struct Node {
     pub data: Data,
 }
 
-/// What was kept is no znode: the store is damaged, or a later version wrote it.
+/// The stored bytes are no znode: the store is damaged, or a later version wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the record of a znode cannot be read: the store is damaged, or was written by a later version")]
 pub struct BadNode;
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// What clients are told. `cversion` counts changes of the children: each that is gone was made and deleted.
+    /// The Stat that clients see. `cversion` counts changes of the children: each child that is gone was both created and deleted.
     pub fn stat(&self) -> Stat {
         Stat {
             czxid: self.czxid,

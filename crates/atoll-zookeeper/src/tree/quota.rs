@@ -1,17 +1,18 @@
-//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds what is
-//! allowed, `zookeeper_stats` beside it what is there; clients make both, and the tree keeps the second one true.
+//! Quotas: limits on the nodes and the bytes of a subtree, as ZooKeeper keeps them. `/zookeeper/quota/PATH/zookeeper_limits` holds
+//! the limits, and `zookeeper_stats` beside it the usage. Clients create both, and the tree keeps the second one up to date.
 //!
-//! The nearest node with a limit counts, at or above the changed one. Soft limits are told, hard ones refuse the write where the door that
-//! proposed it says so (`enforceQuota`): the same on every replica, because it travels with the command.
+//! The nearest node with a limit counts, at or above the changed node. A soft limit is reported; a hard limit refuses the write if
+//! the door that proposed it says so (`enforceQuota`). This is the same on every replica, because it travels with the command.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use bytes::Bytes;
 
 use super::key;
 use super::node::{Data, Node};
-use super::state::{Keys, State, length};
+use super::state::{Keys, TreeState, length};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
+use crate::mutants;
 use crate::path;
 
 /// The node with the limits.
@@ -61,19 +62,19 @@ impl Track {
 }
 
 /// How a changed number stands to its limits.
-enum Verdict {
+enum QuotaCheck {
     Within,
     AboveSoft,
     AboveHard,
 }
 
-fn judge(now: i64, soft: i64, hard: i64) -> Verdict {
+fn judge(now: i64, soft: i64, hard: i64) -> QuotaCheck {
     // As ZooKeeper has it, a hard limit replaces the soft one.
     match (soft, hard) {
-        (_, 0..) if now > hard => Verdict::AboveHard,
-        (_, 0..) => Verdict::Within,
-        (0.., _) if now > soft => Verdict::AboveSoft,
-        _ => Verdict::Within,
+        (_, 0..) if now > hard => QuotaCheck::AboveHard,
+        (_, 0..) => QuotaCheck::Within,
+        (0.., _) if now > soft => QuotaCheck::AboveSoft,
+        _ => QuotaCheck::Within,
     }
 }
 
@@ -83,7 +84,7 @@ fn subject<'p>(of: &'p str, name: &str) -> Option<&'p str> {
     (!top.is_empty()).then_some(top)
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     fn quota_node(&mut self, top: &str, name: &str) -> Option<(String, Node)> {
         let path = format!("{}{top}/{name}", path::QUOTA);
         self.node(&path).map(|node| (path, node))
@@ -97,8 +98,9 @@ impl<K: Keys> State<'_, K> {
         }
     }
 
-    /// The nearest node with a limit. From the top down, for a limit lies below a node of `/zookeeper/quota` for each level of its
-    /// path: the first one that is missing, or has no children, ends the search. So a deep path costs no more than what has quotas of it.
+    /// The nearest node with a limit. The search runs from the top down, because a limit lies below a node of `/zookeeper/quota`
+    /// for each level of its path: the first of these nodes that is missing, or has no children, ends the search. A deep path thus
+    /// costs no more than the part of it that has quotas.
     fn limited<'p>(&mut self, of: &'p str) -> Option<(&'p str, Track)> {
         if self.counters.quotas == 0 || of == path::ROOT {
             return None;
@@ -131,9 +133,9 @@ impl<K: Keys> State<'_, K> {
         let verdicts = [(count != 0, of_count), (bytes != 0, of_bytes)];
         for (_, verdict) in verdicts.into_iter().filter(|(changes, _)| *changes) {
             match verdict {
-                Verdict::Within => {}
-                Verdict::AboveHard if self.enforce_quota => return Err(ErrorCode::QuotaExceeded),
-                Verdict::AboveSoft | Verdict::AboveHard => {
+                QuotaCheck::Within => {}
+                QuotaCheck::AboveHard if self.enforce_quota => return Err(ErrorCode::QuotaExceeded),
+                QuotaCheck::AboveSoft | QuotaCheck::AboveHard => {
                     self.keys.emit(Event::OverQuota { top: top.to_owned(), zxid: self.zxid });
                 }
             }
@@ -141,7 +143,7 @@ impl<K: Keys> State<'_, K> {
         Ok(())
     }
 
-    /// So many bytes and nodes came or went at a path, and are in the tree already.
+    /// Notes that this many bytes and nodes came or went at a path; the tree already shows them.
     pub fn quota_changed(&mut self, of: &str, bytes: i64, count: i64) {
         if is_limit(of) && count != 0 {
             self.counters.quotas += count;
@@ -152,7 +154,7 @@ impl<K: Keys> State<'_, K> {
             let (nodes, held) = self.subtree(top);
             self.put_stats(top, nodes, held);
         }
-        if (bytes, count) == (0, 0) || (count < 0 && mutant(Mutant::ZkQuotaForgetsDeletes)) {
+        if (bytes, count) == (0, 0) || (count < 0 && mutant(mutants::ZK_QUOTA_FORGETS_DELETES)) {
             return;
         }
         let Some((top, _)) = self.limited(of) else { return };
@@ -180,7 +182,7 @@ impl<K: Keys> State<'_, K> {
             while let Some(range) = rest.take() {
                 let page = self.keys.first(&range, PAGE);
                 for (found, value) in &page {
-                    // A record that cannot be read is damage: see `State::node`.
+                    // A record that cannot be read is damage: see `TreeState::node`.
                     let node =
                         Node::of_bytes(value).unwrap_or_else(|e| panic!("{}: {e}", found.escape_ascii()));
                     nodes += 1;

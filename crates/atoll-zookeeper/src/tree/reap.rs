@@ -1,9 +1,10 @@
-//! What goes by itself: containers whose last child has gone, and nodes past their time to live.
+//! Nodes that are deleted without a client: containers whose last child has gone, and nodes past their time to live.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 
 use super::node::{Lifetime, Node};
-use super::state::{Keys, State};
+use super::state::{Keys, TreeState};
+use crate::mutants;
 use crate::path;
 
 /// Whether a node may go by itself at this time. A container goes only once it had a child.
@@ -16,12 +17,12 @@ pub fn is_due(node: &Node, time_ms: i64) -> bool {
         }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     /// Deletes those nodes of `paths` that are due; how many.
     pub fn reap(&mut self, paths: &[&str]) -> usize {
         let (mut gone, time_ms) = (0, self.time_ms);
         for path in paths {
-            let late = |node: &Node| mutant(Mutant::ZkReapUnguarded) && node.children == 0;
+            let late = |node: &Node| mutant(mutants::ZK_REAP_UNGUARDED) && node.children == 0;
             let goes = |node: &Node| is_due(node, time_ms) || late(node);
             let Some(node) = self.node(path).filter(goes) else { continue };
             let Some((parent_path, _)) = path::split(path) else { continue };

@@ -1,13 +1,14 @@
 //! A snapshot takes the place of the whole tree, on every replica at the same position of the log.
 //!
-//! It may be larger than an entry of the log, so it comes in pieces, which wait in the state like any other keys: they are in the hashes
-//! of the state, and in what a replica fetches from a peer. One command then puts it in place, after it has read the pieces again and
-//! compared the hash: all of it or nothing, in front of every later command. There is one upload at a time; one that begins ends
-//! the one before, whose next piece is refused. One that stands still is given up (`server/admin/restore.rs`).
+//! A snapshot may be larger than an entry of the log, so it comes in pieces, which wait in the state like any other keys: they are
+//! in the hashes of the state, and in the data that a replica fetches from a peer. One command then puts the snapshot in place,
+//! after it has read the pieces again and compared the hash: all of it or nothing, before every later command. There is one upload
+//! at a time; a new upload ends the previous one, whose next piece is refused. An upload that stands still is given up
+//! (`server/admin/restore.rs`).
 //!
-//! The change begins an epoch above all zxids of both trees (contracts X23). The sessions of the snapshot are held by the node that
-//! proposed it, each with a full timeout and a count of moves that no judgement of before knows (X22). `/zookeeper/config` stays: it
-//! tells of this cluster.
+//! The change begins an epoch above all zxids of both trees (contracts X23). The node that proposed it holds the sessions of the
+//! snapshot, each with a full timeout and a count of moves that no earlier judgement knows (X22). `/zookeeper/config` stays,
+//! because it describes this cluster.
 
 use atoll_db::{KeyRange, Proposer};
 use bytes::{Bytes, BytesMut};
@@ -15,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use super::key;
 use super::node::{Data, Node};
 use super::snapshot::{self, HASH_BYTES, Snapshot};
-use super::state::{Counters, Keys, State, length};
+use super::state::{Counters, Keys, TreeState, length};
 use crate::command::{Discard, Restore, Stage};
 use crate::event::Event;
 use crate::jute::codes::ErrorCode;
@@ -41,7 +42,7 @@ record! {
     }
 }
 
-impl<K: Keys> State<'_, K> {
+impl<K: Keys> TreeState<'_, K> {
     fn staged(&mut self) -> Option<Staged> {
         let bytes = self.keys.get(key::STAGED)?;
         // As for znodes: a replica that cannot read what it has applied must stop.

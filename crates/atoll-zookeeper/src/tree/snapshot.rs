@@ -1,4 +1,5 @@
-//! A snapshot of the tree as a file: what the admin commands `snapshot` and `restore` carry, of one node's store or another's.
+//! A snapshot of the tree as a file, which the admin commands `snapshot` and `restore` carry, from one node's store or from
+//! another's.
 //!
 //! Bytes, little endian: `magic [u8; 8] | format u8 | zxid i64`, then pieces, each `length u32` and a chunk as replicas send it to each
 //! other (`atoll_db::transfer`: sorted, compressed, with its checksum), then `0 u32 | entries u64 | SHA-256 of all before`.
@@ -87,7 +88,8 @@ pub enum SnapshotError {
     },
 }
 
-/// Whether a key belongs into snapshots: not who holds the sessions, not the mark of the last restore, not what is being restored.
+/// Whether a key belongs in snapshots: not the holders of sessions, not the mark of the last restore, not a snapshot that is being
+/// restored.
 pub fn is_carried(key: &[u8]) -> bool {
     matches!(key.first(), Some(b'n' | b'd' | b'e' | b't' | b's' | b'z'))
 }
@@ -229,7 +231,7 @@ impl Snapshot {
         self.entries.get(found).map(|(_, value)| value)
     }
 
-    /// Checks all that must hold between its entries, so that no command stumbles over them later.
+    /// Checks every relation that must hold between its entries, so that no command fails because of them later.
     ///
     /// # Errors
     /// [`SnapshotError::Unfit`].

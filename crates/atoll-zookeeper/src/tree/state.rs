@@ -1,6 +1,6 @@
 //! The store under a command.
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::{Direction, KeyRange, Tx};
 use bytes::Bytes;
 
@@ -11,6 +11,7 @@ use crate::event::Event;
 use crate::jute::codes::ErrorCode;
 use crate::jute::records::Id;
 use crate::jute::{Jute, record};
+use crate::mutants;
 use crate::path;
 
 /// Ordered keys and values that a command reads and writes, and where it tells what it did.
@@ -75,7 +76,7 @@ impl Counters {
 
     /// What is kept.
     pub fn of_bytes(bytes: &[u8]) -> Counters {
-        // Written by `put_counters` alone; without them nothing that follows would be right.
+        // Only `put_counters` writes this; without the counters, nothing that follows would be correct.
         Counters::parse(bytes).unwrap_or_else(|e| panic!("the counters cannot be read: {e}"))
     }
 
@@ -87,7 +88,7 @@ impl Counters {
 
 /// Highest epoch: sessions have the epoch in the upper 24 bits of their numbers, which stay positive.
 pub(super) const MAX_EPOCH: i64 = 0x7f_ffff;
-/// Highest epoch that a door takes over from elsewhere, with an import or a snapshot: as many are left for what follows.
+/// Highest epoch that a door accepts from elsewhere, with an import or a snapshot: as many epochs are left for later changes.
 pub const MAX_FOREIGN_EPOCH: i64 = MAX_EPOCH / 2;
 
 /// Whether a zxid from elsewhere is in an epoch that leaves enough for what follows.
@@ -96,7 +97,7 @@ pub fn is_foreign_zxid(zxid: i64) -> bool {
 }
 
 /// The state under one command.
-pub struct State<'k, K> {
+pub struct TreeState<'k, K> {
     /// The store.
     pub keys: &'k mut K,
     /// As they are after the command so far.
@@ -109,13 +110,13 @@ pub struct State<'k, K> {
     pub enforce_quota: bool,
 }
 
-impl<'k, K: Keys> State<'k, K> {
+impl<'k, K: Keys> TreeState<'k, K> {
     /// The state; makes the first nodes if there are none yet.
-    pub fn open(keys: &'k mut K, time_ms: i64) -> State<'k, K> {
+    pub fn open(keys: &'k mut K, time_ms: i64) -> TreeState<'k, K> {
         let found = keys.get(key::COUNTERS);
         let counters = found.as_ref().map_or(Counters::FIRST, |bytes| Counters::of_bytes(bytes));
         let zxid = counters.zxid + 1;
-        let mut state = State { keys, counters, zxid, time_ms, enforce_quota: false };
+        let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false };
         if found.is_none() {
             state.make_first_nodes();
         }
@@ -167,7 +168,7 @@ impl<'k, K: Keys> State<'k, K> {
     /// A node, if there is one.
     pub fn node(&mut self, path: &str) -> Option<Node> {
         let bytes = self.keys.get(&key::node(path))?;
-        // A record that cannot be read is damage: this replica must stop, not go on differently from the others.
+        // An unreadable record means damage: this replica must stop, so that it does not continue differently from the others.
         Some(Node::of_bytes(&bytes).unwrap_or_else(|e| panic!("{path}: {e}")))
     }
 
@@ -211,7 +212,7 @@ pub fn check_access(node: &Node, client: &[Id<'_>], wanted: i32) -> Result<(), E
 /// The version after the next change, if the one at hand is what was expected; -1 expects any.
 pub fn next_version(is: i32, expected: i32) -> Result<i32, ErrorCode> {
     // The bug is in only now and then, as where a path is forgotten.
-    let unchecked = mutant(Mutant::ZkVersionUnchecked) && is % 4 == 3;
+    let unchecked = mutant(mutants::ZK_VERSION_UNCHECKED) && is % 4 == 3;
     if expected != -1 && expected != is && !unchecked {
         return Err(ErrorCode::BadVersion);
     }

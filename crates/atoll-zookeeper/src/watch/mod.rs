@@ -1,23 +1,24 @@
-//! Watches: per node, in memory. A client leaves them where it is connected, and brings them along when it goes elsewhere.
+//! Watches: per node, in memory. A client sets them where it is connected, and brings them along when it moves to another node.
 //!
 //! Order (contracts X19): events are put into the connections' outboxes on the thread that applies, before the view that shows
-//! their effects is published. A connection takes a view first, then what is in its outbox, then answers from the view: so the client
-//! hears of a change before it reads it. Nor does it read an older state than it has heard of, or a client that reads again
-//! because of an event would keep the old for good: where the outbox is ahead of the view, the read waits ([`outbox::Outbox::drain_for`]).
+//! their effects is published. A connection takes a view first, then the events in its outbox, then answers from the view: the
+//! client therefore hears of a change before it reads it. Nor may a client read a state older than the events that it has received:
+//! if it reads again because of an event, it would keep the old state for good. Where the outbox is ahead of the view, the read
+//! waits ([`outbox::Outbox::drain_for`]).
 //!
-//! A watch must not miss a change between the view that its read was answered from and its registration, and must not fire for one
-//! that the read shows. So it is registered under the lock that events take, together with a view that shows all events
-//! that were handed out so far ([`Watches::leave`]). Clients know of their watch once they have the reply: an event of it in front of the
-//! reply would be lost. So those before it are taken under the same lock, and those behind it go out behind the reply.
+//! A watch must not miss a change between the view that its read was answered from and its registration, and must not fire for a
+//! change that the read shows. It is therefore registered under the lock that events take, together with a view that shows all
+//! events that were handed out so far ([`Watches::leave`]). Clients know of their watch only once they have the reply: an event of
+//! it in front of the reply would be lost. So earlier events are taken under the same lock, and later ones go out behind the reply.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `table.rs` | who watches what; which of them a change concerns |
-//! | `outbox.rs` | what a connection is to be sent |
-//! | `again.rs` | setWatches: a client that comes from elsewhere |
+//! | `outbox.rs` | what must be sent to a connection |
+//! | `reset.rs` | setWatches: a client that comes from elsewhere |
 
-pub mod again;
 pub mod outbox;
+pub mod reset;
 pub mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ use crate::event::Event;
 use outbox::{End, Outbox};
 use table::{Kind, Limits, Table};
 
-/// Watches of a connection that is gone that are forgotten at once.
+/// How many watches of a closed connection are forgotten at once.
 const PARTED_AT_ONCE: usize = 1_000;
 
 /// A connection's number on its node, never used again.
@@ -61,7 +62,7 @@ pub enum NotLeft {
 /// Watches that were left.
 #[derive(Debug)]
 pub struct Left {
-    /// What their read is to be answered from.
+    /// The view from which their read must be answered.
     pub view: View,
     /// For each whether it is new.
     pub new: Vec<bool>,
@@ -84,13 +85,14 @@ impl Watches {
         self.lock().table.join(id, outbox);
     }
 
-    /// A connection is gone, and some of its watches with it; whether that was all. They are many at times, and others wait meanwhile.
+    /// A connection is gone: forgets some of its watches and returns whether those were all. There may be many, and other threads
+    /// wait meanwhile.
     pub fn part(&self, id: ConnectionId) -> bool {
         self.lock().table.part(id, PARTED_AT_ONCE)
     }
 
-    /// Leaves watches and gives the view that their read is to be answered from: no event is missed from it on. Moves what the connection
-    /// was told before them behind `out`; its next event belongs behind the reply.
+    /// Sets watches and returns the view that their read must be answered from: from that view on no event is missed. Moves the
+    /// connection's earlier events behind `out`; its next event belongs behind the reply.
     ///
     /// # Errors
     /// The view is not there yet, or there is no room; nothing was left.

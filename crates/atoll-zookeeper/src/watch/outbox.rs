@@ -1,4 +1,4 @@
-//! What a connection is to be sent besides replies.
+//! The messages other than replies that a connection must send.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,8 @@ use crate::jute::codes::{EventType, perms, xid};
 use crate::jute::records::{Id, ReplyHeader};
 use crate::jute::reply::WatcherEvent;
 
-/// Most bytes of events that wait for a client. A client that is further behind is cut off, and told what it missed when it registers its
-/// watches again.
+/// Most bytes of events that wait for a client. A client that is further behind is disconnected, and is notified of what it missed
+/// when it registers its watches again.
 pub const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
 /// Events tell that the session is connected.
 const CONNECTED: i32 = 3;
@@ -26,7 +26,7 @@ pub enum End {
     SessionGone,
     /// Its session is served elsewhere.
     SessionMoved,
-    /// The node has not reached the log for long: its clients are better off elsewhere.
+    /// The node has not reached the log for a long time: its clients are better served elsewhere.
     OutOfTouch,
     /// The node stops, or what its clients were promised cannot be kept.
     Closed,
@@ -103,10 +103,11 @@ impl Outbox {
         self.lock().drain(out)
     }
 
-    /// Moves what waits behind `out`, so that a reply may follow which shows the entries below `shown_below`; how many events.
+    /// Moves the waiting events behind `out`, so that a reply may follow that shows the entries below `shown_below`; returns how
+    /// many.
     ///
     /// # Errors
-    /// The client has been told, or is about to be, of an entry that the reply would not show: answer it once entries below this are
+    /// The client was notified, or is about to be, of an entry that the reply would not show: answer it once entries below this are
     /// applied.
     pub fn drain_for(&self, shown_below: LogPos, out: &mut Vec<u8>) -> Result<u64, LogPos> {
         let mut inner = self.lock();

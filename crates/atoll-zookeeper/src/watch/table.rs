@@ -1,16 +1,17 @@
-//! Who watches what, and whom a change concerns.
+//! Which connections watch what, and which of them a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use atoll_core::testing::{Mutant, mutant};
+use atoll_core::testing::mutant;
 use atoll_db::LogPos;
 
 use super::ConnectionId;
 use super::outbox::{End, Outbox};
 use crate::event::{Change, Event};
 use crate::jute::codes::EventType;
+use crate::mutants;
 use crate::path;
 
 /// Kinds of watches.
@@ -49,7 +50,7 @@ impl Watchers {
     }
 }
 
-/// What a watch takes besides its path, bytes, about.
+/// Approximate bytes that a watch takes besides its path.
 const BYTES_BESIDE_PATH: usize = 128;
 
 /// What watches may take, bytes; each counts with its whole path.
@@ -92,7 +93,8 @@ impl Table {
         self.connections.insert(id, Connection { outbox, watches: BTreeSet::new(), bytes: 0 });
     }
 
-    /// A connection is gone: forgets it and at most so many of its watches; whether that was all. The rest fires for nobody.
+    /// A connection is gone: forgets it and at most this many of its watches; returns whether those were all. The remaining ones
+    /// fire for nobody.
     pub fn part(&mut self, id: ConnectionId, most: usize) -> bool {
         for _ in 0..most {
             let next = self.connections.get(&id).and_then(|c| c.watches.first().cloned());
@@ -175,7 +177,7 @@ impl Table {
         }
     }
 
-    /// Tells an event of an entry below `below` to whom it concerns.
+    /// Sends an event of an entry below `below` to the connections that it concerns.
     pub fn tell(&mut self, below: LogPos, event: &Event) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {
@@ -209,7 +211,7 @@ impl Table {
         let path = path.clone();
         for kind in kinds {
             let Some(watchers) = self.by_path.get_mut(&path) else { break };
-            if mutant(Mutant::ZkWatchFiresAgain) {
+            if mutant(mutants::ZK_WATCH_FIRES_AGAIN) {
                 out.extend(watchers.of(*kind));
                 continue;
             }
@@ -243,7 +245,7 @@ impl Table {
         }
     }
 
-    /// Moves what a connection was told and has not sent yet behind `out`; how many events.
+    /// Moves the unsent events of a connection behind `out`; returns how many.
     pub fn drain(&self, id: ConnectionId, out: &mut Vec<u8>) -> u64 {
         self.connections.get(&id).map_or(0, |connection| connection.outbox.drain(out))
     }
@@ -258,7 +260,7 @@ impl Table {
         self.counts[kind as usize]
     }
 
-    /// What all watches take, bytes, about.
+    /// Approximate bytes that all watches take.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

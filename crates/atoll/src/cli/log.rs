@@ -96,7 +96,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
     }
 }
 
-/// Asks whether a log shall go. Without a terminal there is nobody to ask.
+/// Asks the user to confirm the deletion of a log. Without a terminal there is no user to ask.
 fn confirm(name: &str) -> Result<(), CliError> {
     let refused = |why: &str| Err(CliError::Usage(format!("log {name} was not deleted: {why}")));
     if !std::io::stdin().is_terminal() {

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use atoll_client::proto::LogletSpec;
+use atoll_client::proto::{LogletSpec, Place};
 use atoll_client::{Client, Error, Failure, Options, Reason, Tls};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub use table::Table;
 
 /// Where `atoll dev` has its first nodes.
 const DEV_ADDRESSES: &str = "127.0.0.1:7411,127.0.0.1:7421,127.0.0.1:7431,127.0.0.1:7441,127.0.0.1:7451";
-/// The log that is meant where none is named.
+/// The log that is used where none is named.
 pub const DEFAULT_LOG: &str = "main";
 
 /// Options of every verb that talks to a cluster.
@@ -97,18 +97,37 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// What the next loglet should be like.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SpecArgs {
-    /// Its kind: native or local [default: as it was]
+    /// Its kind [default: as it was]
     #[arg(long, value_name = "KIND")]
     pub loglet: Option<String>,
-    /// Exactly these servers: an odd number [default: as they were, as far as they are up]
+    /// Exactly these servers; short for --place server=ID,... [default: as they were, as far as they are up]
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub servers: Vec<u32>,
-    /// Exactly this sequencer
+    /// Exactly this sequencer; short for --place sequencer=ID
     #[arg(long, value_name = "ID")]
     pub sequencer: Option<u32>,
     /// Not these nodes, if it can be helped
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub avoid: Vec<u32>,
+    /// Exactly these nodes for a role of the kind; can be given more than once
+    #[arg(long, value_name = "ROLE=ID,...", value_parser = place)]
+    pub place: Vec<(String, Vec<u32>)>,
+    /// An option of the kind; can be given more than once
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = option)]
+    pub options: Vec<(String, String)>,
+}
+
+/// ROLE=ID,...
+fn place(text: &str) -> Result<(String, Vec<u32>), String> {
+    let (role, ids) = text.split_once('=').ok_or("write ROLE=ID,...")?;
+    let id = |id: &str| id.parse::<u32>().map_err(|e| format!("node {id:?}: {e}"));
+    Ok((role.to_owned(), ids.split(',').map(id).collect::<Result<_, _>>()?))
+}
+
+/// NAME=VALUE
+fn option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl From<&SpecArgs> for LogletSpec {
@@ -118,6 +137,12 @@ impl From<&SpecArgs> for LogletSpec {
             servers: args.servers.clone(),
             sequencer: args.sequencer,
             avoid: args.avoid.clone(),
+            places: args
+                .place
+                .iter()
+                .map(|(role, nodes)| Place { role: role.clone(), nodes: nodes.clone() })
+                .collect(),
+            options: args.options.iter().cloned().collect(),
         }
     }
 }
@@ -198,7 +223,7 @@ impl CliError {
     }
 }
 
-/// Runs a verb to its end, and says how it ended.
+/// Runs a verb to its end, and returns how it ended.
 pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) -> ExitCode {
     // One thread: client and verb share it, and no wake crosses threads.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -1,4 +1,4 @@
-//! A file with the moment of each acknowledgement, for those who look for pauses.
+//! A file with the moment of each acknowledgement, for finding pauses.
 
 use std::fs::File;
 use std::io::Write;
@@ -39,7 +39,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Writes what was noted. Not buffered: who kills this process still has all but the last line.
+    /// Writes what was noted, without buffering: if this process is killed, the file still has all but the last line.
     pub fn write(&mut self) -> Result<(), CliError> {
         if self.count == 0 {
             return Ok(());

@@ -13,13 +13,13 @@ use tokio::sync::{mpsc, watch};
 
 use super::plan::PlannedNode;
 
-/// A log of this size is set aside (as `log.old`, which goes) before the next start.
+/// A log of this size is renamed to `log.old`, which is replaced, before the next start.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 /// How long a child may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// A child that ended by itself sooner than this after its start did not come up: the next start waits.
 const QUICK: Duration = Duration::from_secs(5);
-/// The same for one that was killed: drills kill often, but nobody kills so fast on purpose.
+/// The same for a child that was killed: drills kill often, but no drill kills this soon after a start on purpose.
 const QUICK_KILL: Duration = Duration::from_millis(100);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub enum How {
     Killed(i32),
     /// As it was asked to: SIGTERM, exit status 0.
     Stopped,
-    /// Otherwise: a fault of its own, in words.
+    /// In any other way: a description of its own fault.
     ByItself(String),
 }
 
@@ -110,7 +110,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// Until it is told to stop, or the child died and is not to be started again.
+    /// Runs until it is told to stop, or until the child died and is not to be started again.
     pub async fn run(mut self) {
         let id = self.node.id;
         let mut again = false;
@@ -175,7 +175,7 @@ impl Life {
             .spawn()
     }
 
-    /// How the child ended; None if that is because it was told to.
+    /// Waits for the child and returns how it ended; None if it ended because it was told to.
     async fn watch(&mut self, child: &mut Child) -> Option<How> {
         let stdin = child.stdin.take();
         let ended = tokio::select! {

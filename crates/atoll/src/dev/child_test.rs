@@ -13,8 +13,8 @@ use crate::serve::config::{Config, Overrules};
 
 fn life(dir: &Path, script: &str, restart: bool) -> (Life, mpsc::Receiver<Event>, watch::Sender<Stop>) {
     let exe = dir.join("node.sh");
-    // Written by another process: a child that another test starts meanwhile would have a copy of the open file, and what is open for
-    // writing cannot be run.
+    // Another process writes the script: a child that another test starts meanwhile would have a copy of the open file, and a file that is
+    // open for writing cannot be run.
     let write = ["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\""];
     assert!(Command::new("sh").args(write).arg(&exe).arg(script).status().unwrap().success());
     let over = Overrules { data: Some(dir.join("data")), ..Overrules::default() };

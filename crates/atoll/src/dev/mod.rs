@@ -68,7 +68,7 @@ pub struct DevArgs {
 /// What ends `atoll dev` with a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum DevError {
-    /// The nodes cannot be as wished.
+    /// The nodes cannot be as requested.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A file could not be written, or a process not started.
@@ -119,9 +119,9 @@ pub fn run(args: &DevArgs) -> ExitCode {
 
 /// Most events of children that wait; a child that has one more waits with it.
 const MAX_EVENTS: usize = 256;
-/// A node that ends by itself so often before the cluster answered will not start.
+/// A node that ends by itself this often before the cluster answered will not start.
 const GIVE_UP_AFTER: u32 = 3;
-/// How long the operator is left without a word while the cluster does not answer yet.
+/// How often the operator gets a message while the cluster does not answer yet.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 
 async fn supervise(args: &DevArgs) -> Result<(), DevError> {
@@ -169,7 +169,7 @@ async fn supervise(args: &DevArgs) -> Result<(), DevError> {
     outcome
 }
 
-/// Until a signal comes, or until a node turns out not to start.
+/// Waits until a signal comes, or until a node turns out not to start.
 async fn watch_over(
     plan: &Plan,
     state: &mut DevState,
@@ -196,7 +196,7 @@ async fn watch_over(
                 let Some(event) = event else { return Ok(()) };
                 state.note(&event);
                 if answered {
-                    // At once: who reads the file wants the new pid (X24).
+                    // Written at once, because readers of the file want the new pid (X24).
                     state.write().map_err(io("writing dev.json"))?;
                     screen::event(&event);
                 } else if let Event::Ended { id, how: how @ How::ByItself(_), .. } = &event {
@@ -243,7 +243,7 @@ impl Signals {
     }
 }
 
-/// `path` from the root, so that it means the same wherever it is read.
+/// `path` from the root, so that it means the same in every working directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

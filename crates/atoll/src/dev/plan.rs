@@ -1,5 +1,4 @@
-//! Which nodes there are: by the wishes of the command line at the first start, by the folders' own configuration files
-//! ever after.
+//! Decides which nodes there are: by the command line at the first start, and by the configuration files in the folders from then on.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -96,15 +95,15 @@ impl FolderLock {
 }
 
 impl Drop for FolderLock {
-    /// Closing the file would leave it locked as long as another descriptor of it is open, and a process that another thread starts at this
-    /// moment has one until it is on its way.
+    /// Closing the file would leave it locked as long as another descriptor of it is open, and a process that another thread is starting at
+    /// this moment has one until its `exec`.
     fn drop(&mut self) {
-        // Nothing is lost if it fails: it goes with the last descriptor.
+        // Nothing is lost if this fails: the lock is released with the last descriptor.
         let _ = self.0.unlock();
     }
 }
 
-/// The nodes cannot be as wished. Nothing was started.
+/// The nodes cannot be as requested. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A file or folder could not be made or read.
@@ -121,7 +120,7 @@ pub enum PlanError {
         /// The folder.
         path: PathBuf,
     },
-    /// The folder holds another cluster than the one that is wished.
+    /// The folder holds another cluster than the one that was requested.
     #[error(
         "{} holds a cluster of {found}, and the command line asks for {wished}; leave that out to start what is there, \
          give another --data, or delete the folder", path.display()
@@ -175,7 +174,7 @@ impl Plan {
     /// Locks the folder and finds the nodes in it, or makes them; checks that their ports are free.
     ///
     /// # Errors
-    /// The nodes cannot be as wished.
+    /// The nodes cannot be as requested.
     pub fn make(data: &Path, wish: Wish) -> Result<Plan, PlanError> {
         let data = super::absolute(data);
         fs::create_dir_all(&data).map_err(io(&data))?;
@@ -211,7 +210,7 @@ fn find(data: &Path) -> Result<Vec<PlannedNode>, PlanError> {
     Ok(nodes)
 }
 
-/// What is there is what was asked for, where anything was.
+/// Checks that what is there is what was asked for, where anything was.
 fn agree(data: &Path, nodes: &[PlannedNode], wish: Wish) -> Result<(), PlanError> {
     let other = |found: String, wished: String| PlanError::Other { path: data.to_owned(), found, wished };
     let logs_only = nodes.iter().filter(|n| n.config.roles == LOG_ONLY).count();
@@ -325,9 +324,9 @@ fn free_base(nodes: u32) -> Option<u16> {
     base_where(nodes, &DRAWN, |port| probe(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok())
 }
 
-/// Whether a node could listen there. The socket is bound and does not listen: a process that another thread starts at this moment has
-/// a copy of it until it is on its way, and while one that listens is there, nobody else can bind. Addresses are used again, so
-/// connections of an earlier run that linger do not count.
+/// Whether a node could listen at this address. The socket is bound but does not listen: a process that another thread is starting at this
+/// moment has a copy of it until its `exec`, and no other process can bind while a listening socket exists. Addresses are reused, so
+/// lingering connections of an earlier run do not count.
 pub(super) fn probe(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -335,9 +334,9 @@ pub(super) fn probe(address: SocketAddr) -> std::io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// A base whose ports are all free. Processes begin at different places, and a place that was looked at counts as `drawn`, used or
-/// not: clusters that start together must not find the same one, as the first may not listen yet when the second looks. Places are as
-/// far apart whatever the number of nodes is, or the ports of a small cluster could lie between those of a large one.
+/// A base whose ports are all free. Processes begin at different places, and a place that was looked at counts as `drawn`, used or not:
+/// clusters that start together must not find the same place, because the first may not listen yet when the second looks. Places are
+/// equally far apart for any number of nodes; otherwise the ports of a small cluster could lie between those of a large one.
 pub(super) fn base_where(nodes: u32, drawn: &AtomicU32, is_free: impl Fn(u16) -> bool) -> Option<u16> {
     let width = door(0, nodes + 1, 0)?;
     let slots = u32::from((FREE_PORTS.end - FREE_PORTS.start).checked_sub(width)? / SLOT_PORTS);

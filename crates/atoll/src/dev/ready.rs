@@ -1,4 +1,5 @@
-//! When the cluster answers: every node does, the registers of the logs do through it, and it knows that all have joined.
+//! Determines when the cluster answers: every node answers, the registers of the logs answer through it, and it knows that all nodes have
+//! joined.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,9 +16,8 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Time for one question.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Ready once each node has answered a question that needs a majority of the registers, and knows of no child that has
-/// still to join: what is asked of the cluster next is refused by none of them for that. `why_not` holds what the node that
-/// is asked now said last.
+/// Ready once each node has answered a question that needs a majority of the registers, and knows of no child that has still to join. So no
+/// node refuses the next request for that reason. `why_not` holds the last answer of the node that is being asked.
 pub async fn cluster_answers(plan: &Plan, why_not: &Cell<String>) {
     for node in &plan.nodes {
         while let Err(why) = ask(&node.config.grpc, plan).await {

@@ -7,7 +7,7 @@ use super::plan::{BASE_PORT, Plan};
 use super::state::DevState;
 use crate::serve::config::Roles;
 
-/// Before the children are there.
+/// Printed before the children are there.
 pub fn starting(plan: &Plan) {
     let what = if plan.found { "starting again" } else { "making a cluster of" };
     let (count, data) = (plan.nodes.len(), plan.data.display());
@@ -105,7 +105,7 @@ pub fn event(event: &Event) {
     }
 }
 
-/// Before the children end.
+/// Printed before the children end.
 pub fn ending() {
     println!("ending all nodes");
 }

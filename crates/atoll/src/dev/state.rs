@@ -66,7 +66,7 @@ impl DevState {
         fs::rename(aside, &self.file)
     }
 
-    /// Takes the file away: there is no cluster.
+    /// Removes the file: there is no cluster any more.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -42,7 +42,7 @@ impl Roles {
 pub struct Peer {
     /// Where nodes reach it.
     pub address: String,
-    /// Where clients reach it, if it was said.
+    /// Where clients reach it, if configured.
     pub grpc: Option<String>,
     /// Its roles.
     pub roles: Roles,
@@ -100,19 +100,19 @@ pub struct Config {
     pub zookeeper_admin: Option<String>,
     /// How that door behaves.
     pub zookeeper_options: atoll_node::doors::zookeeper::Options,
-    /// Of what was read from a state on disk, so much stays in memory.
+    /// This many bytes of what was read from a state on disk stay in memory.
     pub cache_bytes: u64,
-    /// Below so many free bytes the data of the database must not grow.
+    /// With fewer free bytes than this, the data of the database must not grow.
     pub least_free_bytes: u64,
     /// How far the clock of this node may be ahead of the others'.
     pub clock_ahead_at_most: Duration,
     /// Entries of the database's log that its trim leaves.
     pub keep_entries: u64,
-    /// With so many logs, clients create no more.
+    /// Once there are this many logs, clients create no more.
     pub most_logs: u64,
-    /// So many logs that nobody uses stay open.
+    /// How many unused logs stay open.
     pub idle_logs: u64,
-    /// The operator said that others may come in without TLS.
+    /// The operator allowed other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
     /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
     pub peers: BTreeMap<u32, Peer>,
@@ -126,7 +126,7 @@ pub struct Config {
     pub syncs_off: bool,
 }
 
-/// What the command line says over the file, or without one.
+/// What the command line says: it overrules the file, or stands alone without one.
 #[derive(Clone, Debug, Default)]
 pub struct Overrules {
     /// `--data`.
@@ -309,8 +309,8 @@ fn address(value: &DeValue<'_>) -> Option<String> {
     text(value).filter(|a| good_address(a, 1))
 }
 
-/// The doors. With neither TLS nor the words that allow it, none may be reached from other machines; those of metrics and
-/// of ZooKeeper have no TLS at all.
+/// Reads the doors. With neither TLS nor the setting that allows plaintext, no door may be reachable from other machines; those of metrics
+/// and of ZooKeeper have no TLS at all.
 fn read_doors(
     source: &mut Source<'_>,
     listen: &Table<'_>,
@@ -396,7 +396,7 @@ fn read_peers(source: &mut Source<'_>, tables: &Tables<'_>) -> Option<BTreeMap<u
     complete.then_some(out)
 }
 
-/// What only the whole tells: a node that differs from its own `[[peer]]` table, a cluster without registers.
+/// Checks what only the whole configuration shows: a node that differs from its own `[[peer]]` table, a cluster without registers.
 fn check_membership(
     source: &mut Source<'_>,
     tables: &Tables<'_>,

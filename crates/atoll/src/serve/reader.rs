@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         self.text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count() + 1
     }
 
-    /// Notes a fault at a place of the text, or about what is not there.
+    /// Notes a fault at a place of the text, or about something that is missing.
     pub fn fault(&mut self, at: Option<usize>, what: String) {
         if self.faults.len() < MAX_FAULTS {
             let line = at.map(|at| self.line_of(at));

@@ -23,7 +23,7 @@ use super::config::{Config, Peer, Roles, Tls};
 enum Asked {
     /// SIGTERM or Ctrl-C: hand over first.
     Drain,
-    /// The supervisor is gone or said so: the others stop, too.
+    /// The supervisor is gone or asked for it: the others stop, too.
     Stop,
 }
 
@@ -53,13 +53,13 @@ fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseErr
     Ok(())
 }
 
-/// The files of `[tls]` in the network's words.
+/// The files of `[tls]` as the network takes them.
 pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
     let Tls { ca, cert, key, server_name } = tls.clone();
     TlsFiles { ca, cert, key, server_name }
 }
 
-/// The same in the node's words.
+/// The configuration as the node takes it.
 fn node_config(config: Config) -> NodeConfig {
     let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
     let ms = Duration::from_millis;
@@ -118,7 +118,7 @@ fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
 }
 
 async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
-    // Before the node is there: a signal that comes while it starts must not be lost.
+    // Installed before the node starts, so that a signal that comes while it starts is not lost.
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -176,17 +176,17 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
     }
 }
 
-/// Ready when the standard input closes; never if nobody asked for that.
+/// Ready when the standard input closes; never if `watch` is false.
 async fn supervisor_gone(watch: bool) {
     let (gone, told) = tokio::sync::oneshot::channel();
     let wait = move || {
-        // Whatever comes is dropped; an error is an end as well.
+        // Input is discarded; an error counts as the end, too.
         let mut stdin = std::io::stdin().lock();
         let mut drop_here = [0; 256];
         while matches!(stdin.read(&mut drop_here), Ok(n) if n > 0) {}
         let _ = gone.send(());
     };
-    // A thread of its own: a read of the standard input cannot be given up.
+    // This needs a thread of its own, because a read of the standard input cannot be cancelled.
     if watch && std::thread::Builder::new().name("supervisor".into()).spawn(wait).is_ok() {
         let _ = told.await;
     } else {

@@ -14,7 +14,7 @@ pub struct Setting {
     pub default: Option<&'static str>,
     /// A value to show where there is no default.
     pub example: &'static str,
-    /// What is allowed, in words.
+    /// A description of what is allowed.
     pub allowed: &'static str,
     /// What it does.
     pub doc: &'static str,

@@ -1,6 +1,6 @@
-//! `--zoo-cfg FILE`: the configuration of a ZooKeeper server, read as far as it means something here. It becomes the text of a
-//! configuration of our own, line by line, so that every check and every bound is the same; faults are told with the line and the name
-//! of the original. Lines without a meaning are named and ignored; a line that is malformed is a fault.
+//! `--zoo-cfg FILE`: the configuration of a ZooKeeper server, read as far as it means something here. It is translated, line by line, into
+//! the text of a configuration of our own, so that every check and every bound is the same. Faults are reported with the line and the name
+//! of the original. Lines without a meaning are named and ignored; a malformed line is a fault.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const BOTH_INTERVALS: &str = "admin.rateLimiterIntervalInMS";
 #[derive(Clone, Copy)]
 enum Kind {
     Number,
-    /// A number of which -1 stands for the default.
+    /// A number; -1 stands for the default.
     NumberOrDefault,
     Text,
     /// true or false.
@@ -105,7 +105,7 @@ struct Line {
 /// A file as our own configuration.
 #[derive(Debug)]
 pub struct Translated {
-    /// It.
+    /// The configuration.
     pub config: Config,
     /// What the operator should know, each with the file and the line.
     pub notes: Vec<String>,
@@ -328,7 +328,7 @@ struct Server {
     id: String,
     /// Where nodes reach it.
     address: String,
-    /// Where its clients come in, if it was said.
+    /// Where its clients connect, if configured.
     client: Option<String>,
 }
 
@@ -428,7 +428,7 @@ fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], 
     }
 }
 
-/// Where it listens. Without an address, ZooKeeper takes all; here that needs the operator's word.
+/// Where it listens. Without an address, ZooKeeper listens on all; here that needs the operator's explicit permission.
 fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     let id =
         writer.tables.get("node").and_then(|rows| rows.iter().find(|r| r.0 == "id").map(|r| r.1.clone()));
@@ -492,7 +492,8 @@ fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     }
 }
 
-/// The admin server. Without an address it listens on loopback, whatever the other doors do: whoever reaches it sees all clients.
+/// The admin server. Without an address it listens on loopback, whatever the other doors do, because anyone who reaches it sees all
+/// clients.
 fn write_admin(get: &Get<'_>, writer: &mut Writer) {
     let enabled = match get("admin.enableServer") {
         Some(line) if !matches!(line.value.as_str(), "true" | "false") => {

@@ -133,7 +133,7 @@ pub fn read_tls(
     Some(TlsFiles { cert, key, ca, clients })
 }
 
-/// Whether everybody who comes in has shown a certificate.
+/// Whether every client that connects has shown a certificate.
 pub fn clients_are_known(files: &TlsFiles) -> bool {
     files.clients == ClientCertificates::Need
 }
@@ -146,7 +146,7 @@ fn read_timeouts(source: &mut Source<'_>, table: &Table<'_>) -> Option<(i32, i32
     let most = table.read(source, "max_session_timeout_ms", or_none(86_400_000));
     let tick = tick?;
     let given = |ms: u64, ticks: u64| if ms == 0 { tick * ticks } else { ms };
-    // What two short ticks give is not below what may be given.
+    // The default from two short ticks must not be below the least value that may be configured.
     let (least, most) = (given(least?, LEAST_TICKS).max(1_000), given(most?, MOST_TICKS));
     if least > most {
         let place = table.place("max_session_timeout_ms").or(table.place("min_session_timeout_ms"));

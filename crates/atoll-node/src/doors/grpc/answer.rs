@@ -1,4 +1,4 @@
-//! Room for large answers: what a client asks for in one call and does not take stays in memory as long as its connection.
+//! Room for large answers. An answer that a client asks for in one call and does not take stays in memory as long as its connection lives.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::Limits;
 use super::budget::Share;
 use super::connections::Connection;
 
-/// An answer of so many bytes or fewer is not counted: most are, and requests are counted themselves.
+/// Answers up to this size are not counted. Most answers are that small, and the requests themselves are counted.
 const SMALL_BYTES: usize = 16 * 1024;
-/// Besides the time that any reader has, an answer may take as long as it does at this rate.
+/// In addition to the time that any reader has, an answer may take as long as it takes to send at this rate.
 const LEAST_BYTES_PER_S: usize = 64 * 1024;
 
 /// The room that the answer to one request takes. Clones are one. It is given back when the answer was sent, or its connection has ended.

@@ -1,4 +1,4 @@
-//! What all clients of a door share, counted: nobody gets more than is left, and one address no more than its part.
+//! Counts what all clients of a door share: no client gets more than is left, and no address more than its part.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The last one of so many parts is kept for addresses that hold little.
+/// One of this many parts, the last, is reserved for addresses that hold little.
 const KEPT_PART: usize = 4;
-/// Little: at most one of so many parts.
+/// An address holds little if it has at most one of this many parts.
 const SMALL_PART: usize = 64;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,8 @@ pub(super) fn group(address: IpAddr) -> IpAddr {
 }
 
 impl Budget {
-    /// `total` for all, of which one address has `of_address` at most; a quarter is kept for addresses that hold no more than a 64th each.
+    /// A budget of `total` for all clients, of which one address gets at most `of_address`. A quarter is reserved for addresses that hold
+    /// no more than a 64th each.
     pub(in super::super) fn new(total: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Budget { total, of_address, used: Mutex::default(), freed: Notify::new() })
     }
@@ -60,7 +61,7 @@ impl Budget {
         if used.total + amount > self.total || of_address + amount > self.of_address {
             return false;
         }
-        // A few addresses that take all they may must not keep out who asks for little.
+        // A few addresses that take all they may must not keep out clients that ask for little.
         let is_small = of_address + amount <= self.total / SMALL_PART;
         if used.total + amount > self.total - self.total / KEPT_PART && !is_small {
             return false;

@@ -1,19 +1,21 @@
-//! Who is connected to the gRPC door: at most so many, and of one address no more than its part. When there is no room, a connection
-//! without a request under way makes it: first those that never sent one.
+//! Tracks the connections of the gRPC door and limits their number, both in total and per address. When there is no room, a connection
+//! without a request under way is closed to make room; connections that never sent a request go first.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
+
+use atoll_core::sync::lock;
 
 use super::budget::group;
 
 /// One connection.
 #[derive(Debug)]
 pub(in super::super) struct Connection {
-    /// Whose it is; addresses that count as one are one here.
+    /// The client's address; addresses that count as one are the same here.
     pub(in super::super) address: IpAddr,
     number: u64,
     /// The client has begun to speak HTTP/2.
@@ -28,7 +30,7 @@ pub(in super::super) struct Connection {
 struct Use {
     /// Requests under way.
     requests: usize,
-    /// When the last one ended, in ends of requests of the whole door; 0: there was none.
+    /// When the last request ended, counted in ended requests of the whole door; 0 if there was none.
     idle_since: u64,
 }
 
@@ -58,10 +60,6 @@ pub(super) struct Place {
 pub(super) struct Working {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Connections {
@@ -107,7 +105,7 @@ impl Connections {
 }
 
 impl Table {
-    /// Ends the connection that has been without a request for the longest, of one address or of any.
+    /// Ends the connection that has had no request under way for the longest time, among those of one address or among all.
     fn make_room(&mut self, of: Option<IpAddr>) -> Option<()> {
         let idle = |c: &Arc<Connection>| {
             let use_ = lock(&c.use_);
@@ -116,7 +114,7 @@ impl Table {
         let candidates = self.open.values().filter(|c| of.is_none_or(|address| c.address == address));
         let (_, number) = candidates.filter_map(idle).min()?;
         if let Some(connection) = self.remove(number) {
-            // It is waited for by its own task, and by nobody else: the permit is kept until it looks.
+            // Only the connection's own task waits for this; the permit is stored until that task looks.
             connection.end.notify_one();
         }
         Some(())

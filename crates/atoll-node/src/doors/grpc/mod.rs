@@ -35,8 +35,8 @@ const REQUESTS: (usize, usize) = (8_192, 2_048);
 const READS: (usize, usize) = (1_024, 512);
 /// Table reads that may run at once. Each takes a thread and holds in memory what it has read.
 const TABLE_READS: usize = 16;
-/// Bytes of records that were read and are not taken by their clients yet. They take twice as much memory: what was read, and what
-/// is sent.
+/// Bytes of records that were read and that their clients have not taken yet. They occupy twice as much memory: once as read, and once as
+/// sent.
 const READ_BYTES: (usize, usize) = (64 << 20, 48 << 20);
 
 /// Most connections of the gRPC door, of all clients and of one address. Beyond them a connection without a request makes room.
@@ -49,11 +49,12 @@ pub struct Limits {
     pub connections: usize,
     /// Of one address.
     pub connections_of_address: usize,
-    /// TLS and the first words of HTTP/2 must have come by then.
+    /// TLS and the HTTP/2 preface must be complete within this time.
     pub greet_within: Duration,
-    /// A message must have come as a whole so long after it began.
+    /// A message must be complete within this time after it began.
     pub message_within: Duration,
-    /// A reader that takes nothing of what is there for so long is given up; what waits for it takes memory.
+    /// A reader that takes nothing for this long although records are there is given up, because the records that wait for it occupy
+    /// memory.
     pub unread_at_most: Duration,
     /// How long a read waits for others to give memory back.
     pub room_within: Duration,
@@ -84,7 +85,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same for fewer connections in all; one address has a quarter of them.
+    /// The same limits with fewer connections in total, of which one address gets a quarter.
     #[must_use]
     pub fn with_connections(self, connections: usize) -> Self {
         Limits { connections, connections_of_address: connections.div_ceil(4), ..self }

@@ -1,4 +1,4 @@
-//! What every request of the gRPC door passes: a place among those under way, and bounds on its messages while they are incomplete.
+//! What every request of the gRPC door passes through: a place among those under way, and bounds on its messages while they are incomplete.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::answer::AnswerRoom;
 use super::budget::Share;
 use super::connections::{Connection, Connections, Working};
 
-/// A message of so many bytes or fewer is not counted: most are, and requests are counted themselves.
+/// Messages up to this size are not counted. Most messages are that small, and the requests themselves are counted.
 const SMALL_BYTES: usize = 16 * 1024;
 /// Flag and length before each message (gRPC over HTTP/2).
 const PREFIX_BYTES: usize = 5;
@@ -115,7 +115,7 @@ struct Held(Mutex<Holding>);
 #[derive(Default)]
 struct Holding {
     share: Option<Share>,
-    /// The service has answered: a message that is complete is not this door's any more.
+    /// The service has answered: a complete message is no longer charged to this door.
     answered: bool,
     complete: bool,
 }
@@ -134,7 +134,7 @@ impl Held {
     }
 }
 
-/// Where in its messages a body is.
+/// The position of a body within its messages.
 #[derive(Debug, Default)]
 struct Message {
     prefix: [u8; PREFIX_BYTES],
@@ -145,7 +145,7 @@ struct Message {
 }
 
 impl Message {
-    /// Passes over bytes of the body; true if a message was completed in them, and none is begun behind it.
+    /// Passes over bytes of the body. True if they complete a message and no other begins after it.
     fn pass(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.left > 0 {

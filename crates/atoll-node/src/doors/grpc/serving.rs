@@ -19,8 +19,8 @@ use super::connections::{Connection, Connections, Place};
 use super::requests::Requests;
 use super::{DoorTls, Limits};
 
-/// Flow-control windows of requests. A stream that is not read keeps its window's bytes in memory, a connection all of its own and a frame
-/// besides, whatever the door's budgets say: with the most connections that there may be, 160 MB.
+/// Flow-control windows of requests. A stream that is not read keeps the bytes of its window in memory, and a connection all bytes of its
+/// own window plus one frame, regardless of the door's budgets. With the maximum number of connections, that is 160 MB.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes of answers that one stream keeps beyond the message that is being sent.
@@ -36,7 +36,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// After the stop, connections have this long to finish what is under way.
 const GRACE: Duration = Duration::from_secs(5);
-/// The pause after an accept that failed, and how often it is told.
+/// The pause after a failed accept, and how often such failures are logged.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// The first bytes of every HTTP/2 client.
@@ -60,7 +60,7 @@ struct Told {
 }
 
 impl Told {
-    /// How often it happened since it was told last, if it is to be told now.
+    /// Counts one more occurrence. Returns the number since the last warning if a warning is due now.
     fn pass(&mut self) -> Option<u64> {
         self.times += 1;
         let now = Instant::now();
@@ -113,7 +113,7 @@ pub(in super::super) async fn serve(
     }
     drop(listener);
     let all = async { while tasks.join_next().await.is_some() {} };
-    // What is still open then is cut off; its clients go on elsewhere.
+    // Connections that are still open then are cut off; their clients continue at another node.
     let _ = tokio::time::timeout(GRACE, all).await;
 }
 
@@ -125,7 +125,7 @@ impl Door {
             match &self.tls {
                 None => self.http(tcp, &connection, greet_by).await,
                 Some(DoorTls(acceptor)) => {
-                    // A stranger, or a silent one, hears not a word.
+                    // A stranger, or a client that stays silent, gets no answer.
                     if let Ok(Ok(stream)) = timeout_at(greet_by, acceptor.accept(tcp)).await {
                         self.http(stream, &connection, greet_by).await;
                     }
@@ -173,7 +173,7 @@ impl Door {
         }
         let mut stopping = self.stopping.clone();
         tokio::select! {
-            // A client that breaks off is its own affair.
+            // A client that breaks off is no concern of the server.
             _ = serving.as_mut() => return,
             _ = stopping.wait_for(|stop| *stop) => {}
         }
@@ -182,7 +182,7 @@ impl Door {
     }
 }
 
-/// A stream that tells when the client has said the first words of HTTP/2.
+/// A stream that reports when the client has sent the HTTP/2 preface.
 struct Greeting<S> {
     stream: S,
     read: usize,

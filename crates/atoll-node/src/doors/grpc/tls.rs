@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 /// What is wrong with the files of the gRPC door's TLS. Nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorTlsError {
-    /// It is not PEM, or holds nothing of the kind.
+    /// It is not PEM, or holds nothing of the expected kind.
     #[error("{what}: {error}")]
     Pem {
         /// Which: "the certificate", "the key", "the authority".

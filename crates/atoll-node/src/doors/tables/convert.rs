@@ -1,5 +1,5 @@
-//! Messages to commands and back. Everything is checked against the table as this node knows it, so that what is wrong is named before
-//! anything is replicated; where it is applied, it is checked again against the table as it is there.
+//! Converts messages to commands and back. Everything is checked against the table as this node knows it, so that errors are reported
+//! before anything is replicated. A command is checked again where it is applied, against the table as it is there.
 
 use atoll_client::Reason;
 use atoll_client::proto::{self, cell, expect, operation};
@@ -207,7 +207,7 @@ fn put(schema: &Schema, put: operation::Put) -> Result<Op, Refusal> {
     let key: Vec<Value> = schema.key.iter().map(|id| named.remove(id).unwrap_or(Value::Null)).collect();
     schema.key_bytes(&key).map_err(|e| schema_refusal(&e))?;
     if !put.merge {
-        // Null where nothing is given must be allowed; said now rather than where it is applied.
+        // A column that is not given must allow null. The error is reported now rather than where the command is applied.
         for column in schema.columns.iter().filter(|c| !schema.is_key(c.id) && !named.contains_key(&c.id)) {
             Schema::fit(column, Value::Null).map_err(|e| schema_refusal(&e))?;
         }

@@ -27,8 +27,8 @@ use crate::database::{DatabaseDoor, DatabaseUp, Serving};
 use crate::space::Space;
 use crate::start::StartError;
 
-/// How often a node looks whether work in the background stands still. Whoever was asked for it does it at once; so this is only waited out
-/// when that node is gone.
+/// How often a node checks whether background work has stalled. The node that was asked for the work does it at once, so this interval
+/// matters only when that node is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Rows of one step: between two of them, other commands are applied.
 const STEP_ROWS: u32 = 128;
@@ -50,7 +50,7 @@ pub struct TablesHandle {
 pub struct TablesCell(Arc<OnceLock<TablesHandle>>);
 
 impl TablesCell {
-    /// They, if they are open.
+    /// The tables, if they are open.
     pub fn get(&self) -> Option<&TablesHandle> {
         self.0.get()
     }
@@ -91,7 +91,7 @@ impl TablesHandle {
         TablesHandle { engine, space, kick: Arc::default(), scans: Arc::new(Semaphore::new(MAX_SCANS)) }
     }
 
-    /// Does work in the background that was asked for here, or that nobody else gets on with.
+    /// Does background work that was requested here, or that no other node makes progress with.
     async fn keep_up(&self) {
         let mut last: Vec<Pending> = Vec::new();
         loop {
@@ -110,7 +110,7 @@ impl TablesHandle {
 
     /// Steps until nothing waits.
     async fn work(&self) -> Result<(), super::Refusal> {
-        // How far the last step came, of which work.
+        // The work of the last step, and how far that step came.
         let mut came: Option<(u32, u16, Bytes)> = None;
         loop {
             let waiting = pending(&self.engine.view()).map_err(|e| convert::store_refusal(&e))?;

@@ -22,12 +22,12 @@ const PAGE_ROWS: usize = 512;
 const PAGE_BYTES: usize = 256 * 1024;
 /// Messages read ahead of the client.
 const PAGES_AHEAD: usize = 2;
-/// A client that takes no message for so long is given up: what it reads is kept in memory or on disk meanwhile.
+/// A client that takes no message for this long is given up, because what it reads is kept in memory or on disk meanwhile.
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
-/// And after so long in any case.
+/// In any case, a client is given up after this long.
 const TAKES_AT_MOST: Duration = Duration::from_secs(600);
 
-/// Rows as asked for. The reading is a task that ends when the stream is dropped.
+/// Streams rows as requested. A task reads them; it ends when the stream is dropped.
 pub(super) async fn stream(
     tables: &TablesHandle,
     shared: &Shared,

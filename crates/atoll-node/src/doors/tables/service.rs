@@ -105,7 +105,7 @@ impl Door {
         self.shared.backend.tables().ok_or_else(missing)
     }
 
-    /// A state: the newest, or what this node has.
+    /// A state to read: the newest, or the one that this node has.
     async fn view(&self, tables: &TablesHandle, stale: bool) -> Result<View, Refusal> {
         if !stale {
             let failed = |e: BarrierError| {

@@ -1,11 +1,11 @@
-//! ZooKeeper as its clients see it, against a tree of our own that plays the commands in the order of the log.
+//! ZooKeeper as its clients see it, compared with the oracle's own tree, which replays the commands in log order.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `mod.rs` | writes: once, in one order that agrees with real time; reads: each of one state, never an older one |
 //! | `model/` | the tree, its quotas and the sessions, written again |
 //! | `watches.rs` | what a client must be told by its watches |
-//! | `sessions.rs` | who may be expired, when |
+//! | `sessions.rs` | which sessions may be expired, and when |
 
 pub mod model;
 mod sessions;
@@ -113,14 +113,14 @@ struct State {
     log: BTreeMap<Place, AppliedCommand>,
     writes: BTreeMap<Sent, Write>,
     clients: BTreeMap<ClientId, Client>,
-    /// The connection by which the client of a session knows that it is back.
+    /// The connection through which the client of a session knows that it is back.
     back: BTreeMap<i64, ConnId>,
     contacts: Contacts,
     highest: i64,
     failures: Vec<String>,
 }
 
-/// See the module's words. Clones are one.
+/// See the module documentation. Clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct ZooKeeperOracle(Arc<Mutex<State>>);
 
@@ -184,7 +184,7 @@ impl State {
             return self.fail(format!("{sent:?} was applied at {first:?} and at {place:?}"));
         }
         write.applied = Some((place, zxid, answer));
-        // Refused for a session that moved, it has done nothing.
+        // If the session had moved, the write was refused and has done nothing.
         if back.is_some_and(|back| back > conn) && zxid.is_some() {
             self.fail(format!(
                 "{sent:?} of connection {conn} was done after its client was back by {back:?}"
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// What every reply must keep to; then it is what the client knows.
+    /// Checks what every reply must satisfy; afterwards the client knows it.
     fn replied(&mut self, client: ClientId, head: Head, what: &str) {
         let model = &self.model;
         let of = self.clients.entry(client).or_default();
@@ -254,7 +254,7 @@ impl ZooKeeperOracle {
         self.lock().contacts.held(session, moves, now_ns);
     }
 
-    /// A node's state was replaced: it goes by what the new one says of its sessions.
+    /// A node's state was replaced: its sessions are now those in the new state.
     pub fn refilled(&self, holder: Holder, now_ns: u64) {
         let mut state = self.lock();
         let State { model, contacts, .. } = &mut *state;
@@ -356,7 +356,7 @@ impl ZooKeeperOracle {
         state.replied(client, head, "the answer to a write");
     }
 
-    /// A read was answered. `before`: an own write that was sent later, and that it must not show.
+    /// A read was answered. `before`: the zxid of the client's own write that was sent later, which the read must not show.
     pub fn read(&self, client: ClientId, shown: &Shown, head: Head, before: Option<i64>) {
         let mut state = self.lock();
         state.read(client, shown, head, before);
@@ -431,7 +431,7 @@ impl ZooKeeperOracle {
         let model = &state.model;
         let differs = |path: &&str| match (read::data(view, path, &[]), model.at(path, zxid)) {
             (Ok((node, data)), Some(m)) => node.stat() != m.stat || data.as_deref() != m.data.as_deref(),
-            // A store that cannot be read shows nothing, and so nothing wrong.
+            // A store that cannot be read shows nothing, and therefore nothing wrong.
             (Err(read::ReadError::Store(_)), _) | (Err(_), None) => false,
             _ => true,
         };

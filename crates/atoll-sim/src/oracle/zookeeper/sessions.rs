@@ -1,5 +1,5 @@
-//! When a session may be expired: after a full timeout in which its holder heard nothing of its client, counted from when it became
-//! the holder (contracts X22). Times are those of the world; clocks of nodes run a little faster.
+//! When a session may be expired: after a full timeout in which its holder heard nothing from its client, counted from when the
+//! holder became the holder (contracts X22). Times are those of the world; clocks of nodes run slightly faster.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The watches of one client, as it knows them, and what it must be told by them: each change once, the
-//! first one first, before a reply that shows it, over all its connections.
+//! The watches of one client, as the client knows them, and the events that it must receive: each change once, the earliest first,
+//! before a reply that shows it, across all its connections.
 
 use atoll_core::testing::hit;
 use atoll_zookeeper::jute::codes::EventType;
@@ -112,7 +112,7 @@ impl Watches {
         self.0.len() < before
     }
 
-    /// The first change that the client has not been told of, though it watches: nothing from it on may be shown.
+    /// The first change of a watched node that the client has not been notified of: no state that contains it may be shown.
     pub fn untold<'m>(&mut self, model: &'m Model) -> Option<&'m Change> {
         self.0.iter_mut().filter_map(|w| w.due(model)).min_by_key(|c| c.zxid)
     }
@@ -185,7 +185,7 @@ impl Watches {
                     watch.kind, watch.path
                 ));
             }
-            // What stays tells of what happens from here on.
+            // Persistent watches report changes from here on.
             watch.next = behind(model, zxid);
         }
         Ok(())

@@ -98,7 +98,7 @@ fn shared(n: u64) -> String {
 /// The nodes that there should be, whoever makes them.
 pub(super) fn base(data: &[u8]) -> Vec<Request> {
     let names = (0..SHARED).map(shared).chain(["/q".to_owned(), "/e".to_owned()]);
-    // The limits of a quota before its stats: what they say always is true.
+    // The limits of a quota come before its stats, so that the stats are always correct.
     let quotas = LIMITED.into_iter().flat_map(|top| {
         ["", "/zookeeper_limits", "/zookeeper_stats"].map(|end| format!("/zookeeper/quota{top}{end}"))
     });
@@ -162,7 +162,7 @@ impl Draw<'_> {
         ["/k0", "/k1", "/k0/c", "/k1/c", "/t0", "/t1"][self.below(6) as usize].to_owned()
     }
 
-    /// Soon over, or about when somebody next comes by.
+    /// Either soon over, or about when a client next comes by.
     fn ttl_ms(&self) -> i64 {
         [1, 300, 1_500, 4_000][self.below(4) as usize]
     }

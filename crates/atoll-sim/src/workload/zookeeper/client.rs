@@ -1,5 +1,5 @@
-//! A client of ZooKeeper as real ones are: one session, one connection after the other, requests in a row, watches that it brings along. It
-//! goes to other nodes, falls silent, leaves connections half open, and comes back.
+//! A ZooKeeper client that behaves like real ones: one session, one connection after the other, pipelined requests, and watches
+//! that it brings along. It moves to other nodes, falls silent, leaves connections half open, and comes back.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,7 +32,7 @@ const REQUESTS: u64 = 10;
 enum Over {
     /// It broke, or took too long, or the client wants another one.
     Leave,
-    /// The client was told something that cannot be.
+    /// The client received an answer that is impossible.
     Wrong(String),
 }
 
@@ -53,7 +53,7 @@ struct Link {
     said_at: Tick,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct Client {
     stage: Stage<NodeHandles>,
     doors: Doors,
@@ -96,7 +96,7 @@ impl Link {
 }
 
 impl Client {
-    /// A client that thinks so long between its requests, and wants this session timeout.
+    /// A client that pauses this long between its requests, and wants this session timeout.
     pub fn new(
         stage: Stage<NodeHandles>,
         doors: Doors,
@@ -117,7 +117,7 @@ impl Client {
                 if let Err(Over::Wrong(why)) = over {
                     self.stage.cluster.fail(format!("ZOOKEEPER: client {}: {why}", self.id));
                 }
-                // Closed, reset, or left half open: what was sent arrives, or is lost, or arrives late.
+                // Closed, reset, or left half open: the bytes that were sent arrive, are lost, or arrive late.
                 let later = match self.stage.below(4) {
                     0 => None,
                     1 => Some(Duration::from_millis(self.stage.below(6_000))),
@@ -255,7 +255,7 @@ impl Client {
         }
     }
 
-    /// Hears events while it thinks, and pings when it has said nothing for a third of its timeout.
+    /// Receives events while it thinks, and pings when it has sent nothing for a third of its timeout.
     async fn listen(&mut self, link: &mut Link) -> Result<(), Over> {
         let env = self.stage.env.clone();
         let until = env.now().after(env.jitter(self.think));
@@ -320,7 +320,7 @@ impl Client {
         Ok(())
     }
 
-    /// The first own write that was sent after a read, is done already, and would be shown by it.
+    /// The client's first own write that was sent after a read, is already done, and would be shown by the read.
     fn later_write(&self, link: &Link, read: &Asking) -> Option<i64> {
         let writes = link.waiting.iter().filter(|later| match &later.asking {
             Asking::Write(paths) => paths.iter().any(|path| read.shows(path)),
@@ -404,7 +404,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the answer to a write tells of the tree.
+    /// Learns about the tree from the answer to a write.
     fn learn(&mut self, op: i32, body: &[u8]) {
         let path = match OpCode::of(op) {
             Some(OpCode::Create) => PathReply::parse(body).ok().map(|r| r.path),

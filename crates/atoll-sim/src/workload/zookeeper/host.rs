@@ -1,5 +1,6 @@
-//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a runtime of their own whose
-//! clock is the node's, and stands still unless it is moved. Not simulated: the listener, and threads beside the node's.
+//! A node's door, run by the simulator: its connections and its housekeeping are the product's own tasks, on a separate runtime.
+//! The runtime's clock is the node's, and stands still unless it is advanced. The listener and threads beside the node's are not
+//! simulated.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,29 +34,29 @@ const MOST_ROUNDS: usize = 2_000;
 
 /// Says that a task of the door has something to do.
 #[derive(Debug, Default)]
-struct Bell {
-    rung: AtomicBool,
+struct Wakeup {
+    due: AtomicBool,
     driver: Mutex<Option<Waker>>,
 }
 
-impl Bell {
-    fn ring(&self) {
-        self.rung.store(true, Ordering::Relaxed);
+impl Wakeup {
+    fn wake(&self) {
+        self.due.store(true, Ordering::Relaxed);
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
         driver.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Rings when the task's own waker is used.
-struct Ring {
-    bell: Arc<Bell>,
+/// Wakes the driver, too, when the task's own waker is used.
+struct TaskWaker {
+    wakeup: Arc<Wakeup>,
     task: Waker,
 }
 
-impl Wake for Ring {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.task.wake_by_ref();
-        self.bell.ring();
+        self.wakeup.wake();
     }
 }
 
@@ -85,17 +86,18 @@ impl Slot {
     }
 }
 
-/// A task whose wakes ring the bell.
-struct Rung {
-    bell: Arc<Bell>,
+/// A task that wakes the driver, too.
+struct DoorTask {
+    wakeup: Arc<Wakeup>,
     slot: Slot,
 }
 
-impl Future for Rung {
+impl Future for DoorTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let waker = Waker::from(Arc::new(Ring { bell: self.bell.clone(), task: cx.waker().clone() }));
+        let waker =
+            Waker::from(Arc::new(TaskWaker { wakeup: self.wakeup.clone(), task: cx.waker().clone() }));
         let mut slot = self.slot.lock();
         let Some(task) = slot.as_mut() else { return Poll::Ready(()) };
         let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
@@ -125,7 +127,7 @@ impl Clock {
         let step = now.saturating_sub(self.shown_ns.fetch_max(now, Ordering::Relaxed));
         let _here = self.runtime.enter();
         let mut advance = pin!(tokio::time::advance(Duration::from_nanos(step)));
-        // The clock is moved by the first poll; what follows only gives way to other tasks.
+        // The first poll advances the clock; the rest only yields to other tasks.
         let _ = advance.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -212,7 +214,7 @@ struct Host {
     door: Door,
     engine: Engine<ZooKeeper>,
     clock: Arc<Clock>,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     at: Arc<AtomicI64>,
     incarnation: Incarnation,
     knocking: Vec<DoorEnd>,
@@ -220,8 +222,8 @@ struct Host {
 }
 
 impl Drop for Host {
-    /// The runtime drops its tasks in an order that depends on what else the process has run: here they go in the order of their start,
-    /// so that a seed is one trace.
+    /// The runtime drops its tasks in an order that depends on what else the process has run. Here they are dropped in the order of
+    /// their start, so that a seed is one trace.
     fn drop(&mut self) {
         let _here = self.runtime.enter();
         self.tasks.iter().for_each(Slot::end);
@@ -233,8 +235,8 @@ impl Host {
         let slot = Slot::new(task);
         self.tasks.retain(|task| !task.has_ended());
         self.tasks.push(slot.clone());
-        self.runtime.spawn(Rung { bell: self.bell.clone(), slot });
-        self.bell.ring();
+        self.runtime.spawn(DoorTask { wakeup: self.wakeup.clone(), slot });
+        self.wakeup.wake();
     }
 
     /// Lets the door's tasks do what there is to do. False if that has no end.
@@ -247,13 +249,13 @@ impl Host {
         let zxid = read::counters(&self.engine.view_for_door()).map_or(0, |c| c.zxid);
         self.at.store(zxid, Ordering::Relaxed);
         self.clock.follow();
-        let bell = self.bell.clone();
+        let wakeup = self.wakeup.clone();
         self.runtime.block_on(async move {
             for _ in 0..MOST_ROUNDS {
-                bell.rung.store(false, Ordering::Relaxed);
+                wakeup.due.store(false, Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
-                if !bell.rung.load(Ordering::Relaxed) {
+                if !wakeup.due.load(Ordering::Relaxed) {
                     return true;
                 }
             }
@@ -320,14 +322,14 @@ impl Doors {
             oracle: self.oracle.clone(),
             cluster: self.cluster.clone(),
         }));
-        let (bell, at) = (Arc::<Bell>::default(), Arc::<AtomicI64>::default());
+        let (wakeup, at) = (Arc::<Wakeup>::default(), Arc::<AtomicI64>::default());
         let incarnation = engine.proposer().incarnation;
         let mut host = Host {
             runtime,
             door,
             engine,
             clock,
-            bell: bell.clone(),
+            wakeup: wakeup.clone(),
             at,
             incarnation,
             knocking: Vec::new(),
@@ -336,21 +338,21 @@ impl Doors {
         let keeper = host.door.clone();
         host.spawn(async move { keeper.keep().await });
         self.lock().hosts.insert(node, host);
-        self.env.spawn("zookeeper.door", Box::pin(self.clone().drive(node, incarnation, bell)));
+        self.env.spawn("zookeeper.door", Box::pin(self.clone().drive(node, incarnation, wakeup)));
     }
 
     /// Runs the door of a life until that is over.
-    async fn drive(self, node: NodeId, incarnation: Incarnation, bell: Arc<Bell>) {
+    async fn drive(self, node: NodeId, incarnation: Incarnation, wakeup: Arc<Wakeup>) {
         let index = (node.0 as usize).saturating_sub(1);
         loop {
-            let rung = std::future::poll_fn(|cx| {
-                if bell.rung.load(Ordering::Relaxed) {
+            let due = std::future::poll_fn(|cx| {
+                if wakeup.due.load(Ordering::Relaxed) {
                     return Poll::Ready(());
                 }
-                *bell.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+                *wakeup.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
                 Poll::Pending
             });
-            let _ = self.env.within(STEP, rung).await;
+            let _ = self.env.within(STEP, due).await;
             let lives = self.cluster.host(index).is_some_and(|l| l.env.incarnation() == incarnation);
             if !lives {
                 let is_mine =
@@ -399,7 +401,7 @@ impl Doors {
         let to = (node.0, host.incarnation.0);
         let (client, door) = pair(id, to, &self.env, &self.oracle, host.at.clone(), latency);
         host.knocking.push(door);
-        host.bell.ring();
+        host.wakeup.wake();
         Some(client)
     }
 }

@@ -112,7 +112,8 @@ impl ClientEnd {
         );
     }
 
-    /// What the door wrote next; None once it is gone and everything was read. May be dropped at any point: nothing is lost.
+    /// The next bytes that the door wrote; None once the door is gone and everything was read. This future may be dropped at any
+    /// point without losing anything.
     pub async fn receive(&mut self) -> Option<Written> {
         let shared = self.shared.clone();
         let is_there = std::future::poll_fn(|cx| {
@@ -128,7 +129,8 @@ impl ClientEnd {
         shared.lock().written.pop_front()
     }
 
-    /// Leaves. What is under way arrives after `later`, and the end with it; with None it is lost, and the door learns of the end at once.
+    /// Leaves the connection. Bytes that are under way arrive after `later`, and the end with them; with None they are lost, and
+    /// the door learns of the end at once.
     pub fn leave(self, later: Option<Duration>) {
         let shared = self.shared.clone();
         let env = shared.env.clone();

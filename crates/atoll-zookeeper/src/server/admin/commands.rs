@@ -1,4 +1,4 @@
-//! The commands of ZooKeeper's AdminServer: the figures of the words as JSON, for programs.
+//! The commands of ZooKeeper's AdminServer: the figures of the four-letter words as JSON, for programs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,10 +60,10 @@ pub(super) fn argument<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Commands that go through what clients have left: it may be much.
+/// Commands that go through client data, which may be large.
 const LONG: [&str; 5] = ["connections", "dump", "stats", "watches", "watches_by_path"];
 
-/// As [`run`], beside the node's thread if that may take long (contracts X20).
+/// Like [`run`], but beside the node's thread if the command may take long (contracts X20).
 pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query: &str) -> Map<String, Value> {
     if !LONG.contains(&name) {
         return run(shared, name, query);
@@ -77,7 +77,7 @@ pub(super) async fn run_in_turn(shared: &Arc<Shared>, name: &'static str, query:
     done.await.unwrap_or_default()
 }
 
-/// What a command that only tells has to tell, or an `error`. The few that change something of this node do it.
+/// The answer of a command, or an `error`. Most commands only report; the few that change something of this node do so here.
 fn run(shared: &Shared, name: &str, query: &str) -> Map<String, Value> {
     match told(shared, name, query) {
         Value::Object(fields) => fields,

@@ -1,4 +1,4 @@
-//! Requests over HTTP: routes, who may what, bodies and their bounds.
+//! Requests over HTTP: routes, permissions, bodies and their bounds.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,7 +24,9 @@ use tokio::time::{Instant, timeout};
 use super::super::Shared;
 use super::restore::{self, RestoreFailed};
 use super::snapshot::{self, SnapshotFailed};
-use super::{Admin, Limit, Limited, commands, lock};
+use atoll_core::sync::lock;
+
+use super::{Admin, Limit, Limited, commands};
 use crate::acl;
 use crate::tree::snapshot::MAX_BYTES;
 
@@ -34,9 +36,9 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 /// More of a body must come in this time.
 const MORE_WITHIN: Duration = Duration::from_secs(30);
-/// A body that nobody wants is read for so long, as far as it may be one that somebody could want.
+/// How long a body that is not wanted is read, as long as it is no larger than a wanted body could be.
 const DRAINED_FOR: Duration = Duration::from_secs(30);
-/// A connection ends after this time, whatever it does: a client that takes nothing holds its place no longer.
+/// A connection ends after this time, whatever it does, so that a client that reads nothing does not hold its place longer.
 const CONNECTION_FOR: Duration = Duration::from_secs(3600);
 
 type Body = BoxBody<Bytes, Infallible>;
@@ -70,14 +72,14 @@ pub(in super::super) async fn serve(
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_WITHIN)
                 .serve_connection(TokioIo::new(socket), service);
-            // A client that breaks off is its own affair.
+            // A client that disconnects is its own affair.
             let _ = timeout(CONNECTION_FOR, serving).await;
             drop(place);
         });
     }
 }
 
-/// What a request is told instead of what it asked for.
+/// The answer to a request that was refused.
 struct Refused {
     status: StatusCode,
     error: String,
@@ -114,7 +116,7 @@ async fn answer(admin: &Arc<Admin>, peer: SocketAddr, request: Request<Incoming>
     let (request, body) = request.into_parts();
     let mut body = Some(body);
     let response = route(admin, peer, &request, &mut body).await;
-    // A client that sends a body reads nothing before it has sent it, unless it asked whether it may.
+    // A client that sends a body reads nothing before it has sent the body, unless it asked whether it may.
     if let Some(body) = body.filter(|_| !request.headers.contains_key(header::EXPECT)) {
         // What does not end in time is cut off.
         let _ = timeout(DRAINED_FOR, drain(body)).await;
@@ -122,7 +124,7 @@ async fn answer(admin: &Arc<Admin>, peer: SocketAddr, request: Request<Incoming>
     response
 }
 
-/// Reads what nobody wants to have, up to a bound.
+/// Reads and discards a body, up to a bound.
 async fn drain(mut body: Incoming) {
     let mut left = MAX_BYTES;
     while left > 0 && !body.is_end_stream() {
@@ -174,7 +176,7 @@ fn tell(command: &str, refused: Refused) -> Response<Body> {
     if let Some((name, value)) = refused.header {
         response.headers_mut().insert(name, value);
     }
-    // What is left of a body that nobody reads is not taken for the next request.
+    // The rest of an unread body must not be taken for the next request.
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -223,8 +225,8 @@ fn ids(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<Vec<(St
     }
 }
 
-/// Only the superuser carries the tree, past all lists: in ZooKeeper also whoever may everything on `/`, which is everybody until its list
-/// is set.
+/// Only the superuser may transfer the whole tree, bypassing all lists. In ZooKeeper anybody who may do everything on `/` may, too,
+/// which is everybody until its list is set.
 fn authorize(shared: &Shared, peer: SocketAddr, headers: &HeaderMap) -> Result<(), Refused> {
     if ids(shared, peer, headers)?.iter().any(|(scheme, _)| scheme == acl::SUPER) {
         return Ok(());
@@ -352,7 +354,7 @@ async fn restore(
         refused(StatusCode::INTERNAL_SERVER_ERROR, format!("it is not known whether it was restored: {e}"))
     };
     let shared = admin.shared.clone();
-    // In a task of its own: a client that goes away does not stop it half way (contracts X8).
+    // In a separate task, so that a client that disconnects does not stop it half way (contracts X8).
     let done = tokio::spawn(async move {
         let checked = tokio::task::spawn_blocking(move || restore::check(file)).await;
         let checked = checked.map_err(|e| RestoreFailed::NotDone(e.to_string()))??;

@@ -14,10 +14,12 @@ mod http;
 pub(super) mod restore;
 mod snapshot;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use atoll_core::sync::lock;
 
 use super::Shared;
 
@@ -58,10 +60,6 @@ impl Admin {
         let (snapshots, restores) = (Limit::new(options.snapshot_every), Limit::new(options.restore_every));
         Admin { snapshots, restores, shared, last_snapshot: Mutex::default() }
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
-//! `restore`: a file as the tree, on all nodes. It is checked here as a whole; then its pieces go through the log, one after the other, and
-//! a last command puts them in place (`tree/restore.rs`). Until that one nothing has changed, so whatever goes wrong before it is told as
-//! "not restored".
+//! `restore`: makes a file the tree on all nodes. The file is checked here as a whole; then its pieces go through the log, one
+//! after the other, and a last command puts them in place (`tree/restore.rs`). Nothing changes before that command, so any earlier
+//! failure is reported as "not restored".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,10 @@ use crate::tree::state::is_foreign_zxid;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// And for how long.
 const BUSY_FOR: Duration = Duration::from_secs(30);
-/// How often it is looked for uploads that stand still.
+/// How often to look for uploads that stand still.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
-/// How often in a row one must be found as it was before the first node gives it up. The others wait longer, as it may have no such door.
+/// How many checks in a row must find an upload unchanged before the first node gives it up. The others wait longer; the first node
+/// may have no such door.
 const LOOKS: usize = 6;
 
 /// Why a snapshot was not restored.
@@ -93,8 +94,8 @@ async fn propose(shared: &Shared, command: &Command<'_>) -> Ended {
     }
 }
 
-/// Puts a file that was checked in the place of the tree; the zxid of that change. Goes on to an end of its own: whoever gives it up knows
-/// nothing of that.
+/// Replaces the tree with a file that was checked; returns the zxid of that change. It runs to an end of its own: a caller that
+/// gives up waiting does not learn of that end.
 pub(super) async fn restore(shared: &Shared, checked: &Checked) -> Result<i64, RestoreFailed> {
     let mut number = [0; 8];
     let random = ring::rand::SystemRandom::new();

@@ -1,7 +1,7 @@
-//! `snapshot`: the tree as a file, as it is behind all that was answered to anybody before.
+//! `snapshot`: the tree as a file, in a state that includes everything that was answered to anybody before.
 //!
-//! The view is walked twice: the first walk gives the size, which stands in front of the file, and the second one the bytes. They are the
-//! same, for a view does not change; so no copy of the tree lies anywhere meanwhile.
+//! The view is walked twice: the first walk computes the size, which precedes the file, and the second one produces the bytes. Both
+//! agree because a view does not change, so no copy of the tree is needed meanwhile.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::tree::snapshot::{self, Writer};
 
 /// The log must be reached in this time.
 const BARRIER_WITHIN: Duration = Duration::from_secs(10);
-/// A client that takes nothing for so long gets no more.
+/// A client that reads nothing for this long gets no more.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Pieces that wait for the client.
 const WAITING: usize = 2;
@@ -26,7 +26,7 @@ const WAITING: usize = 2;
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SnapshotFailed {
-    /// The log is out of reach, so that nobody knows whether this node's state is the newest.
+    /// The log is out of reach, so it is unknown whether this node's state is the newest.
     #[error("the log was not reached within {BARRIER_WITHIN:?}: ask another node")]
     OutOfTouch,
     /// Nothing was ever written.
@@ -74,8 +74,8 @@ pub(super) async fn take(shared: &Shared) -> Result<Taken, SnapshotFailed> {
     Ok(Taken { zxid, size, view })
 }
 
-/// The pieces of its file. They end early if the store cannot be read, or the client takes none: the hash at the end is missing then, and
-/// the size is another.
+/// The pieces of its file. They end early if the store cannot be read or the client accepts no more: then the hash at the end is
+/// missing, and the size differs.
 pub(super) fn pieces(taken: Taken) -> mpsc::Receiver<Result<Bytes, Infallible>> {
     let (told, tell) = mpsc::channel(WAITING);
     let runtime = Handle::current();

@@ -77,7 +77,7 @@ fn int(value: u64) -> Cell {
     Cell { value: Some(cell::Value::Int64Value(value.cast_signed())) }
 }
 
-/// Neighbours in the order of the numbers are no neighbours in that of the keys.
+/// Rows whose numbers are neighbours do not have neighbouring keys.
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -62,7 +62,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &ImportArgs) -> 
     let what = if stdin { "standard input".to_owned() } else { args.file.display().to_string() };
     let open = || File::open(&args.file).map_err(|error| CliError::File { what: what.clone(), error });
     if !stdin {
-        // Before anybody is asked, as a file that is not there is no matter of the cluster.
+        // The file is opened before the cluster is asked, because a missing file does not concern the cluster.
         open()?;
     }
     let table = tables.describe(&args.table).await?;

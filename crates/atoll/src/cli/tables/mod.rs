@@ -115,7 +115,7 @@ struct CreateArgs {
 /// Runs `atoll table`.
 pub async fn run(args: &TableArgs) -> Result<(), CliError> {
     let common = &args.common;
-    // Before anybody is asked, so that a wrong command line fails alike with and without a cluster.
+    // Checked before the cluster is asked, so that a wrong command line fails alike with and without a cluster.
     let wanted = definition_or_change(&args.verb)?;
     let tables = common.client().await?.tables();
     let changed = |table: proto::Table| common.print(&table_json(&table), || table_text(&table));

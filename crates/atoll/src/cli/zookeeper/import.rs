@@ -78,7 +78,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Where a node of the ensemble is here.
+    /// The path here of a node of the ensemble.
     pub fn here(&self, there: &str) -> String {
         let chroot = if self.chroot == path::ROOT { "" } else { &self.chroot };
         let under = if self.under == path::ROOT { "" } else { &self.under };
@@ -171,7 +171,7 @@ struct Import<'a> {
     places: &'a Places,
     args: &'a ImportArgs,
     report: &'a mut Report,
-    /// The root goes last: its list may take from this client what it needs for the others.
+    /// The root goes last: its access control list may take rights from this client that it needs for the other nodes.
     root: Option<Znode>,
 }
 
@@ -211,7 +211,7 @@ impl Import<'_> {
         }
     }
 
-    /// There must be nothing yet, unless it may be replaced; and this client must be allowed to import.
+    /// Checks that there is nothing yet, unless it may be replaced, and that this client is allowed to import.
     async fn look_before(&mut self) -> Result<(), CliError> {
         let under = self.places.under.as_str();
         let watched = WatchedRequest { path: under, watch: false };

@@ -7,7 +7,7 @@
 //! | `import.rs` | import: from there to here |
 //! | `compare.rs` | whether they are the same on both sides |
 //! | `quotas.rs` | the limits on subtrees |
-//! | `report.rs` | what is told of it |
+//! | `report.rs` | the report about it |
 
 mod compare;
 mod import;
@@ -59,7 +59,7 @@ fn client_error(error: ClientError, next: &str) -> CliError {
     }
 }
 
-/// An error of the protocol in words.
+/// The description of an error code of the protocol.
 fn code_words(err: i32) -> String {
     match ErrorCode::of(err) {
         Some(code) => format!("{code:?} ({err})"),

@@ -1,4 +1,4 @@
-//! What is told of an import.
+//! The report about an import.
 
 use std::io::{self, IsTerminal};
 use std::time::Instant;
@@ -138,7 +138,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// Tells all of it; an error where the two sides are not the same.
+    /// Prints the whole report; an error if the two sides are not the same.
     pub fn tell(&self, common: &Common, from: &str, to: &str) -> Result<(), CliError> {
         self.bar.finish_and_clear();
         common.print(&self.to_json(from, to), || self.to_text())?;

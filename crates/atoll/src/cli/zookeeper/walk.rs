@@ -43,7 +43,7 @@ impl Znode {
         self.path.len() + self.data.as_ref().map_or(0, Bytes::len) + list + 100
     }
 
-    /// As it is to be there.
+    /// The node as it is to be imported.
     pub fn to_import<'a>(&'a self, path: &'a str, counted: bool) -> ImportNode<'a> {
         let entry =
             |(perms, scheme, id): &'a (i32, String, String)| Acl { perms: *perms, id: Id { scheme, id } };
@@ -68,7 +68,7 @@ impl Znode {
         }
     }
 
-    /// Why it cannot be taken, if so.
+    /// Why it cannot be imported, if so.
     fn obstacle(&self) -> Option<String> {
         if self.bytes() > MAX_NODE_BYTES {
             return Some(format!("{} bytes; {MAX_NODE_BYTES} are allowed, with path and list", self.bytes()));
@@ -79,7 +79,7 @@ impl Znode {
         if self.acl.len() > MAX_ENTRIES {
             return Some(format!("a list of {} entries; {MAX_ENTRIES} are allowed", self.acl.len()));
         }
-        // What a client is shown that may not administer the node: the hash is replaced by an x.
+        // A client that may not administer the node is shown an x in place of the hash.
         let hidden = |(_, scheme, id): &(i32, String, String)| {
             scheme == "digest" && id.split_once(':').is_some_and(|(_, hash)| hash == "x")
         };
@@ -90,7 +90,7 @@ impl Znode {
     }
 }
 
-/// What the walk came to.
+/// What the walk found.
 #[derive(Debug)]
 pub enum Found {
     Node(Znode),
@@ -98,7 +98,7 @@ pub enum Found {
         path: String,
         owner: i64,
     },
-    /// With all that lies below it.
+    /// Left out, with everything below it.
     LeftOut {
         path: String,
         why: String,
@@ -112,7 +112,7 @@ pub struct Walk<'c> {
     client: &'c mut Client,
     /// Not looked at yet, children before the siblings of their parents: what waits is bounded by width times depth.
     waiting: Vec<String>,
-    /// The newest change that the ensemble has told of.
+    /// The newest change that the ensemble has reported.
     pub newest: i64,
 }
 
@@ -193,7 +193,7 @@ fn parsed(path: &str, replies: &[Reply]) -> Result<Znode, JuteError> {
     let created = changes.cversion.wrapping_add(changes.num_children).cast_unsigned() >> 1;
     let owner = got.stat.ephemeral_owner;
     let lifetime = match Lifetime::of_owner(owner) {
-        // A session whose server has such an id, and not a time to live.
+        // This is a session whose server has such an id, not a time to live.
         Lifetime::Ttl(ms) if !(1..=MAX_TTL_MS).contains(&ms) => Lifetime::Ephemeral(owner),
         other => other,
     };

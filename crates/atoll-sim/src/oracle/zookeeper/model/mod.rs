@@ -1,5 +1,5 @@
-//! ZooKeeper's tree and sessions once more, written from its documentation: commands go in, in the order of
-//! the log, and the answers that they must have come out. What every node ever was is kept, by zxid.
+//! A second implementation of ZooKeeper's tree and sessions, written from its documentation: it takes commands in log order and
+//! produces the answers that they must have. It keeps every state that a node ever had, by zxid.
 
 mod quota;
 
@@ -21,7 +21,7 @@ pub type Holder = (u32, u64);
 /// The zxid before the first change.
 pub const FIRST_ZXID: i64 = 1 << 32;
 
-/// What goes by itself, besides ephemerals.
+/// When a node is deleted without a client, apart from ephemerals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goes {
     /// It stays.
@@ -130,7 +130,7 @@ pub struct Expected {
     pub told: Told,
 }
 
-/// See the module's words.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Model {
     now: BTreeMap<String, Znode>,
@@ -142,7 +142,7 @@ pub struct Model {
     pub zxid: i64,
     /// Everything that watches may tell, in order.
     pub changes: Vec<Change>,
-    /// What the command at hand has done so far, to be taken back.
+    /// The effects of the current command so far, to be rolled back.
     undo: Vec<(String, Option<Znode>)>,
     /// The command at hand came through a door that refuses what is above a quota.
     enforces_quota: bool,
@@ -366,7 +366,7 @@ impl Model {
         if session.holder == by { Ok(session) } else { Err(ErrorCode::SessionMoved) }
     }
 
-    /// So many ephemerals go, the session with the last of them. Until then its client has lost it.
+    /// Deletes this many ephemerals of a session, and with the last of them the session. Until then its client has already lost it.
     fn end_a_step(&mut self, id: i64, at_most: usize) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.timeout_ms = -1;

@@ -1,6 +1,8 @@
-//! Quotas once more: what `zookeeper_stats` says is counted anew after each change, where the product adds and subtracts.
+//! A second implementation of quotas: the contents of `zookeeper_stats` are recounted after each change, where the product adds and
+//! subtracts.
 //!
-//! The load gives every quota its limits before its stats and deletes neither, and no quota lies below another. So stats always are true.
+//! The load gives every quota its limits before its stats and deletes neither, and no quota lies below another. The stats are
+//! therefore always correct.
 
 use atoll_core::testing::hit;
 use atoll_zookeeper::jute::codes::ErrorCode;
@@ -35,7 +37,7 @@ impl Model {
         sizes.fold((0, 0), |(nodes, bytes), size| (nodes + 1, bytes + size))
     }
 
-    /// So many nodes and bytes more at a path: whether its quota allows that.
+    /// Whether the quota of a path allows this many more nodes and bytes.
     pub(super) fn allows(&self, path: &str, nodes: i64, bytes: i64) -> Result<(), ErrorCode> {
         let Some(top) = self.limited(path).filter(|_| self.enforces_quota) else { return Ok(()) };
         let limits = &self.now[&format!("{QUOTAS}{top}{LIMITS}")];

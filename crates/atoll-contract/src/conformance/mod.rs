@@ -1,0 +1,15 @@
+//! The suites that every implementation of a Loglet (vlog-L1–vlog-L9) or a register must pass, and a driver that runs nodes
+//! on virtual time. For tests: behind the feature `testing`.
+//!
+//! An implementation provides a small harness: nodes in a [`Driver`], and handles on each of them.
+
+pub mod cluster;
+mod driver;
+mod history;
+pub mod loglet;
+mod random;
+pub mod register;
+
+pub use driver::{DEFAULT_LATENCY, Driver};
+pub use loglet::LogletHarness;
+pub use register::RegisterHarness;

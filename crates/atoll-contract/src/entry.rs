@@ -1,0 +1,215 @@
+//! The contents of a log: entries, and batches of entries. A batch keeps one byte form on its way from the appender through
+//! sequencer and LogServers to the disk and back, without being decoded.
+//!
+//! Batch bytes: for each entry `client u64 | seq u64 | length u32 | payload`, little endian, back to back.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use atoll_core::{Decode, DecodeError, Encode, Reader};
+
+/// Longest payload of one entry, in bytes.
+pub const MAX_ENTRY_BYTES: usize = 1_000_000;
+/// Longest encoded batch, in bytes; an entry of maximum size fits.
+pub const MAX_BATCH_BYTES: usize = MAX_ENTRY_BYTES + ENTRY_HEADER_BYTES;
+/// Most entries in a batch.
+pub const MAX_BATCH_ENTRIES: usize = 16 * 1024;
+/// Bytes of an encoded entry before its payload.
+pub const ENTRY_HEADER_BYTES: usize = 20;
+
+/// The appending client: drawn at random by the client, once per life. 0 is reserved for the log's own use and is never deduplicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// The name of one append: the client increments `seq` for each, starting at 1. A retry of the same operation, through any
+/// node, carries the same name (vlog-V2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    /// The appending client.
+    pub client: ClientId,
+    /// The number of the operation at its client.
+    pub seq: u64,
+}
+
+impl Encode for OpId {
+    fn encode(&self, out: &mut BytesMut) {
+        self.client.0.encode(out);
+        self.seq.encode(out);
+    }
+}
+
+impl Decode for OpId {
+    fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(OpId { client: ClientId(u64::decode(from)?), seq: u64::decode(from)? })
+    }
+}
+
+/// One record of a log and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name of the append that put it there.
+    pub op: OpId,
+    /// The user's bytes.
+    pub payload: Bytes,
+}
+
+/// Entries in their encoded form: cheap to clone and to forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    bytes: Bytes,
+    count: u32,
+}
+
+/// A batch under construction.
+#[derive(Debug, Default)]
+pub struct BatchBuilder {
+    bytes: BytesMut,
+    count: u32,
+}
+
+impl BatchBuilder {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// True if an entry with this payload still fits into the limits.
+    pub fn fits(&self, payload_bytes: usize) -> bool {
+        (self.count as usize) < MAX_BATCH_ENTRIES
+            && self.bytes.len() + ENTRY_HEADER_BYTES + payload_bytes <= MAX_BATCH_BYTES
+    }
+
+    /// Adds an entry, copying its payload. Panics if it does not fit: ask [`BatchBuilder::fits`] first.
+    pub fn push(&mut self, op: OpId, payload: &[u8]) {
+        assert!(self.fits(payload.len()), "limits are checked before anything is batched");
+        self.bytes.reserve(ENTRY_HEADER_BYTES + payload.len());
+        self.bytes.put_u64_le(op.client.0);
+        self.bytes.put_u64_le(op.seq);
+        self.bytes.put_u32_le(payload.len() as u32);
+        self.bytes.extend_from_slice(payload);
+        self.count += 1;
+    }
+
+    /// Entries so far.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Encoded bytes so far.
+    pub fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The batch.
+    pub fn finish(self) -> Batch {
+        Batch { bytes: self.bytes.freeze(), count: self.count }
+    }
+}
+
+impl Batch {
+    /// A batch of some entries. Panics if they exceed the limits.
+    pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
+        let mut b = BatchBuilder::new();
+        for e in entries {
+            b.push(e.op, &e.payload);
+        }
+        b.finish()
+    }
+
+    /// Checks bytes from a socket or a disk: whole entries, within the limits, at least one.
+    pub fn parse(bytes: Bytes) -> Result<Self, DecodeError> {
+        if bytes.len() > MAX_BATCH_BYTES {
+            return Err(DecodeError::Invalid {
+                what: "batch",
+                value: bytes.len() as u64,
+                allowed: "at most 1000020 bytes",
+            });
+        }
+        let mut rest: &[u8] = &bytes;
+        let mut count: u32 = 0;
+        while !rest.is_empty() {
+            if rest.len() < ENTRY_HEADER_BYTES {
+                let needed = ENTRY_HEADER_BYTES;
+                return Err(DecodeError::Short { what: "batch entry", needed, left: rest.len() });
+            }
+            let length = (&rest[16..20]).get_u32_le() as usize;
+            if length > rest.len() - ENTRY_HEADER_BYTES {
+                let left = rest.len() - ENTRY_HEADER_BYTES;
+                return Err(DecodeError::Short { what: "batch entry", needed: length, left });
+            }
+            rest = &rest[ENTRY_HEADER_BYTES + length..];
+            count += 1;
+        }
+        if count == 0 || count as usize > MAX_BATCH_ENTRIES {
+            return Err(DecodeError::Invalid {
+                what: "batch entries",
+                value: count.into(),
+                allowed: "1 to 16384",
+            });
+        }
+        Ok(Batch { bytes, count })
+    }
+
+    /// How many entries; at least one in every batch that was parsed.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// True for a batch that was built without entries.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The encoded form.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The entries; payloads share the batch's buffer.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at >= self.bytes.len() {
+                return None;
+            }
+            let mut head = &self.bytes[at..at + ENTRY_HEADER_BYTES];
+            let op = OpId { client: ClientId(head.get_u64_le()), seq: head.get_u64_le() };
+            let length = head.get_u32_le() as usize;
+            let start = at + ENTRY_HEADER_BYTES;
+            at = start + length;
+            Some(Entry { op, payload: self.bytes.slice(start..at) })
+        })
+    }
+
+    /// The names of the entries, without touching payloads.
+    pub fn ops(&self) -> impl Iterator<Item = OpId> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at >= self.bytes.len() {
+                return None;
+            }
+            let mut head = &self.bytes[at..at + ENTRY_HEADER_BYTES];
+            let op = OpId { client: ClientId(head.get_u64_le()), seq: head.get_u64_le() };
+            at += ENTRY_HEADER_BYTES + head.get_u32_le() as usize;
+            Some(op)
+        })
+    }
+
+    /// The entries `[from, to)` of this batch as a batch, sharing the buffer. Panics unless `from < to <= len`.
+    #[must_use]
+    pub fn slice(&self, from: usize, to: usize) -> Batch {
+        assert!(from < to && to <= self.len(), "a slice of a batch has entries of it");
+        let (mut at, mut start) = (0, 0);
+        for i in 0..to {
+            if i == from {
+                start = at;
+            }
+            at += ENTRY_HEADER_BYTES + (&self.bytes[at + 16..at + 20]).get_u32_le() as usize;
+        }
+        Batch { bytes: self.bytes.slice(start..at), count: (to - from) as u32 }
+    }
+}

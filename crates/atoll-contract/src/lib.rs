@@ -1,0 +1,30 @@
+//! The contracts between the layers of Atoll: what a log and a register promise, and the values that they exchange. This crate depends
+//! on no protocol and on no implementation of a log.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `position.rs` | positions in a virtual log and offsets in a Loglet |
+//! | `entry.rs` | entries and batches, with their encoding |
+//! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
+//! | `plugin.rs` | what a protocol hands to a node that knows no protocol |
+//! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
+//! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
+//! | `mutants.rs` | known bugs for tests |
+
+#[cfg(feature = "testing")]
+pub mod conformance;
+pub mod entry;
+pub mod loglet;
+pub mod mutants;
+pub mod plugin;
+pub mod position;
+pub mod register;
+
+pub use entry::{Batch, BatchBuilder, ClientId, Entry, OpId};
+pub use loglet::{
+    AppendError, Binding, Duties, Duty, Extent, Loglet, LogletError, LogletId, LogletProvider, LogletSpec,
+    Placement, PlanError, Progress, ReadBatch, ReadError, ReadFrom, Registry, RoleOfKind, SealedConfig, Tail,
+    Unavailability,
+};
+pub use position::{LogPos, Offset};
+pub use register::{Listed, Nonce, Register, RegisterError, Registers, Version, Versioned, Written};

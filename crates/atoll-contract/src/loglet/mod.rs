@@ -1,0 +1,137 @@
+//! The Loglet abstraction (Delos Figure 2, virtuallog.md §2): a log with a fixed configuration that can be sealed.
+
+mod error;
+mod provider;
+mod spec;
+
+use std::fmt;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use atoll_core::{BoxFuture, Ticket};
+
+use crate::entry::{Batch, Entry};
+use crate::position::Offset;
+
+pub use error::{AppendError, LogletError, ReadError, Unavailability};
+pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Progress, Registry, RoleOfKind};
+pub use spec::{LogletSpec, PlanError};
+
+/// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install race have
+/// already provisioned their Loglets. The virtual log encodes in it the change that the Loglet was made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogletId(pub u128);
+
+impl fmt::Display for LogletId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl atoll_core::Encode for LogletId {
+    fn encode(&self, out: &mut bytes::BytesMut) {
+        self.0.encode(out);
+    }
+}
+
+impl atoll_core::Decode for LogletId {
+    fn decode(from: &mut atoll_core::Reader) -> Result<Self, atoll_core::DecodeError> {
+        Ok(LogletId(u128::decode(from)?))
+    }
+}
+
+/// What a reader of a sealed segment needs, opaque to the virtual log (vlog-L9). Empty for native and local.
+pub type SealedConfig = Bytes;
+
+/// The end of a Loglet: the first offset that cannot be read yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// Every offset below is readable; acknowledged offsets are below every sealed tail (vlog-L3).
+    pub at: Offset,
+    /// Set once the Loglet is sealed. Sealed tails may differ between calls (vlog-L5): only the installed one counts.
+    pub sealed: Option<SealedConfig>,
+}
+
+/// The offsets of a batch's entries, in the order of the batch, as runs of consecutive offsets. There is one run unless
+/// some entries were already there from an earlier attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// First offset and length of each run.
+    pub runs: Vec<(Offset, u32)>,
+}
+
+impl Placement {
+    /// Consecutive offsets from `first`.
+    pub fn contiguous(first: Offset, count: u32) -> Self {
+        Placement { runs: vec![(first, count)] }
+    }
+
+    /// One offset per entry.
+    pub fn offsets(&self) -> impl Iterator<Item = Offset> + '_ {
+        self.runs.iter().flat_map(|(first, n)| (0..u64::from(*n)).map(|i| first.plus(i)))
+    }
+}
+
+/// Which copies a read may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// This node's copy if it has one, otherwise any server's.
+    Anywhere,
+    /// Only the copy on this node's disk.
+    LocalOnly,
+}
+
+/// The result of a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadBatch {
+    /// Consecutive entries from the start of the range: at least one.
+    pub entries: Vec<Entry>,
+    /// How many of them came from another node.
+    pub remote: u64,
+}
+
+/// A log with a fixed configuration (vlog-L1–vlog-L9).
+pub trait Loglet: Send + Sync + fmt::Debug {
+    /// Appends all entries of a batch, in order, or none. The answer comes once they are durable on this Loglet's quorum
+    /// (vlog-L1). The batch is queued before this returns, so appends of one caller keep their order where
+    /// [`Loglet::keeps_order`] says so. If the window is full, the answer is `NotAppended(Busy)`.
+    fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
+
+    /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: either it knew a tail of at
+    /// least that offset before the first attempt, or it has searched for the entries up to there. A Loglet that has forgotten
+    /// operations at or above that offset answers [`AppendError::Forgotten`]. The caller must then search further, up to a tail that
+    /// it checks afterwards.
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        let _ = not_below;
+        self.append(batch)
+    }
+
+    /// Whether appends in flight land in call order (vlog-L8).
+    fn keeps_order(&self) -> bool;
+
+    /// Returns a tail above every append acknowledged before the call. An open tail is never above a sealed one (vlog-L3, vlog-L4).
+    fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>>;
+
+    /// Waits until the tail may be above `above`, or the Loglet is sealed, and returns the known tail. This is a hint, not
+    /// a check: the tail is readable, but a later one may exist. It may return early without news.
+    fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>>;
+
+    /// The highest tail that this node knows of without asking: a lower bound for later scans.
+    fn known_tail(&self) -> Offset;
+
+    /// Reads entries from `range.start`, up to `range.end` (exclusive) and about `max_bytes`, but at least one. The range must
+    /// be below a tail or stop that the caller obtained (vlog-L6).
+    fn read(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> BoxFuture<'_, Result<ReadBatch, ReadError>>;
+
+    /// Gives up offsets below `to` (exclusive), for ever. `to` is at most a known tail. Idempotent.
+    fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>>;
+
+    /// Ends appends for ever. The seal is durable on the seal quorum when this returns. Idempotent (vlog-L2).
+    fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
+}

@@ -1,0 +1,9 @@
+//! Known bugs of the foundation that all protocols share, for tests to inject. Each names the scenarios of the simulator in which
+//! an oracle must find it.
+
+crate::mutants! {
+    X1 = "X1", caught by ["crashes", "registers", "native", "local"];
+    /// Nodes accept a data directory that was restored from an older copy.
+    WITNESS_FORGETS = "WitnessForgets", caught by ["put-back"];
+    LEVELS_WRITE_WHAT_THEY_READ = "LevelsWriteWhatTheyRead", caught by ["upgrade"];
+}

@@ -1,0 +1,14 @@
+//! Known bugs of the database, for tests to put in, each with the scenarios of the simulator in which an oracle
+//! must find it.
+
+atoll_core::mutants! {
+    DB_BARRIER_WITHOUT_CHECK = "DbBarrierWithoutCheck", caught by ["database", "zookeeper"];
+    DB_COMMIT_AHEAD_OF_STATE = "DbCommitAheadOfState", caught by ["database", "zookeeper"];
+    DB_VIEW_BEFORE_EVENTS = "DbViewBeforeEvents", caught by ["database", "zookeeper"];
+    DB_HALTED_HOLDS_TRIM = "DbHaltedHoldsTrim", caught by ["database-stores"];
+    DB_EVERY_STORE_ERROR_HALTS = "DbEveryStoreErrorHalts", caught by ["database-stores"];
+    /// Any clock moves the log's time.
+    DB_CLOCK_UNCHECKED = "DbClockUnchecked", caught by ["database-clocks"];
+    /// A replica shows the state that its store had at startup before that state was compared.
+    DB_SERVES_UNCHECKED = "DbServesUnchecked", caught by [];
+}

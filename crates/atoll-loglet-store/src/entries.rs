@@ -1,0 +1,47 @@
+//! Entries in batches, as they travel and as they are stored.
+
+use bytes::Bytes;
+
+use atoll_contract::{Batch, BatchBuilder, Entry};
+use atoll_core::DecodeError;
+
+use crate::message::Entries;
+
+/// Entries as batches within the limits.
+pub fn batches(entries: Vec<Entry>) -> Vec<Batch> {
+    let mut out = Vec::new();
+    let mut building = BatchBuilder::new();
+    for entry in entries {
+        if !building.fits(entry.payload.len()) {
+            out.push(std::mem::take(&mut building).finish());
+        }
+        building.push(entry.op, &entry.payload);
+    }
+    if !building.is_empty() {
+        out.push(building.finish());
+    }
+    out
+}
+
+/// The entries of an answer; None if it is malformed or empty.
+pub fn decode_entries(entries: Entries) -> Option<Vec<Entry>> {
+    let mut out = Vec::new();
+    for (count, bytes) in entries.counts.into_iter().zip(entries.batches) {
+        let batch: Batch = parse_counted(bytes, count).ok()?;
+        out.extend(batch.entries());
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+/// A batch with exactly the entries announced.
+pub fn parse_counted(bytes: Bytes, count: u32) -> Result<Batch, DecodeError> {
+    let batch = Batch::parse(bytes)?;
+    if batch.len() != count as usize {
+        return Err(DecodeError::Invalid {
+            what: "entries in a batch",
+            value: batch.len() as u64,
+            allowed: "the number in the head",
+        });
+    }
+    Ok(batch)
+}

@@ -1,0 +1,8 @@
+//! Known bugs of the loglet store, for tests to inject. Each names the scenarios of the simulator in which an oracle must find it.
+
+atoll_core::mutants! {
+    X16_FLOOR = "X16Floor", caught by ["vlog-retries"];
+    NATIVE_T10 = "NativeT10", caught by ["native", "virtuallog"];
+    NATIVE_T12 = "NativeT12", caught by ["native", "virtuallog"];
+    VLOG_V22 = "VlogV22", caught by ["vlog-retries"];
+}

@@ -1,0 +1,85 @@
+//! What a handle knows of the tail without asking, and the local procedures that wait for it to move.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Poll, Waker};
+
+use atoll_contract::{Offset, SealedConfig, Tail};
+use atoll_core::sync::lock;
+
+#[derive(Debug, Default)]
+struct Known {
+    /// From acks, open tails and unsealed servers: readable, and never from a zombie (native-T3).
+    tail: Offset,
+    /// The sealed tail, once a check found one.
+    sealed: Option<Offset>,
+    /// At most one per waiting procedure.
+    wakers: Vec<Waker>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub struct Tails(Mutex<Known>);
+
+impl Tails {
+    /// Learns of a tail that is readable, and not from a zombie.
+    pub fn learn(&self, tail: Offset) {
+        let wakers = {
+            let mut known = lock(&self.0);
+            if tail <= known.tail {
+                return;
+            }
+            known.tail = tail;
+            std::mem::take(&mut known.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Records that a check found the loglet sealed.
+    pub fn learn_sealed(&self, tail: Offset) {
+        let wakers = {
+            let mut known = lock(&self.0);
+            known.sealed = known.sealed.max(Some(tail));
+            std::mem::take(&mut known.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The highest readable tail that this handle knows.
+    pub fn tail(&self) -> Offset {
+        lock(&self.0).tail
+    }
+
+    /// The sealed tail, once a check found one.
+    pub fn sealed(&self) -> Option<Offset> {
+        lock(&self.0).sealed
+    }
+
+    /// The sealed tail if there is one, otherwise an open tail above `above`.
+    pub fn above(&self, above: Offset) -> Option<Tail> {
+        let known = lock(&self.0);
+        match known.sealed {
+            Some(at) => Some(Tail { at, sealed: Some(SealedConfig::new()) }),
+            None if known.tail > above => Some(Tail { at: known.tail, sealed: None }),
+            None => None,
+        }
+    }
+
+    /// This handle's own news above `above`, or the output of `other`, whichever comes first.
+    pub async fn or<F: Future + Unpin>(&self, above: Offset, mut other: F) -> Result<Tail, F::Output> {
+        std::future::poll_fn(|cx| {
+            if let Some(tail) = self.above(above) {
+                return Poll::Ready(Ok(tail));
+            }
+            let polled = Pin::new(&mut other).poll(cx);
+            if polled.is_pending() {
+                let mut known = lock(&self.0);
+                known.wakers.retain(|w| !w.will_wake(cx.waker()));
+                known.wakers.push(cx.waker().clone());
+            }
+            polled.map(Err)
+        })
+        .await
+    }
+}

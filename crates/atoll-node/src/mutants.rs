@@ -1,0 +1,33 @@
+//! Known bugs of the node and its policy, for tests to put in, each with the scenarios of the simulator in which an oracle
+//! must find it.
+
+use atoll_core::testing::Mutant;
+
+atoll_core::mutants! {
+    ZK_HALTED_KEEPS_SESSIONS = "ZkHaltedKeepsSessions", caught by ["zookeeper-stores"];
+    POLICY_NO_CALM = "PolicyNoCalm", caught by ["lasting"];
+    POLICY_HIDES_HEALTH = "PolicyHidesHealth", caught by ["lasting"];
+    /// Nobody believes that a member is up because another one vouches for it.
+    POLICY_NO_VOUCHING = "PolicyNoVouching", caught by ["lasting"];
+    /// Only the first 64 logs are guarded.
+    POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
+}
+
+/// The known bugs of every layer of a node.
+pub fn of_all_layers() -> Vec<Mutant> {
+    let layers = [
+        atoll_core::mutants::ALL,
+        atoll_storage::mutants::ALL,
+        atoll_contract::mutants::ALL,
+        atoll_loglet_store::mutants::ALL,
+        atoll_native::mutants::ALL,
+        atoll_rmwpaxos::mutants::ALL,
+        atoll_file_register::mutants::ALL,
+        atoll_log::mutants::ALL,
+        atoll_db::mutants::ALL,
+        atoll_zookeeper::mutants::ALL,
+        atoll_tables::mutants::ALL,
+        ALL,
+    ];
+    layers.concat()
+}

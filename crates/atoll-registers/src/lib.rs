@@ -1,9 +1,0 @@
-//! Registers: versioned values with conditional write, behind the traits of `atoll_log::register`.
-//!
-//! | folder | what it is |
-//! | --- | --- |
-//! | `rmwpaxos/` | consensus registers in place, on the nodes themselves: the MetaStore |
-//! | `file/` | registers of a single node in one file |
-
-pub mod file;
-pub mod rmwpaxos;

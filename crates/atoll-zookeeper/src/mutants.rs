@@ -1,0 +1,22 @@
+//! Known bugs of the ZooKeeper door, for tests to put in, each with the scenarios of the simulator in which an oracle
+//! must find it.
+
+atoll_core::mutants! {
+    ZK_EXPIRY_UNGUARDED = "ZkExpiryUnguarded", caught by ["zookeeper"];
+    ZK_TAKE_OVER_WITHOUT_TIMEOUT = "ZkTakeOverWithoutTimeout", caught by ["zookeeper"];
+    ZK_EVENTS_AFTER_REPLIES = "ZkEventsAfterReplies", caught by ["zookeeper"];
+    ZK_WATCHES_IGNORE_ZXID = "ZkWatchesIgnoreZxid", caught by ["zookeeper"];
+    ZK_SERVES_BEHIND_SESSION = "ZkServesBehindSession", caught by ["zookeeper"];
+    ZK_VERSION_UNCHECKED = "ZkVersionUnchecked", caught by ["zookeeper"];
+    ZK_MULTI_IN_PARTS = "ZkMultiInParts", caught by ["zookeeper"];
+    ZK_EPHEMERAL_STAYS = "ZkEphemeralStays", caught by ["zookeeper"];
+    /// A session that is ending still is its client's.
+    ZK_ENDING_LIVES = "ZkEndingLives", caught by ["zookeeper"];
+    ZK_SYNC_WITHOUT_BARRIER = "ZkSyncWithoutBarrier", caught by ["zookeeper"];
+    ZK_WRITE_AFTER_MOVE = "ZkWriteAfterMove", caught by ["zookeeper"];
+    ZK_READS_PASS_WRITES = "ZkReadsPassWrites", caught by ["zookeeper"];
+    ZK_WATCH_FIRES_AGAIN = "ZkWatchFiresAgain", caught by ["zookeeper"];
+    /// What was due when somebody looked goes, whatever came since.
+    ZK_REAP_UNGUARDED = "ZkReapUnguarded", caught by ["zookeeper"];
+    ZK_QUOTA_FORGETS_DELETES = "ZkQuotaForgetsDeletes", caught by ["zookeeper"];
+}

@@ -1,0 +1,30 @@
+//! LocalLoglet: a log in the journal of one node. It is as durable as that node's disk, and as available as that node.
+//!
+//! It is a NativeLoglet of one server that needs no sequencer: the store assigns the offsets itself, because its journal
+//! remembers them across a restart. So it has no lives, no quorums and no repair, and its seal is one durable bit.
+//!
+//! | paper (Delos Figure 2) | here |
+//! | --- | --- |
+//! | append, after the sync; a retry gets its first place, also after a restart | `local_store.rs`: `append` |
+//! | checkTail → (tail, sealed) | `Info` |
+//! | readNext | `Read` |
+//! | prefixTrim | `Trim` |
+//! | seal | `Seal`: no more appends, then those admitted and the bit become durable (native-T4) |
+//!
+//! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
+
+pub mod config;
+pub mod message;
+
+mod invariants;
+mod local_store;
+mod loglet;
+mod plugin;
+mod provider;
+pub mod roles;
+
+pub use config::LocalConfig;
+pub use local_store::{LocalStore, LocalStoreOptions};
+pub use loglet::{LocalLoglet, LocalOptions};
+pub use plugin::LocalPlugin;
+pub use provider::LocalProvider;

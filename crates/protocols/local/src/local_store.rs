@@ -1,0 +1,507 @@
+//! The store of every local loglet of a node. It is both sequencer and only server, so its journal alone decides.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{Batch, LogletId, Offset};
+use atoll_core::Budget;
+use atoll_core::testing::hit;
+use atoll_core::{
+    Caller, DecodeError, Effects, Env, FetchError, Frame, Loc, Lsn, Measure, Message, Refused, Role, Space,
+    StorageId, Stored, Tick,
+};
+
+use super::config::{self, LocalConfig};
+use super::invariants;
+use super::message::LocalAppend;
+use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
+use atoll_loglet_store::message::{
+    Answer, Appended, Delete, Entries, Info, Ordered, Read, Repair, Seal, ServerState, Status, StatusPage,
+    Trim, Verdict, Wait, status_page,
+};
+use atoll_loglet_store::parse_counted;
+use atoll_loglet_store::store::{
+    Durable, LogletState, LogletStore, LogletStoreOptions, Protocol, ReadOutcome, Sealing, Waiter, Waits,
+};
+
+/// Bounds of a local store.
+#[derive(Clone, Debug)]
+pub struct LocalStoreOptions {
+    /// Memory, reads and compaction.
+    pub keeper: LogletStoreOptions,
+    /// Requests of this node that wait for a tail. Beyond that, requests are answered at once.
+    pub max_waits: usize,
+    /// Bytes on the way to the disk per loglet; beyond that, appends are refused as busy.
+    pub window_bytes: usize,
+    /// The same for all loglets together.
+    pub node_window_bytes: usize,
+    /// Spans of operations remembered per loglet, 32 bytes each. They are recovered after a restart.
+    pub dedupe_spans: usize,
+}
+
+impl Default for LocalStoreOptions {
+    fn default() -> Self {
+        LocalStoreOptions {
+            keeper: LogletStoreOptions::default(),
+            max_waits: 16 * 1024,
+            window_bytes: 64 << 20,
+            node_window_bytes: 256 << 20,
+            dedupe_spans: 512 * 1024,
+        }
+    }
+}
+
+/// The protocol's part of a loglet.
+#[derive(Debug)]
+pub(super) struct Local {
+    /// None until the first append: most loglets that are opened are only read.
+    deduplicator: Option<Deduplicator>,
+    /// Ends and lengths of the batches on the way to the disk.
+    staged: VecDeque<(Offset, usize)>,
+    staged_bytes: usize,
+}
+
+impl Protocol for Local {
+    type Config = LocalConfig;
+
+    fn read_config(config: &Bytes) -> Result<LocalConfig, DecodeError> {
+        config::parse(config)
+    }
+
+    fn new(_: LocalConfig) -> Self {
+        Local { deduplicator: None, staged: VecDeque::new(), staged_bytes: 0 }
+    }
+}
+
+fn state(kept: &LogletState<Local>) -> ServerState {
+    ServerState {
+        sealed: kept.seal == Sealing::Sealed,
+        local_tail: kept.local_tail,
+        known_tail: kept.known_tail,
+        trim: kept.trim,
+    }
+}
+
+fn reached(kept: &LogletState<Local>, waiter: &Waiter) -> bool {
+    kept.seal == Sealing::Sealed || kept.local_tail >= waiter.target
+}
+
+/// See the module documentation.
+pub struct LocalStore {
+    env: Env,
+    storage: StorageId,
+    options: LocalStoreOptions,
+    kept: LogletStore<Local>,
+    /// Bytes of all loglets on the way to the disk.
+    in_flight: Arc<Budget>,
+    waits: Waits,
+    touched: BTreeSet<LogletId>,
+}
+
+impl LocalStore {
+    /// The store of the node of `env`, on the data directory `storage`.
+    pub fn new(env: Env, storage: StorageId, options: LocalStoreOptions) -> Self {
+        LocalStore {
+            env,
+            storage,
+            kept: LogletStore::new(options.keeper.clone()),
+            in_flight: Arc::new(Budget::new(options.node_window_bytes)),
+            waits: Waits::new(options.max_waits),
+            options,
+            touched: BTreeSet::new(),
+        }
+    }
+
+    /// The loglet. It is created from its configuration if that names this data directory and the loglet was never deleted.
+    fn loglet(
+        &mut self,
+        loglet: LogletId,
+        config: &Bytes,
+        out: &mut Effects,
+    ) -> Result<&mut LogletState<Local>, Verdict> {
+        if !self.kept.loglets.contains_key(&loglet) {
+            if self.kept.is_gone(loglet) {
+                return Err(Verdict::Gone {});
+            }
+            if config.is_empty() {
+                return Err(Verdict::Unconfigured {});
+            }
+            let config = self.kept.config(config).map_err(|_| Verdict::WrongIdentity {})?;
+            let meant = &config.1;
+            if (meant.node, meant.storage) != (self.env.node(), self.storage) {
+                hit("local.wrong_identity");
+                return Err(Verdict::WrongIdentity {});
+            }
+            if out.space() == Space::Closed {
+                return Err(Verdict::StorageFailed {});
+            }
+            self.kept.create(loglet, config, out);
+        }
+        self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
+    }
+
+    fn answer(&self, to: Caller, loglet: LogletId, verdict: Verdict, reveals: Lsn, out: &mut Effects) {
+        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        out.reply(to, Answer { verdict, state }, reveals);
+    }
+
+    fn on_append(&mut self, from: Caller, m: LocalAppend, out: &mut Effects) {
+        let (outcome, known_tail, reveals) = match self.append(from, m, out) {
+            Ok(placed) => placed,
+            Err((outcome, reveals)) => (outcome, Offset::ZERO, reveals),
+        };
+        out.reply(from, Appended { outcome, known_tail }, reveals);
+    }
+
+    /// Orders and journals a batch. Returns the answer, a tail that is correct by the time the answer leaves, and the
+    /// record that the answer reveals.
+    fn append(
+        &mut self,
+        from: Caller,
+        m: LocalAppend,
+        out: &mut Effects,
+    ) -> Result<(Ordered, Offset, Lsn), (Ordered, Lsn)> {
+        let loglet = m.loglet;
+        let (window_bytes, spans) = (self.options.window_bytes, self.options.dedupe_spans);
+        let in_flight = self.in_flight.clone();
+        let now = |outcome| (outcome, Lsn::NONE);
+        let kept = self.loglet(loglet, &m.config, out).map_err(|verdict| {
+            now(match verdict {
+                Verdict::Unconfigured {} => Ordered::Unconfigured {},
+                Verdict::Gone {} => Ordered::Sealed {},
+                _ => Ordered::StorageFailed {},
+            })
+        })?;
+        match kept.seal {
+            Sealing::Open => {}
+            Sealing::Staged(lsn) => return Err((Ordered::Sealed {}, lsn)),
+            Sealing::Sealed => return Err(now(Ordered::Sealed {})),
+        }
+        match out.space() {
+            Space::Plenty => {}
+            Space::FactsOnly => return Err(now(Ordered::DiskFull {})),
+            Space::Closed => return Err(now(Ordered::StorageFailed {})),
+        }
+        // Operations of an earlier life were recovered, except those that were trimmed.
+        let deduplicator =
+            kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, kept.trim));
+        let (own, more) = (kept.protocol.staged_bytes, m.batch.len());
+        let has_room = own + more <= window_bytes && in_flight.has_room(own, more);
+        if !deduplicator.in_order(from.node, m.place) || !has_room {
+            hit("local.busy");
+            return Err(now(Ordered::Busy {}));
+        }
+        let batch = Batch::parse(m.batch).map_err(|_| now(Ordered::TooLarge {}))?;
+        let parts = deduplicator.place(&batch, kept.staged_tail, m.not_below.offset());
+        let parts = parts.map_err(|Forgotten| now(Ordered::Forgotten {}))?;
+        deduplicator.took(from.node, m.place);
+        deduplicator.forget_below(kept.local_tail);
+        let (mut runs, mut end, mut reveals) = (Vec::with_capacity(parts.len()), Offset::ZERO, Lsn::NONE);
+        for part in parts {
+            let upto = part.first.plus(part.count.into());
+            match part.new {
+                Some(entries) => {
+                    if let Some(kept) = self.kept.loglets.get(&loglet) {
+                        let sealed = !matches!(kept.seal, Sealing::Open);
+                        invariants::extends(kept.staged_tail, part.first, sealed);
+                    }
+                    reveals = self.stage(loglet, part.first, &entries, out);
+                }
+                None => {
+                    hit("local.duplicate");
+                    let staged =
+                        self.kept.loglets.get(&loglet).and_then(|k| k.newest_staged(part.first, upto));
+                    reveals = reveals.max(staged.unwrap_or(Lsn::NONE));
+                }
+            }
+            end = end.max(upto);
+            runs.push((part.first, part.count));
+        }
+        // Everything before `end` precedes it in the journal.
+        Ok((Ordered::Committed { runs }, end, reveals))
+    }
+
+    fn stage(&mut self, loglet: LogletId, first: Offset, batch: &Batch, out: &mut Effects) -> Lsn {
+        let lsn = self.kept.stage_entries(loglet, first, batch, false, out);
+        if let Some(kept) = self.kept.loglets.get_mut(&loglet) {
+            let len = batch.bytes().len();
+            kept.protocol.staged.push_back((first.plus(batch.len() as u64), len));
+            kept.protocol.staged_bytes += len;
+            self.in_flight.add(len);
+        }
+        lsn
+    }
+
+    fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
+        let closed = out.space() == Space::Closed;
+        let kept = match self.loglet(m.loglet, &m.config, out) {
+            Ok(kept) => kept,
+            Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
+        };
+        let tail = kept.staged_tail;
+        let lsn = match kept.seal {
+            Sealing::Sealed => Lsn::NONE,
+            _ if closed => {
+                return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+            }
+            Sealing::Staged(lsn) => lsn,
+            Sealing::Open => self.kept.stage_seal(m.loglet, out),
+        };
+        let before = self.kept.loglets.get(&m.loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        let state = ServerState { sealed: true, local_tail: tail, known_tail: tail, ..before };
+        out.reply(from, Answer { verdict: Verdict::Done {}, state }, lsn);
+    }
+
+    fn on_wait(&mut self, now: Tick, from: Caller, m: Wait, out: &mut Effects) {
+        let patience = Duration::from_millis(m.patience_ms.into());
+        let waiter = Waiter { caller: from, loglet: m.loglet, target: m.target, known_only: true };
+        let closed = out.space() == Space::Closed;
+        let verdict = match self.loglet(m.loglet, &m.config, out).map(|kept| reached(kept, &waiter)) {
+            Ok(reached) if !reached && !closed && self.waits.push(now, patience, waiter) => return,
+            Ok(_) => Verdict::Done {},
+            Err(verdict) => verdict,
+        };
+        self.answer(from, m.loglet, verdict, Lsn::NONE, out);
+    }
+
+    fn on_read(&mut self, from: Caller, m: Read, out: &mut Effects) {
+        let outcome = match self.kept.loglets.get(&m.loglet) {
+            None if self.kept.is_gone(m.loglet) => Err(Verdict::Gone {}),
+            Some(kept) if m.from < kept.trim => Err(Verdict::Trimmed {}),
+            _ => Ok(self.kept.read(from, m.loglet, m.from..m.to, m.max_bytes as usize, out)),
+        };
+        match outcome {
+            Ok(outcome) => self.answer_read(from, m.loglet, m.from, outcome, out),
+            Err(verdict) => self.no_entries(from, m.loglet, verdict, out),
+        }
+    }
+
+    fn answer_read(
+        &self,
+        to: Caller,
+        loglet: LogletId,
+        first: Offset,
+        outcome: ReadOutcome,
+        out: &mut Effects,
+    ) {
+        let verdict = match outcome {
+            ReadOutcome::Ready(counts, batches, reveals) => {
+                let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+                let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };
+                return out.reply(to, message, reveals);
+            }
+            ReadOutcome::Fetching => return,
+            ReadOutcome::NotHere => Verdict::NotHere {},
+            ReadOutcome::Busy => Verdict::Busy {},
+            ReadOutcome::Damaged(reason) => Verdict::Damaged { reason },
+        };
+        self.no_entries(to, loglet, verdict, out);
+    }
+
+    fn no_entries(&self, to: Caller, loglet: LogletId, verdict: Verdict, out: &mut Effects) {
+        let state = self.kept.loglets.get(&loglet).map_or(ServerState::NOTHING, |kept| state(kept));
+        let (first, counts, batches) = (Offset::ZERO, Vec::new(), Vec::new());
+        out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
+    }
+
+    fn on_trim(&mut self, from: Caller, m: Trim, out: &mut Effects) {
+        let verdict = match self.loglet(m.loglet, &m.config, out) {
+            Ok(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
+            Ok(_) => Verdict::Done {},
+            Err(verdict) => verdict,
+        };
+        let trimmed = verdict == (Verdict::Done {});
+        let reveals = if trimmed { self.kept.stage_trim(m.loglet, m.to, out) } else { Lsn::NONE };
+        self.answer(from, m.loglet, verdict, reveals, out);
+    }
+
+    fn on_delete(&mut self, from: Caller, m: Delete, out: &mut Effects) {
+        if out.space() == Space::Closed {
+            return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+        }
+        if let Some(kept) = self.kept.loglets.get_mut(&m.loglet) {
+            kept.protocol.staged.clear();
+            self.in_flight.give_back(std::mem::take(&mut kept.protocol.staged_bytes));
+        }
+        let lsn = self.kept.stage_delete(m.loglet, out);
+        for waiter in self.waits.take(m.loglet, |_| true) {
+            self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
+        }
+        self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
+    }
+
+    /// A copy into a loglet that is built sealed (virtuallog §7): only the next offset is accepted, or one that is already here.
+    fn on_copy(&mut self, from: Caller, m: Repair, out: &mut Effects) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let space = out.space();
+        let end = m.first.plus(m.count.into());
+        let (verdict, reveals) = match self.loglet(m.loglet, &m.config, out) {
+            Err(verdict) => (verdict, Lsn::NONE),
+            Ok(kept) if kept.seal == Sealing::Open => (Verdict::NotSealed {}, Lsn::NONE),
+            Ok(kept) if end <= kept.staged_tail => match kept.newest_staged(m.first.max(kept.trim), end) {
+                Some(lsn) => (Verdict::Done {}, lsn),
+                None => (Verdict::OutOfOrder {}, Lsn::NONE),
+            },
+            Ok(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
+            Ok(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
+            Ok(kept) if m.first > kept.staged_tail => (Verdict::OutOfOrder {}, Lsn::NONE),
+            Ok(kept) => {
+                let at = kept.staged_tail;
+                let rest = batch.slice(at.since(m.first) as usize, batch.len());
+                (Verdict::Done {}, self.stage(m.loglet, at, &rest, out))
+            }
+        };
+        self.answer(from, m.loglet, verdict, reveals, out);
+        Ok(())
+    }
+
+    fn dispatch(&mut self, now: Tick, from: Caller, f: Frame, out: &mut Effects) -> Result<(), DecodeError> {
+        match f.kind {
+            LocalAppend::KIND => self.on_append(from, LocalAppend::from_frame(f)?, out),
+            Info::KIND => {
+                let m = Info::from_frame(f)?;
+                let verdict = self.loglet(m.loglet, &m.config, out).err().unwrap_or(Verdict::Done {});
+                self.answer(from, m.loglet, verdict, Lsn::NONE, out);
+            }
+            Wait::KIND => self.on_wait(now, from, Wait::from_frame(f)?, out),
+            Seal::KIND => self.on_seal(from, Seal::from_frame(f)?, out),
+            Read::KIND => self.on_read(from, Read::from_frame(f)?, out),
+            Repair::KIND => self.on_copy(from, Repair::from_frame(f)?, out)?,
+            Trim::KIND => self.on_trim(from, Trim::from_frame(f)?, out),
+            Delete::KIND => self.on_delete(from, Delete::from_frame(f)?, out),
+            Status::KIND => {
+                let m = Status::from_frame(f)?;
+                let (loglets, more) = status_page(&self.kept, m.above, state);
+                out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
+            }
+            got => return Err(DecodeError::WrongKind { expected: "a message for a local store", got }),
+        }
+        Ok(())
+    }
+}
+
+impl Role for LocalStore {
+    fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        if let Err(error) = self.dispatch(now, from, frame, out) {
+            out.reply(from, Refused { reason: error.to_string() }, Lsn::NONE);
+        }
+    }
+
+    fn on_durable(&mut self, _now: Tick, _upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects) {
+        for (lsn, loc) in mine {
+            let Some(news) = self.kept.on_durable(*lsn, *loc, out) else { continue };
+            let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
+            let Some(kept) = self.kept.loglets.get_mut(&loglet) else { continue };
+            if news == Durable::Seal(loglet) {
+                kept.seal = Sealing::Sealed;
+            }
+            kept.raise_known_tail(kept.local_tail);
+            while let Some((end, len)) = kept.protocol.staged.front().copied() {
+                if end > kept.local_tail {
+                    break;
+                }
+                kept.protocol.staged_bytes -= len;
+                self.in_flight.give_back(len);
+                kept.protocol.staged.pop_front();
+            }
+            if kept.seal == Sealing::Sealed {
+                // Nothing is ordered any more; the client searches the log for the operations of a retry (vlog-V2).
+                (kept.protocol.deduplicator, kept.protocol.staged) = (None, VecDeque::new());
+            }
+            self.touched.insert(loglet);
+        }
+        self.kept.trim_cache();
+    }
+
+    fn deadline(&self) -> Option<Tick> {
+        [self.waits.next_end(), self.kept.sweep_at()].into_iter().flatten().min()
+    }
+
+    fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
+        for waiter in self.waits.take_ended(now) {
+            self.answer(waiter.caller, waiter.loglet, Verdict::Done {}, Lsn::NONE, out);
+        }
+    }
+
+    fn flush(&mut self, now: Tick, out: &mut Effects) {
+        self.kept.sweep(now, out);
+        for loglet in std::mem::take(&mut self.touched) {
+            let Some(kept) = self.kept.loglets.get(&loglet) else { continue };
+            for waiter in self.waits.take(loglet, |w| reached(kept, w)) {
+                self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
+            }
+        }
+    }
+
+    fn on_fetched(&mut self, _now: Tick, tag: u64, got: Result<Vec<Stored>, FetchError>, out: &mut Effects) {
+        if let Some((caller, loglet, first, outcome)) = self.kept.on_fetched(tag, got, out) {
+            self.answer_read(caller, loglet, first, outcome, out);
+        }
+    }
+
+    fn on_space(&mut self, _now: Tick, space: Space, out: &mut Effects) {
+        if space == Space::Closed {
+            self.kept.on_closed();
+            for waiter in self.waits.take_all() {
+                self.answer(waiter.caller, waiter.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+            }
+        }
+        self.kept.on_room(out);
+    }
+
+    fn on_compact(&mut self, _now: Tick, segment: u64, _out: &mut Effects) {
+        self.kept.start_moves(segment);
+    }
+
+    fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
+        self.kept.checkpoint(max_bytes)
+    }
+
+    fn restore(&mut self, checkpoint: Bytes) -> Result<(), DecodeError> {
+        self.kept.restore(checkpoint)
+    }
+
+    /// Remembers the operations again: a retry may arrive after the restart that caused it.
+    fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
+        let spans = self.options.dedupe_spans;
+        if let Some((loglet, first, payload)) = self.kept.recover(stored)? {
+            let batch = Batch::parse(payload)?;
+            if let Some(kept) = self.kept.loglets.get_mut(&loglet)
+                && kept.seal == Sealing::Open
+            {
+                let deduplicator =
+                    kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, Offset::ZERO));
+                deduplicator.note(&batch, first);
+                deduplicator.forget_below(kept.local_tail);
+            }
+        }
+        Ok(())
+    }
+
+    fn recovered(&mut self) -> Vec<Loc> {
+        for kept in self.kept.loglets.values_mut() {
+            kept.raise_known_tail(kept.local_tail);
+            // Trimmed entries may be gone from the disk, so their operations were not recovered.
+            if let Some(deduplicator) = &mut kept.protocol.deduplicator {
+                deduplicator.forgot(kept.trim);
+            }
+        }
+        self.kept.recovered()
+    }
+
+    fn measure(&self, out: &mut Vec<Measure>) {
+        let names = [
+            "local_loglets",
+            "local_tombstones",
+            "local_cache_bytes",
+            "local_disk_reads",
+            "local_entry_bytes",
+        ];
+        self.kept.measure(names, out);
+        out.push(Measure { name: "local_waits", label: None, value: self.waits.len() as f64 });
+    }
+}

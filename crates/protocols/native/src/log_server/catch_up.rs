@@ -1,0 +1,175 @@
+//! How a server gets the entries that it lacks (X7): by known tails for committed entries, and by checks for seals that it missed.
+
+use std::collections::BTreeMap;
+
+use atoll_contract::{LogletError, LogletId, Offset};
+use atoll_core::testing::hit;
+use atoll_core::{Caller, Class, Effects, Lsn, NodeId, Space, Tick};
+
+use super::LogServer;
+use super::replica::Replica;
+use crate::back_fill;
+use crate::loglet::Group;
+use crate::message::*;
+use crate::roles::LOG_SERVER;
+
+/// Gaps passed to one back-fill; the next look finds the rest.
+const GAPS_PER_FILL: usize = 64;
+
+impl LogServer {
+    /// A peer reports where a sealed loglet ends. Only a sealed server may take a known tail from such a report (rule K), so
+    /// a server that missed the seal seals itself first. The loglet is already sealed, so this adds nothing to it.
+    pub(super) fn on_back_fill(&mut self, from: Caller, m: BackFill, out: &mut Effects) {
+        let (_, reveals) = match self.seal(m.loglet, &m.config, out) {
+            Ok(sealed) => sealed,
+            Err(verdict) => return self.answer(from, m.loglet, verdict, Lsn::NONE, out),
+        };
+        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
+            replica.protocol.ends_at = replica.protocol.ends_at.max(Some(m.upto));
+        }
+        if reveals == Lsn::NONE {
+            self.learn_sealed_tail(m.loglet, out);
+        }
+        self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
+    }
+
+    /// On a sealed replica, makes the reported end the known tail, durably, so that a restart remembers what is missing.
+    pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
+        if let Some(end) = replica.protocol.ends_at {
+            let up = replica.raise_known_tail(end);
+            if up || !replica.settled {
+                let known_tail = replica.known_tail;
+                self.kept.stage_known(loglet, known_tail, out);
+            }
+            self.doubtful.remove(&loglet);
+        }
+        self.touched.insert(loglet);
+    }
+
+    /// After a restart: notes what is missing below the known tails, and which loglets may have been sealed meanwhile.
+    pub(super) fn doubt_everything(&mut self) {
+        for (loglet, replica) in &mut self.kept.loglets {
+            replica.protocol.told_tail = replica.local_tail;
+            if replica.lags() {
+                self.lagging.insert(*loglet, replica.known_tail);
+            }
+            if !replica.settled {
+                self.doubtful.insert(*loglet);
+            }
+        }
+        if !self.lagging.is_empty() || !self.doubtful.is_empty() {
+            self.next_look = Some(Tick(0));
+        }
+    }
+
+    /// A peer is back: this server may have missed a seal that the peer knows of.
+    pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
+        for (loglet, replica) in &self.kept.loglets {
+            if !replica.settled && replica.protocol.config.storage_of(peer).is_some() {
+                self.doubtful.insert(*loglet);
+                self.next_look.get_or_insert(now.after(self.options.fill_after));
+            }
+        }
+    }
+
+    /// Starts back-fills for entries that were already missing at the last look, and checks of doubtful loglets.
+    pub(super) fn look_for_gaps(&mut self, now: Tick, out: &mut Effects) {
+        self.next_look = None;
+        let mut keep = BTreeMap::new();
+        let mut earlier = std::mem::take(&mut self.lagging);
+        let later = earlier.split_off(&LogletId(self.last_filled.0.saturating_add(1)));
+        for (loglet, known_then) in later.into_iter().chain(earlier) {
+            let Some(replica) = self.kept.loglets.get_mut(&loglet) else { continue };
+            let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
+            let room = self.fills < self.options.max_fills && out.space() == Space::Plenty;
+            if !gaps.is_empty() && !replica.protocol.filling && room {
+                hit("native.server.back_fill");
+                replica.protocol.filling = true;
+                self.fills += 1;
+                self.last_filled = loglet;
+                let group = group(&self.env, loglet, replica);
+                out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
+            }
+            if replica.lags() {
+                keep.insert(loglet, replica.known_tail);
+            }
+        }
+        self.lagging = keep;
+        self.check_doubtful(out);
+        if !self.lagging.is_empty() || !self.doubtful.is_empty() {
+            self.next_look = Some(now.after(self.options.fill_after));
+        }
+    }
+
+    /// Runs one check at a time: an open loglet stays as it is; of a sealed one, the server learns the end.
+    fn check_doubtful(&mut self, out: &mut Effects) {
+        if self.checking || out.space() == Space::Closed {
+            return;
+        }
+        let next = LogletId(self.last_checked.0.saturating_add(1));
+        while let Some(loglet) = self.doubtful.range(next..).chain(&self.doubtful).next().copied() {
+            let Some(replica) = self.kept.loglets.get(&loglet).filter(|r| !r.settled) else {
+                self.doubtful.remove(&loglet);
+                continue;
+            };
+            hit("native.server.check_doubtful");
+            self.checking = true;
+            self.last_checked = loglet;
+            let group = group(&self.env, loglet, replica);
+            out.run("native.check_doubtful", Box::pin(check(group)));
+            return;
+        }
+    }
+
+    pub(super) fn on_check_ended(&mut self, from: Caller, m: CheckEnded, now: Tick, out: &mut Effects) {
+        if !self.is_own(from.node) {
+            return;
+        }
+        self.checking = false;
+        if m.done {
+            self.doubtful.remove(&m.loglet);
+            // After success, start the next check at once; after a failure, wait for the next look.
+            self.check_doubtful(out);
+        }
+        if !self.doubtful.is_empty() {
+            self.next_look.get_or_insert(now.after(self.options.fill_after));
+        }
+    }
+
+    pub(super) fn on_fill_ended(&mut self, from: Caller, m: FillEnded) {
+        if !self.is_own(from.node) {
+            return;
+        }
+        self.fills = self.fills.saturating_sub(1);
+        if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
+            replica.protocol.filling = false;
+        }
+        self.touched.insert(m.loglet);
+    }
+}
+
+fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
+    let config = (*replica.protocol.config).clone();
+    Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
+}
+
+/// Finds out where the loglet ends, if it is sealed.
+async fn check(group: Group) {
+    let own = group.env.node();
+    let end: Option<Option<Offset>> = match group.check_tail(false).await {
+        Ok(tail) => Some(tail.sealed.map(|_| tail.at)),
+        Err(LogletError::Gone) => {
+            back_fill::delete_too(&group);
+            None
+        }
+        Err(_) => None,
+    };
+    if let Some(Some(upto)) = end {
+        hit("native.server.slept_through_seal");
+        let message = BackFill { loglet: group.id, config: group.config_bytes.clone(), upto };
+        group.env.post(own, Class::Control, LOG_SERVER, message);
+    }
+    let ended = CheckEnded { loglet: group.id, done: end.is_some() };
+    group.env.post(own, Class::Control, LOG_SERVER, ended);
+}

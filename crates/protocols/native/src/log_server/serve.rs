@@ -1,0 +1,151 @@
+//! The messages that query a replica or give up parts of it: Info, Wait, Read, Trim, Delete, Status, StatusOf.
+
+use std::time::Duration;
+
+use atoll_contract::{LogletId, Offset};
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Caller, Effects, Lsn, Space, Tick};
+
+use super::LogServer;
+use super::replica::Replica;
+use crate::message::*;
+use crate::mutants;
+use atoll_loglet_store::store::{ReadOutcome, Sealing, Waiter};
+
+fn reached(replica: &Replica, waiter: &Waiter) -> bool {
+    let deaf = mutant(if waiter.known_only { mutants::NATIVE_T18 } else { mutants::NATIVE_T3 });
+    (replica.seal == Sealing::Sealed && !deaf)
+        || replica.known_tail >= waiter.target
+        || (!waiter.known_only && replica.local_tail >= waiter.target)
+}
+
+impl LogServer {
+    pub(super) fn on_info(&mut self, from: Caller, m: Info, out: &mut Effects) {
+        let verdict = match self.replica(m.loglet, &m.config, out) {
+            Ok(_) => Verdict::Done {},
+            Err(verdict) => verdict,
+        };
+        self.answer(from, m.loglet, verdict, Lsn::NONE, out);
+    }
+
+    pub(super) fn on_wait(&mut self, now: Tick, from: Caller, m: Wait, out: &mut Effects) {
+        let patience = Duration::from_millis(m.patience_ms.into());
+        let waiter = Waiter { caller: from, loglet: m.loglet, target: m.target, known_only: m.known_only };
+        let closed = out.space() == Space::Closed;
+        let verdict = match self.replica(m.loglet, &m.config, out).map(|r| reached(r, &waiter)) {
+            Ok(reached) if !reached && !closed && self.waits.push(now, patience, waiter) => return,
+            Ok(_) => Verdict::Done {},
+            Err(verdict) => verdict,
+        };
+        self.answer(from, m.loglet, verdict, Lsn::NONE, out);
+    }
+
+    /// Answers the waiters whose tail is reached; all of them once sealed (native-T18).
+    pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(replica) = self.kept.loglets.get(&loglet) else { return };
+        for waiter in self.waits.take(loglet, |w| reached(replica, w)) {
+            self.answer(waiter.caller, loglet, Verdict::Done {}, Lsn::NONE, out);
+        }
+    }
+
+    pub(super) fn on_read(&mut self, from: Caller, m: Read, out: &mut Effects) {
+        let loglet = m.loglet;
+        let mut range = m.from..m.to;
+        match self.kept.loglets.get(&loglet) {
+            None if self.kept.is_gone(loglet) => {
+                return self.no_entries(from, loglet, Verdict::Gone {}, out);
+            }
+            Some(replica) if m.from < replica.trim => {
+                return self.no_entries(from, loglet, Verdict::Trimmed {}, out);
+            }
+            Some(replica) if mutant(mutants::NATIVE_T11) => {
+                if replica.runs.holding(m.from).is_none()
+                    && let Some((first, run)) = replica.runs.next_from(m.from)
+                {
+                    range = first..first.plus(run.count.into());
+                }
+            }
+            _ => {}
+        }
+        let outcome = self.kept.read(from, loglet, range, m.max_bytes as usize, out);
+        self.answer_read(from, loglet, m.from, outcome, out);
+    }
+
+    pub(super) fn answer_read(
+        &self,
+        to: Caller,
+        loglet: LogletId,
+        first: Offset,
+        outcome: ReadOutcome,
+        out: &mut Effects,
+    ) {
+        let verdict = match outcome {
+            ReadOutcome::Ready(counts, batches, reveals) => {
+                let state = self.state_of(loglet);
+                let message = Entries { verdict: Verdict::Done {}, state, first, counts, batches };
+                return out.reply(to, message, reveals);
+            }
+            ReadOutcome::Fetching => return,
+            ReadOutcome::NotHere => {
+                hit("native.server.not_here");
+                Verdict::NotHere {}
+            }
+            ReadOutcome::Busy => Verdict::Busy {},
+            ReadOutcome::Damaged(_) if mutant(mutants::NATIVE_UNREAD_IS_TRIMMED) => {
+                let state = ServerState { trim: first.plus(1), ..self.state_of(loglet) };
+                let (verdict, counts, batches) = (Verdict::Trimmed {}, Vec::new(), Vec::new());
+                return out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
+            }
+            ReadOutcome::Damaged(reason) => {
+                hit("native.server.damaged");
+                Verdict::Damaged { reason }
+            }
+        };
+        self.no_entries(to, loglet, verdict, out);
+    }
+
+    fn no_entries(&self, to: Caller, loglet: LogletId, verdict: Verdict, out: &mut Effects) {
+        let (state, first) = (self.state_of(loglet), Offset::ZERO);
+        let (counts, batches) = (Vec::new(), Vec::new());
+        out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
+    }
+
+    /// Trim: durable together with the local tail (native-T12); the places are freed after that.
+    pub(super) fn on_trim(&mut self, from: Caller, m: Trim, out: &mut Effects) {
+        let loglet = m.loglet;
+        if out.space() == Space::Closed {
+            return self.answer(from, loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+        }
+        if let Err(verdict) = self.replica(loglet, &m.config, out) {
+            return self.answer(from, loglet, verdict, Lsn::NONE, out);
+        }
+        let reveals = self.kept.stage_trim(loglet, m.to, out);
+        self.answer(from, loglet, Verdict::Done {}, reveals, out);
+    }
+
+    /// Delete: leaves a permanent tombstone (native-T10), even if the loglet never existed here.
+    pub(super) fn on_delete(&mut self, from: Caller, m: Delete, out: &mut Effects) {
+        if out.space() == Space::Closed {
+            return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);
+        }
+        let lsn = self.kept.stage_delete(m.loglet, out);
+        self.lagging.remove(&m.loglet);
+        for waiter in self.waits.take(m.loglet, |_| true) {
+            self.answer(waiter.caller, m.loglet, Verdict::Gone {}, Lsn::NONE, out);
+        }
+        self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
+    }
+
+    pub(super) fn on_status(&mut self, from: Caller, m: Status, out: &mut Effects) {
+        let (loglets, more) = status_page(&self.kept, m.above, Replica::state);
+        out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
+    }
+
+    pub(super) fn on_status_of(&mut self, from: Caller, m: StatusOf, out: &mut Effects) {
+        let more = m.loglets.len() > STATUS_PAGE;
+        let wanted = m.loglets.into_iter().take(STATUS_PAGE);
+        let here = wanted.filter_map(|id| Some((id, self.kept.loglets.get(&id)?)));
+        let loglets = here.map(|(id, replica)| status_of(id, replica, replica.state())).collect();
+        out.reply(from, StatusPage { loglets, more, node: self.env.node() }, Lsn::NONE);
+    }
+}

@@ -1,0 +1,257 @@
+//! The messages that change a replica: Store, Advance, Seal, Repair, Fill (native §4).
+
+use bytes::Bytes;
+
+use atoll_contract::{Batch, LogletId, Offset};
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{Caller, Class, DecodeError, Effects, Incarnation, Lsn, Space};
+
+use super::LogServer;
+use super::replica::{Admit, Replica, admit};
+use crate::invariants;
+use crate::message::*;
+use crate::mutants;
+use crate::roles::SEQUENCER;
+use atoll_loglet_store::parse_counted;
+use atoll_loglet_store::store::Sealing;
+
+/// Only the configured life of the sequencer may store: two lives could put two payloads at one offset (native-T6).
+fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
+    replica.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
+}
+
+impl LogServer {
+    /// Store: answered by the cumulative post at the end of the turn, or when the entries are durable.
+    pub(super) fn on_store(&mut self, from: Caller, m: Store, out: &mut Effects) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let (loglet, space) = (m.loglet, out.space());
+        let replica = match self.replica(loglet, &m.config, out) {
+            Ok(replica) => replica,
+            Err(verdict) => {
+                self.post_stranger(from, loglet, m.round, verdict, out);
+                return Ok(());
+            }
+        };
+        if !from_sequencer(replica, from, m.life) {
+            hit("native.server.wrong_sequencer");
+            self.post_stranger(from, loglet, m.round, Verdict::WrongSequencer {}, out);
+            return Ok(());
+        }
+        replica.protocol.round = m.round;
+        replica.raise_known_tail(m.known_tail);
+        let stage = match (replica.seal, space) {
+            // native-T1: a sealed server answers Sealed, whether or not it already has the entries.
+            (Sealing::Sealed | Sealing::Staged(_), _) => {
+                hit("native.server.store_after_seal");
+                let end = m.first.plus(m.count.into());
+                if mutant(mutants::NATIVE_T1) && replica.runs.covers(m.first..end) {
+                    let state = ServerState { sealed: false, local_tail: end, ..replica.state() };
+                    let verdict = Verdict::Done {};
+                    let message = StoredUpTo { loglet, verdict, round: m.round, expects: end, state };
+                    out.post(from.node, Class::Data, SEQUENCER, message, Lsn::NONE);
+                }
+                replica.protocol.tell(Verdict::Sealed {});
+                None
+            }
+            (Sealing::Open, Space::Closed) => {
+                replica.protocol.tell(Verdict::StorageFailed {});
+                None
+            }
+            (Sealing::Open, _) => match admit(replica, m.first, m.count) {
+                Admit::From(_) if space == Space::FactsOnly => {
+                    hit("native.server.disk_full");
+                    replica.protocol.tell(Verdict::DiskFull {});
+                    None
+                }
+                Admit::From(at) => Some(at),
+                Admit::Present(lsn) => {
+                    hit("native.server.store_again");
+                    check_same(replica, m.first, &batch);
+                    // While the entries are only staged, the answer waits for the sync, which reports to the sequencer anyway (X1).
+                    if lsn <= out.durable() {
+                        replica.protocol.tell(Verdict::Done {});
+                    }
+                    None
+                }
+                Admit::OutOfOrder => {
+                    hit("native.server.out_of_order");
+                    replica.protocol.tell(Verdict::OutOfOrder {});
+                    None
+                }
+            },
+        };
+        if let Some(at) = stage {
+            invariants::stored_while_open(replica.seal != Sealing::Open, at);
+            invariants::skips_only_committed(replica.staged_tail, replica.known_tail, at);
+            let skip = at.since(m.first) as usize;
+            let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
+            self.kept.stage_entries(loglet, at, &rest, false, out);
+        }
+        self.touched.insert(loglet);
+        Ok(())
+    }
+
+    /// Answers a Store for a loglet that this server does not serve, or not for that sequencer.
+    fn post_stranger(&self, to: Caller, loglet: LogletId, round: u32, verdict: Verdict, out: &mut Effects) {
+        let state = ServerState::NOTHING;
+        let message = StoredUpTo { loglet, verdict, round, expects: Offset::ZERO, state };
+        out.post(to.node, Class::Data, SEQUENCER, message, Lsn::NONE);
+    }
+
+    /// Advance: raises the known tail without a Store (X14).
+    pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
+        let Some(replica) = self.kept.loglets.get_mut(&m.loglet) else { return };
+        if !from_sequencer(replica, from, m.life) {
+            return;
+        }
+        let up = replica.raise_known_tail(m.known_tail);
+        if m.confirm {
+            let verdict = match replica.seal {
+                Sealing::Open => Verdict::Done {},
+                _ => Verdict::Sealed {},
+            };
+            replica.protocol.tell(verdict);
+        }
+        if up || m.confirm {
+            self.touched.insert(m.loglet);
+        }
+    }
+
+    /// Seal: no more Stores from here on. The answer leaves once the admitted entries, and the bit, are durable (native-T4).
+    pub(super) fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
+        match self.seal(m.loglet, &m.config, out) {
+            Ok((state, reveals)) => {
+                out.reply(from, Answer { verdict: Verdict::Done {}, state }, reveals);
+            }
+            Err(verdict) => self.answer(from, m.loglet, verdict, Lsn::NONE, out),
+        }
+    }
+
+    /// Sets the seal bit. Returns the state that the answer shows, and the record that it reveals.
+    pub(super) fn seal(
+        &mut self,
+        loglet: LogletId,
+        config: &Bytes,
+        out: &mut Effects,
+    ) -> Result<(ServerState, Lsn), Verdict> {
+        let closed = out.space() == Space::Closed;
+        let replica = self.replica(loglet, config, out)?;
+        match replica.seal {
+            Sealing::Sealed => Ok((replica.state(), Lsn::NONE)),
+            Sealing::Staged(_) | Sealing::Open if closed => Err(Verdict::StorageFailed {}),
+            Sealing::Staged(lsn) => {
+                hit("native.server.seal_while_sealing");
+                Ok((replica.staged_state(), lsn))
+            }
+            Sealing::Open => {
+                if replica.staged_tail > replica.local_tail {
+                    hit("native.server.seal_with_stores_in_flight");
+                }
+                // The bit comes after every admitted Store in the journal: once it is durable, they are, too.
+                let lsn = self.kept.stage_seal(loglet, out);
+                let replica = self.replica(loglet, config, out)?;
+                if mutant(mutants::NATIVE_T4) {
+                    replica.seal = Sealing::Sealed;
+                    return Ok((replica.state(), Lsn::NONE));
+                }
+                Ok((replica.staged_state(), lsn))
+            }
+        }
+    }
+
+    /// Repair: a copy for a sealed server, by the same order rule, past the seal bit.
+    pub(super) fn on_repair(
+        &mut self,
+        from: Caller,
+        m: Repair,
+        out: &mut Effects,
+    ) -> Result<(), DecodeError> {
+        let batch = if m.count == 0 { None } else { Some(parse_counted(m.batch, m.count)?) };
+        let (loglet, space) = (m.loglet, out.space());
+        let replica = match self.replica(loglet, &m.config, out) {
+            Ok(replica) => replica,
+            Err(verdict) => {
+                self.answer(from, loglet, verdict, Lsn::NONE, out);
+                return Ok(());
+            }
+        };
+        match replica.seal {
+            Sealing::Open => {
+                self.answer(from, loglet, Verdict::NotSealed {}, Lsn::NONE, out);
+                return Ok(());
+            }
+            Sealing::Staged(_) => {
+                hit("native.server.repair_while_sealing");
+                self.answer(from, loglet, Verdict::Sealing {}, Lsn::NONE, out);
+                return Ok(());
+            }
+            Sealing::Sealed => {}
+        }
+        replica.raise_known_tail(m.known_tail);
+        self.touched.insert(loglet);
+        // Without entries, the message only passes on the known tail.
+        let Some(batch) = batch else {
+            self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
+            return Ok(());
+        };
+        let Some(replica) = self.kept.loglets.get(&loglet) else { return Ok(()) };
+        let (verdict, reveals) = match admit(replica, m.first, m.count) {
+            Admit::From(_) if space == Space::Closed => (Verdict::StorageFailed {}, Lsn::NONE),
+            Admit::From(_) if space == Space::FactsOnly => (Verdict::DiskFull {}, Lsn::NONE),
+            Admit::From(at) => {
+                hit("native.server.repaired");
+                let skip = at.since(m.first) as usize;
+                let rest = if skip == 0 { batch } else { batch.slice(skip, batch.len()) };
+                (Verdict::Done {}, self.kept.stage_entries(loglet, at, &rest, false, out))
+            }
+            Admit::Present(lsn) => {
+                check_same(replica, m.first, &batch);
+                (Verdict::Done {}, lsn)
+            }
+            Admit::OutOfOrder => (Verdict::OutOfOrder {}, Lsn::NONE),
+        };
+        self.answer(from, loglet, verdict, reveals, out);
+        Ok(())
+    }
+
+    /// Fill: stores a copy of committed entries that this server lacks. It raises no tail and is not an ack (X7).
+    pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
+        let batch = parse_counted(m.batch, m.count)?;
+        let mut reveals = Lsn::NONE;
+        let verdict = match self.kept.loglets.get(&m.loglet) {
+            _ if !self.is_own(from.node) => Verdict::WrongIdentity {},
+            None => Verdict::Unconfigured {},
+            Some(_) if out.space() == Space::Closed => Verdict::StorageFailed {},
+            Some(_) if out.space() == Space::FactsOnly => Verdict::DiskFull {},
+            Some(replica) => {
+                let end = m.first.plus(m.count.into()).min(replica.known_tail);
+                let start = m.first.max(replica.trim);
+                let wanted: Vec<_> = replica
+                    .runs
+                    .missing(end, usize::MAX)
+                    .into_iter()
+                    .map(|r| r.start.max(start)..r.end.min(end))
+                    .filter(|r| r.start < r.end)
+                    .collect();
+                for r in wanted {
+                    hit("native.server.filled");
+                    let part = batch.slice(r.start.since(m.first) as usize, r.end.since(m.first) as usize);
+                    reveals = self.kept.stage_entries(m.loglet, r.start, &part, true, out);
+                }
+                Verdict::Done {}
+            }
+        };
+        self.answer(from, m.loglet, verdict, reveals, out);
+        Ok(())
+    }
+}
+
+/// native-N1: one offset, one payload; checked where the first copy is in memory and has the same bounds.
+fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
+    if let Some(run) = replica.runs.get(first)
+        && run.count as usize == batch.len()
+        && let Some(bytes) = &run.cached
+    {
+        invariants::one_payload(first, bytes, batch.bytes());
+    }
+}

@@ -1,0 +1,337 @@
+//! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{
+    AppendError, Batch, Loglet, LogletError, LogletId, Offset, Placement, ReadBatch, ReadError, ReadFrom,
+    SealedConfig, Tail, Unavailability,
+};
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{BoxFuture, Completer, Env, NodeId, Tick, Ticket, ticket};
+
+use super::config::NativeConfig;
+use super::message::{ServerState, Verdict, Wait};
+use crate::mutants;
+use crate::roles::LOG_SERVER;
+use atoll_core::sync::lock;
+use atoll_loglet_store::handle_order::HandleOrder;
+use atoll_loglet_store::tails::Tails;
+
+/// Times and sizes of a native client.
+#[derive(Clone, Debug)]
+pub struct NativeOptions {
+    /// How long an append may go unanswered before its outcome is reported as unknown. Too small: a slow disk looks like a
+    /// dead sequencer. Too large: failures are noticed late.
+    pub append_timeout: Duration,
+    /// How long the other operations try before they give up.
+    pub op_timeout: Duration,
+    /// How long one round of requests waits for answers.
+    pub round_timeout: Duration,
+    /// How long to wait between two tries; jittered.
+    pub retry: Duration,
+    /// How long a check of an open tail waits for entries in flight to settle, before it reports that the sequencer makes
+    /// no progress (native-T14).
+    pub settle_timeout: Duration,
+    /// How long a server may hold a request that waits for the tail.
+    pub wait_patience: Duration,
+    /// Servers of a new loglet, unless set otherwise.
+    pub replicas: usize,
+    /// Bytes of entries that one step of a repair, a back-fill or a copy takes. A server writes them as one record of its journal, so
+    /// they must fit into a segment of the journal.
+    pub step_bytes: u32,
+}
+
+impl Default for NativeOptions {
+    fn default() -> Self {
+        NativeOptions {
+            append_timeout: Duration::from_millis(1000),
+            op_timeout: Duration::from_secs(5),
+            round_timeout: Duration::from_millis(300),
+            retry: Duration::from_millis(20),
+            settle_timeout: Duration::from_millis(1000),
+            wait_patience: Duration::from_secs(2),
+            replicas: 3,
+            step_bytes: atoll_loglet_store::STEP_BYTES,
+        }
+    }
+}
+
+/// How long a server that was slow to answer a read is asked last.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
+/// One loglet as its procedures see it.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub env: Env,
+    pub id: LogletId,
+    pub config: Arc<NativeConfig>,
+    pub config_bytes: Bytes,
+    pub nodes: Arc<Vec<NodeId>>,
+    pub options: Arc<NativeOptions>,
+    /// Servers that were slow to answer a read, and when.
+    slow: Arc<Mutex<BTreeMap<NodeId, Tick>>>,
+}
+
+impl Group {
+    pub fn new(
+        env: Env,
+        id: LogletId,
+        config: NativeConfig,
+        config_bytes: Bytes,
+        options: Arc<NativeOptions>,
+    ) -> Self {
+        let nodes = Arc::new(config.nodes());
+        Group { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
+    }
+
+    /// The deadline of an operation that starts now.
+    pub fn op_deadline(&self) -> Tick {
+        self.env.now().after(self.options.op_timeout)
+    }
+
+    /// The end of a round of requests that starts now.
+    pub fn round_end(&self) -> Tick {
+        self.env.now().after(self.options.round_timeout)
+    }
+
+    /// Pauses before another try; false if the operation's time is up.
+    pub async fn pause(&self, until: Tick) -> bool {
+        if self.env.now() >= until {
+            return false;
+        }
+        self.env.sleep(self.env.jitter(self.options.retry)).await;
+        true
+    }
+
+    /// Servers in the order in which to ask them for a copy: this node first (converged), then the others from a random one on, so that
+    /// load spreads. Servers that were slow lately come last: a long scan of a segment must not wait for each of them at every step.
+    pub fn readers(&self) -> Vec<NodeId> {
+        let mut nodes = self.nodes.as_ref().clone();
+        let start = (self.env.random() % nodes.len() as u64) as usize;
+        nodes.rotate_left(start);
+        if let Some(own) = nodes.iter().position(|n| *n == self.env.node()) {
+            nodes[..=own].rotate_right(1);
+        }
+        let slow = lock(&self.slow);
+        if !slow.is_empty() {
+            let (now, own) = (self.env.now(), self.env.node());
+            let is_slow = |n: &NodeId| slow.get(n).is_some_and(|t| now.since(*t) < SLOW_FOR) && *n != own;
+            nodes.sort_by_key(is_slow);
+        }
+        nodes
+    }
+
+    /// Records that a server was slow to answer a read.
+    pub fn was_slow(&self, node: NodeId) {
+        lock(&self.slow).insert(node, self.env.now());
+    }
+}
+
+/// The error that some servers' verdicts amount to, when no quorum did what was asked.
+pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> LogletError {
+    let mut why = Unavailability::NoQuorum;
+    for verdict in verdicts {
+        match verdict {
+            Verdict::Gone {} => return LogletError::Gone,
+            Verdict::DiskFull {} => why = Unavailability::DiskFull,
+            Verdict::StorageFailed {} => why = Unavailability::StorageFailed,
+            _ => {}
+        }
+    }
+    LogletError::Unavailable(why)
+}
+
+type TailResult = Result<Tail, LogletError>;
+
+/// Checks that wait for the next round to start, and whether a round is running (vlog-V14).
+#[derive(Debug, Default)]
+struct Checks {
+    running: bool,
+    next: Vec<Completer<TailResult>>,
+}
+
+pub(crate) struct Shared {
+    pub group: Group,
+    pub tails: Tails,
+    checks: Mutex<Checks>,
+    pub order: Mutex<HandleOrder>,
+    /// The server that the next wait goes to.
+    wait_at: AtomicUsize,
+    /// A seal through this handle has succeeded: a hint for checks.
+    sealed: AtomicBool,
+}
+
+/// A handle to one NativeLoglet.
+#[derive(Clone)]
+pub struct NativeLoglet(pub(crate) Arc<Shared>);
+
+impl std::fmt::Debug for NativeLoglet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NativeLoglet({})", self.0.group.id)
+    }
+}
+
+impl Shared {
+    /// A server's known tail counts only while it is unsealed (native-T3, vlog-V4).
+    pub fn learn_from(&self, state: &ServerState) {
+        if !state.sealed {
+            self.tails.learn(state.known_tail);
+        }
+    }
+
+    /// Runs rounds of checks, one after the other, until no check waits.
+    async fn run_checks(self: Arc<Self>) {
+        loop {
+            let waiting = {
+                let mut checks = lock(&self.checks);
+                let waiting = std::mem::take(&mut checks.next);
+                checks.running = !waiting.is_empty();
+                waiting
+            };
+            if waiting.is_empty() {
+                return;
+            }
+            if waiting.len() > 1 {
+                hit("native.check_tail.shared");
+            }
+            let tail = match mutant(mutants::NATIVE_T19).then(|| self.tails.sealed()).flatten() {
+                Some(at) => Ok(Tail { at, sealed: Some(SealedConfig::new()) }),
+                None => self.group.check_tail(self.sealed.load(Ordering::Relaxed)).await,
+            };
+            match &tail {
+                Ok(Tail { at, sealed: None }) => self.tails.learn(*at),
+                Ok(Tail { at, sealed: Some(_) }) => self.tails.learn_sealed(*at),
+                Err(_) => {}
+            }
+            for who in waiting {
+                who.complete(tail.clone());
+            }
+        }
+    }
+}
+
+impl NativeLoglet {
+    pub(crate) fn new(group: Group) -> Self {
+        let order = Mutex::new(HandleOrder::new(group.env.random()));
+        let (tails, checks, wait_at, sealed) = Default::default();
+        NativeLoglet(Arc::new(Shared { group, tails, checks, order, wait_at, sealed }))
+    }
+
+    fn start_check(&self) -> Ticket<TailResult> {
+        let (done, wait) = ticket();
+        let start = {
+            let mut checks = lock(&self.0.checks);
+            checks.next.push(done);
+            !std::mem::replace(&mut checks.running, true)
+        };
+        if start {
+            let shared = self.0.clone();
+            self.0.group.env.spawn("native.check_tail", Box::pin(shared.run_checks()));
+        }
+        wait
+    }
+
+    /// One server's answer to a wait, or this handle's own news, whichever comes first.
+    async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
+        let (shared, group) = (&self.0, &self.0.group);
+        let turn = shared.wait_at.load(Ordering::Relaxed);
+        let own = group.nodes.iter().position(|n| *n == group.env.node()).unwrap_or(0);
+        let server = group.nodes[(own + turn) % group.nodes.len()];
+        let wait = Wait {
+            loglet: group.id,
+            config: group.config_bytes.clone(),
+            target: above.plus(1),
+            known_only: true,
+            patience_ms: u32::try_from(group.options.wait_patience.as_millis()).unwrap_or(u32::MAX),
+        };
+        let call = group.env.call_role(server, LOG_SERVER, wait);
+        let patience = group.options.wait_patience + group.options.round_timeout;
+        let answer = group.env.within(patience, shared.tails.or(above, call)).await;
+        match answer {
+            Ok(Ok(tail)) => return Ok(tail),
+            Ok(Err(Ok(answer))) => {
+                shared.learn_from(&answer.state);
+                match answer.verdict {
+                    Verdict::Done {} if answer.state.sealed && !mutant(mutants::NATIVE_T18) => {
+                        hit("native.wait.sealed");
+                        // Do not trust this server alone: a sealed tail is one that a majority reports (native-T3, native-T18).
+                        return self.check_tail().await;
+                    }
+                    Verdict::Done {} if self.known_tail() > above => {
+                        return Ok(Tail { at: self.known_tail(), sealed: None });
+                    }
+                    Verdict::Gone {} => return Err(LogletError::Gone),
+                    _ => {}
+                }
+            }
+            Ok(Err(Err(_))) => {
+                group.env.sleep(group.env.jitter(group.options.retry)).await;
+            }
+            Err(_) => {}
+        }
+        // Nothing new from this server, which may have missed the seal. The next wait asks another.
+        shared.wait_at.fetch_add(1, Ordering::Relaxed);
+        Ok(Tail { at: self.known_tail(), sealed: None })
+    }
+}
+
+impl Loglet for NativeLoglet {
+    fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch, Offset::ZERO)
+    }
+
+    fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
+        self.start_append(batch, not_below)
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        let round = self.start_check();
+        Box::pin(
+            async move { round.await.unwrap_or(Err(LogletError::Unavailable(Unavailability::Stopping))) },
+        )
+    }
+
+    fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>> {
+        Box::pin(async move {
+            if let Some(tail) = self.0.tails.above(above) {
+                return Ok(tail);
+            }
+            self.wait_once(above).await
+        })
+    }
+
+    fn known_tail(&self) -> Offset {
+        self.0.tails.tail()
+    }
+
+    fn read(
+        &self,
+        range: Range<Offset>,
+        max_bytes: usize,
+        from: ReadFrom,
+    ) -> BoxFuture<'_, Result<ReadBatch, ReadError>> {
+        Box::pin(self.0.group.read(range, max_bytes, from))
+    }
+
+    fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(self.0.group.prefix_trim(to))
+    }
+
+    fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>> {
+        Box::pin(async move {
+            self.0.group.seal().await?;
+            self.0.sealed.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! The protocol as a plug-in.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
+use atoll_core::NodeCore;
+
+use crate::provider::KIND;
+use crate::roles::{LOG_SERVER, SEQUENCER};
+use crate::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequencer, SequencerOptions};
+
+/// NativeLoglets, with their settings.
+#[derive(Clone, Debug, Default)]
+pub struct NativePlugin {
+    /// Of handles.
+    pub handles: NativeOptions,
+    /// Of the LogServer.
+    pub server: LogServerOptions,
+    /// Of the sequencer.
+    pub sequencer: SequencerOptions,
+}
+
+impl Protocol for NativePlugin {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn wire_ids(&self) -> Vec<RangeInclusive<u16>> {
+        vec![100..=199]
+    }
+
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName { id: LOG_SERVER, name: "LogServer" }, RoleName { id: SEQUENCER, name: "sequencer" }]
+    }
+
+    /// Of every cluster: a majority of several servers survives the loss of one.
+    fn is_first_choice(&self, members: usize) -> bool {
+        members > 1
+    }
+
+    fn install(&self, core: &mut NodeCore, host: &Host) -> Installed {
+        let env = &host.env;
+        let server = LogServer::new(env.clone(), host.storage, self.server.clone());
+        core.add_role(LOG_SERVER, Box::new(server));
+        core.add_role(SEQUENCER, Box::new(Sequencer::new(env.clone(), self.sequencer.clone())));
+        let provider = NativeProvider::new(env.clone(), host.directory.clone(), self.handles.clone());
+        Installed { loglets: Some(Arc::new(provider)), procedures: Vec::new() }
+    }
+}

@@ -1,0 +1,50 @@
+//! seal (native §4): sent to all servers, and done at a majority (native-T13: always to all, repeatedly, with jitter).
+
+use atoll_contract::LogletError;
+use atoll_core::Tick;
+use atoll_core::testing::{Place, hit};
+
+use super::loglet::{Group, failure};
+use super::message::{Seal, Verdict};
+use crate::roles::LOG_SERVER;
+
+impl Group {
+    /// Seals a majority; the seal is durable there when this returns.
+    pub(crate) async fn seal(&self) -> Result<(), LogletError> {
+        let until = self.op_deadline();
+        let quorum = self.config.quorum();
+        let mut place = Place::at("native.seal.died_early");
+        let done = self.seal_rounds(until, quorum, &mut place).await;
+        place.ends();
+        done
+    }
+
+    async fn seal_rounds(&self, until: Tick, quorum: usize, place: &mut Place) -> Result<(), LogletError> {
+        loop {
+            let request = Seal { loglet: self.id, config: self.config_bytes.clone() };
+            let sealed =
+                |answer: &super::message::Answer| answer.verdict == Verdict::Done {} && answer.state.sealed;
+            let replies = self
+                .env
+                .gather_role(&self.nodes, LOG_SERVER, request, self.round_end(), |r| {
+                    let n = r.ok().filter(|(_, a)| sealed(a)).count();
+                    if n > 0 && n < quorum {
+                        place.moves("native.seal.died_with_a_minority");
+                    }
+                    n >= quorum
+                })
+                .await;
+            if replies.ok().filter(|(_, a)| sealed(a)).count() >= quorum {
+                return Ok(());
+            }
+            let error = failure(replies.ok().map(|(_, a)| &a.verdict));
+            if error == LogletError::Gone {
+                return Err(error);
+            }
+            hit("native.seal.retry");
+            if !self.pause(until).await {
+                return Err(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The sequencer: assigns offsets, sends every entry to every server, and acks in order the entries that a majority stored (native §4).
+//!
+//! Its state is lost with its life. A configuration names that life, so no other life ever assigns the same offsets (native-T6).
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `sequenced_loglet.rs` | one loglet: offsets, acks, duplicates |
+//! | `window.rs` | the entries in flight |
+//! | `sending.rs` | Stores, rounds, the known tail; what to do when no answer comes |
+
+mod sending;
+mod sequenced_loglet;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{Batch, LogletId};
+use atoll_core::Budget;
+use atoll_core::testing::{hit, mutant};
+use atoll_core::{
+    Caller, Class, DecodeError, Effects, Env, Frame, Loc, Lsn, Measure, Message, NodeId, Refused, Role, Tick,
+};
+
+use self::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState};
+use super::config;
+use super::loglet::Group;
+use super::message::*;
+use crate::mutants;
+use crate::roles::SEQUENCER;
+use atoll_loglet_store::deduplicator::Forgotten;
+
+/// Limits and intervals of a sequencer.
+#[derive(Clone, Debug)]
+pub struct SequencerOptions {
+    /// Bytes in flight per loglet; beyond that, appends are refused as busy.
+    pub window_bytes: u64,
+    /// The same for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
+    pub node_window_bytes: usize,
+    /// Bytes sent to one server and not stored yet; beyond that, the server is just a waiting cursor (native-T20).
+    pub server_window_bytes: u64,
+    /// How long a server may be silent before its Stores are sent again. Too small: a slow disk gets everything twice.
+    pub resend_after: Duration,
+    /// How long an append may wait for a majority before its sender is told that there is none.
+    pub quorum_patience: Duration,
+    /// Spans of operations remembered per loglet, 32 bytes each.
+    pub dedupe_spans: usize,
+}
+
+impl Default for SequencerOptions {
+    fn default() -> Self {
+        SequencerOptions {
+            window_bytes: 64 << 20,
+            node_window_bytes: 256 << 20,
+            server_window_bytes: 16 << 20,
+            resend_after: Duration::from_millis(200),
+            quorum_patience: Duration::from_millis(700),
+            dedupe_spans: 512 * 1024,
+        }
+    }
+}
+
+/// See the module documentation. One object serves all native loglets that this life of the node orders.
+pub struct Sequencer {
+    env: Env,
+    options: SequencerOptions,
+    loglets: BTreeMap<LogletId, SequencedLoglet>,
+    /// Bytes in the windows of all loglets.
+    in_flight: Arc<Budget>,
+    /// Sealed loglets: never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
+    closed: BTreeSet<LogletId>,
+    touched: BTreeSet<LogletId>,
+    /// When each loglet with something to watch is looked at again.
+    watch: BTreeSet<(Tick, LogletId)>,
+    watched: BTreeMap<LogletId, Tick>,
+    committed: u64,
+}
+
+impl Sequencer {
+    /// A sequencer in the node and the life of `env`.
+    pub fn new(env: Env, options: SequencerOptions) -> Self {
+        Sequencer {
+            env,
+            in_flight: Arc::new(Budget::new(options.node_window_bytes)),
+            options,
+            loglets: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            watch: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            committed: 0,
+        }
+    }
+
+    fn reply(&self, to: Caller, loglet: LogletId, outcome: Ordered, out: &mut Effects) {
+        let known_tail = self.loglets.get(&loglet).map(|o| o.known_tail).unwrap_or_default();
+        out.reply(to, Appended { outcome, known_tail }, NOTHING_STAGED);
+    }
+
+    fn on_append(&mut self, now: Tick, from: Caller, m: Append, out: &mut Effects) {
+        let loglet = m.loglet;
+        if let Err(outcome) = self.take(now, from, m) {
+            self.reply(from, loglet, outcome, out);
+        }
+        self.touched.insert(loglet);
+    }
+
+    /// Orders a batch, or returns why not. A second copy of an ordered batch is ignored: the first one gets the answer.
+    fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
+        if m.life != self.env.incarnation() && !mutant(mutants::NATIVE_T6) {
+            hit("native.sequencer.other_life");
+            return Err(Ordered::WrongSequencer {});
+        }
+        if self.closed.contains(&m.loglet) {
+            return Err(Ordered::Sealed {});
+        }
+        if !self.loglets.contains_key(&m.loglet) {
+            self.open(now, m.loglet, &m.config)?;
+        }
+        let Some(ordering) = self.loglets.get_mut(&m.loglet) else { return Err(Ordered::Unconfigured {}) };
+        if ordering.state != SequencingState::Open {
+            return Err(Ordered::Sealed {});
+        }
+        if ordering.deduplicator.may_be_taken(from.node, m.place) {
+            hit("native.sequencer.copy");
+            return Ok(());
+        }
+        if !ordering.deduplicator.in_order(from.node, m.place) {
+            hit("native.sequencer.lane_gap");
+            return Err(Ordered::Busy {});
+        }
+        let own_bytes = ordering.window.len_bytes();
+        if own_bytes + m.batch.len() as u64 > self.options.window_bytes {
+            hit("native.sequencer.window_full");
+            return Err(Ordered::Busy {});
+        }
+        if !self.in_flight.has_room(own_bytes as usize, m.batch.len()) {
+            hit("native.sequencer.all_windows_full");
+            return Err(Ordered::Busy {});
+        }
+        if ordering.is_full() && !ordering.window.is_empty() {
+            return Err(Ordered::DiskFull {});
+        }
+        let batch = Batch::parse(m.batch).map_err(|_| Ordered::TooLarge {})?;
+        ordering.order(now, from, &batch, m.not_below.offset()).map_err(|Forgotten| Ordered::Forgotten {})?;
+        ordering.deduplicator.took(from.node, m.place);
+        Ok(())
+    }
+
+    /// Starts to order a loglet, only in the node and life that its configuration names.
+    fn open(&mut self, now: Tick, loglet: LogletId, config: &Bytes) -> Result<(), Ordered> {
+        if config.is_empty() {
+            return Err(Ordered::Unconfigured {});
+        }
+        let parsed = config::parse(config).map_err(|_| Ordered::WrongSequencer {})?;
+        let me = (self.env.node(), self.env.incarnation());
+        if parsed.sequencer != me && !mutant(mutants::NATIVE_T6) {
+            return Err(Ordered::WrongSequencer {});
+        }
+        let config = Bytes::copy_from_slice(config);
+        let ordering =
+            SequencedLoglet::new(parsed, config, self.options.dedupe_spans, self.in_flight.clone(), now);
+        self.loglets.insert(loglet, ordering);
+        Ok(())
+    }
+
+    fn on_stored(&mut self, now: Tick, from: Caller, m: StoredUpTo, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&m.loglet) else { return };
+        if ordering.on_stored(now, from.node, &m) && ordering.state == SequencingState::Open {
+            hit("native.seal.draining");
+            ordering.state = SequencingState::Draining;
+            self.complete_seal(m.loglet, out);
+        }
+        self.touched.insert(m.loglet);
+    }
+
+    /// The sealer may be dead: a half-done seal would leave appends unanswered for ever (native-T15).
+    fn complete_seal(&mut self, loglet: LogletId, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
+        if std::mem::replace(&mut ordering.sealing, true) {
+            return;
+        }
+        let (env, config) = (self.env.clone(), ordering.config.clone());
+        let group =
+            Group::new(env.clone(), loglet, config, ordering.config_bytes.clone(), Default::default());
+        let procedure = async move {
+            let sealed = group.seal().await.is_ok();
+            let ended = SealEnded { loglet, sealed };
+            env.post(env.node(), Class::Control, SEQUENCER, ended);
+        };
+        out.run("native.complete_seal", Box::pin(procedure));
+    }
+
+    fn on_seal_ended(&mut self, from: Caller, m: SealEnded) {
+        if from.node == self.env.node()
+            && let Some(ordering) = self.loglets.get_mut(&m.loglet)
+        {
+            ordering.sealing = false;
+            ordering.seal_done |= m.sealed;
+            self.touched.insert(m.loglet);
+        }
+    }
+
+    fn dispatch(&mut self, now: Tick, from: Caller, f: Frame, out: &mut Effects) -> Result<(), DecodeError> {
+        match f.kind {
+            Append::KIND => self.on_append(now, from, Append::from_frame(f)?, out),
+            StoredUpTo::KIND => self.on_stored(now, from, StoredUpTo::from_frame(f)?, out),
+            SealEnded::KIND => self.on_seal_ended(from, SealEnded::from_frame(f)?),
+            got => return Err(DecodeError::WrongKind { expected: "a message for a sequencer", got }),
+        }
+        Ok(())
+    }
+}
+
+impl Role for Sequencer {
+    fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects) {
+        if let Err(error) = self.dispatch(now, from, frame, out) {
+            out.reply(from, Refused { reason: error.to_string() }, NOTHING_STAGED);
+        }
+    }
+
+    fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
+
+    fn deadline(&self) -> Option<Tick> {
+        self.watch.first().map(|(at, _)| *at)
+    }
+
+    fn on_deadline(&mut self, now: Tick, out: &mut Effects) {
+        while let Some((at, loglet)) = self.watch.first().copied() {
+            if at > now {
+                break;
+            }
+            self.watch.pop_first();
+            self.watched.remove(&loglet);
+            self.look_after(now, loglet, out);
+            self.touched.insert(loglet);
+        }
+    }
+
+    fn flush(&mut self, now: Tick, out: &mut Effects) {
+        for loglet in std::mem::take(&mut self.touched) {
+            self.advance(now, loglet, out);
+        }
+    }
+
+    fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, _out: &mut Effects) {
+        if class == Class::Data && up {
+            self.reconnected(now, peer);
+        }
+    }
+
+    fn measure(&self, out: &mut Vec<Measure>) {
+        let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
+        put("sequencer_loglets", self.loglets.len() as f64);
+        put("sequencer_committed_batches_total", self.committed as f64);
+        put("sequencer_window_bytes", self.in_flight.used_bytes() as f64);
+        put("sequencer_waiting_appends", self.loglets.values().map(|o| o.waiting.len() as f64).sum());
+    }
+}

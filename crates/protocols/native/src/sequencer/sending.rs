@@ -1,0 +1,254 @@
+//! What the sequencer sends: Stores in order, the known tail when no Store carries it (X14), and answers. Also what it does
+//! when nothing comes back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use atoll_contract::{LogletId, Offset};
+use atoll_core::testing::hit;
+use atoll_core::{Class, Effects, Env, Frame, Link, Message, NodeId, Tick};
+
+use super::Sequencer;
+use super::sequenced_loglet::{NOTHING_STAGED, SequencedLoglet, SequencingState, Server};
+use super::window::InFlight;
+use crate::message::*;
+use crate::roles::LOG_SERVER;
+
+/// How soon to try again when a connection's queue is full.
+const QUEUE_RETRY: Duration = Duration::from_millis(5);
+
+fn store_frame(
+    loglet: LogletId,
+    ordering: &SequencedLoglet,
+    env: &Env,
+    run: &InFlight,
+    server: &Server,
+) -> Frame {
+    let store = Store {
+        loglet,
+        config: if server.configured { Bytes::new() } else { ordering.config_bytes.clone() },
+        life: env.incarnation(),
+        round: server.round,
+        first: run.first,
+        count: run.count,
+        known_tail: ordering.known_tail,
+        batch: run.batch.clone(),
+    };
+    store.into_frame(LOG_SERVER)
+}
+
+impl Sequencer {
+    /// The end of a turn for one loglet: commits, answers, and sends.
+    pub(super) fn advance(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
+        ordering.commit();
+        let known_tail = ordering.known_tail;
+        for done in ordering.take_committed() {
+            self.committed += 1;
+            let outcome = Ordered::Committed { runs: done.runs };
+            out.reply(done.caller, Appended { outcome, known_tail }, NOTHING_STAGED);
+        }
+        if ordering.state != SequencingState::Open {
+            let enough = ordering.sealed_servers() >= ordering.config.quorum();
+            if enough || ordering.waiting.is_empty() {
+                ordering.state = SequencingState::Sealed;
+            }
+        }
+        if ordering.state == SequencingState::Sealed {
+            return self.close(now, loglet, out);
+        }
+        self.send(now, loglet, out);
+        self.watch(now, loglet);
+    }
+
+    /// A majority is sealed: this and all later offsets fail (native §4). What remains is to report that they did.
+    fn close(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
+        let known_tail = ordering.known_tail;
+        for (_, failed) in std::mem::take(&mut ordering.waiting) {
+            hit("native.sequencer.failed_by_seal");
+            out.reply(failed.caller, Appended { outcome: Ordered::Sealed {}, known_tail }, NOTHING_STAGED);
+        }
+        ordering.window.clear();
+        // If nothing was in flight, the seal itself may not be on a majority yet: the seal procedure goes on, and so does
+        // the watch over it.
+        let enough = ordering.seal_done || ordering.sealed_servers() >= ordering.config.quorum();
+        let done = enough && !ordering.sealing;
+        if done {
+            self.unwatch(loglet);
+            self.loglets.remove(&loglet);
+            self.closed.insert(loglet);
+        } else {
+            self.watch(now, loglet);
+        }
+    }
+
+    /// Sends each server as much as it has room for.
+    fn send(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
+        // A run that goes to most servers in this turn is encoded once: (offset, round, configured) determines the bytes.
+        let mut shared: Option<(Offset, u32, bool, Frame)> = None;
+        for i in 0..ordering.servers.len() {
+            let server = &mut ordering.servers[i];
+            // Committed entries are dropped from a slow server's cursor; the server fetches them from its peers (X7).
+            if server.next < ordering.known_tail {
+                hit("native.sequencer.skipped_committed");
+                server.next = ordering.known_tail;
+            }
+            if server.sealed || server.useless || self.env.link(server.node, Class::Data) != Link::Up {
+                continue;
+            }
+            let mut sent = false;
+            loop {
+                let server = &ordering.servers[i];
+                let from = server.stored.max(ordering.known_tail);
+                let Some(run) = ordering.window.run_at(server.next) else { break };
+                let in_flight = ordering.window.bytes_between(from, server.next);
+                if in_flight > 0 && in_flight + run.batch.len() as u64 > self.options.server_window_bytes {
+                    hit("native.sequencer.slow_server");
+                    break;
+                }
+                let key = (run.first, server.round, server.configured);
+                let frame = match &shared {
+                    Some((first, round, configured, frame)) if key == (*first, *round, *configured) => {
+                        frame.clone()
+                    }
+                    _ => store_frame(loglet, ordering, &self.env, run, server),
+                };
+                let end = run.end();
+                out.post_frame(server.node, Class::Data, frame.clone(), NOTHING_STAGED);
+                shared = Some((key.0, key.1, key.2, frame));
+                let server = &mut ordering.servers[i];
+                if !server.owes(server.next) {
+                    server.progress_at = now;
+                }
+                server.next = end;
+                sent = true;
+            }
+            // Send it alone only if no Store is about to carry it (X14).
+            let alone = ordering.window.is_empty() && ordering.carried_by().is_none_or(|at| at <= now);
+            let server = &mut ordering.servers[i];
+            if sent {
+                server.told = ordering.known_tail;
+            } else if alone && server.told < ordering.known_tail {
+                server.told = ordering.known_tail;
+                server.progress_at = now;
+                let (life, known_tail) = (self.env.incarnation(), ordering.known_tail);
+                let message = Advance { loglet, life, known_tail, confirm: false };
+                out.post(server.node, Class::Data, LOG_SERVER, message, NOTHING_STAGED);
+            }
+        }
+    }
+
+    /// Looks at a loglet again when something may have been lost.
+    fn watch(&mut self, now: Tick, loglet: LogletId) {
+        let Some(ordering) = self.loglets.get(&loglet) else { return };
+        let resend = self.options.resend_after;
+        let mut at: Option<Tick> = None;
+        let mut by = |tick: Tick| at = Some(at.map_or(tick, |a: Tick| a.min(tick)));
+        for server in &ordering.servers {
+            if server.useless || (server.sealed && ordering.state == SequencingState::Open) {
+                continue;
+            }
+            let link = self.env.link(server.node, Class::Data);
+            if link == Link::Full && server.next < ordering.next {
+                by(now.after(QUEUE_RETRY));
+            }
+            let unstored = !ordering.window.is_empty() && server.owes(ordering.next);
+            let untold =
+                ordering.window.is_empty() && server.confirmed < ordering.known_tail && !server.sealed;
+            if (unstored || untold) && link == Link::Up {
+                by(server.progress_at.after(resend));
+            }
+            if untold
+                && server.told < ordering.known_tail
+                && let Some(at) = ordering.carried_by()
+            {
+                by(at);
+            }
+        }
+        if ordering.state != SequencingState::Open && !ordering.sealing {
+            by(now.after(resend));
+        }
+        if let Some(first) = ordering.waiting.values().next() {
+            by(first.since.after(self.options.quorum_patience));
+        }
+        // Never look again at once: a look that changes nothing must not repeat in the same turn.
+        let at = at.map(|at| at.max(now.after(Duration::from_millis(1))));
+        self.unwatch(loglet);
+        if let Some(at) = at {
+            self.watch.insert((at, loglet));
+            self.watched.insert(loglet, at);
+        }
+    }
+
+    fn unwatch(&mut self, loglet: LogletId) {
+        if let Some(at) = self.watched.remove(&loglet) {
+            self.watch.remove(&(at, loglet));
+        }
+    }
+
+    /// Handles the deadline of one loglet: sends unanswered Stores again, reports appends without a majority, and continues the seal.
+    pub(super) fn look_after(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
+        let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
+        let resend = self.options.resend_after;
+        let (known_tail, next, idle) = (ordering.known_tail, ordering.next, ordering.window.is_empty());
+        for server in &mut ordering.servers {
+            if server.sealed || server.useless || now < server.progress_at.after(resend) {
+                continue;
+            }
+            if !idle && server.owes(next) {
+                hit("native.sequencer.resend");
+                server.progress_at = now;
+                server.go_back(known_tail);
+            } else if idle && server.confirmed < known_tail {
+                // The first message about the known tail may have been lost; this one asks for an answer.
+                hit("native.sequencer.tell_again");
+                server.progress_at = now;
+                server.told = known_tail;
+                let life = self.env.incarnation();
+                let message = Advance { loglet, life, known_tail, confirm: true };
+                out.post(server.node, Class::Data, LOG_SERVER, message, NOTHING_STAGED);
+            }
+        }
+        let (patience, full) = (self.options.quorum_patience, ordering.is_full());
+        while let Some(first) = ordering.waiting.first_entry() {
+            if now < first.get().since.after(patience) {
+                break;
+            }
+            // The append stays in the window and may still be committed, so its outcome is unknown, not refused.
+            hit("native.sequencer.no_quorum");
+            let waiting = first.remove();
+            let outcome = if full { Ordered::NoSpace {} } else { Ordered::NoQuorum {} };
+            let message = Appended { outcome, known_tail };
+            out.reply(waiting.caller, message, NOTHING_STAGED);
+        }
+        if ordering.state != SequencingState::Open {
+            if ordering.seal_done {
+                // A majority is sealed, and its last answers have had their time.
+                ordering.state = SequencingState::Sealed;
+            } else {
+                self.complete_seal(loglet, out);
+            }
+        }
+    }
+
+    /// A connection is back: messages on the old one may have been lost.
+    pub(super) fn reconnected(&mut self, now: Tick, peer: NodeId) {
+        for (loglet, ordering) in &mut self.loglets {
+            let known_tail = ordering.known_tail;
+            let Some(server) = ordering.servers.iter_mut().find(|s| s.node == peer) else { continue };
+            if server.sealed {
+                continue;
+            }
+            hit("native.sequencer.reconnected");
+            server.go_back(known_tail);
+            server.configured = false;
+            server.useless = false;
+            (server.told, server.confirmed) = (Offset::ZERO, Offset::ZERO);
+            server.progress_at = now;
+            self.touched.insert(*loglet);
+        }
+    }
+}

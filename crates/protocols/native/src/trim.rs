@@ -1,0 +1,79 @@
+//! prefixTrim (native §4): sent to all servers, and durable; servers that are away are told again in the background.
+
+use std::time::Duration;
+
+use atoll_contract::{LogletError, Offset};
+use atoll_core::NodeId;
+use atoll_core::testing::hit;
+
+use super::loglet::{Group, failure};
+use super::message::{Trim, Verdict};
+use crate::roles::LOG_SERVER;
+
+/// How often a server that was away is told again, with growing pauses. If it misses them all, the next trim makes up for it.
+const BACKGROUND_TRIES: u32 = 8;
+
+impl Group {
+    /// Gives up offsets below `to`, which is at most a tail that the caller obtained. The trim is durable on a majority when this returns.
+    pub(crate) async fn prefix_trim(&self, to: Offset) -> Result<(), LogletError> {
+        if to == Offset::ZERO {
+            return Ok(());
+        }
+        let until = self.op_deadline();
+        let mut left = self.nodes.as_ref().clone();
+        let mut done = 0;
+        loop {
+            let replies = self.tell_trim(&mut left, to).await;
+            done += replies.done;
+            if let Some(LogletError::Gone) = replies.error {
+                return Err(LogletError::Gone);
+            }
+            if done >= self.config.quorum() {
+                break;
+            }
+            if !self.pause(until).await {
+                return Err(replies.error.unwrap_or(failure([])));
+            }
+        }
+        if !left.is_empty() {
+            hit("native.trim.background");
+            let group = self.clone();
+            self.env.spawn("native.trim", Box::pin(async move { group.trim_later(left, to).await }));
+        }
+        Ok(())
+    }
+
+    async fn trim_later(&self, mut left: Vec<NodeId>, to: Offset) {
+        for n in 0..BACKGROUND_TRIES {
+            let pause = Duration::from_millis(200) * (1 << n);
+            self.env.sleep(self.env.jitter(pause)).await;
+            self.tell_trim(&mut left, to).await;
+            if left.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Runs one round, and removes the servers that did it from `left`.
+    async fn tell_trim(&self, left: &mut Vec<NodeId>, to: Offset) -> Told {
+        let request = Trim { loglet: self.id, config: self.config_bytes.clone(), to };
+        let replies = self.env.gather_role(left, LOG_SERVER, request, self.round_end(), |_| false).await;
+        let mut told = Told { done: 0, error: None };
+        let error = failure(replies.ok().map(|(_, a)| &a.verdict));
+        for (node, answer) in replies.ok() {
+            if answer.verdict == (Verdict::Done {}) {
+                told.done += 1;
+                left.retain(|n| *n != node);
+            }
+        }
+        if told.done == 0 || error == LogletError::Gone {
+            told.error = Some(error);
+        }
+        told
+    }
+}
+
+struct Told {
+    done: usize,
+    error: Option<LogletError>,
+}

@@ -1,0 +1,323 @@
+//! Messages between proposers and acceptors (kinds 200–299), and the acceptor's facts in the journal.
+//!
+//! A register's state travels, and is stored, as opaque bytes beside the head: an acceptor never decodes it.
+#![allow(missing_docs)] // The documentation of a variant covers its fields, too.
+
+use atoll_core::StorageId;
+use bytes::Bytes;
+
+use super::ballot::{Ballot, ProposerId};
+use super::group::GroupConfig;
+use crate::roles::ACCEPTOR;
+
+atoll_core::record! {
+    /// The receiver of a request. An acceptor answers only under its own identity (rmw-T9), and for groups that it serves (§9a).
+    pub struct Address {
+        /// Epoch of the group.
+        pub epoch: u64,
+        /// [`GroupConfig::mark`] of the group.
+        pub mark: u64,
+        /// The data directory that the group names for this node.
+        pub storage: StorageId,
+    }
+}
+
+atoll_core::choice! {
+    /// Why an acceptor rejected a request. Nothing was promised or voted.
+    pub enum Reject {
+        /// It has another data directory than the group names: its disk was lost (rmw-T9).
+        0 = WrongIdentity { mine: StorageId },
+        /// It does not know this group; contains the newest serving group that it knows.
+        1 = WrongEpoch { known: Option<GroupConfig> },
+        /// The group has handed over; contains the group that serves now.
+        2 = Moved { to: GroupConfig },
+        /// The group is handing over to this one, and the register may have to be created there.
+        3 = Fenced { next: GroupConfig },
+        /// The group is not complete yet.
+        4 = NotOpen {},
+        /// No room for more registers.
+        5 = Full {},
+        /// Its journal is closed.
+        6 = StorageFailed {},
+        /// A name or round number out of bounds, or a mover's request to an acceptor that is not fenced.
+        7 = Invalid {},
+    }
+}
+
+atoll_core::choice! {
+    /// What a prepare asks for.
+    pub enum Mode {
+        /// A ballot above all that the acceptor has seen.
+        0 = Incremental {},
+        /// This ballot.
+        1 = Explicit { ballot: Ballot },
+        /// No promise: only show the vote.
+        2 = ReadOnly {},
+    }
+}
+
+atoll_core::message! {
+    /// Phase 1, or a read (§3).
+    pub struct Prep = 200 {
+        /// The acceptor and group addressed.
+        pub to: Address,
+        /// The register.
+        pub name: String,
+        /// Distinguishes the prepares of one proposer, to recognise duplicates (rmw-T15).
+        pub request: u64,
+        /// The proposer that asks.
+        pub pid: ProposerId,
+        /// The kind of ballot requested.
+        pub mode: Mode,
+        /// Sent by a hand-over: passes the fence (§9a).
+        pub moving: bool,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to a [`Prep`].
+    pub enum PrepAnswer {
+        /// The ballot promised (none: a read), and the vote; the state is the payload.
+        0 = Ack { ballot: Option<Ballot>, voted: Ballot },
+        /// A higher promise was given.
+        1 = Nack { promised: Ballot },
+        /// The request was rejected.
+        2 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Prep`].
+    pub struct PrepReply = 201 {
+        /// The answer.
+        pub answer: PrepAnswer,
+    } + payload
+    /// The state voted for, empty if none.
+    state
+}
+
+atoll_core::message! {
+    /// Phase 2: vote for this state (§3).
+    pub struct Write = 202 {
+        /// The acceptor and group addressed.
+        pub to: Address,
+        /// The register.
+        pub name: String,
+        /// The ballot that a majority promised (rmw-T6).
+        pub ballot: Ballot,
+        /// True if an older vote is written again unchanged (rmw-W4).
+        pub through: bool,
+        /// The state is the last one of this register in this group (§9a): passes the fence.
+        pub last: bool,
+    } + payload
+    /// The whole state, never a delta (rmw-T10).
+    state
+}
+
+atoll_core::choice! {
+    /// The answer to a [`Write`].
+    pub enum WriteAnswer {
+        /// Voted; the next ballot of the same proposer is also promised.
+        0 = Ack { next: Ballot },
+        /// A higher promise was given.
+        1 = Nack { promised: Ballot, voted: Ballot },
+        /// The request was rejected.
+        2 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Write`].
+    pub struct WriteReply = 203 {
+        /// The answer.
+        pub answer: WriteAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, rmw-H2): from now on, accept no register that you never voted for, except final values.
+    pub struct Fence = 204 {
+        /// For whom, in the old group.
+        pub to: Address,
+        /// The group chosen in the root register.
+        pub next: GroupConfig,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to requests that are either done or rejected.
+    pub enum DoneAnswer {
+        /// Done, durably.
+        0 = Done {},
+        /// The request was rejected.
+        1 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`Fence`], [`Install`] and [`Open`].
+    pub struct DoneReply = 205 {
+        /// The answer.
+        pub answer: DoneAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Requests one page of the registers that this acceptor has voted for.
+    pub struct List = 206 {
+        /// The acceptor and group addressed.
+        pub to: Address,
+        /// Prefix of the names.
+        pub prefix: String,
+        /// Only names after this one, if any.
+        pub after: Option<String>,
+        /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, rmw-H3).
+        pub moving: bool,
+    }
+}
+
+atoll_core::choice! {
+    /// The answer to a [`List`].
+    pub enum ListAnswer {
+        /// Names in order with the ballot of their vote, and whether more follow after the last.
+        0 = Names { names: Vec<(String, Ballot)>, more: bool },
+        /// The request was rejected.
+        1 = Rejected { why: Reject },
+    }
+}
+
+atoll_core::message! {
+    /// Answers [`List`].
+    pub struct ListReply = 207 {
+        /// The answer.
+        pub answer: ListAnswer,
+    }
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, rmw-H5): a register starts with this state in the new group, voted at [`Ballot::GENESIS`].
+    pub struct Install = 208 {
+        /// The receiver's data directory in the new group (rmw-T9).
+        pub storage: StorageId,
+        /// The new group.
+        pub group: GroupConfig,
+        /// The register.
+        pub name: String,
+    } + payload
+    /// Its state.
+    state
+}
+
+atoll_core::message! {
+    /// Hand-over (§9a, rmw-H6): this group is complete. It serves, and all earlier groups have ended.
+    pub struct Open = 210 {
+        /// The receiver's data directory, in this group or an earlier one (rmw-T9).
+        pub storage: StorageId,
+        /// The group.
+        pub group: GroupConfig,
+    }
+}
+
+atoll_core::message! {
+    /// Asks which group serves.
+    pub struct Status = 212 {}
+}
+
+atoll_core::message! {
+    /// Answers [`Status`].
+    pub struct StatusReply = 213 {
+        /// The newest serving group that this acceptor knows.
+        pub serving: Option<GroupConfig>,
+    }
+}
+
+atoll_core::rpc!(Prep => PrepReply, ACCEPTOR, Control);
+atoll_core::rpc!(Write => WriteReply, ACCEPTOR, Control);
+atoll_core::rpc!(Fence => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(List => ListReply, ACCEPTOR, Control);
+atoll_core::rpc!(Install => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(Open => DoneReply, ACCEPTOR, Control);
+atoll_core::rpc!(Status => StatusReply, ACCEPTOR, Control);
+
+impl PrepReply {
+    pub(super) fn reject(why: Reject) -> Self {
+        PrepReply { answer: PrepAnswer::Rejected { why }, state: Bytes::new() }
+    }
+}
+
+/// A reply that may be a rejection.
+pub(super) trait MayReject {
+    /// The reason of the rejection, if it is one.
+    fn rejection(&self) -> Option<&Reject>;
+}
+
+macro_rules! may_reject {
+    ($($reply:ty, $answer:ident);*) => {$(
+        impl MayReject for $reply {
+            fn rejection(&self) -> Option<&Reject> {
+                match &self.answer { $answer::Rejected { why } => Some(why), _ => None }
+            }
+        }
+    )*};
+}
+may_reject!(PrepReply, PrepAnswer; WriteReply, WriteAnswer; DoneReply, DoneAnswer; ListReply, ListAnswer);
+
+atoll_core::choice! {
+    /// A fact that an acceptor journals. Replaying one twice, or over a newer checkpoint, changes nothing.
+    pub enum Fact {
+        /// The first group, from the node's configuration.
+        0 = First { group: GroupConfig },
+        /// A promise.
+        1 = Promised { epoch: u64, name: String, ballot: Ballot },
+        /// A vote and the promise that goes with it; the state is the record's payload.
+        2 = Voted { epoch: u64, name: String, ballot: Ballot, last: bool },
+        /// The group is handing over.
+        3 = Fenced { epoch: u64, next: GroupConfig },
+        /// A register of a group that is being filled; the state is the record's payload.
+        4 = Installed { group: GroupConfig, name: String },
+        /// The group serves, and all earlier groups have ended.
+        5 = Opened { group: GroupConfig },
+    }
+}
+
+atoll_core::record! {
+    /// A register in a checkpoint.
+    pub struct SlotImage {
+        /// Its name.
+        pub name: String,
+        /// Promise.
+        pub promised: Ballot,
+        /// Vote.
+        pub voted: Ballot,
+        /// The vote is final (§9a).
+        pub last: bool,
+        /// The state voted for.
+        pub state: Bytes,
+    }
+}
+
+atoll_core::record! {
+    /// A group in a checkpoint.
+    pub struct GroupImage {
+        /// The group's epoch and members.
+        pub group: GroupConfig,
+        /// True if it serves.
+        pub open: bool,
+        /// It is handing over to this one.
+        pub fenced: Option<GroupConfig>,
+        /// Its registers.
+        pub slots: Vec<SlotImage>,
+    }
+}
+
+atoll_core::record! {
+    /// A checkpoint of an acceptor.
+    pub struct AcceptorImage {
+        /// Format of this image.
+        pub format: u16,
+        /// The newest serving group.
+        pub serving: Option<GroupConfig>,
+        /// Groups that have not ended.
+        pub groups: Vec<GroupImage>,
+    }
+}
