@@ -20,7 +20,7 @@ use crate::entry::{Batch, ClientId, Entry, OpId};
 pub struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +28,7 @@ impl Rng {
         z ^ (z >> 31)
     }
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.draw() % n
     }
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
@@ -141,7 +141,7 @@ impl Cluster {
 
     fn boot(&mut self, id: NodeId, mut disk: Disk, storage: StorageId, life: u64) {
         let incarnation = Incarnation(u64::from(id.0) * 1000 + life);
-        let mut core = NodeCore::new(id, incarnation, self.rng.next());
+        let mut core = NodeCore::new(id, incarnation, self.rng.draw());
         let env = core.env();
         (self.assemble)(&mut core, storage);
         let identity = Identity {

@@ -104,13 +104,16 @@ pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool 
     wanted > 0 && staying().filter(|c| c.alive && !c.failing).count() >= wanted
 }
 
+/// Whether the nodes of which a predicate is true suffice for something.
+type Enough = dyn Fn(&dyn Fn(NodeId) -> bool) -> bool + Send + Sync;
+
 /// An active segment, as its provider describes it.
 #[derive(Clone)]
 pub struct Active {
     /// Who does what for it.
     pub duties: Duties,
     /// Whether these nodes suffice to seal it.
-    enough: Arc<dyn Fn(&dyn Fn(NodeId) -> bool) -> bool + Send + Sync>,
+    enough: Arc<Enough>,
 }
 
 impl Active {

@@ -149,7 +149,7 @@ fn a_copy_holds_what_its_source_does() {
 fn plans() {
     let mut c = cluster::new(3, 5);
     let plan = |c: &mut Cluster, spec: LogletSpec| {
-        let provider = cluster::provider(&c, 2);
+        let provider = cluster::provider(c, 2);
         c.on(2, async move {
             let config = provider.plan(&spec, None).await?;
             Ok::<_, PlanError>(provider.duties(&config).0[0].node)
