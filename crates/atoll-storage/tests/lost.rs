@@ -228,6 +228,49 @@ fn an_older_copy_is_told_from_the_current_one() {
     assert!(error.contains("journal"), "{error}");
 }
 
+/// Writes facts, and now and then a checkpoint, which leaves spares. Returns a copy of the disk for each batch.
+fn write_facts(disk: &MemDisk, journal: &mut Journal, batches: u64) -> Vec<MemDisk> {
+    let mut copies = Vec::new();
+    for batch in 0..batches {
+        journal.write(&facts(journal.synced().0 + 1, 2, 1500)).unwrap();
+        journal.sync().unwrap();
+        if batch % 6 == 5 {
+            let states = vec![(RoleKind(1), Bytes::from_static(b"state"))];
+            journal.write_checkpoint(&Checkpoint { covers: journal.synced(), states }).unwrap();
+        }
+        copies.push(disk.fork());
+        if let Some(job) = journal.next_job() {
+            journal.prepared(job.run()).unwrap();
+        }
+    }
+    copies
+}
+
+/// A recycled segment whose file comes back from an older copy stands beside the spare that was made of it, and becomes that spare
+/// once more. The journal must not count it twice: it would close when it uses it for the second time.
+#[test]
+fn a_segment_put_back_beside_its_spare_is_one_spare() {
+    let disk = MemDisk::new();
+    let (mut journal, _) = start(&disk).unwrap();
+    let copies = write_facts(&disk, &mut journal, 42);
+    let mut tried = 0;
+    for (at, now) in copies.iter().enumerate() {
+        for file in files(now) {
+            let Some(segment) = file.as_str().strip_prefix("journal/spare-") else { continue };
+            let segment = path(&format!("journal/{segment}"));
+            let Some(bytes) = copies[..at].iter().rev().find_map(|copy| read(copy, &segment)) else {
+                continue;
+            };
+            let disk = now.fork();
+            put(&disk, &segment, Some(&bytes));
+            let Ok((mut journal, _)) = start(&disk) else { continue };
+            write_facts(&disk, &mut journal, 42);
+            tried += 1;
+        }
+    }
+    assert!(tried > 0);
+}
+
 #[test]
 fn the_end_of_the_newest_segment_is_missed_once_marked() {
     let mut life = Life::new(STORAGE);

@@ -547,7 +547,10 @@ fn adopt(disk: &Arc<dyn Disk>, walk: &Walk, newest: u64) -> Result<Manifest, Dis
 fn put_away_empty(disk: &dyn Disk, walk: &Walk, files: &mut Files) -> Result<(), DiskError> {
     for &generation in &walk.empty {
         disk.rename(&segment_path(generation), &spare_path(generation))?;
-        files.spares.push(generation);
+        // A file that was put back from an older copy replaces the spare that was made of it.
+        if !files.spares.contains(&generation) {
+            files.spares.push(generation);
+        }
     }
     if !walk.empty.is_empty() {
         disk.sync_dir(&journal_dir())?;

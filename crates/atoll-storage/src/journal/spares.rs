@@ -46,7 +46,14 @@ impl Spares {
         Ok(spares)
     }
 
+    /// A file of this length has the name of the spare of this generation. It has replaced the spare of that name, if there was one: a
+    /// segment that was put back from an older copy stands beside the spare that was made of it, and is put away again.
     pub(crate) fn put(&mut self, generation: u64, bytes: u64) {
+        let others = |spare: &u64| *spare != generation;
+        self.whole.retain(others);
+        self.short.retain(others);
+        self.odd.retain(|(spare, _)| others(spare));
+        self.shrinking.take_if(|(spare, _)| *spare == generation);
         if bytes == self.whole_bytes {
             self.whole.push(generation);
         } else if bytes == self.short_bytes {
