@@ -1,4 +1,4 @@
-//! Asking servers of loglets how they stand. A server is asked for some loglets by name, never for all that it keeps, which may be a million.
+//! Asking servers of loglets how they stand. A request names some loglets, never all that a server keeps, which may be a million.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,7 +60,8 @@ pub fn progress_of(status: Option<&LogletStatus>, extent: &Extent) -> Progress {
     Progress { has_up_to, lacks }
 }
 
-/// Some loglets that a role of this node keeps, in the order of ids, above this one, and whether there are more; None if it does not answer.
+/// Some loglets with ids above this one that a role of this node keeps, in the order of ids, and whether there are more. None if the
+/// role does not answer.
 pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> Option<(Vec<LogletId>, bool)> {
     let page = env.within(ANSWER, env.call_role(env.node(), role, Status { above })).await.ok()?.ok()?;
     Some((page.loglets.into_iter().map(|l| l.loglet).collect(), page.more))

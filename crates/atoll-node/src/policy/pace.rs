@@ -95,8 +95,8 @@ impl Pace {
         self.since = None;
     }
 
-    /// When a reason may be acted on. A reason that must last has to be there for `lasts` first, because the views of the members differ for
-    /// some heartbeats after each change. An urgent reason ignores the least life of a segment.
+    /// When a reason may be acted on. A reason that must last has to be there for `lasts` first, because the views of the members differ
+    /// for some heartbeats after each change. An urgent reason ignores the least life of a segment.
     pub fn due(&mut self, now: Tick, reason: Reason, lasts: Duration) -> Tick {
         let since = match self.since {
             Some((node, since)) if node == reason.node() => since,
