@@ -50,6 +50,8 @@ pub(crate) struct HostDisk {
     recovered: Found,
     /// The disk as it was when it was copied, or files were lost, last.
     older: Option<MemDisk>,
+    /// A fault has made it fail, or has changed bytes under a running node: its journal may close.
+    failed: bool,
 }
 
 /// A file that is there, of a node that is down.
@@ -92,6 +94,7 @@ impl HostDisk {
             aside: None,
             recovered: Found::default(),
             older: None,
+            failed: false,
         }
     }
 
@@ -195,15 +198,22 @@ impl HostDisk {
     }
 
     /// The work of the journal's thread other than writing: it prepares segments, and asks for checkpoints and compaction.
-    pub(crate) fn upkeep(&mut self) -> Vec<Input> {
+    ///
+    /// # Errors
+    /// The journal has closed, for this reason.
+    pub(crate) fn upkeep(&mut self) -> Result<Vec<Input>, String> {
         let mut inputs = Vec::new();
-        let Some(journal) = &mut self.journal else { return inputs };
+        let Some(journal) = &mut self.journal else { return Ok(inputs) };
+        let mut done = Ok(());
         if let Some(job) = journal.next_job() {
-            let _ = journal.prepared(job.run());
+            done = journal.prepared(job.run());
         }
         if let Some(aside) = self.aside.take() {
             self.checkpointing = false;
-            let _ = journal.checkpointed(aside);
+            done = done.and(journal.checkpointed(aside));
+        }
+        if let Err(e @ JournalError::Closed { .. }) = done {
+            return Err(e.to_string());
         }
         let space = journal.space();
         if space != self.space {
@@ -217,7 +227,12 @@ impl HostDisk {
         if let Some(segment) = journal.sparse_segment() {
             inputs.push(Input::Compact(segment));
         }
-        inputs
+        Ok(inputs)
+    }
+
+    /// Whether a fault explains that the journal closes.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// The journal does not take everything at the moment.
@@ -254,10 +269,12 @@ impl HostDisk {
     }
 
     pub(crate) fn fail_write(&mut self) {
+        self.failed = true;
         self.medium.fail_next(Fault::Write, 1);
     }
 
     pub(crate) fn fail_sync(&mut self) {
+        self.failed = true;
         self.medium.fail_next(Fault::Sync, 1);
     }
 
@@ -282,6 +299,7 @@ impl HostDisk {
     }
 
     pub(crate) fn fail_reads(&mut self, failing: bool) {
+        self.failed |= failing;
         self.medium.fail_next(Fault::Read, if failing { u32::MAX } else { 0 });
     }
 

@@ -31,7 +31,7 @@ mod weather;
 use std::io::Write;
 
 use atoll_core::{
-    Class, Env, Exchange, Fetch, Frame, Incarnation, NodeCore, NodeId, Outgoing, Outputs, Tick,
+    Class, Env, Exchange, Fetch, Frame, Incarnation, NodeCore, NodeId, Outgoing, Outputs, Space, Tick,
 };
 
 use crate::rng::Rng;
@@ -532,11 +532,19 @@ impl<A: Assembly> World<A> {
     }
 
     fn journal_failed(&mut self, host: usize, why: String) {
+        self.journal_closed(host, &why);
+        self.input(host, Input::Durable(Err(why)));
+    }
+
+    /// Only a disk that fails may close a journal.
+    fn journal_closed(&mut self, host: usize, why: &str) {
         self.trace.event(self.now, host as u64, 10, 0);
         self.trace.line(self.now, format_args!("host {host}: journal closed: {why}"));
+        if !self.hosts[host].disk.has_failed() {
+            self.verdict.fail(format!("JOURNAL: host {host} closed it, and its disk did not fail: {why}"));
+        }
         self.hosts[host].closed = true;
         self.publish(host);
-        self.input(host, Input::Durable(Err(why)));
     }
 
     /// Shows clients how a host is.
@@ -664,7 +672,13 @@ impl<A: Assembly> World<A> {
         if h.writing.is_none() && !h.disk.mark() {
             return self.journal_failed(host, "the journal could not be marked".to_owned());
         }
-        let inputs = h.disk.upkeep();
+        let inputs = match h.disk.upkeep() {
+            Ok(inputs) => inputs,
+            Err(why) => {
+                self.journal_closed(host, &why);
+                return self.input(host, Input::Space(Space::Closed));
+            }
+        };
         for input in inputs {
             self.trace.line(self.now, format_args!("host {host}: journal wants {input:?}"));
             self.input(host, input);
