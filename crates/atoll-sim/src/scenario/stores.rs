@@ -16,7 +16,7 @@ use crate::rng::Rng;
 use crate::scenario::database::{Cellular, Engines};
 use crate::scenario::nemesis::{self, Menu};
 use crate::scenario::node::NodeHandles;
-use crate::scenario::phases::{Faults, Stage, play, stage};
+use crate::scenario::phases::{Faults, Flag, Stage, play, stage};
 use crate::scenario::replicas::{KEEP_ENTRIES, Replicas, Stores, place};
 use crate::scenario::zookeeper::{self, WithDoors};
 use crate::scenario::{Outcome, Scenario, TraceOut};
@@ -80,7 +80,14 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
     }
     let reader = load::reader(stage.clone(), engines.clone(), oracle.clone(), Duration::from_millis(100));
     stage.spawn("reader", reader);
-    let trouble = Trouble { stage: stage.clone(), engines: engines.clone(), oracle: oracle.clone(), stores };
+    let ended = Flag::default();
+    let trouble = Trouble {
+        stage: stage.clone(),
+        engines: engines.clone(),
+        oracle: oracle.clone(),
+        stores,
+        ended: ended.clone(),
+    };
     stage.spawn("stores", trouble.run());
     // Disks are slowed by `Trouble`, one at a time.
     let menu = Menu { reset: rng.below(2), ..Menu::NONE };
@@ -91,7 +98,15 @@ fn run_database(seed: u64, out: TraceOut) -> Outcome {
         may_lose: Box::new(|_| false),
         nervous: 0,
     };
+    let healed = stage.clone();
     let demand = load::demand(stage.clone(), engines.clone(), oracle.clone());
+    let demand = async move {
+        healed.waits_for("the last store to work again".to_owned());
+        while !ended.is_up() {
+            healed.pause(Duration::from_millis(50)).await;
+        }
+        demand.await;
+    };
     let mut outcome = play(&mut world, &stage, &mut rng, faults, demand);
     engines.close();
     outcome.size.answered += oracle.answered();
@@ -125,6 +140,8 @@ struct Trouble {
     engines: Engines<Cells>,
     oracle: DatabaseOracle,
     stores: Stores,
+    /// Raised when no store fails any more, after the end of the load.
+    ended: Flag,
 }
 
 impl Trouble {
@@ -140,6 +157,7 @@ impl Trouble {
             }
             self.stage.pause(Duration::from_secs(3)).await;
         }
+        self.ended.raise();
     }
 
     fn engine(&self, host: usize) -> Option<Engine<Cells>> {
@@ -168,6 +186,8 @@ impl Trouble {
         let answered = self.oracle.answered();
         self.stage.pause(SOON).await;
         let words = format!("while the store of host {host} fails ({how:?})");
+        // Nothing is answered to clients that have stopped asking.
+        let loaded = !self.stage.over.is_up();
         if let (Some((_, tail)), Some((trim, _))) = (earlier, self.log(host))
             && tail.0 > trim.0 + KEEP_ENTRIES + MORE_ENTRIES
         {
@@ -175,7 +195,7 @@ impl Trouble {
                 "entries below {tail} were there {SOON:?} ago, trimmed below {trim} only, {words}"
             ));
         }
-        if self.oracle.answered() == answered {
+        if loaded && self.oracle.answered() == answered {
             self.fail(format!("nothing was answered in {SOON:?}, {words}"));
         }
         if how == Persistence::Passing
