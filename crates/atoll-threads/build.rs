@@ -7,9 +7,10 @@ use std::{env, fs};
 include!("src/bugs.rs");
 
 /// Modules of the copies, and the files that they are copies of.
-const PIECES: [(&str, &str); 10] = [
+const PIECES: [(&str, &str); 11] = [
     ("ticket", "atoll-core/src/ticket.rs"),
     ("ready", "atoll-core/src/ready.rs"),
+    ("wait_list", "atoll-core/src/wait_list.rs"),
     ("wake", "atoll-node/src/host/wake.rs"),
     ("port", "atoll-node/src/host/port.rs"),
     ("queue", "atoll-node/src/host/queue.rs"),
@@ -21,10 +22,11 @@ const PIECES: [(&str, &str); 10] = [
 ];
 
 /// What the product calls them, and where they are here.
-const NAMES: [(&str, &str); 3] = [
+const NAMES: [(&str, &str); 4] = [
     ("atoll_core::sync::", "crate::sync::"),
     ("use atoll_core::{Completer", "use super::ticket::{Completer"),
     ("use crate::key_range::", "use super::key_range::"),
+    ("use atoll_core::wait_list::", "use super::wait_list::"),
 ];
 
 /// The product's text of each piece, without its tests.

@@ -2,17 +2,20 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::wait_list::{Place, WaitList};
+
 /// A bound that all logs of a node share. Cheap to ask; used from any thread.
 #[derive(Debug)]
 pub struct Budget {
     used_bytes: AtomicUsize,
     limit_bytes: usize,
+    callers: WaitList,
 }
 
 impl Budget {
     /// An empty budget of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
-        Budget { used_bytes: AtomicUsize::new(0), limit_bytes }
+        Budget { used_bytes: AtomicUsize::new(0), limit_bytes, callers: WaitList::default() }
     }
 
     /// Takes `bytes` more for a user that already holds `own_bytes`; a refusal returns the bytes in use. No user may hold more than it
@@ -48,12 +51,19 @@ impl Budget {
 
     /// Gives back what was taken.
     pub fn give_back(&self, bytes: usize) {
-        self.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        // Whether one of them fits depends on what its user holds: each looks for itself.
+        self.callers.admit(usize::MAX);
     }
 
     /// Bytes that are taken now.
     pub fn used_bytes(&self) -> usize {
-        self.used_bytes.load(Ordering::Acquire)
+        self.used_bytes.load(Ordering::SeqCst)
+    }
+
+    /// A place among those that are woken whenever something is given back. One for each user at most: all of them are woken.
+    pub fn place(&self) -> Place {
+        self.callers.place(0)
     }
 }
 

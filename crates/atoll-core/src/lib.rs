@@ -19,6 +19,7 @@
 //! | `ready.rs` | procedures that are ready to be polled, and the wake-up of the host |
 //! | `sync.rs` | the synchronization primitives of state that threads share |
 //! | `ticket.rs` | a value that somebody else completes |
+//! | `wait_list.rs` | callers that wait for room in a bounded window, in order |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod budget;
@@ -38,6 +39,7 @@ mod role_table;
 pub mod sync;
 pub mod testing;
 pub mod ticket;
+pub mod wait_list;
 pub mod witness;
 
 pub use budget::Budget;
@@ -52,4 +54,5 @@ pub use notify::{Notified, Notify};
 pub use pool::Pool;
 pub use role::{Caller, Effects, FetchError, Loc, Measure, Record, RecordKind, Role, Space, Stored};
 pub use ticket::{Abandoned, BoxFuture, Completer, Ticket, ticket};
+pub use wait_list::{Place, WaitList};
 pub use witness::{PutBack, Witness};

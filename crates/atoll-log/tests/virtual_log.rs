@@ -227,6 +227,54 @@ fn the_window_is_bounded_in_bytes() {
     assert_eq!(c.run(1, ticket).unwrap(), Err(LogAppendError::TooLarge(1_000_001)));
 }
 
+/// Waits for room, and appends.
+async fn append_with_room(log: Arc<VirtualLog>, record: LogRecord) -> LogPos {
+    let size = record.payload.len();
+    loop {
+        if let Ok(ticket) = log.submit(vec![record.clone()]) {
+            return ticket.await.unwrap().unwrap()[0];
+        }
+        log.room(1, size).await;
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_woken_in_order() {
+    let mut c = Cluster::new(17, 1);
+    c.options.lane_window_bytes = 10_000;
+    let log = c.created("memory");
+    let big = |seq| LogRecord { payload: Bytes::from(vec![7; 4000]), ..record(1, seq) };
+    let env = c.env(1);
+    let tickets: Vec<_> =
+        (1..=40).map(|seq| env.launch("append", append_with_room(log.clone(), big(seq)))).collect();
+    // One that gives up, while it waits and once it is woken, holds nobody up.
+    let gave_up = log.room(1, 4000);
+    drop(env.launch("gives up", gave_up));
+    for (n, ticket) in tickets.into_iter().enumerate() {
+        assert_eq!(c.run(1, ticket).unwrap(), LogPos(n as u64));
+    }
+}
+
+#[test]
+fn who_waits_for_the_room_of_a_node_is_woken_by_other_logs() {
+    let mut c = Cluster::new(18, 1);
+    let budget = Arc::new(Budget::new(20_000));
+    let logs: Vec<_> = (0..4).map(|n| c.log_within(&format!("log{n}"), budget.clone())).collect();
+    for log in &logs {
+        let made = log.create(spec("memory"));
+        c.run(1, made).unwrap().unwrap();
+    }
+    let some = |seq| LogRecord { payload: Bytes::from(vec![7; 3000]), ..record(1, seq) };
+    let env = c.env(1);
+    let appends = (1..=20).flat_map(|seq| logs.iter().map(move |log| (seq, log.clone())));
+    let tickets: Vec<_> =
+        appends.map(|(seq, log)| env.launch("append", append_with_room(log, some(seq)))).collect();
+    for ticket in tickets {
+        c.run(1, ticket).unwrap();
+    }
+    assert_eq!(budget.used_bytes(), 0, "all is given back");
+}
+
 #[test]
 fn all_logs_of_a_node_share_a_window() {
     let mut c = Cluster::new(9, 1);

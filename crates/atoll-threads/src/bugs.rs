@@ -14,7 +14,7 @@ struct Bug {
     seen: &'static str,
 }
 
-const BUGS: [Bug; 18] = [
+const BUGS: [Bug; 20] = [
     Bug {
         name: "ticket_is_closed_before_it_has_the_value",
         piece: "ticket",
@@ -150,6 +150,22 @@ const BUGS: [Bug; 18] = [
         right: "        if let Some(halt) = inside.halted.clone() {",
         wrong: "        if let Some(halt) = None::<H> {",
         scenario: "crowd::halts",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "crowd_gives_room_back_and_wakes_nobody",
+        piece: "crowd",
+        right: "        lock(&self.inside).gone(commands, bytes);\n        self.admit();",
+        wrong: "        lock(&self.inside).gone(commands, bytes);",
+        scenario: "crowd::finds_room",
+        seen: "deadlock",
+    },
+    Bug {
+        name: "wait_list_counts_after_the_look",
+        piece: "wait_list",
+        right: "        shared.waiters.store(inside.waiters.len(), Ordering::SeqCst);\n    }\n\n    /// Whether nobody is in front",
+        wrong: "    }\n\n    /// Whether nobody is in front",
+        scenario: "crowd::finds_room",
         seen: "deadlock",
     },
     Bug {

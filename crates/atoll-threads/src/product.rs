@@ -75,6 +75,11 @@ fn everybody_is_answered_once_when_the_replica_halts() {
 }
 
 #[test]
+fn whoever_waits_for_room_finds_it() {
+    holds(scenarios::crowd::finds_room);
+}
+
+#[test]
 fn a_view_stays_as_it_is_while_it_is_held() {
     holds(scenarios::views::stay_as_they_are);
 }

@@ -15,7 +15,7 @@ use atoll_core::{Completer, Levels, NodeId, Ticket, ticket};
 use atoll_log::LogError;
 
 use super::check::{Check, Checked};
-use super::crowd::{self, Crowd, Shown, Waits};
+use super::crowd::{self, Bounds, Crowd, Shown, Waits};
 use super::{Applied, BarrierError, Busy, ClockAhead, ProposeError, Proposed, Stopped};
 use crate::application::{AppId, Proposer};
 use crate::replica::{Halt, HashAt};
@@ -276,7 +276,7 @@ pub(crate) struct Core {
     pub(crate) proposer: Proposer,
     pub(crate) levels: Levels,
     path: Box<dyn Path>,
-    crowd: Crowd<Published, Caller, Reached, Halt>,
+    pub(super) crowd: Crowd<Published, Caller, Reached, Halt>,
     /// This replica was found to be wrong, and is not refilled yet.
     withheld: AtomicBool,
     state: Mutex<State>,
@@ -290,8 +290,9 @@ impl Core {
         levels: Levels,
         path: Box<dyn Path>,
         published: Arc<Published>,
+        bounds: Bounds,
     ) -> Arc<Core> {
-        let (crowd, withheld) = (Crowd::new(published), AtomicBool::new(false));
+        let (crowd, withheld) = (Crowd::new(published, bounds), AtomicBool::new(false));
         let (state, check) = (Mutex::default(), Check::default());
         Arc::new(Core { proposer, levels, path, crowd, withheld, state, check })
     }
@@ -375,6 +376,10 @@ impl Core {
     pub(crate) fn set_progress(&self, stalled_at: Option<LogPos>, behind: bool) {
         let mut state = lock(&self.state);
         (state.stalled_at, state.behind) = (stalled_at, behind);
+        drop(state);
+        if stalled_at.is_some() {
+            self.crowd.admit_all();
+        }
     }
 
     /// Whether this node's clock is refused.
@@ -453,6 +458,11 @@ impl Core {
         ServiceTold { out_of_service: out, behind: state.behind }
     }
 
+    /// Whether a command would be refused at once, whatever room there is.
+    pub(crate) fn refuses(&self) -> bool {
+        self.is_withheld() || lock(&self.state).stalled_at.is_some()
+    }
+
     /// True while this replica is known to be wrong: none of its state may be shown.
     pub(crate) fn is_withheld(&self) -> bool {
         self.withheld.load(Ordering::Acquire)
@@ -508,6 +518,7 @@ impl Core {
             self.withheld.store(true, Ordering::Release);
             state.learner.take()
         };
+        self.crowd.admit_all();
         if let Some(learner) = learner {
             learner.wake();
         }
@@ -558,8 +569,8 @@ impl Core {
     }
 
     /// Reserves room for a command that awaits an answer.
-    pub(crate) fn reserve(&self, bytes: usize, max_commands: usize, max_bytes: usize) -> Result<(), Busy> {
-        let reserved = self.crowd.reserve(bytes, max_commands, max_bytes);
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), Busy> {
+        let reserved = self.crowd.reserve(bytes);
         reserved.map_err(|(commands, bytes)| Busy { commands, bytes })
     }
 

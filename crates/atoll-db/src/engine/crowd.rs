@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use atoll_contract::{LogPos, OpId};
 use atoll_core::sync::{Arc, Mutex, lock};
+use atoll_core::wait_list::{Place, WaitList};
 
 /// Callers of an entry's commands.
 #[derive(Debug)]
@@ -27,6 +28,13 @@ pub(crate) trait Waits {
     fn is_abandoned(&self) -> bool;
 }
 
+/// How much may wait for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) commands: usize,
+    pub(crate) bytes: usize,
+}
+
 struct Inside<C, R, H> {
     halted: Option<H>,
     /// Entries of this node that are not applied yet, in the order of the log. Bounded by what may wait at the path.
@@ -43,10 +51,13 @@ struct Inside<C, R, H> {
 pub(crate) struct Crowd<P, C, R, H> {
     published: Mutex<Arc<P>>,
     inside: Mutex<Inside<C, R, H>>,
+    bounds: Bounds,
+    /// Who found no room for a command.
+    refused: WaitList,
 }
 
 impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
-    pub(crate) fn new(published: Arc<P>) -> Self {
+    pub(crate) fn new(published: Arc<P>, bounds: Bounds) -> Self {
         let inside = Inside {
             halted: None,
             waiting: VecDeque::new(),
@@ -54,7 +65,8 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
             bytes: 0,
             applied: BTreeMap::new(),
         };
-        Crowd { published: Mutex::new(published), inside: Mutex::new(inside) }
+        let refused = WaitList::default();
+        Crowd { published: Mutex::new(published), inside: Mutex::new(inside), bounds, refused }
     }
 
     pub(crate) fn published(&self) -> Arc<P> {
@@ -99,25 +111,51 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
     ///
     /// # Errors
     /// There is no room: the number and the bytes of the commands that wait.
-    pub(crate) fn reserve(
-        &self,
-        bytes: usize,
-        max_commands: usize,
-        max_bytes: usize,
-    ) -> Result<(), (usize, usize)> {
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<(), (usize, usize)> {
         let mut inside = lock(&self.inside);
-        let (commands, waiting) = (inside.commands, inside.bytes);
-        // A command that is larger than the room is accepted when nothing else waits.
-        if commands >= max_commands || (commands > 0 && waiting + bytes > max_bytes) {
-            return Err((commands, waiting));
+        if !inside.fits(bytes, self.bounds) {
+            return Err((inside.commands, inside.bytes));
         }
-        (inside.commands, inside.bytes) = (commands + 1, waiting + bytes);
+        (inside.commands, inside.bytes) = (inside.commands + 1, inside.bytes + bytes);
         Ok(())
+    }
+
+    /// Whether [`Crowd::reserve`] would find room.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        lock(&self.inside).fits(bytes, self.bounds)
+    }
+
+    /// A place among those that wait for room for a command of so many bytes.
+    pub(crate) fn place(&self, bytes: usize) -> Place {
+        self.refused.place(bytes.min(self.bounds.bytes))
+    }
+
+    /// Wakes those that find room now.
+    pub(crate) fn admit(&self) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let free_bytes = {
+            let inside = lock(&self.inside);
+            match inside.commands < self.bounds.commands {
+                true => Some(self.bounds.bytes.saturating_sub(inside.bytes)),
+                false => None,
+            }
+        };
+        if let Some(free_bytes) = free_bytes {
+            self.refused.admit(free_bytes);
+        }
+    }
+
+    /// Wakes all of them: they will be refused.
+    pub(crate) fn admit_all(&self) {
+        self.refused.admit(usize::MAX);
     }
 
     /// Gives back the room of commands that were answered without ever being sent.
     pub(crate) fn release(&self, commands: usize, bytes: usize) {
         lock(&self.inside).gone(commands, bytes);
+        self.admit();
     }
 
     /// An entry of this node is about to leave.
@@ -128,6 +166,8 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let mut inside = lock(&self.inside);
         if let Some(halt) = inside.halted.clone() {
             inside.gone(waiting.callers.len(), waiting.bytes);
+            drop(inside);
+            self.admit();
             return Err((waiting, halt));
         }
         inside.waiting.push_back(waiting);
@@ -140,6 +180,8 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         let place = inside.waiting.iter().position(|w| w.op == op)?;
         let waiting = inside.waiting.remove(place)?;
         inside.gone(waiting.callers.len(), waiting.bytes);
+        drop(inside);
+        self.admit();
         Some(waiting)
     }
 
@@ -169,11 +211,19 @@ impl<P: Shown, C, R: Waits, H: Clone> Crowd<P, C, R, H> {
         for gone in &waiting {
             inside.gone(gone.callers.len(), gone.bytes);
         }
-        (waiting, std::mem::take(&mut inside.applied).into_values().flatten())
+        let applied = std::mem::take(&mut inside.applied);
+        drop(inside);
+        self.admit();
+        (waiting, applied.into_values().flatten())
     }
 }
 
 impl<C, R, H> Inside<C, R, H> {
+    /// A command that is larger than the room is accepted when nothing else waits.
+    fn fits(&self, bytes: usize, bounds: Bounds) -> bool {
+        self.commands < bounds.commands && (self.commands == 0 || self.bytes + bytes <= bounds.bytes)
+    }
+
     fn gone(&mut self, commands: usize, bytes: usize) {
         self.commands -= commands;
         self.bytes -= bytes;

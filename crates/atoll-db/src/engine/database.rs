@@ -129,7 +129,7 @@ impl Database {
         let allowed = options.clock_ahead_at_most;
         let clock = CheckedClock::new(env.clone(), clock, clocks, allowed, published.time_ms);
         let to = Arc::new(ToLog::new(env, log, clock, options.clone()));
-        let core = Core::new(proposer, levels, Box::new(LogPath(to.clone())), published);
+        let core = Core::new(proposer, levels, Box::new(LogPath(to.clone())), published, options.bounds());
         let applier = |committer| Applier::new(replica, core.clone(), committer, &options);
         let feed: Box<dyn Feed> = match threads {
             Threads::None => {

@@ -29,6 +29,7 @@ mod learn;
 mod options;
 mod progress;
 mod propose;
+mod room;
 mod solo;
 
 use std::fmt;
@@ -52,6 +53,7 @@ pub use clock::{ClockAhead, HearClocks, PeerClocks};
 pub use database::{Clock, Cluster, Database, Ground, OpenError, Threads};
 pub use error::{BarrierError, Busy, ProposeError, Stopped};
 pub use options::Options;
+pub use room::Room;
 pub use solo::{Solo, SoloClock};
 
 pub(crate) use self::core::Core;
@@ -122,6 +124,12 @@ impl<A: Application> Engine<A> {
         }
         let version = A::version_at(level);
         self.core.propose(Proposal { app: A::ID, version, command })
+    }
+
+    /// Completes when a command of so many bytes finds room, or would have: another one may take it first, and then the caller waits
+    /// again. Callers find room in the order in which they began to wait.
+    pub fn room(&self, command_bytes: usize) -> Room {
+        Room::new(self.core.clone(), command_bytes)
     }
 
     /// The active feature level of the cluster, as far as this node knows: commands may be of the version that it has.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::crowd::Bounds;
+
 /// None affects how an entry is applied, so they may differ between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -85,5 +87,12 @@ impl Default for Options {
             range_keys: 4096,
             keep_entries: 20_000,
         }
+    }
+}
+
+impl Options {
+    /// How much may wait for an answer.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds { commands: self.max_waiting_commands, bytes: self.max_waiting_bytes }
     }
 }

@@ -17,7 +17,7 @@ use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, Unavailability};
 use atoll_core::sync::lock;
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Env, Sleep, Ticket, ticket};
-use atoll_log::{LogAppendError, LogError, LogRecord, VirtualLog};
+use atoll_log::{LogAppendError, LogError, LogRecord, Room, VirtualLog};
 
 use super::clock::{CheckedClock, Reading};
 use super::core::{Caller, Core, Path, Proposal, Reached, Waiting};
@@ -25,8 +25,6 @@ use super::{BarrierError, Busy, Options, ProposeError, Proposed};
 use crate::entry::{EntryBuilder, Header};
 use crate::mutants;
 
-/// Wait before an entry that the log had no room for is submitted again.
-const PAUSE: Duration = Duration::from_millis(1);
 /// Wait before the log is looked for again.
 const LOG_PAUSE: Duration = Duration::from_millis(20);
 
@@ -131,11 +129,10 @@ impl ToLog {
 
 impl Path for LogPath {
     fn propose(&self, core: &Arc<Core>, proposal: Proposal) -> Result<Proposed, Busy> {
-        let options = &self.0.options;
         if let Some(halt) = core.halted() {
             return Ok(Ticket::ready(Err(ProposeError::Stopped(halt))));
         }
-        core.reserve(proposal.command.len(), options.max_waiting_commands, options.max_waiting_bytes)?;
+        core.reserve(proposal.command.len())?;
         let (caller, wait) = ticket();
         let waker = {
             let mut queue = lock(&self.0.queue);
@@ -180,8 +177,8 @@ struct Sender {
     to: Arc<ToLog>,
     core: Arc<Core>,
     flights: VecDeque<Flight>,
-    /// An entry that the log had no room for, and when it is handed in again.
-    held: Option<(OpId, Bytes, Sleep)>,
+    /// An entry that the log had no room for, and the room that it waits for.
+    held: Option<(OpId, Bytes, Room)>,
     /// Until the other members' clocks are queried again.
     listening: Option<Sleep>,
     client: ClientId,
@@ -258,9 +255,9 @@ impl Sender {
     /// Submits the next entry; false if there is none or no room, and then this task is woken when that changes.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let (op, payload) = match self.held.take() {
-            Some((op, payload, mut pause)) => {
-                if Pin::new(&mut pause).poll(cx).is_pending() {
-                    self.held = Some((op, payload, pause));
+            Some((op, payload, mut room)) => {
+                if Pin::new(&mut room).poll(cx).is_pending() {
+                    self.held = Some((op, payload, room));
                     return false;
                 }
                 (op, payload)
@@ -280,8 +277,8 @@ impl Sender {
             Ok(wait) => self.flights.push_back(Flight { op, wait }),
             Err(_) => {
                 hit("db.propose.busy");
-                let pause = self.to.env.sleep(self.to.env.jitter(PAUSE));
-                self.held = Some((op, payload, pause));
+                let room = self.to.log.room(1, payload.len());
+                self.held = Some((op, payload, room));
             }
         }
         true

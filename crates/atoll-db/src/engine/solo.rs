@@ -9,6 +9,7 @@ use atoll_core::{Incarnation, LevelRange, Levels, NodeId, Ticket, ticket};
 use super::applier::Applier;
 use super::commit::Here;
 use super::core::{Core, Path, Proposal, Waiting};
+use super::crowd::Bounds;
 use super::{BarrierError, Busy, Engine, Options, ProposeError, Proposed, Stopped};
 use crate::application::{Application, Proposer};
 use crate::entry::{EntryBuilder, Header};
@@ -74,7 +75,8 @@ impl Solo {
         let levels = Levels::new(LevelRange::OURS, true);
         // No other program has to read what this one writes.
         let _ = levels.learn(LevelRange::OURS.highest);
-        let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published);
+        let unbounded = Bounds { commands: usize::MAX, bytes: usize::MAX };
+        let core = Core::new(proposer, levels, Box::new(AlonePath(alone.clone())), published, unbounded);
         let options = Options::default();
         let here = Here::new(store, &options)?;
         *alone.applier() = Some((Applier::new(replica, core.clone(), Box::new(here), &options), 0));
@@ -114,7 +116,7 @@ impl Path for AlonePath {
             return Ok(Ticket::ready(Err(ProposeError::Stopped(halt))));
         }
         let bytes = proposal.command.len();
-        core.reserve(bytes, usize::MAX, usize::MAX)?;
+        core.reserve(bytes)?;
         *seq += 1;
         let op = OpId { client: ClientId(core.proposer.incarnation.0), seq: *seq };
         let header = Header { proposer: core.proposer, since: self.0.since, time_ms: self.0.clock.ms() };

@@ -15,7 +15,7 @@ use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
 /// Approximate memory of a record besides its payload.
-const ITEM_BYTES: usize = ENTRY_HEADER_BYTES + 80;
+pub(super) const ITEM_BYTES: usize = ENTRY_HEADER_BYTES + 80;
 
 /// A record to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Shared {
             return Ok(Ticket::ready(Ok(Vec::new())));
         }
         let bytes = records.iter().map(|r| r.payload.len() + ITEM_BYTES).sum();
-        self.lane.reserve(bytes, self.options.lane_window_bytes, &self.budget)?;
+        self.lane.reserve(bytes, &self.budget)?;
         let (done, wait) = ticket();
         let n = records.len();
         let positions = vec![LogPos::ZERO; n];

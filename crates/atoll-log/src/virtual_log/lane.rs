@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use atoll_core::testing::{hit, mutant};
-use atoll_core::{Tick, Ticket};
+use atoll_core::{Place, Tick, Ticket, WaitList};
 
 use super::append::Item;
 use super::room::Purpose;
@@ -44,15 +44,24 @@ struct Waiting {
 }
 
 /// Records that were submitted and not sent yet. Bounded by `lane_window_bytes`.
-#[derive(Debug, Default)]
-pub(super) struct Lane(Mutex<Waiting>);
+#[derive(Debug)]
+pub(super) struct Lane {
+    waiting: Mutex<Waiting>,
+    window_bytes: usize,
+    /// Callers that found the window full.
+    callers: WaitList,
+}
 
 impl Lane {
+    pub(super) fn new(window_bytes: usize) -> Self {
+        Lane { waiting: Mutex::default(), window_bytes, callers: WaitList::default() }
+    }
+
     /// Reserves room for a submission, here and in the budget that all logs share. A submission larger than the window is taken when the
     /// lane is empty.
-    pub(super) fn reserve(&self, bytes: usize, window_bytes: usize, shared: &Budget) -> Result<(), Busy> {
-        let mut w = lock(&self.0);
-        if w.bytes > 0 && w.bytes + bytes > window_bytes {
+    pub(super) fn reserve(&self, bytes: usize, shared: &Budget) -> Result<(), Busy> {
+        let mut w = lock(&self.waiting);
+        if !self.fits(w.bytes, bytes) {
             return Err(Busy::Log { waiting_bytes: w.bytes });
         }
         shared.take(w.bytes, bytes).map_err(|waiting_bytes| Busy::Node { waiting_bytes })?;
@@ -60,18 +69,40 @@ impl Lane {
         Ok(())
     }
 
+    fn fits(&self, held_bytes: usize, bytes: usize) -> bool {
+        held_bytes == 0 || held_bytes + bytes <= self.window_bytes
+    }
+
+    /// Whether [`Lane::reserve`] would find room in this window.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.fits(self.held_bytes(), bytes)
+    }
+
+    /// A place for a caller with so many bytes. One with more than the window is let in when the window is empty.
+    pub(super) fn place(&self, bytes: usize) -> Place {
+        self.callers.place(bytes.min(self.window_bytes))
+    }
+
+    /// Wakes the callers that find room now.
+    pub(super) fn admit(&self) {
+        if !self.callers.is_empty() {
+            self.callers.admit(self.window_bytes.saturating_sub(self.held_bytes()));
+        }
+    }
+
     pub(super) fn push(&self, items: Vec<Item>) {
-        lock(&self.0).queue.extend(items);
+        lock(&self.waiting).queue.extend(items);
     }
 
     fn release(&self, bytes: usize, shared: &Budget) {
-        lock(&self.0).bytes -= bytes;
+        lock(&self.waiting).bytes -= bytes;
         shared.give_back(bytes);
+        self.admit();
     }
 
     /// Bytes of everything that is not settled.
     pub(super) fn held_bytes(&self) -> usize {
-        lock(&self.0).bytes
+        lock(&self.waiting).bytes
     }
 }
 
@@ -90,7 +121,7 @@ impl Shared {
     /// Starts the lane if it has work and is not running.
     pub(super) fn start_lane(self: &Arc<Self>) {
         let waker = {
-            let mut w = lock(&self.lane.0);
+            let mut w = lock(&self.lane.waiting);
             if w.queue.is_empty() {
                 return;
             }
@@ -191,7 +222,7 @@ impl Run {
     async fn run(mut self) {
         loop {
             if self.flights.is_empty() && self.redo.is_empty() {
-                let mut w = lock(&self.me.lane.0);
+                let mut w = lock(&self.me.lane.waiting);
                 if w.queue.is_empty() {
                     w.running = false;
                     w.waker = None;
@@ -262,7 +293,7 @@ impl Run {
 
     /// Answers everything that waits.
     fn drop_all(&mut self, why: &LogError) {
-        let waiting = std::mem::take(&mut lock(&self.me.lane.0).queue);
+        let waiting = std::mem::take(&mut lock(&self.me.lane.waiting).queue);
         self.scanned = 0;
         // Doubtful records first: the first failure answers a submission, and "not appended" must not hide the doubt.
         let all = std::mem::take(&mut self.redo).into_iter().chain(waiting);
@@ -339,7 +370,7 @@ impl Run {
         }
         let mut gone = Vec::new();
         {
-            let mut w = lock(&self.me.lane.0);
+            let mut w = lock(&self.me.lane.waiting);
             while let Some(front) = w.queue.front() {
                 if front.may_go() {
                     gone.extend(w.queue.pop_front());
@@ -380,7 +411,7 @@ impl Run {
             if changed.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(if self.has_moved() { Event::Moved } else { Event::Progress });
             }
-            lock(&me.lane.0).waker = Some(cx.waker().clone());
+            lock(&me.lane.waiting).waker = Some(cx.waker().clone());
             // Check again now that the waker is registered: otherwise a submission in between would be missed.
             if self.has_work() {
                 return Poll::Ready(Event::Progress);
@@ -402,7 +433,7 @@ impl Run {
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let ready = |i: &Item| self.flights.is_empty() || !i.may_be_below(start);
-        self.has_room() && lock(&self.me.lane.0).queue.front().is_some_and(ready)
+        self.has_room() && lock(&self.me.lane.waiting).queue.front().is_some_and(ready)
     }
 
     fn has_moved(&self) -> bool {
@@ -493,7 +524,7 @@ impl Run {
         let start = target.segment.start;
         match self.redo.front() {
             Some(_) => self.redo.iter().any(|i| i.may_be_below(start)),
-            None => lock(&self.me.lane.0).queue.front().is_some_and(|i| i.may_be_below(start)),
+            None => lock(&self.me.lane.waiting).queue.front().is_some_and(|i| i.may_be_below(start)),
         }
     }
 
@@ -501,7 +532,7 @@ impl Run {
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
-        items.extend(std::mem::take(&mut lock(&self.me.lane.0).queue));
+        items.extend(std::mem::take(&mut lock(&self.me.lane.waiting).queue));
         // The second mutant creates copies that a replica may take for new commands.
         if mutant(mutants::VLOG_V2) || mutant(mutants::DB_APPLIES_COPIES) {
             items.iter_mut().for_each(|i| i.not_below(end));

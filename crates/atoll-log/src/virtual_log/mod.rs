@@ -65,6 +65,7 @@ mod room;
 mod scan;
 mod trim;
 mod truncate;
+mod window;
 
 pub use append::LogRecord;
 pub use error::{Busy, LogAppendError, LogError, LogReadError, ReconfigError, Step};
@@ -73,6 +74,7 @@ pub use pages::{CHAIN_PREFIX, PAGE_PREFIX, SegmentsPage};
 pub use read::LogRead;
 pub use reader::Reader;
 pub use refresh::read_chain;
+pub use window::Room;
 
 use crate::rounds::Rounds;
 use atoll_core::Budget;
@@ -175,6 +177,7 @@ impl VirtualLog {
         options: Options,
         budget: Arc<Budget>,
     ) -> Arc<VirtualLog> {
+        let lane = lane::Lane::new(options.lane_window_bytes);
         Arc::new(VirtualLog(Arc::new(Shared {
             env,
             name: name.to_owned(),
@@ -186,7 +189,7 @@ impl VirtualLog {
             changed: Notify::default(),
             refreshes: Rounds::default(),
             checks: Rounds::default(),
-            lane: lane::Lane::default(),
+            lane,
             budget,
             parking: scan::Parking::default(),
         })))
@@ -235,6 +238,12 @@ impl VirtualLog {
         records: Vec<LogRecord>,
     ) -> Result<Ticket<Result<Vec<LogPos>, LogAppendError>>, Busy> {
         self.0.submit(records, None)
+    }
+
+    /// Completes when a submission of so many records and bytes finds room, or would have: another one may take it first, and then
+    /// the caller waits again. Callers find room in the order in which they began to wait.
+    pub fn room(&self, records: usize, payload_bytes: usize) -> Room {
+        Room::new(self.0.clone(), records, payload_bytes)
     }
 
     /// Like [`VirtualLog::submit`], for records of an outside client, which may have moved to another node by now. `known` is

@@ -20,7 +20,7 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::Shared;
-use super::backend::{LogBackend, LogRecords, Pending, Refusal, Submitted};
+use super::backend::{LogBackend, LogRecords, Pending, Refusal, Room, Submitted};
 use super::log_service::{check_records, runs};
 
 /// Most messages, and payload bytes but for the last message, that one stream has unanswered.
@@ -28,8 +28,6 @@ const MESSAGES_UNANSWERED: usize = 128;
 const BYTES_UNANSWERED: usize = 4 * 1024 * 1024;
 /// Most outcomes in one reply.
 const OUTCOMES_PER_REPLY: usize = 256;
-/// When the log had no room, it is asked again this much later, or when something of this stream is done.
-const BUSY_WAIT: Duration = Duration::from_millis(2);
 
 /// How long a stream that opens waits for the tail.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
@@ -62,9 +60,8 @@ pub(super) struct AppendStream {
     lane: Option<Lane>,
     unanswered: VecDeque<Unanswered>,
     unanswered_bytes: usize,
-    /// The log had no room for this message; nothing behind it may overtake it (X15).
-    held: Option<LogRecords>,
-    busy_timer: Pin<Box<Sleep>>,
+    /// The log had no room for this message, which waits for it; nothing behind it may overtake it (X15).
+    held: Option<(LogRecords, Room)>,
     /// No more requests: the client is done, or the node stops.
     closed: bool,
     /// The status that ends the stream once everything is answered.
@@ -91,7 +88,6 @@ impl AppendStream {
             unanswered: VecDeque::new(),
             unanswered_bytes: 0,
             held: None,
-            busy_timer: Box::pin(sleep(Duration::ZERO)),
             closed: false,
             last_word: None,
             stopped,
@@ -112,16 +108,13 @@ impl AppendStream {
             (self.held, self.opening) = (None, None);
         }
         while !self.closed {
-            if let Some(records) = self.held.take() {
-                self.hand_in(records);
-                if self.held.is_some() {
-                    self.busy_timer.as_mut().reset(Instant::now() + BUSY_WAIT);
-                    // Ready at once means that it must be polled again: the loop above has reset it.
-                    if self.busy_timer.as_mut().poll(cx).is_pending() {
-                        return None;
-                    }
-                    continue;
+            if let Some((records, mut room)) = self.held.take() {
+                if room.as_mut().poll(cx).is_pending() {
+                    self.held = Some((records, room));
+                    return None;
                 }
+                self.hand_in(records);
+                continue;
             }
             let full =
                 self.unanswered.len() >= MESSAGES_UNANSWERED || self.unanswered_bytes >= BYTES_UNANSWERED;
@@ -226,13 +219,16 @@ impl AppendStream {
 
     fn hand_in(&mut self, records: LogRecords) {
         let Some(lane) = &self.lane else { return };
-        let bytes = records.payloads.iter().map(bytes::Bytes::len).sum();
+        let bytes = records.payload_bytes();
         match lane.log.submit(records) {
             Submitted::Pending(outcome) => {
                 self.unanswered_bytes += bytes;
                 self.unanswered.push_back(Unanswered::Pending { outcome, bytes });
             }
-            Submitted::Busy(records, _) => self.held = Some(records),
+            Submitted::Busy(records, _) => {
+                let room = lane.log.room(records.payloads.len(), bytes);
+                self.held = Some((records, room));
+            }
         }
     }
 

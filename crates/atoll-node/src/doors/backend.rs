@@ -2,7 +2,9 @@
 //!
 //! Every future here only waits for work that continues without it, so dropping the future stops nothing (contracts X8).
 
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use atoll_client::proto;
@@ -67,6 +69,16 @@ pub struct LogRecords {
     pub known: Option<LogPos>,
 }
 
+impl LogRecords {
+    /// Of all of them together.
+    pub fn payload_bytes(&self) -> usize {
+        self.payloads.iter().map(Bytes::len).sum()
+    }
+}
+
+/// See [`LogBackend::room`].
+pub type Room = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What became of records handed in.
 pub enum Submitted {
     /// They are in line: one position each, in order.
@@ -94,6 +106,9 @@ pub trait LogBackend: Send + Sync {
 
     /// Puts records in line, in the order of the calls.
     fn submit(&self, records: LogRecords) -> Submitted;
+
+    /// Completes when so many records and bytes find room in line, or would have: another may take it first.
+    fn room(&self, records: usize, payload_bytes: usize) -> Room;
 
     /// The tail: above every append acknowledged before the call.
     fn check_tail(&self) -> Pending<LogPos>;

@@ -11,6 +11,7 @@ use atoll_client::{
 };
 use atoll_contract::{ClientId, LogPos, LogletSpec};
 use atoll_core::NodeId;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Shared;
@@ -21,8 +22,7 @@ use super::limits::{check_spec, shown};
 use super::read;
 
 /// How long an unary append waits for room.
-const BUSY_WAIT: Duration = Duration::from_millis(2);
-const BUSY_WAITS: u32 = 500;
+const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Most names in one reply to a list.
 const NAMES_PER_REPLY: usize = 1000;
 
@@ -73,7 +73,7 @@ impl Door {
         let records = check_records(ClientId(request.client), proto::Records { first_seq, ..records })?;
         let log = self.shared.log_for_append(&request.log).await?;
         let mut held = LogRecords { known: request.known_tail.map(LogPos), ..records };
-        let mut tries = 0;
+        let until = Instant::now() + BUSY_FOR;
         loop {
             let busy = match self.submit(&*log, held) {
                 Submitted::Pending(pending) => return Ok(runs(&pending.await?)),
@@ -82,15 +82,11 @@ impl Door {
                     busy
                 }
             };
-            tries += 1;
-            if tries >= BUSY_WAITS {
-                return Err(Refusal::no(
-                    Reason::Busy,
-                    busy.to_string(),
-                    "try again later, or through another node",
-                ));
+            let room = log.room(held.payloads.len(), held.payload_bytes());
+            if timeout_at(until, room).await.is_err() {
+                let next = "try again later, or through another node";
+                return Err(Refusal::no(Reason::Busy, busy.to_string(), next));
             }
-            tokio::time::sleep(BUSY_WAIT).await;
         }
     }
 }

@@ -17,7 +17,9 @@ use atoll_log::virtual_log::{
 
 use tokio::time::timeout;
 
-use super::backend::{Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Submitted};
+use super::backend::{
+    Backend, LogBackend, LogRecords, Operations, Pending, ReadRecords, Refusal, Room, Submitted,
+};
 use super::tables::{TablesCell, TablesHandle};
 use crate::database::DatabaseCell;
 use crate::logs::{Logs, OpenError};
@@ -304,6 +306,10 @@ impl LogBackend for LogView {
             Ok(ticket) => Submitted::Pending(wait(ticket, |positions| positions, |e| append_refusal(&e))),
             Err(busy) => Submitted::Busy(records, busy),
         }
+    }
+
+    fn room(&self, records: usize, payload_bytes: usize) -> Room {
+        Box::pin(self.log.room(records, payload_bytes))
     }
 
     fn check_tail(&self) -> Pending<LogPos> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use atoll_client::{Reason, proto};
 use atoll_contract::{ClientId, Entry, LogPos, LogletId, LogletSpec, OpId};
 use atoll_core::NodeId;
-use atoll_node::doors::backend::Pending;
+use atoll_node::doors::backend::{Pending, Room};
 use atoll_node::doors::{Backend, LogBackend, LogRecords, Operations, ReadRecords, Refusal, Submitted};
 use tokio::sync::Notify;
 
@@ -90,6 +90,10 @@ impl LogBackend for View {
             }));
         }
         Submitted::Pending(ready(Ok(positions)))
+    }
+
+    fn room(&self, _records: usize, _payload_bytes: usize) -> Room {
+        Box::pin(std::future::ready(()))
     }
 
     fn check_tail(&self) -> Pending<LogPos> {

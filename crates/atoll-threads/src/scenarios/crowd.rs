@@ -1,10 +1,12 @@
 //! The applying thread publishes and halts; others propose, and wait for positions.
 
+use std::task::Poll;
+
 use atoll_contract::{ClientId, LogPos, OpId};
 use shuttle::future::block_on;
 use shuttle::thread;
 
-use super::crowd_piece::{Crowd, Shown, Waiting, Waits};
+use super::crowd_piece::{Bounds, Crowd, Shown, Waiting, Waits};
 use super::ticket::{Completer, Ticket, ticket};
 use crate::sync::Arc;
 
@@ -26,8 +28,10 @@ impl Waits for Reached {
 
 type People = Crowd<State, Completer<bool>, Reached, u8>;
 
+/// With room for two commands.
 fn people() -> Arc<People> {
-    Arc::new(Crowd::new(Arc::new(State(LogPos(0)))))
+    let bounds = Bounds { commands: 2, bytes: 2 };
+    Arc::new(Crowd::new(Arc::new(State(LogPos(0))), bounds))
 }
 
 fn publish(people: &People, below: u64) {
@@ -78,7 +82,7 @@ pub(crate) fn halts() {
         positions.for_each(|one| one.0.complete(Err(9)));
     });
     let answers = [1, 2].map(|seq| {
-        assert_eq!(people.reserve(1, 2, 2), Ok(()), "room for two");
+        assert_eq!(people.reserve(1), Ok(()), "room for two");
         let (caller, wait) = ticket();
         if let Err((waiting, halt)) = people.expect(Waiting { op: op(seq), callers: vec![caller], bytes: 1 })
         {
@@ -93,4 +97,39 @@ pub(crate) fn halts() {
     assert!(matches!(block_on(reached), Ok(Err(9))));
     assert!(applying.join().is_ok());
     assert_eq!((people.commands(), people.halted()), (0, Some(9)));
+}
+
+/// Waits until a command of one byte finds room, and takes it.
+async fn takes_room(people: &People) {
+    while people.reserve(1).is_err() {
+        let mut place = people.place(1);
+        std::future::poll_fn(|cx| {
+            place.wait(cx);
+            if people.has_room(1) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        place.leave();
+        people.admit();
+    }
+}
+
+/// Four callers share room for two. Each finds room in the end, and gives it back; three of them twice, so that some who were woken
+/// find that another one was faster.
+pub(crate) fn finds_room() {
+    let people = people();
+    let callers = [0; 3].map(|_| {
+        let people = people.clone();
+        thread::spawn(move || {
+            for _ in 0..2 {
+                block_on(takes_room(&people));
+                people.release(1, 1);
+            }
+        })
+    });
+    block_on(takes_room(&people));
+    people.release(1, 1);
+    for caller in callers {
+        assert!(caller.join().is_ok());
+    }
+    assert_eq!(people.commands(), 0);
 }

@@ -41,8 +41,6 @@ const FLUSH_BYTES: usize = 512 * 1024;
 const KEPT_BYTES: usize = 64 * 1024;
 /// The final message is sent within this time, or not at all.
 const LINGER: Duration = Duration::from_secs(5);
-/// How soon a write that found the log's queue full is tried again.
-const BUSY_FOR: Duration = Duration::from_millis(1);
 
 /// What a connection begins with.
 pub(crate) struct Parts {
@@ -425,8 +423,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let proposed = self.propose_close();
             if proposed.is_none() {
                 self.shared.figures.throttled.add(1);
+                let free = self.shared.engine.room(0);
                 self.busy = Some(Box::pin(async {
-                    tokio::time::sleep(BUSY_FOR).await;
+                    free.await;
                     Woken::Room(None)
                 }));
             }
@@ -450,8 +449,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(Some(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, room }),
             Ok(None) => {
                 self.shared.figures.throttled.add(1);
+                let free = self.shared.engine.room(body.len());
                 self.busy = Some(Box::pin(async move {
-                    tokio::time::sleep(BUSY_FOR).await;
+                    free.await;
                     Woken::Room(room)
                 }));
                 None

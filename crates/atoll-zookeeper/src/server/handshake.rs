@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use atoll_core::Abandoned;
 use atoll_db::ProposeError;
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connection::{Connection, Parts};
@@ -265,12 +265,13 @@ async fn open(
         let session = asked.session;
         Command::Attach(AttachSession { session, password: asked.password, timeout_ms }).to_bytes()
     };
+    let command = Bytes::from(command);
     let proposed = loop {
-        match shared.engine.propose(command.clone().into()) {
+        match shared.engine.propose(command.clone()) {
             Ok(proposed) => break proposed,
             Err(_busy) => {
                 shared.figures.throttled.add(1);
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                shared.engine.room(command.len()).await;
             }
         }
     };

@@ -10,6 +10,7 @@ use atoll_db::{BarrierError, Engine, ProposeError, View};
 use atoll_tables::{Action, Body, Command, Done, MAX_OPERATIONS, Rejection, Row, Schema, Tables, read};
 use bytes::Bytes;
 use prost::Message as _;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -19,8 +20,7 @@ use super::super::grpc::{AnswerRoom, Limits};
 use super::{TablesHandle, convert, scan};
 
 /// How long a proposal waits for room.
-const BUSY_WAIT: Duration = Duration::from_millis(2);
-const BUSY_WAITS: u32 = 500;
+const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Longest command: one entry of the log holds it.
 const MAX_COMMAND_BYTES: usize = 900_000;
 /// Bytes of the rows of one answer.
@@ -57,23 +57,24 @@ pub(super) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<D
         let text = format!("a command of {} bytes; at most {MAX_COMMAND_BYTES} are allowed", command.len());
         return Err(Refusal::no(Reason::TooLarge, text, "do it in several transactions"));
     }
-    for _ in 0..BUSY_WAITS {
-        match engine.propose(command.clone()) {
-            Ok(proposed) => {
-                let gone =
-                    || Refusal::unknown(Reason::Stopping, "this node is stopping", "go on at another node");
-                return match proposed.await.map_err(|_| gone())?.map_err(words)?.reply {
-                    Ok(reply) => Done::from_bytes(reply).map_err(|e| unreadable(&e.to_string())),
-                    Err(rejected) => Err(match Rejection::from_bytes(rejected.0) {
-                        Ok(rejection) => convert::rejection_refusal(rejection),
-                        Err(error) => unreadable(&error.to_string()),
-                    }),
-                };
-            }
-            Err(_) => tokio::time::sleep(BUSY_WAIT).await,
+    let until = Instant::now() + BUSY_FOR;
+    let proposed = loop {
+        if let Ok(proposed) = engine.propose(command.clone()) {
+            break proposed;
         }
+        if timeout_at(until, engine.room(command.len())).await.is_err() {
+            let text = "too many commands are under way on this node";
+            return Err(Refusal::no(Reason::Busy, text, "try again later"));
+        }
+    };
+    let gone = || Refusal::unknown(Reason::Stopping, "this node is stopping", "go on at another node");
+    match proposed.await.map_err(|_| gone())?.map_err(words)?.reply {
+        Ok(reply) => Done::from_bytes(reply).map_err(|e| unreadable(&e.to_string())),
+        Err(rejected) => Err(match Rejection::from_bytes(rejected.0) {
+            Ok(rejection) => convert::rejection_refusal(rejection),
+            Err(error) => unreadable(&error.to_string()),
+        }),
     }
-    Err(Refusal::no(Reason::Busy, "too many commands are under way on this node", "try again later"))
 }
 
 fn unreadable(what: &str) -> Refusal {

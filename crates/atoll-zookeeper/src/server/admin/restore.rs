@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ring::rand::SecureRandom;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::super::{Shared, frame, housekeeping};
 use crate::command::{Command, Discard, Restore, Stage};
@@ -17,9 +17,7 @@ use crate::tree::restore::MAX_PIECE_BYTES;
 use crate::tree::snapshot::{HASH_BYTES, Snapshot, SnapshotError};
 use crate::tree::state::is_foreign_zxid;
 
-/// Wait before a piece is handed in again that the log had no room for.
-const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// And for how long.
+/// How long a piece waits for room.
 const BUSY_FOR: Duration = Duration::from_secs(30);
 /// How often to look for uploads that stand still.
 const LOOKED_EVERY: Duration = Duration::from_secs(10);
@@ -79,8 +77,11 @@ async fn propose(shared: &Shared, command: &Command<'_>) -> Ended {
     let proposed = loop {
         match shared.engine.propose(command.clone()) {
             Ok(proposed) => break proposed,
-            Err(busy) if Instant::now() >= until => return Ended::NotDone(busy.to_string()),
-            Err(_) => tokio::time::sleep(BUSY_PAUSE).await,
+            Err(busy) => {
+                if timeout_at(until, shared.engine.room(command.len())).await.is_err() {
+                    return Ended::NotDone(busy.to_string());
+                }
+            }
         }
     };
     match proposed.await {
