@@ -15,6 +15,7 @@
 //! | `notify.rs` | wakes everyone who waits for a change |
 //! | `pool.rs` | entries by name, with a bound on the idle ones |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
+//! | `traces/` | traces of roles as data, for tests |
 //! | `witness.rs` | how far the journals of other nodes have come |
 //! | `ready.rs` | procedures that are ready to be polled, and the wake-up of the host |
 //! | `sync.rs` | the synchronization primitives of state that threads share |
@@ -39,6 +40,8 @@ mod role_table;
 pub mod sync;
 pub mod testing;
 pub mod ticket;
+#[cfg(feature = "testing")]
+pub mod traces;
 pub mod wait_list;
 pub mod witness;
 

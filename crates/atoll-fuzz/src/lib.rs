@@ -16,10 +16,12 @@
 //! | `jute_connection.rs` | whole connections of ZooKeeper's clients, words of four letters among them |
 //! | `table_decoder.rs` | commands, rows, schemas and keys of tables; commands applied |
 //! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, put in place |
+//! | `corpus.rs` | a corpus in one file |
 //! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
 
 pub mod batch_decoder;
 pub mod chain_decoder;
+pub mod corpus;
 pub mod frame_decoder;
 pub mod journal_recovery;
 pub mod jute_connection;

@@ -4,12 +4,11 @@
 //! corpus once it is understood.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use atoll_core::testing::{Mutant, set_mutant};
 use atoll_fuzz::mutate::{Random, mutate};
-use atoll_fuzz::{TARGETS, Target};
+use atoll_fuzz::{TARGETS, Target, corpus};
 
 const DEFAULT_SECONDS: u64 = 5;
 
@@ -21,12 +20,11 @@ fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|t| t.name == name).unwrap()
 }
 
-fn corpus(target: &Target) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target.name);
-    let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut files: Vec<PathBuf> = files.map(|f| f.unwrap().path()).collect();
-    files.sort();
-    files.iter().map(|f| std::fs::read(f).unwrap()).collect()
+fn packed(target: &Target) -> Vec<Vec<u8>> {
+    let file = corpus::packed_file(target.name);
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    let inputs = corpus::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    inputs.into_values().collect()
 }
 
 /// Tells where the input is while it runs: kept if it panics, also by a stack overflow or an abort.
@@ -44,7 +42,7 @@ fn fuzz(name: &str) {
     let target = target(name);
     let mut inputs = (target.seeds)();
     assert!(!inputs.is_empty(), "{name} has no seeds");
-    inputs.extend(corpus(target));
+    inputs.extend(packed(target));
     inputs.iter().for_each(|input| run(target, input));
     let seconds = number("ATOLL_FUZZ_SECONDS", DEFAULT_SECONDS);
     let mut random = Random(number("ATOLL_FUZZ_SEED", 1));
