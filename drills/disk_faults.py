@@ -374,9 +374,10 @@ class Fault:
 
     def judged(self, planned, pauses):
         """The row of the table."""
+        most = self.drill.within(MOST_PAUSE_S)
         (append, append_at), (write, write_at) = (max(p[i] for p in pauses.values()) for i in (0, 1))
         for what, pause in (("appends", append), ("writes of ZooKeeper", write)):
-            self.drill.promise(pause < MOST_PAUSE_S, f"{self.what}: {what} paused for {pause:.2f} s at a healthy door")
+            self.drill.promise(pause < most, f"{self.what}: {what} paused for {pause:.2f} s at a healthy door; under {most} s is promised")
         took = {name: f"{seconds:.1f}" for name, seconds in self.took.items()}
         ms = lambda seconds: f"{1e3 * seconds:.0f} ms"
         say(f"  {self.what}: pauses {ms(append)} after {append_at:.1f} s and {ms(write)} after {write_at:.1f} s; by a planned move before {ms(planned)}")
