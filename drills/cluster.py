@@ -6,6 +6,7 @@ Everything listens on loopback, lives below one temporary folder, and ends with 
 import argparse
 import atexit
 import base64
+import collections
 import contextlib
 import hashlib
 import json
@@ -73,6 +74,15 @@ def poll(what, seconds, ask, every=0.02):
         time.sleep(every)
 
 
+def alive(pid):
+    """Whether a process runs, and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(") ", 1)[1][0] != "Z"
+    except OSError:
+        return False
+
+
 def find_binary(given):
     """The program under test: as given, from ATOLL_BIN, or as cargo built it."""
     candidates = [given, os.environ.get("ATOLL_BIN"), ROOT / "target/release/atoll"]
@@ -131,6 +141,10 @@ class Node:
         self.admin = row.get("zookeeper_admin")
         self.log = pathlib.Path(row["log"])
         self.config = pathlib.Path(row["config"])
+
+
+# The node that ordered a log's appends is lost: which, the loglet that was active, its process as (id: pid), and when.
+Loss = collections.namedtuple("Loss", "node loglet pids at")
 
 
 class Cluster:
@@ -197,15 +211,22 @@ class Cluster:
         """The addresses of all nodes for clients of ZooKeeper."""
         return ",".join(n.zookeeper for n in self.nodes() if n.zookeeper)
 
+    def lose_sequencer(self, log, which=signal.SIGKILL):
+        """Sends a signal to the node that orders a log's appends, which is asked right before; a `Loss`."""
+        number, loglet = self._ordered(log)
+        pids, at = self.signal([number], which)
+        need(pids, f"node {number} ended before its signal")
+        return Loss(number, loglet, pids, at)
+
     def signal(self, numbers, which=signal.SIGKILL):
-        """Sends a signal to nodes, as close together as can be; gives back their pids and the time of the first."""
-        pids = {n.id: n.pid for n in self.nodes() if n.id in numbers}
+        """Sends a signal to nodes, as close together as can be; gives back the pids of those that got it, and the time of the first."""
+        pids, reached = {n.id: n.pid for n in self.nodes() if n.id in numbers and n.pid}, {}
         at = time.time()
-        for pid in pids.values():
-            if pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, which)
-        return pids, at
+        for number, pid in pids.items():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, which)
+                reached[number] = pid
+        return reached, at
 
     def wait_back(self, pids, within=BACK_WITHIN):
         """Waits until these nodes run under new pids."""
@@ -253,14 +274,52 @@ class Cluster:
         rows = [row for row in self.status(**kwargs)["logs"] if row["name"] == log]
         return rows[0] if rows else None
 
-    def sequencer(self, log):
-        """The node that orders a log's appends now, if that is known."""
-        info = self.log_info(log)
-        return info and info.get("sequencer")
-
-    def chain(self, log):
+    def chain(self, log, **kwargs):
         """The chain of a log."""
-        return self.json("chain", "show", "--log", log)
+        return self.json("chain", "show", "--log", log, **kwargs)
+
+    def active(self, log, **kwargs):
+        """The active segment of a log."""
+        return self.chain(log, **kwargs)["segments"][-1]
+
+    def sequencer(self, log, within=30):
+        """The node that orders a log's appends now: the status finds the log healthy, the chain names this node, and its process runs. Of a
+        kind without a sequencer it is the one node that has the log."""
+        return self._ordered(log, within)[0]
+
+    def _ordered(self, log, within=30):
+        def ask():
+            with contextlib.suppress(Failed):
+                row, segment = self.log_info(log), self.active(log)
+                number = orderer(segment)
+                agreed = row and row["healthy"] and row.get("sequencer") in (None, number) and alive(self.node(number).pid)
+                return (number, segment["loglet"]) if agreed else None
+
+        return poll(f"{log} has a sequencer that runs", within, ask, every=0.05)
+
+    def wait_moved(self, log, loss, within=30):
+        """Waits until the log goes on in another segment than the one whose sequencer was lost: that it was the right node shows here."""
+        def ask():
+            with contextlib.suppress(Failed):
+                return self.active(log)["loglet"] != loss.loglet
+
+        poll(f"{log} leaves the sequencer on node {loss.node}, which was lost", within, ask, every=0.05)
+
+    def extend(self, log, *args, check=True, connect=None, timeout=60):
+        """Extends a log's chain. Whether that was done: the verb succeeded, and the active segment is another one, with the sequencer that
+        was asked for. Not done is a failure unless `check` is False."""
+        words = [str(a) for a in args]
+        try:
+            before = self.active(log, connect=connect, timeout=timeout)["loglet"]
+            after = self.json("chain", "extend", "--log", log, *words, connect=connect, timeout=timeout)["segments"][-1]
+        except Failed:
+            if check:
+                raise
+            return False
+        wanted = int(words[words.index("--sequencer") + 1]) if "--sequencer" in words else orderer(after)
+        done = after["loglet"] != before and orderer(after) == wanted
+        need(done or not check, f"{log} was extended with {words}, and its active segment is {after}; before it was {before}")
+        return done
 
     def wait_nothing_lacks(self, log, within=120):
         """Waits until every server of a log has all of it on its own disk."""
@@ -289,6 +348,12 @@ class Cluster:
             if self.process.poll() is None:
                 self.signal(self.ids(), signal.SIGCONT)
         end(self.process)
+
+
+def orderer(segment):
+    """The node that orders the appends of a segment, as `atoll chain show` has it."""
+    config = segment["config"]
+    return int(config.get("sequencer") or config["node"])
 
 
 def end(process):

@@ -16,7 +16,7 @@ import subprocess
 import time
 
 from alone import Alone, folder_bytes, memory
-from cluster import ROOT, Cluster, Drill, need, poll, say, table
+from cluster import ROOT, Cluster, Drill, alive, need, poll, say, table
 from database_load import Busy, Rows, Znodes, check_rows, check_znodes
 from lost_disk import lose_disk
 
@@ -140,15 +140,6 @@ def altered_disk(drill, cluster, znodes, rows):
     shown = "never shown" if first == right else "shown before"
     say(f"node 2, a value altered: found {seconds:.1f} s after its start, {shown}: {found[0]}")
     return ("altered disk", f"found after {seconds:.1f} s, {shown}, keys {bytes_of(start).hex()}–{bytes_of(end).hex()}", f"refilled, {compared} hashes equal")
-
-
-def alive(pid):
-    """Whether a process runs, and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(") ", 1)[1][0] != "Z"
-    except OSError:
-        return False
 
 
 def of_three(drill):

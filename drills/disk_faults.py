@@ -194,7 +194,7 @@ def rows_of(cluster, connect):
 
 def active(cluster, log, connect):
     """(servers, sequencer) of a log's active segment."""
-    config = cluster.json("chain", "show", "--log", log, connect=connect)["segments"][-1]["config"]
+    config = cluster.active(log, connect=connect)["config"]
     return [int(n) for n in config["servers"].split(",")], int(config["sequencer"])
 
 
@@ -273,6 +273,8 @@ class Fault:
         self.trim_to = trimmed.acknowledged()
         for door in doors:
             door.watch()
+        held = self.cluster.sequencer(self.log)
+        need(held == self.victim, f"{self.what}: the sequencer of {self.log} is on node {held}, where the disk does not fail")
         self.began = time.time()
         self.begin()
         for client in dead:
@@ -317,7 +319,7 @@ class Fault:
         for door in doors:
             door.watch()
         for log, sequencer in ((self.log, self.victim), (TRIMMED, rest[0]), (DB, self.victim if self.victim % 2 else rest[0])):
-            self.cluster.atoll("chain", "extend", "--log", log, "--servers", servers, "--sequencer", sequencer)
+            self.cluster.extend(log, "--servers", servers, "--sequencer", sequencer)
         time.sleep(PLANNED_S)
         now = time.time()
         return max(seconds for door in doors for seconds, _ in door.pauses(now))
@@ -333,7 +335,7 @@ class Fault:
         log = f"{self.log}-bulk"
         self.cluster.atoll("log", "create", "--log", log)
         servers, _ = active(self.cluster, self.log, self.connect)
-        self.cluster.atoll("chain", "extend", "--log", log, "--servers", ",".join(map(str, servers)), "--sequencer", servers[-1])
+        self.cluster.extend(log, "--servers", ",".join(map(str, servers)), "--sequencer", servers[-1])
         return Load(self.cluster, self.drill.folder, log, "bulk", self.connect, depth=4, line_bytes=BULK_LINE_BYTES).start()
 
     def drop(self, bulk):

@@ -30,25 +30,26 @@ def wait_whole(cluster):
         status = cluster.status()
         up = all(n["state"] == "up" for n in status["nodes"])
         rows = [row for row in status["logs"] if row["name"] == LOG]
-        return up and rows and rows[0]["healthy"] and rows[0].get("sequencer")
+        return up and rows and rows[0]["healthy"]
 
-    return poll("all nodes are up and the log is healthy", 60, whole, every=0.1)
+    poll("all nodes are up and the log is healthy", 60, whole, every=0.1)
 
 
 def lose(cluster, loads, which, stay):
-    """Loses the sequencer's node once: (node, its id; moment of the loss)."""
-    victim = wait_whole(cluster)
+    """Loses the sequencer's node once: (its id; moment of the loss)."""
+    wait_whole(cluster)
     # Some time of quiet, so that the last loss is over for the clients, too.
     time.sleep(0.5)
-    pids, at = cluster.signal([victim], which)
+    loss = cluster.lose_sequencer(LOG, which)
     if which == signal.SIGKILL:
-        cluster.wait_back(pids)
+        cluster.wait_back(loss.pids)
     time.sleep(stay)
     if which == signal.SIGSTOP:
-        cluster.signal([victim], signal.SIGCONT)
+        cluster.signal([loss.node], signal.SIGCONT)
     for load in loads:
         load._alive()
-    return victim, at
+    cluster.wait_moved(LOG, loss)
+    return loss.node, loss.at
 
 
 def settle(loads, losses, bounds, words, drill):

@@ -47,7 +47,7 @@ def body(drill):
         # Several sealed segments, so that there is something to rebuild.
         for sequencer in (2, 3, 1):
             time.sleep(drill.args.segment_seconds)
-            cluster.atoll("chain", "extend", "--log", LOG, "--sequencer", sequencer)
+            cluster.extend(LOG, "--sequencer", sequencer)
         rows = []
         for number in (2, 3):
             began = time.monotonic()

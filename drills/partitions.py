@@ -176,7 +176,7 @@ def cluster_of(drill, count):
             for log in LOGS:
                 if log == LOG:
                     cluster.atoll("log", "create", "--log", LOG)
-                cluster.atoll("chain", "extend", "--log", log, "--servers", servers, "--sequencer", 1)
+                cluster.extend(log, "--servers", servers, "--sequencer", 1)
             doors = [Door(drill, cluster, node) for node in cluster.nodes()]
             time.sleep(CALM_S)
             rows = [one(drill, cluster, networks, doors, *case) for case in chosen(drill, count)]

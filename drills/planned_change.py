@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from cluster import Cluster, Drill, Failed, need, quantile, say, table
+from cluster import Cluster, Drill, Failed, need, orderer, quantile, say, table
 from load import Load, verify
 
 LOG = "change"
@@ -66,6 +66,12 @@ def keep(drill, kind, windows, pauses_ms, acks):
         lines.write(json.dumps(line) + "\n")
 
 
+def changed(cluster, since, least):
+    """Every change has left its trace in the chain, as often as it was made; `since` is the version before the first of them."""
+    version = cluster.chain(LOG)["version"]
+    need(version - since >= least, f"{least} changes were made, and the chain went from version {since} to {version}")
+
+
 def change_again_and_again(drill):
     """The 200 extends."""
     args, rng = drill.args, drill.random
@@ -83,7 +89,7 @@ def change_again_and_again(drill):
         # What the machine does by itself: the longest gap where nothing was changed.
         quiet = [timed(lambda: None) for _ in range(min(20, args.changes))]
         kinds = {"extend": [], "truncate": []}
-        trimmed = 0
+        trimmed, version = 0, cluster.chain(LOG)["version"]
         sequencer = ids[0]
         for number in range(args.changes):
             servers = rng.sample(ids, 3)
@@ -91,12 +97,15 @@ def change_again_and_again(drill):
             others = [n for n in (ids if number % 2 else servers) if n != sequencer and (number % 2 == 0 or n not in servers)]
             sequencer = rng.choice(others or [n for n in ids if n != sequencer])
             kinds["extend"].append(timed(lambda: extend(servers, sequencer)))
+            now = orderer(cluster.active(LOG))
+            need(now == sequencer, f"after the extend to the sequencer on node {sequencer} it is on node {now}")
             if number % 5 == 4:
                 # All but the active segment and the one before may go.
                 start = cluster.chain(LOG)["segments"][-2]["start"]
                 cluster.atoll("log", "trim", "--log", LOG, start)
                 kinds["truncate"].append(timed(lambda: cluster.atoll("chain", "truncate", "--log", LOG)))
                 trimmed = start
+        changed(cluster, version, sum(map(len, kinds.values())))
         done = load.finish()
         acks = load.acks()
         pauses = {k: [1e3 * acks.longest_gap(*w) for w in windows] for k, windows in kinds.items()}
@@ -129,11 +138,14 @@ def native_to_local_and_back(drill):
     with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
         cluster.atoll("log", "create", "--log", LOG)
         load = Load(cluster, drill.folder, LOG, name="b", depth=64).start()
-        windows = []
+        windows, version = [], cluster.chain(LOG)["version"]
         for number in range(drill.args.swaps):
             kind = ("local", "native")[number % 2]
             where = ["--servers", 1] + (["--sequencer", 1] if kind == "native" else [])
             windows.append(timed(lambda: cluster.atoll("chain", "extend", "--log", LOG, "--loglet", kind, *where)))
+            now = cluster.active(LOG)["kind"]
+            need(now == kind, f"after the extend to {kind} the active segment is {now}")
+        changed(cluster, version, len(windows))
         load.finish()
         acks = load.acks()
         verify(cluster, [load], LOG)
@@ -150,11 +162,12 @@ def three_to_five_to_three_others(drill):
         ids = cluster.ids()
         cluster.atoll("log", "create", "--log", LOG)
         load = Load(cluster, drill.folder, LOG, name="c", depth=64).start()
-        windows = []
+        windows, version = [], cluster.chain(LOG)["version"]
         for servers in (ids[:3], ids, ids[2:]):
             listed = ",".join(map(str, servers))
             extend = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", listed, "--sequencer", servers[-1])
             windows.append(timed(lambda: cluster.atoll(*extend)))
+        changed(cluster, version, len(windows))
         for leaving in ids[:2]:
             windows.append(timed(lambda: cluster.atoll("node", "drain", leaving)))
         load.finish()

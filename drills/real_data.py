@@ -81,18 +81,16 @@ class Killer:
         self.random.shuffle(kinds)
         return kinds
 
-    def victims(self, kind):
-        """Whom a kind of kill takes."""
-        if kind == "all":
-            return list(self.ids)
-        if kind == "two":
-            return self.random.sample(self.ids, 2)
+    def kill(self, kind):
+        """Kills once; whom, as id: pid."""
         if kind == "sequencer":
-            with contextlib.suppress(Failed, StopIteration, subprocess.SubprocessError):
-                number = self.cluster.sequencer(LOG)
-                if number:
-                    return [number]
-        return [self.random.choice(self.ids)]
+            loss = self.cluster.lose_sequencer(LOG)
+            self.cluster.wait_moved(LOG, loss)
+            return loss.pids
+        count = {"all": len(self.ids), "two": 2, "one": 1}[kind]
+        pids, _ = self.cluster.signal(self.random.sample(self.ids, count))
+        need(len(pids) == count, f"of {count} nodes that were to be killed {sorted(pids)} ran")
+        return pids
 
     def run(self):
         """Until the plan is done."""
@@ -100,10 +98,9 @@ class Killer:
             for kind in self.kinds:
                 if self.stop.wait(self.random.uniform(*self.pause)):
                     return
-                victims = self.victims(kind)
-                pids, _ = self.cluster.signal(victims)
-                self.done.append((kind, victims))
-                self.killed += len(victims)
+                pids = self.kill(kind)
+                self.done.append(kind)
+                self.killed += len(pids)
                 self.cluster.wait_back(pids)
         except Exception as trouble:  # told by the drill, on its own thread
             self.trouble = trouble
@@ -137,7 +134,7 @@ def append_rounds(drill, cluster, path, lines):
         rounds += 1
     seconds = time.monotonic() - began
     kinds = ("sequencer", "one", "two", "all")
-    rows = [(kind, sum(1 for k, _ in killer.done if k == kind)) for kind in kinds]
+    rows = [(kind, killer.done.count(kind)) for kind in kinds]
     say()
     table([row for row in rows if row[1]] + [("together", len(killer.done)), ("processes killed", killer.killed)], ("kill -9 of", "times"))
     need(len(killer.done) == len(killer.kinds), "the plan of kills was not done")
