@@ -32,7 +32,7 @@ def body(drill):
     disk = round(drill.scaled(DISK_BYTES, "keep_megabytes", DISK_FIXED_BYTES))
     goal, keep = drill.args.megabytes * 1_000_000, drill.args.keep_megabytes * 1_000_000
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", drill.args.nodes) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, line_bytes=RECORD_BYTES, depth=64).start()
         most = {n.id: [0, 0] for n in cluster.nodes()}
         trimmed, shown = 0, time.monotonic()
@@ -68,6 +68,7 @@ if __name__ == "__main__":
     Drill(
         "bounded",
         __doc__,
+        refuses={},
         nodes=(3, 1, "how many nodes"),
         megabytes=(5000, 700, "how much goes through"),
         keep_megabytes=(500, 50, "how much stays"),

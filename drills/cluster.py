@@ -27,6 +27,8 @@ START_WITHIN = 60
 BACK_WITHIN = 30
 # The short form of a drill has few samples and runs beside other work: it allows this many times the whole form's bounds on time.
 QUICK_TIMES = 5
+# The kinds of Loglet that a drill of the log can be run with.
+LOGLETS = ("native", "local")
 
 
 class Failed(Exception):
@@ -274,6 +276,10 @@ class Cluster:
         rows = [row for row in self.status(**kwargs)["logs"] if row["name"] == log]
         return rows[0] if rows else None
 
+    def create_log(self, log, loglet="native"):
+        """Creates a log over a Loglet of this kind."""
+        self.atoll("log", "create", "--log", log, "--loglet", loglet)
+
     def chain(self, log, **kwargs):
         """The chain of a log."""
         return self.json("chain", "show", "--log", log, **kwargs)
@@ -366,8 +372,9 @@ def end(process):
 class Drill:
     """The frame of a drill: options, a folder of its own, the result line, the exit status."""
 
-    def __init__(self, name, words, **options):
-        """`options` are name=(default, quick, help)."""
+    def __init__(self, name, words, refuses=None, **options):
+        """`options` are name=(default, quick, help). A drill of the log takes the kind of Loglet, too: `refuses` has the kinds with which
+        it makes no sense, each with the reason."""
         self.name = name
         parser = argparse.ArgumentParser(description=words)
         parser.add_argument("--quick", action="store_true", help="a short form for every change; fewer repetitions")
@@ -375,9 +382,13 @@ class Drill:
         parser.add_argument("--folder", help="where the data goes [default: a temporary folder, which goes]")
         parser.add_argument("--keep", action="store_true", help="leave the data")
         parser.add_argument("--seed", type=int, help="of the random moments [default: drawn, and printed]")
+        if refuses is not None:
+            parser.add_argument("--loglet", choices=LOGLETS, default="native", help="the kind of Loglet under the log [default: native]")
         for option, (default, _, text) in options.items():
             parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), help=f"{text} [default: {default}]")
         self.args = parser.parse_args()
+        if refuses and self.args.loglet in refuses:
+            parser.error(f"{name} makes no sense with --loglet {self.args.loglet}: {refuses[self.args.loglet]}")
         self.defaults = {option: default for option, (default, _, _) in options.items()}
         for option, (default, quick, _) in options.items():
             if getattr(self.args, option) is None:
@@ -385,6 +396,8 @@ class Drill:
         self.seed = self.args.seed if self.args.seed is not None else random.SystemRandom().randrange(1 << 32)
         self.random = random.Random(self.seed)
         self.result = {"drill": name, "quick": self.args.quick, "seed": self.seed}
+        if refuses is not None:
+            self.result["loglet"] = self.args.loglet
         self.missed = []
         self.began = time.monotonic()
 

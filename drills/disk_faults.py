@@ -263,7 +263,7 @@ class Fault:
 
     def run(self, trimmed):
         """The fault and its end; a row of the table."""
-        self.cluster.atoll("log", "create", "--log", self.log)
+        self.cluster.create_log(self.log, self.drill.args.loglet)
         doors = [Door(self.drill, self.cluster, node, self.log) for node in self.healthy]
         planned = self.lay_out(doors)
         bulk = self.bulk() if self.kind == "full" else None
@@ -333,7 +333,7 @@ class Fault:
     def bulk(self):
         """A log of its own for what fills the journal."""
         log = f"{self.log}-bulk"
-        self.cluster.atoll("log", "create", "--log", log)
+        self.cluster.create_log(log, self.drill.args.loglet)
         servers, _ = active(self.cluster, self.log, self.connect)
         self.cluster.extend(log, "--servers", ",".join(map(str, servers)), "--sequencer", servers[-1])
         return Load(self.cluster, self.drill.folder, log, "bulk", self.connect, depth=4, line_bytes=BULK_LINE_BYTES).start()
@@ -392,7 +392,7 @@ def cluster_of(drill, count, cases):
     """All cases on one cluster."""
     say(f"{count} nodes:")
     with Nodes(drill.binary, drill.folder / f"cluster-{count}", count) as cluster:
-        cluster.atoll("log", "create", "--log", TRIMMED)
+        cluster.create_log(TRIMMED, drill.args.loglet)
         trimmed = Load(cluster, drill.folder, TRIMMED, f"t{count}", depth=16, every_s=EVERY_S).start()
         doors = [n.zookeeper for n in cluster.nodes()]
         traveller = Counter(doors, "/traveller", every_s=0.05, leaves_on=(DISK_FULL,)).start()
@@ -436,6 +436,7 @@ if __name__ == "__main__":
     Drill(
         "disk_faults",
         __doc__,
+        refuses={"local": "its one copy would be gone with the disk"},
         nodes=("3,5", "5", "clusters of how many nodes"),
         cases=(0, 3, "how many faults of each cluster are tried; 0 is every fault on every node"),
         only=("", "", "these instead, as closed:1,hanging:2"),

@@ -90,7 +90,7 @@ def segments(cluster):
 def quiet(drill, cluster):
     """A busy cluster is left alone; how many records were read back. The log is trimmed to its last part meanwhile."""
     seconds = drill.args.busy_seconds
-    cluster.atoll("log", "create", "--log", BUSY_LOG)
+    cluster.create_log(BUSY_LOG, drill.args.loglet)
     loads = [Load(cluster, drill.folder, BUSY_LOG, name=f"busy{n}", depth=256, line_bytes=1024).start() for n in range(2)]
     before = segments(cluster)
     ends, trimmed = time.monotonic() + seconds, 0
@@ -110,7 +110,7 @@ def quiet(drill, cluster):
 
 def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         doors = {n.id: n.grpc for n in cluster.nodes()}
         loads = []
         for number in doors:
@@ -134,6 +134,7 @@ if __name__ == "__main__":
     Drill(
         "failover",
         __doc__,
+        refuses={"local": "its log waits for the one node that has it, and nobody takes over"},
         kills=(20, 3, "how often the sequencer's node is killed"),
         stops=(20, 2, "how often it is stopped and continued"),
         busy_seconds=(600, 10, "how long the busy cluster is watched"),

@@ -262,8 +262,8 @@ def go(drill, chain):
 
 def body(drill):
     with Cluster(drill.binary, drill.folder / "data", "--nodes", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
-        cluster.atoll("log", "create", "--log", CONTROL)
+        cluster.create_log(LOG, drill.args.loglet)
+        cluster.create_log(CONTROL, drill.args.loglet)
         chain = Chain(drill, cluster)
         for _ in range(WARM_UP):
             chain.extend()
@@ -292,4 +292,4 @@ def body(drill):
 
 
 if __name__ == "__main__":
-    Drill("long_chain", __doc__, extends=(1_000_000, 20_000, "how often the log is extended")).run(body)
+    Drill("long_chain", __doc__, refuses={}, extends=(1_000_000, 20_000, "how often the log is extended")).run(body)

@@ -175,7 +175,7 @@ def cluster_of(drill, count):
             servers = ",".join(str(n) for n in cluster.ids())
             for log in LOGS:
                 if log == LOG:
-                    cluster.atoll("log", "create", "--log", LOG)
+                    cluster.create_log(LOG, drill.args.loglet)
                 cluster.extend(log, "--servers", servers, "--sequencer", 1)
             doors = [Door(drill, cluster, node) for node in cluster.nodes()]
             time.sleep(CALM_S)
@@ -205,6 +205,7 @@ if __name__ == "__main__":
     Drill(
         "partitions",
         __doc__,
+        refuses={"local": "its log waits for the one node that has it, and nobody takes over"},
         seconds=(20, 6, "how long each partition lasts"),
         cases=(0, 3, "how many partitions of each cluster are tried; 0 is all"),
     ).run(body)

@@ -3,7 +3,7 @@
 
 On five nodes with segments of three servers: extend to other servers and other sequencers, converged and disaggregated,
 with 64 appends in flight and truncates in between; then native to local and back on one node; then from three nodes to
-five, to three others. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
+five, to three others. With `--loglet local` the log goes from node to node instead of from servers to servers. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
 acknowledgements from the start of its command to 1 s after its return.
 """
 
@@ -66,6 +66,13 @@ def keep(drill, kind, windows, pauses_ms, acks):
         lines.write(json.dumps(line) + "\n")
 
 
+def placed(drill, servers, sequencer):
+    """Words that place the next Loglet of the drill's kind. One with a single copy goes where the sequencer would."""
+    if drill.args.loglet == "local":
+        return ["--loglet", "local", "--servers", sequencer]
+    return ["--loglet", drill.args.loglet, "--servers", ",".join(map(str, servers)), "--sequencer", sequencer]
+
+
 def changed(cluster, since, least):
     """Every change has left its trace in the chain, as often as it was made; `since` is the version before the first of them."""
     version = cluster.chain(LOG)["version"]
@@ -79,11 +86,9 @@ def change_again_and_again(drill):
         ids = cluster.ids()
 
         def extend(servers, sequencer):
-            servers = ",".join(map(str, servers))
-            verb = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", servers, "--sequencer", sequencer)
-            cluster.atoll(*verb)
+            cluster.atoll("chain", "extend", "--log", LOG, *placed(drill, servers, sequencer))
 
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, depth=64).start()
         time.sleep(1)
         # What the machine does by itself: the longest gap where nothing was changed.
@@ -136,7 +141,7 @@ def change_again_and_again(drill):
 def native_to_local_and_back(drill):
     """Another kind of Loglet, on one node."""
     with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, name="b", depth=64).start()
         windows, version = [], cluster.chain(LOG)["version"]
         for number in range(drill.args.swaps):
@@ -160,13 +165,11 @@ def three_to_five_to_three_others(drill):
     """Members: two come, two of the first go; the log follows by itself."""
     with Cluster(drill.binary, drill.folder / "members", "--nodes", 5) as cluster:
         ids = cluster.ids()
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, name="c", depth=64).start()
         windows, version = [], cluster.chain(LOG)["version"]
         for servers in (ids[:3], ids, ids[2:]):
-            listed = ",".join(map(str, servers))
-            extend = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", listed, "--sequencer", servers[-1])
-            windows.append(timed(lambda: cluster.atoll(*extend)))
+            windows.append(timed(lambda: cluster.atoll("chain", "extend", "--log", LOG, *placed(drill, servers, servers[-1]))))
         changed(cluster, version, len(windows))
         for leaving in ids[:2]:
             windows.append(timed(lambda: cluster.atoll("node", "drain", leaving)))
@@ -193,6 +196,7 @@ if __name__ == "__main__":
     Drill(
         "planned_change",
         __doc__,
+        refuses={},
         changes=(200, 10, "how many extends"),
         swaps=(20, 4, "how many changes of kind on one node"),
         pauses=("", "", "a file that gets every pause of the first part, as JSON lines"),

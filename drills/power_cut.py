@@ -54,7 +54,7 @@ def first_writes(load, fresh, counter, since, patience):
 
 def body(drill):
     with Serving(drill.binary, drill.folder / "cluster", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, depth=2).start()
         counter = Counter([n.zookeeper for n in cluster.nodes()], "/counter", every_s=0.01).start()
         rows, count = [], drill.args.cuts * len(cluster.ids())
@@ -86,5 +86,6 @@ if __name__ == "__main__":
     Drill(
         "power_cut",
         __doc__,
+        refuses={"local": "its log waits for the one node that has it, and nobody takes over"},
         cuts=(10, 2, "how often each node is the one that does not return"),
     ).run(body)

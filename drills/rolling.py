@@ -45,7 +45,7 @@ def check_segment(cluster, first):
 
 def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         first = active_servers(cluster)
         need(len(first) == 3, f"the log has servers {first}; three are wanted")
         fewest = len(first)
@@ -87,4 +87,4 @@ def body(drill):
 
 
 if __name__ == "__main__":
-    Drill("rolling", __doc__, rounds=(10, 1, "how often every node is restarted")).run(body)
+    Drill("rolling", __doc__, refuses={"local": "its log waits for the one node that has it, and nobody takes over"}, rounds=(10, 1, "how often every node is restarted")).run(body)

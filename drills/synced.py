@@ -92,7 +92,7 @@ def one_round(drill, number, syncs_off):
         cluster = Cluster(drill.binary, disks.folder, *options)
         try:
             cluster.start()
-            cluster.atoll("log", "create", "--log", LOG)
+            cluster.create_log(LOG, args.loglet)
             disks.sync()
             load = Load(cluster, drill.folder, LOG, name=f"{word}{number}", depth=64, line_bytes=300).start()
             time.sleep(moment)
@@ -167,6 +167,7 @@ if __name__ == "__main__":
         Drill(
             "synced",
             __doc__,
+            refuses={},
             nodes=(3, 3, "how many nodes"),
             rounds=(10, 1, "how often the power goes"),
             rounds_off=(5, 2, "how often at most with syncs off"),
