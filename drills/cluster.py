@@ -6,6 +6,7 @@ Everything listens on loopback, lives below one temporary folder, and ends with 
 import argparse
 import atexit
 import base64
+import collections
 import contextlib
 import hashlib
 import json
@@ -24,6 +25,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_WITHIN = 60
 # Time for a killed node to be started again by the supervisor, in seconds.
 BACK_WITHIN = 30
+# The short form of a drill has few samples and runs beside other work: it allows this many times the whole form's bounds on time.
+QUICK_TIMES = 5
+# The kinds of Loglet that a drill of the log can be run with.
+LOGLETS = ("native", "local")
 
 
 class Failed(Exception):
@@ -69,6 +74,15 @@ def poll(what, seconds, ask, every=0.02):
         if time.monotonic() > until:
             raise Failed(f"{what}: not within {seconds} s")
         time.sleep(every)
+
+
+def alive(pid):
+    """Whether a process runs, and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(") ", 1)[1][0] != "Z"
+    except OSError:
+        return False
 
 
 def find_binary(given):
@@ -129,6 +143,10 @@ class Node:
         self.admin = row.get("zookeeper_admin")
         self.log = pathlib.Path(row["log"])
         self.config = pathlib.Path(row["config"])
+
+
+# The node that ordered a log's appends is lost: which, the loglet that was active, its process as (id: pid), and when.
+Loss = collections.namedtuple("Loss", "node loglet pids at")
 
 
 class Cluster:
@@ -195,15 +213,22 @@ class Cluster:
         """The addresses of all nodes for clients of ZooKeeper."""
         return ",".join(n.zookeeper for n in self.nodes() if n.zookeeper)
 
+    def lose_sequencer(self, log, which=signal.SIGKILL):
+        """Sends a signal to the node that orders a log's appends, which is asked right before; a `Loss`."""
+        number, loglet = self._ordered(log)
+        pids, at = self.signal([number], which)
+        need(pids, f"node {number} ended before its signal")
+        return Loss(number, loglet, pids, at)
+
     def signal(self, numbers, which=signal.SIGKILL):
-        """Sends a signal to nodes, as close together as can be; gives back their pids and the time of the first."""
-        pids = {n.id: n.pid for n in self.nodes() if n.id in numbers}
+        """Sends a signal to nodes, as close together as can be; gives back the pids of those that got it, and the time of the first."""
+        pids, reached = {n.id: n.pid for n in self.nodes() if n.id in numbers and n.pid}, {}
         at = time.time()
-        for pid in pids.values():
-            if pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, which)
-        return pids, at
+        for number, pid in pids.items():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, which)
+                reached[number] = pid
+        return reached, at
 
     def wait_back(self, pids, within=BACK_WITHIN):
         """Waits until these nodes run under new pids."""
@@ -251,14 +276,56 @@ class Cluster:
         rows = [row for row in self.status(**kwargs)["logs"] if row["name"] == log]
         return rows[0] if rows else None
 
-    def sequencer(self, log):
-        """The node that orders a log's appends now, if that is known."""
-        info = self.log_info(log)
-        return info and info.get("sequencer")
+    def create_log(self, log, loglet="native"):
+        """Creates a log over a Loglet of this kind."""
+        self.atoll("log", "create", "--log", log, "--loglet", loglet)
 
-    def chain(self, log):
+    def chain(self, log, **kwargs):
         """The chain of a log."""
-        return self.json("chain", "show", "--log", log)
+        return self.json("chain", "show", "--log", log, **kwargs)
+
+    def active(self, log, **kwargs):
+        """The active segment of a log."""
+        return self.chain(log, **kwargs)["segments"][-1]
+
+    def sequencer(self, log, within=30):
+        """The node that orders a log's appends now: the status finds the log healthy, the chain names this node, and its process runs. Of a
+        kind without a sequencer it is the one node that has the log."""
+        return self._ordered(log, within)[0]
+
+    def _ordered(self, log, within=30):
+        def ask():
+            with contextlib.suppress(Failed):
+                row, segment = self.log_info(log), self.active(log)
+                number = orderer(segment)
+                agreed = row and row["healthy"] and row.get("sequencer") in (None, number) and alive(self.node(number).pid)
+                return (number, segment["loglet"]) if agreed else None
+
+        return poll(f"{log} has a sequencer that runs", within, ask, every=0.05)
+
+    def wait_moved(self, log, loss, within=30):
+        """Waits until the log goes on in another segment than the one whose sequencer was lost: that it was the right node shows here."""
+        def ask():
+            with contextlib.suppress(Failed):
+                return self.active(log)["loglet"] != loss.loglet
+
+        poll(f"{log} leaves the sequencer on node {loss.node}, which was lost", within, ask, every=0.05)
+
+    def extend(self, log, *args, check=True, connect=None, timeout=60):
+        """Extends a log's chain. Whether that was done: the verb succeeded, and the active segment is another one, with the sequencer that
+        was asked for. Not done is a failure unless `check` is False."""
+        words = [str(a) for a in args]
+        try:
+            before = self.active(log, connect=connect, timeout=timeout)["loglet"]
+            after = self.json("chain", "extend", "--log", log, *words, connect=connect, timeout=timeout)["segments"][-1]
+        except Failed:
+            if check:
+                raise
+            return False
+        wanted = int(words[words.index("--sequencer") + 1]) if "--sequencer" in words else orderer(after)
+        done = after["loglet"] != before and orderer(after) == wanted
+        need(done or not check, f"{log} was extended with {words}, and its active segment is {after}; before it was {before}")
+        return done
 
     def wait_nothing_lacks(self, log, within=120):
         """Waits until every server of a log has all of it on its own disk."""
@@ -289,6 +356,12 @@ class Cluster:
         end(self.process)
 
 
+def orderer(segment):
+    """The node that orders the appends of a segment, as `atoll chain show` has it."""
+    config = segment["config"]
+    return int(config.get("sequencer") or config["node"])
+
+
 def end(process):
     """Ends one process for good, if it still runs."""
     if process and process.poll() is None:
@@ -299,8 +372,9 @@ def end(process):
 class Drill:
     """The frame of a drill: options, a folder of its own, the result line, the exit status."""
 
-    def __init__(self, name, words, **options):
-        """`options` are name=(default, quick, help)."""
+    def __init__(self, name, words, refuses=None, **options):
+        """`options` are name=(default, quick, help). A drill of the log takes the kind of Loglet, too: `refuses` has the kinds with which
+        it makes no sense, each with the reason."""
         self.name = name
         parser = argparse.ArgumentParser(description=words)
         parser.add_argument("--quick", action="store_true", help="a short form for every change; fewer repetitions")
@@ -308,20 +382,36 @@ class Drill:
         parser.add_argument("--folder", help="where the data goes [default: a temporary folder, which goes]")
         parser.add_argument("--keep", action="store_true", help="leave the data")
         parser.add_argument("--seed", type=int, help="of the random moments [default: drawn, and printed]")
+        if refuses is not None:
+            parser.add_argument("--loglet", choices=LOGLETS, default="native", help="the kind of Loglet under the log [default: native]")
         for option, (default, _, text) in options.items():
             parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), help=f"{text} [default: {default}]")
         self.args = parser.parse_args()
+        if refuses and self.args.loglet in refuses:
+            parser.error(f"{name} makes no sense with --loglet {self.args.loglet}: {refuses[self.args.loglet]}")
+        self.defaults = {option: default for option, (default, _, _) in options.items()}
         for option, (default, quick, _) in options.items():
             if getattr(self.args, option) is None:
                 setattr(self.args, option, quick if self.args.quick else default)
         self.seed = self.args.seed if self.args.seed is not None else random.SystemRandom().randrange(1 << 32)
         self.random = random.Random(self.seed)
         self.result = {"drill": name, "quick": self.args.quick, "seed": self.seed}
+        if refuses is not None:
+            self.result["loglet"] = self.args.loglet
         self.missed = []
         self.began = time.monotonic()
 
+    def within(self, bound):
+        """The bound of this form on a time, or on a ratio of times; `bound` is that of the whole form."""
+        return QUICK_TIMES * bound if self.args.quick else bound
+
+    def scaled(self, bound, option, fixed=0):
+        """The bound of this form on a size that grows with an option. `bound` is that of the whole form, and `fixed` the part of it that
+        does not grow."""
+        return fixed + (bound - fixed) * getattr(self.args, option) / self.defaults[option]
+
     def promise(self, kept, words):
-        """Judges a promise about time. A missed one fails the drill at its end, and only tells with --quick: a few samples on a busy machine say nothing."""
+        """Judges a promise about a time, a size or a number, in both forms. A missed one fails the drill at its end."""
         if not kept:
             say(f"missed: {words}")
             self.missed.append(words)
@@ -338,7 +428,7 @@ class Drill:
             self.binary = find_binary(self.args.bin)
             say(f"{self.name}: seed {self.seed}, data in {self.folder} ({file_system(self.folder)})")
             body(self)
-            need(self.args.quick or not self.missed, "; ".join(self.missed))
+            need(not self.missed, "; ".join(self.missed))
             self.result["outcome"] = "holds"
         except NotRun as words:
             self.result.update(outcome="not run", why=str(words))

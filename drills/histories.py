@@ -11,6 +11,7 @@ The judges themselves are tried in each run: with bundled histories that are wro
 is a program built with the feature `mutants`, of which a barrier that does not wait is then to be found.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -42,8 +43,8 @@ MUTANT_ROUNDS = 4
 class Disturbance:
     """What happens to the cluster during one round."""
 
-    def __init__(self, cluster, random, seconds, calm=False):
-        self.cluster, self.kills, self.pids, self.verbs, self.failed = cluster, [], {}, [], []
+    def __init__(self, cluster, random, seconds, calm=False, must_move=False):
+        self.cluster, self.kills, self.pids, self.moves, self.failed = cluster, [], {}, [], []
         self.stops = 0
         self.plan = []
         if calm:
@@ -55,11 +56,11 @@ class Disturbance:
                 self.plan.append((random.uniform(0.2, 0.8) * seconds, self.kill, random.choice(cluster.ids())))
             if random.random() < 0.5:
                 self.plan.append((random.uniform(0.1, 0.6) * seconds, self.stop, random.choice(cluster.ids()), random.uniform(0.1, 0.9)))
-            if random.random() < 0.6:
+            if random.random() < 0.6 or must_move:
                 more = ["--sequencer", str(random.choice(cluster.ids()))] if random.random() < 0.5 else []
-                self.plan.append((random.uniform(0.1, 0.9) * seconds, self.verb, "extend", *more))
+                self.plan.append((random.uniform(0.1, 0.9) * seconds, self.move, *more))
             if random.random() < 0.2:
-                self.plan.append((random.uniform(0.1, 0.9) * seconds, self.verb, "truncate"))
+                self.plan.append((random.uniform(0.1, 0.9) * seconds, self.truncate))
         self.threads = [threading.Thread(target=self.at, args=one, daemon=True) for one in self.plan]
 
     def at(self, seconds, what, *args):
@@ -78,18 +79,19 @@ class Disturbance:
 
     def stop(self, node, seconds):
         pids, _ = self.cluster.signal([node], signal.SIGSTOP)
-        self.stops += 1
+        self.stops += len(pids)
         time.sleep(seconds)
-        # The same process, if it is still there.
-        try:
-            os.kill(pids[node], signal.SIGCONT)
-        except ProcessLookupError:
-            pass
+        for pid in pids.values():
+            # The same process, if it is still there.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
-    def verb(self, *words):
+    def move(self, *more):
         # It may be that too few nodes are up for it.
-        done = self.cluster.atoll("chain", *words, "--log", LOG, check=False, timeout=60)
-        self.verbs.append((words[0], done.returncode))
+        self.moves.append(self.cluster.extend(LOG, *more, check=False))
+
+    def truncate(self):
+        self.cluster.atoll("chain", "truncate", "--log", LOG, check=False, timeout=60)
 
     def __enter__(self):
         for thread in self.threads:
@@ -122,7 +124,7 @@ class Run:
     def __init__(self, drill, judges):
         self.drill, self.judges = drill, judges
         self.sums = {"zookeeper": Sum(), "table": Sum()}
-        self.kills = self.stops = self.swaps = 0
+        self.kills = self.stops = self.asked = self.swaps = 0
         self.wrong, self.odd = [], []
         self.number = 0
         self.kept = drill.folder / "wrong"
@@ -140,7 +142,7 @@ class Run:
             apart = {"apart": ways["apart"]} if ways else {}
             groups += [(zoo, zookeeper.clients(zoo, cluster, CLIENTS, **ways)), (rows, tables.clients(rows, connections, CLIENTS, **apart))]
             recorders += [zoo, rows]
-        with Disturbance(cluster, random, seconds, calm) as disturbance:
+        with Disturbance(cluster, random, seconds, calm, must_move=not self.swaps) as disturbance:
             threads = [threading.Thread(target=recorder.run, args=(clients,), daemon=True) for recorder, clients in groups]
             for thread in threads:
                 thread.start()
@@ -163,7 +165,8 @@ class Run:
         """Judges a round, and counts it."""
         self.kills += len(disturbance.kills)
         self.stops += disturbance.stops
-        self.swaps += sum(1 for verb, status in disturbance.verbs if verb == "extend" and status == 0)
+        self.asked += len(disturbance.moves)
+        self.swaps += sum(disturbance.moves)
         files = self.files(recorders)
         for recorder, file, (mine, porcupine) in zip(recorders, files, self.judges.judge(files, self.kept)):
             total = self.sums[recorder.kind]
@@ -251,6 +254,7 @@ def body(drill):
     need(not run.odd, f"{len(run.odd)} clients were answered what they should not be, the first: {run.odd[:1]}")
     need(not run.wrong, f"{len(run.wrong)} histories do not hold, the first: {run.wrong[:1]}")
     need(total["disagreements"] == 0 and total["undecided"] == 0, "the judges do not agree, or are not sure")
+    need(run.swaps and 2 * run.swaps >= run.asked, f"the Loglet was swapped {run.swaps} of {run.asked} times")
     need(total["killed"] == total["histories"], "not every history had a kill in it")
 
 

@@ -42,12 +42,12 @@ def lose_disk(cluster, number):
 
 def body(drill):
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, line_bytes=512, depth=16).start()
         # Several sealed segments, so that there is something to rebuild.
         for sequencer in (2, 3, 1):
             time.sleep(drill.args.segment_seconds)
-            cluster.atoll("chain", "extend", "--log", LOG, "--sequencer", sequencer)
+            cluster.extend(LOG, "--sequencer", sequencer)
         rows = []
         for number in (2, 3):
             began = time.monotonic()
@@ -80,4 +80,4 @@ def verify_so_far(cluster, load):
 
 
 if __name__ == "__main__":
-    Drill("lost_disk", __doc__, segment_seconds=(5.0, 0.5, "load before each new segment")).run(body)
+    Drill("lost_disk", __doc__, refuses={"local": "its one copy would be gone with the disk"}, segment_seconds=(5.0, 0.5, "load before each new segment")).run(body)

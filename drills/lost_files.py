@@ -233,7 +233,7 @@ class Case:
 def prepare(drill):
     """The directories that every case begins with, and older ones of the same nodes; how many records and rows were acknowledged."""
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         made = [Node(dict(row)) for row in json.loads((cluster.folder / "dev.json").read_text())["nodes"]]
         cluster.atoll("table", "create", "things", "--column", "id:int64", "--column", "text:text", "--key", "id")
     serving = Serving(drill.binary, made, drill.folder)
@@ -305,4 +305,4 @@ def body(drill):
 
 
 if __name__ == "__main__":
-    Drill("lost_files", __doc__, cases=(0, 10, "how many cases, drawn; 0: all")).run(body)
+    Drill("lost_files", __doc__, refuses={"local": "its one copy would be gone with the disk"}, cases=(0, 10, "how many cases, drawn; 0: all")).run(body)

@@ -1,9 +1,10 @@
-"""Networks of their own for nodes (Linux namespaces), on one bridge, with cables that can be cut in one direction or both. Needs root, `ip`
-and `nft`. The drill itself moves to the bridge's namespace, so nothing of this is seen outside. Standard library only."""
+"""Networks of their own for nodes (Linux namespaces), on one bridge, with cables that can be cut in one direction or both, or lose packets.
+Needs root, `ip` and `nft`. The drill itself moves to the bridge's namespace, so nothing of this is seen outside. Standard library only."""
 
 import atexit
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from cluster import Failed, need
 CLONE_NEWNET = 0x40000000
 # The network's addresses: node N has N, the drill has 254. It exists inside the namespaces only.
 SUBNET = "10.77.0"
+DRILL = 254
+# Parts of the packets that are lost are counted in thousandths.
+OF = 1000
 
 
 def run(*words, within=None, check=True, **kwargs):
@@ -51,12 +55,16 @@ class Networks:
         self.home = None
 
     def name(self, number):
-        """The namespace of a node."""
-        return f"atoll-{os.getpid()}-{number}"
+        """The namespace of a node, or of the drill."""
+        return self.bridge if number == DRILL else f"atoll-{os.getpid()}-{number}"
+
+    def all(self):
+        """The nodes, and the drill."""
+        return [*range(1, self.count + 1), DRILL]
 
     @staticmethod
     def host(number):
-        """The address of a node."""
+        """The address of a node, or of the drill."""
         return f"{SUBNET}.{number}"
 
     def __enter__(self):
@@ -68,7 +76,7 @@ class Networks:
         ip("link", "add", "bridge", "type", "bridge", "stp_state", "0", "forward_delay", "0")
         ip("link", "set", "bridge", "up")
         ip("link", "set", "lo", "up")
-        ip("addr", "add", f"{SUBNET}.254/24", "dev", "bridge")
+        ip("addr", "add", f"{self.host(DRILL)}/24", "dev", "bridge")
         for number in range(1, self.count + 1):
             space = self.name(number)
             run("ip", "netns", "add", space)
@@ -78,12 +86,14 @@ class Networks:
             node("addr", "add", f"{self.host(number)}/24", "dev", "eth0")
             node("link", "set", "eth0", "up")
             node("link", "set", "lo", "up")
+        for number in self.all():
             self._nft(
                 number,
                 "add table ip cut\n"
                 "add set ip cut from { type ipv4_addr; }\n"
                 "add chain ip cut in { type filter hook input priority 0; }\n"
-                "add rule ip cut in ip saddr @from drop\n",
+                "add rule ip cut in ip saddr @from drop\n"
+                "add chain ip cut lossy { type filter hook input priority 1; }\n",
             )
         enter(self.bridge)
         return self
@@ -94,7 +104,7 @@ class Networks:
         self._remove()
 
     def _remove(self):
-        for space in [self.bridge, *(self.name(n) for n in range(1, self.count + 1))]:
+        for space in map(self.name, self.all()):
             with contextlib.suppress(OSError):
                 run("ip", "netns", "del", space, check=False)
 
@@ -107,7 +117,22 @@ class Networks:
             hosts = ", ".join(self.host(a) for a, to in directions if to == b)
             self._nft(b, f"add element ip cut from {{ {hosts} }}\n")
 
+    def lose(self, directions, share):
+        """This share of the packets from `a` to `b`, drawn one by one, does not get through any more, for each (a, b)."""
+        for b in sorted({b for _, b in directions}):
+            hosts = ", ".join(self.host(a) for a, to in directions if to == b)
+            self._nft(b, f"add rule ip cut lossy ip saddr {{ {hosts} }} numgen random mod {OF} < {round(OF * share)} counter drop\n")
+
+    def lost(self):
+        """How many packets `lose` has taken since the last `heal`."""
+        total = 0
+        for number in self.all():
+            told = json.loads(run("nft", "-j", "list", "chain", "ip", "cut", "lossy", within=self.name(number)).stdout)
+            parts = [part for row in told["nftables"] if "rule" in row for part in row["rule"]["expr"]]
+            total += sum(part["counter"]["packets"] for part in parts if "counter" in part)
+        return total
+
     def heal(self):
         """Everything gets through again."""
-        for number in range(1, self.count + 1):
-            self._nft(number, "flush set ip cut from\n")
+        for number in self.all():
+            self._nft(number, "flush set ip cut from\nflush chain ip cut lossy\n")

@@ -3,7 +3,7 @@
 
 On five nodes with segments of three servers: extend to other servers and other sequencers, converged and disaggregated,
 with 64 appends in flight and truncates in between; then native to local and back on one node; then from three nodes to
-five, to three others. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
+five, to three others. With `--loglet local` the log goes from node to node instead of from servers to servers. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
 acknowledgements from the start of its command to 1 s after its return.
 """
 
@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from cluster import Cluster, Drill, Failed, need, quantile, say, table
+from cluster import Cluster, Drill, Failed, need, orderer, quantile, say, table
 from load import Load, verify
 
 LOG = "change"
@@ -66,6 +66,19 @@ def keep(drill, kind, windows, pauses_ms, acks):
         lines.write(json.dumps(line) + "\n")
 
 
+def placed(drill, servers, sequencer):
+    """Words that place the next Loglet of the drill's kind. One with a single copy goes where the sequencer would."""
+    if drill.args.loglet == "local":
+        return ["--loglet", "local", "--servers", sequencer]
+    return ["--loglet", drill.args.loglet, "--servers", ",".join(map(str, servers)), "--sequencer", sequencer]
+
+
+def changed(cluster, since, least):
+    """Every change has left its trace in the chain, as often as it was made; `since` is the version before the first of them."""
+    version = cluster.chain(LOG)["version"]
+    need(version - since >= least, f"{least} changes were made, and the chain went from version {since} to {version}")
+
+
 def change_again_and_again(drill):
     """The 200 extends."""
     args, rng = drill.args, drill.random
@@ -73,17 +86,15 @@ def change_again_and_again(drill):
         ids = cluster.ids()
 
         def extend(servers, sequencer):
-            servers = ",".join(map(str, servers))
-            verb = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", servers, "--sequencer", sequencer)
-            cluster.atoll(*verb)
+            cluster.atoll("chain", "extend", "--log", LOG, *placed(drill, servers, sequencer))
 
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, depth=64).start()
         time.sleep(1)
         # What the machine does by itself: the longest gap where nothing was changed.
         quiet = [timed(lambda: None) for _ in range(min(20, args.changes))]
         kinds = {"extend": [], "truncate": []}
-        trimmed = 0
+        trimmed, version = 0, cluster.chain(LOG)["version"]
         sequencer = ids[0]
         for number in range(args.changes):
             servers = rng.sample(ids, 3)
@@ -91,12 +102,15 @@ def change_again_and_again(drill):
             others = [n for n in (ids if number % 2 else servers) if n != sequencer and (number % 2 == 0 or n not in servers)]
             sequencer = rng.choice(others or [n for n in ids if n != sequencer])
             kinds["extend"].append(timed(lambda: extend(servers, sequencer)))
+            now = orderer(cluster.active(LOG))
+            need(now == sequencer, f"after the extend to the sequencer on node {sequencer} it is on node {now}")
             if number % 5 == 4:
                 # All but the active segment and the one before may go.
                 start = cluster.chain(LOG)["segments"][-2]["start"]
                 cluster.atoll("log", "trim", "--log", LOG, start)
                 kinds["truncate"].append(timed(lambda: cluster.atoll("chain", "truncate", "--log", LOG)))
                 trimmed = start
+        changed(cluster, version, sum(map(len, kinds.values())))
         done = load.finish()
         acks = load.acks()
         pauses = {k: [1e3 * acks.longest_gap(*w) for w in windows] for k, windows in kinds.items()}
@@ -119,21 +133,24 @@ def change_again_and_again(drill):
     say(f"\nmedian pause of the first {tenth} {first:.1f} ms, of the last {tenth} {last:.1f} ms")
     for kind, values in pauses.items():
         for q, bound in ((0.5, P50_MS), (0.99, P99_MS)):
-            got = quantile(values, q)
+            got, bound = quantile(values, q), drill.within(bound)
             drill.promise(got <= bound, f"{kind}: pause p{q * 100:.0f} is {got:.1f} ms; at most {bound} ms is promised")
-    drill.promise(last <= SLOWER * first + SLOWER_MS, f"the last changes are slower than the first: {last:.1f} ms, {first:.1f} ms")
+    drill.promise(last <= drill.within(SLOWER * first + SLOWER_MS), f"the last changes are slower than the first: {last:.1f} ms, {first:.1f} ms")
 
 
 def native_to_local_and_back(drill):
     """Another kind of Loglet, on one node."""
     with Cluster(drill.binary, drill.folder / "one", "--nodes", 1) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, name="b", depth=64).start()
-        windows = []
+        windows, version = [], cluster.chain(LOG)["version"]
         for number in range(drill.args.swaps):
             kind = ("local", "native")[number % 2]
             where = ["--servers", 1] + (["--sequencer", 1] if kind == "native" else [])
             windows.append(timed(lambda: cluster.atoll("chain", "extend", "--log", LOG, "--loglet", kind, *where)))
+            now = cluster.active(LOG)["kind"]
+            need(now == kind, f"after the extend to {kind} the active segment is {now}")
+        changed(cluster, version, len(windows))
         load.finish()
         acks = load.acks()
         verify(cluster, [load], LOG)
@@ -148,13 +165,12 @@ def three_to_five_to_three_others(drill):
     """Members: two come, two of the first go; the log follows by itself."""
     with Cluster(drill.binary, drill.folder / "members", "--nodes", 5) as cluster:
         ids = cluster.ids()
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, name="c", depth=64).start()
-        windows = []
+        windows, version = [], cluster.chain(LOG)["version"]
         for servers in (ids[:3], ids, ids[2:]):
-            listed = ",".join(map(str, servers))
-            extend = ("chain", "extend", "--log", LOG, "--loglet", "native", "--servers", listed, "--sequencer", servers[-1])
-            windows.append(timed(lambda: cluster.atoll(*extend)))
+            windows.append(timed(lambda: cluster.atoll("chain", "extend", "--log", LOG, *placed(drill, servers, servers[-1]))))
+        changed(cluster, version, len(windows))
         for leaving in ids[:2]:
             windows.append(timed(lambda: cluster.atoll("node", "drain", leaving)))
         load.finish()
@@ -180,6 +196,7 @@ if __name__ == "__main__":
     Drill(
         "planned_change",
         __doc__,
+        refuses={},
         changes=(200, 10, "how many extends"),
         swaps=(20, 4, "how many changes of kind on one node"),
         pauses=("", "", "a file that gets every pause of the first part, as JSON lines"),

@@ -3,7 +3,8 @@
 
 Three nodes under load, at the log's doors and as clients of ZooKeeper. All are killed (`kill -9`) at once; two are started again, and
 nobody does anything else. From the moment at which both listen, the first append and the first write of ZooKeeper are acknowledged within
-3 s. Each node is the missing one in turn, and mostly it held the sequencers. At last nothing acknowledged is lost, and nothing doubled.
+3 s. Each node is the missing one in turn, and three times out of four it held the sequencers. At last nothing acknowledged is lost, and
+nothing doubled.
 """
 
 import time
@@ -18,21 +19,23 @@ WITHIN_S = 3.0
 PATIENCE_S = 20.0
 
 
-def cut(drill, cluster, load, counter, missing):
+def cut(cluster, load, counter, missing, holds):
     """One power cut: seconds from the majority being up to the first append and to the first write of ZooKeeper."""
     cluster.wait_up()
-    holds = drill.random.random() < 0.75
     if holds:
         for log in (LOG, "db"):
-            cluster.atoll("chain", "extend", "--log", log, "--sequencer", missing)
+            if cluster.sequencer(log) != missing:
+                cluster.extend(log, "--sequencer", missing)
         waits = first_writes(load, Fresh(load), counter, time.time(), PATIENCE_S)
         need(None not in waits, "appends or writes stopped after a planned move of the logs")
+        found = {log: cluster.sequencer(log) for log in (LOG, "db")}
+        need(set(found.values()) == {missing}, f"node {missing} was to hold the sequencers when the power goes; they are at {found}")
     cluster.kill(cluster.ids())
     fresh = Fresh(load)
     up = cluster.boot([n for n in cluster.ids() if n != missing])
     waits = first_writes(load, fresh, counter, up, PATIENCE_S)
     cluster.boot([missing])
-    return holds, waits
+    return waits
 
 
 def first_writes(load, fresh, counter, since, patience):
@@ -51,13 +54,16 @@ def first_writes(load, fresh, counter, since, patience):
 
 def body(drill):
     with Serving(drill.binary, drill.folder / "cluster", 3) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         load = Load(cluster, drill.folder, LOG, depth=2).start()
         counter = Counter([n.zookeeper for n in cluster.nodes()], "/counter", every_s=0.01).start()
-        rows = []
+        rows, count = [], drill.args.cuts * len(cluster.ids())
+        plan = [number < 0.75 * count for number in range(count)]
+        drill.random.shuffle(plan)
         for turn in range(drill.args.cuts):
             for missing in cluster.ids():
-                holds, (append, write) = cut(drill, cluster, load, counter, missing)
+                holds = plan[len(rows)]
+                append, write = cut(cluster, load, counter, missing, holds)
                 shown = [f"{1e3 * s:.0f}" if s is not None else "never" for s in (append, write)]
                 rows.append((turn + 1, missing, "yes" if holds else "", *shown, append, write))
                 say(f"  cut {len(rows)}: node {missing} does not return{', which held the sequencers' if holds else ''}: append {shown[0]} ms, write {shown[1]} ms")
@@ -71,13 +77,15 @@ def body(drill):
     table([row[:5] for row in rows], ("turn", "missing", "held the sequencers", "append", "write of ZooKeeper"))
     waits = [s for row in rows for s in row[5:]]
     say(f"median {1e3 * quantile(waits, 0.5):.0f} ms, most {1e3 * max(waits):.0f} ms; {count} records and {written} versions, none lost, none doubled")
-    drill.result.update(cuts=len(rows), median_ms=round(1e3 * quantile(waits, 0.5)), worst_ms=round(1e3 * max(waits)), records=count)
-    drill.promise(max(waits) <= WITHIN_S, f"the first write came {max(waits):.2f} s after the majority was up; {WITHIN_S:.0f} s are promised")
+    drill.result.update(cuts=len(rows), held_the_sequencers=sum(plan), median_ms=round(1e3 * quantile(waits, 0.5)), worst_ms=round(1e3 * max(waits)), records=count)
+    bound = drill.within(WITHIN_S)
+    drill.promise(max(waits) <= bound, f"the first write came {max(waits):.2f} s after the majority was up; {bound:.0f} s are promised")
 
 
 if __name__ == "__main__":
     Drill(
         "power_cut",
         __doc__,
+        refuses={"local": "its log waits for the one node that has it, and nobody takes over"},
         cuts=(10, 2, "how often each node is the one that does not return"),
     ).run(body)

@@ -4,7 +4,7 @@
 At least a million lines of the Debian package index (as `apt-get update` left it on this machine; made up, and said so,
 where there is none) are appended with 64 in flight while nodes are killed with `kill -9` at random moments: single ones,
 the sequencer's among them, two at once, all at one instant. Read back through each node's door, and, once every server
-has filled its gaps, from each node's disk alone, the bytes are those of the input. With `--nodes 1`: the same for one node.
+has filled its gaps, from the disk of each node that has a copy, alone, the bytes are those of the input. With `--nodes 1`: the same for one node.
 """
 
 import contextlib
@@ -63,6 +63,7 @@ class Killer:
         self.cluster = cluster
         self.random = drill.random
         self.ids = cluster.ids()
+        self.loglet = drill.args.loglet
         self.kinds = self.plan(drill.args.kills, drill.args.at_once)
         self.pause = (0.2, 1.5) if drill.args.quick else (0.3, 2.5)
         self.done = []
@@ -81,18 +82,17 @@ class Killer:
         self.random.shuffle(kinds)
         return kinds
 
-    def victims(self, kind):
-        """Whom a kind of kill takes."""
-        if kind == "all":
-            return list(self.ids)
-        if kind == "two":
-            return self.random.sample(self.ids, 2)
+    def kill(self, kind):
+        """Kills once; whom, as id: pid."""
         if kind == "sequencer":
-            with contextlib.suppress(Failed, StopIteration, subprocess.SubprocessError):
-                number = self.cluster.sequencer(LOG)
-                if number:
-                    return [number]
-        return [self.random.choice(self.ids)]
+            loss = self.cluster.lose_sequencer(LOG)
+            if self.loglet != "local":
+                self.cluster.wait_moved(LOG, loss)
+            return loss.pids
+        count = {"all": len(self.ids), "two": 2, "one": 1}[kind]
+        pids, _ = self.cluster.signal(self.random.sample(self.ids, count))
+        need(len(pids) == count, f"of {count} nodes that were to be killed {sorted(pids)} ran")
+        return pids
 
     def run(self):
         """Until the plan is done."""
@@ -100,10 +100,9 @@ class Killer:
             for kind in self.kinds:
                 if self.stop.wait(self.random.uniform(*self.pause)):
                     return
-                victims = self.victims(kind)
-                pids, _ = self.cluster.signal(victims)
-                self.done.append((kind, victims))
-                self.killed += len(victims)
+                pids = self.kill(kind)
+                self.done.append(kind)
+                self.killed += len(pids)
                 self.cluster.wait_back(pids)
         except Exception as trouble:  # told by the drill, on its own thread
             self.trouble = trouble
@@ -137,7 +136,7 @@ def append_rounds(drill, cluster, path, lines):
         rounds += 1
     seconds = time.monotonic() - began
     kinds = ("sequencer", "one", "two", "all")
-    rows = [(kind, sum(1 for k, _ in killer.done if k == kind)) for kind in kinds]
+    rows = [(kind, killer.done.count(kind)) for kind in kinds]
     say()
     table([row for row in rows if row[1]] + [("together", len(killer.done)), ("processes killed", killer.killed)], ("kill -9 of", "times"))
     need(len(killer.done) == len(killer.kinds), "the plan of kills was not done")
@@ -178,7 +177,7 @@ def body(drill):
     say(f"input: {count} lines, {path.stat().st_size} bytes, {origin}")
     say(f"durable overwrites of 4 KiB, one by one: {flushes_per_second(drill.folder):.0f}/s on {file_system(drill.folder)}")
     with Cluster(drill.binary, drill.folder / "cluster", "--nodes", drill.args.nodes) as cluster:
-        cluster.atoll("log", "create", "--log", LOG)
+        cluster.create_log(LOG, drill.args.loglet)
         rounds, seconds = append_rounds(drill, cluster, path, count)
         total = rounds * count
         size = rounds * path.stat().st_size
@@ -190,7 +189,7 @@ def body(drill):
             took, words = read_back(cluster, number, expected, size, False)
             rows.append((number, "any", f"{took:.1f}", "same", words))
         cluster.wait_nothing_lacks(LOG)
-        for number in cluster.ids():
+        for number in [cluster.sequencer(LOG)] if drill.args.loglet == "local" else cluster.ids():
             took, words = read_back(cluster, number, expected, size, True)
             rows.append((number, "own disk", f"{took:.1f}", "same", words))
         say()
@@ -203,6 +202,7 @@ if __name__ == "__main__":
     Drill(
         "real_data",
         __doc__,
+        refuses={},
         nodes=(3, 3, "how many nodes"),
         lines=(1_000_000, 60_000, "least lines of the input"),
         kills=(36, 6, "how many kills, of whatever kind"),

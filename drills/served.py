@@ -151,6 +151,9 @@ class Counter:
     """A ZooKeeper client at some doors that writes the numbers 1, 2, 3 ... into one znode, each as the write of that version: what was
     acknowledged and is lost, or was done twice, shows in the znode's version."""
 
+    # What a connection may end with; a write that was under way may have been done.
+    TROUBLE = (OSError, ValueError)
+
     def __init__(self, doors, path, every_s=0.0, leaves_on=()):
         """With an error in `leaves_on` a door refuses a write that another may take."""
         self.doors, self.path, self.every_s, self.leaves_on = list(doors), path, every_s, leaves_on
@@ -184,11 +187,23 @@ class Counter:
     def _made(self):
         try:
             self._connect()
-            _, error, _ = self.wire.call(jute.CREATE, jute.create(self.path, b"0"))
-            return error in (0, -110)
-        except (OSError, ValueError):
+            return self._create()
+        except self.TROUBLE:
             self._drop()
             return False
+
+    def _create(self):
+        """Makes the znode; whether it is there."""
+        _, error, _ = self.wire.call(jute.CREATE, jute.create(self.path, b"0"))
+        return error in (0, -110)
+
+    def _write(self, number):
+        """One write; whether it was done, and not only refused for now."""
+        _, error, _ = self.wire.call(jute.SET, jute.written(self.path, b"%d" % number, number - 1))
+        need(error in (0, -4, *self.leaves_on), f"{self.path}: write {number} was refused with error {error}")
+        if error in self.leaves_on:
+            self._drop()
+        return error == 0
 
     def _settle(self):
         """After a write without an answer: whether it was done."""
@@ -210,16 +225,13 @@ class Counter:
                         doubt = False
                     self._connect()
                     doubt = True
-                    _, error, _ = self.wire.call(jute.SET, jute.written(self.path, b"%d" % (self.done + 1), self.done))
+                    wrote = self._write(self.done + 1)
                     doubt = False
-                    need(error in (0, -4, *self.leaves_on), f"{self.path}: write {self.done + 1} was refused with error {error}")
-                    if error == 0:
+                    if wrote:
                         self.done += 1
                         self.at.append(time.time())
                         self.over.wait(self.every_s)
-                    elif error in self.leaves_on:
-                        self._drop()
-                except (OSError, ValueError):
+                except self.TROUBLE:
                     self.unknown += doubt
                     self._drop()
         except Exception as error:  # Told at the end, on the drill's own thread.
@@ -237,7 +249,7 @@ class Counter:
             try:
                 self.done += self._settle()
                 return True
-            except (OSError, ValueError):
+            except self.TROUBLE:
                 self._drop()
                 return False
 

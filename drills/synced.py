@@ -8,77 +8,20 @@ off must lose records, or the drill could not fail. Needs root for the mounts; w
 """
 
 import contextlib
-import os
 import shutil
 import signal
-import subprocess
 import time
 
-from cluster import START_WITHIN, Cluster, Drill, Failed, NotRun, file_system, flushes_per_second, need, say, table
+from cluster import START_WITHIN, Cluster, Drill, Failed, file_system, flushes_per_second, need, say, table
 from load import Load
+from unsynced_disks import Disks, check_machine
 
 LOG = "synced"
 
 
-def run(*command):
-    """Runs a program of the system; its words are in the exception."""
-    done = subprocess.run([str(c) for c in command], capture_output=True, timeout=300)
-    if done.returncode != 0:
-        raise NotRun(f"`{' '.join(map(str, command))}`: {done.stderr.decode(errors='replace').strip()}")
-
-
-class Disks:
-    """A file system per node, each in a file, mounted at FOLDER/node-i."""
-
-    def __init__(self, folder, images):
-        self.folder = folder
-        self.images = images
-        self.mounted = []
-
-    @staticmethod
-    def make(folder, images, nodes, megabytes):
-        """New, empty ones."""
-        images.mkdir(parents=True)
-        for number in range(1, nodes + 1):
-            image = images / f"{number}.img"
-            with open(image, "wb") as file:
-                file.truncate(megabytes << 20)
-            run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)
-        return Disks(folder, images)
-
-    def __enter__(self):
-        try:
-            for image in sorted(self.images.glob("*.img")):
-                place = self.folder / f"node-{image.stem}"
-                place.mkdir(parents=True, exist_ok=True)
-                run("mount", "-o", "loop", image, place)
-                self.mounted.append(place)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        for place in self.mounted:
-            # A process may take a moment to go; a mount must not stay.
-            for attempt in range(50):
-                if subprocess.run(["umount", place], capture_output=True).returncode == 0:
-                    break
-                time.sleep(0.1)
-            else:
-                subprocess.run(["umount", "-l", place], capture_output=True)
-        self.mounted = []
-
-    def sync(self):
-        """What is there now is on the disks."""
-        for place in self.mounted:
-            run("sync", "-f", place)
-
-    def copy(self, to):
-        """The files as they are, without what their file systems have only in memory."""
-        to.mkdir(parents=True)
-        for image in self.images.glob("*.img"):
-            run("cp", "--sparse=always", image, to / image.name)
+def places(folder, nodes):
+    """Where the data of each node is, by the name of its disk."""
+    return {str(number): folder / f"node-{number}" for number in range(1, nodes + 1)}
 
 
 def one_round(drill, number, syncs_off):
@@ -88,11 +31,11 @@ def one_round(drill, number, syncs_off):
     base = drill.folder / f"{word}-{number}"
     options = ["--nodes", args.nodes, "--no-restart", *(["--syncs-off"] if syncs_off else [])]
     moment = drill.random.uniform(0.5, args.load_seconds)
-    with Disks.make(base / "before", base / "images", args.nodes, args.megabytes) as disks:
-        cluster = Cluster(drill.binary, disks.folder, *options)
+    with Disks.make(base / "images", places(base / "before", args.nodes), args.megabytes) as disks:
+        cluster = Cluster(drill.binary, base / "before", *options)
         try:
             cluster.start()
-            cluster.atoll("log", "create", "--log", LOG)
+            cluster.create_log(LOG, args.loglet)
             disks.sync()
             load = Load(cluster, drill.folder, LOG, name=f"{word}{number}", depth=64, line_bytes=300).start()
             time.sleep(moment)
@@ -105,8 +48,8 @@ def one_round(drill, number, syncs_off):
             cluster.signal(cluster.ids(), signal.SIGKILL)
         finally:
             cluster.stop()
-    with Disks(base / "after", base / "copies") as disks:
-        cluster = Cluster(drill.binary, disks.folder, *options)
+    with Disks(base / "copies", places(base / "after", args.nodes)):
+        cluster = Cluster(drill.binary, base / "after", *options)
         try:
             there = read_prefix(cluster, load, acknowledged, 20 if syncs_off else START_WITHIN)
         except Failed as words:
@@ -137,8 +80,7 @@ def read_prefix(cluster, load, acknowledged, within):
 
 
 def body(drill):
-    if os.geteuid() != 0:
-        raise NotRun("loop mounts need root")
+    check_machine()
     say(f"durable overwrites of 4 KiB, one by one: {flushes_per_second(drill.folder):.0f}/s on {file_system(drill.folder)}")
     rows = []
     for number in range(drill.args.rounds):
@@ -167,6 +109,7 @@ if __name__ == "__main__":
         Drill(
             "synced",
             __doc__,
+            refuses={},
             nodes=(3, 3, "how many nodes"),
             rounds=(10, 1, "how often the power goes"),
             rounds_off=(5, 2, "how often at most with syncs off"),

@@ -100,12 +100,12 @@ class Apache:
         return ",".join(server.zookeeper for server in self.servers)
 
     def sequencer(self, _log):
-        """The leader."""
-        return next((s.id for s in self.servers if self._mode(s) == "leader"), None)
+        """The leader, once there is one."""
+        return poll("the ensemble has a leader", START_WITHIN, lambda: next((s.id for s in self.servers if self._mode(s) == "leader"), None), every=0.1)
 
     def signal(self, numbers, which=signal.SIGKILL):
-        """Sends a signal to servers; gives back their pids and the time."""
-        pids, at = {number: self.node(number).pid for number in numbers}, time.time()
+        """Sends a signal to servers; gives back the pids of those that ran, and the time."""
+        pids, at = {number: self.node(number).pid for number in numbers if self.node(number).pid}, time.time()
         for pid in pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, which)
@@ -121,6 +121,3 @@ class Apache:
                 raise Failed(f"server {number} was not killed") from None
             self._run(server)
         poll(f"servers {sorted(pids)} serve again", within, lambda: all(self._mode(self.node(n)) for n in pids), every=0.1)
-
-    def atoll(self, *_args, **_kwargs):
-        """What only Atoll can do: nothing."""
