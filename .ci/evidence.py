@@ -422,8 +422,8 @@ class Page:
 
 
 INTRODUCTION = (
-    """Each claim, the command that shows it, and what its last run came to. Drills run real processes and end with a verdict in words; `--quick` is the
-short form of `.ci/run`, `--help` tells every switch. What earlier programs did not survive, and which check finds it: [hardening.md](hardening.md).""",
+    """Each claim, the command that shows it, and the result of its last run. Drills run real processes and print a verdict at their end. `--quick` is the
+short form that `.ci/run` uses; `--help` lists all options. What earlier programs did not survive, and which check finds it: [hardening.md](hardening.md).""",
     """`.ci/evidence.py render` writes this page from the [claims](evidence/claims.toml) and the [results](evidence/results.jsonl); `.ci/run docs` fails
 if the page is out of date. How to record a run: [internals.md](internals.md#evidence).
 
