@@ -16,7 +16,7 @@ LOG = "bounded"
 RECORD_BYTES = 4096
 # Most disk and memory of one node. Of the disk, this much does not depend on what stays: segments of the journal that are prepared, being
 # emptied, or kept for reuse.
-DISK_BYTES, DISK_FIXED_BYTES = 1_000_000_000, 200_000_000
+DISK_BYTES, DISK_FIXED_BYTES = 1_000_000_000, 250_000_000
 MEMORY_BYTES = 400_000_000
 
 
