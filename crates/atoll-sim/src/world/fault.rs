@@ -1,6 +1,6 @@
 //! What can go wrong, as requests to the world.
 
-use crate::world::network::Mood;
+use crate::world::network::{Mood, Slow};
 
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,21 @@ pub enum Fault {
         /// Whether they are.
         blocked: bool,
     },
+    /// What one host sends to another takes longer from now on.
+    SlowLink {
+        /// Sender.
+        from: usize,
+        /// Receiver.
+        to: usize,
+        /// How much longer; [`Slow::default`] ends it.
+        slow: Slow,
+    },
     /// The hosts are split into two sides that do not hear each other.
     Split {
         /// One side; the others are the other.
         side: Vec<usize>,
     },
-    /// Ends all partitions and faults of frames.
+    /// Ends all partitions, slow links and faults of frames.
     HealNetwork,
     /// The connections between two hosts break.
     Reset {

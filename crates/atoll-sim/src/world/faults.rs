@@ -4,6 +4,7 @@ use atoll_core::Tick;
 use atoll_core::testing::hit;
 
 use super::fault::{Death, Fault};
+use super::network::Slow;
 use super::queue::Event;
 use super::{Assembly, World};
 
@@ -17,6 +18,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::Pause { .. } => "sim.fault.pause",
         Fault::Block { .. } => "sim.fault.one_way",
         Fault::BlockData { .. } => "sim.fault.data_cut",
+        Fault::SlowLink { .. } => "sim.fault.slow_link",
         Fault::HangDisk { .. } => "sim.fault.hung_disk",
         Fault::Split { .. } => "sim.fault.split",
         Fault::Reset { .. } => "sim.fault.reset",
@@ -50,6 +52,7 @@ impl<A: Assembly> World<A> {
                 | Fault::SlowDisk { factor: 1, .. }
                 | Fault::FullDisk { full: false, .. }
                 | Fault::HangDisk { hung: false, .. }
+                | Fault::SlowLink { slow: Slow { by_ns: 0, jitter_ns: 0, resent_permille: 0 }, .. }
         );
         self.totals.faults += u64::from(!ends);
         self.cluster.state().faults_done = self.totals.faults;
@@ -88,6 +91,7 @@ impl<A: Assembly> World<A> {
             Fault::BlockData { from, to, blocked } => {
                 self.net.block_data(now, from, to, blocked, &mut self.queue);
             }
+            Fault::SlowLink { from, to, slow } => self.net.slow_down(from, to, slow),
             Fault::HangDisk { host, hung } => self.hang(host, hung),
             Fault::Split { side } => {
                 for from in 0..self.hosts.len() {

@@ -30,6 +30,40 @@ impl Mood {
     pub const CALM: Mood = Mood { lost_permille: 0, doubled_permille: 0, swapped_permille: 0, slower: 1 };
 }
 
+/// What is wrong with what one host sends to another, for as long as it is: slow, but whole and in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slow {
+    /// Each frame takes so much longer.
+    pub by_ns: u64,
+    /// Give or take so much.
+    pub jitter_ns: u64,
+    /// Frames whose packet is lost, of a thousand: the kernel sends it again after [`RESENT_AFTER_NS`], then after twice that, and so on.
+    /// What comes after it in the same connection waits for it.
+    pub resent_permille: u32,
+}
+
+/// The least time after which kernels send a packet again.
+const RESENT_AFTER_NS: u64 = 200_000_000;
+/// That time doubles no more often than this.
+const MOST_DOUBLINGS: u32 = 6;
+
+impl Slow {
+    /// How much longer a frame takes.
+    fn draw(self, rng: &mut Rng) -> u64 {
+        if self == Slow::default() {
+            return 0;
+        }
+        let least = self.by_ns.saturating_sub(self.jitter_ns);
+        let mut late = rng.range(least, self.by_ns + self.jitter_ns + 1);
+        let mut again = 0;
+        while rng.permille(self.resent_permille) {
+            late += RESENT_AFTER_NS << again;
+            again = (again + 1).min(MOST_DOUBLINGS);
+        }
+        late
+    }
+}
+
 #[derive(Debug, Default)]
 struct Direction {
     last_at: u64,
@@ -83,6 +117,7 @@ pub struct Network {
     /// The same for connections that carry data.
     data_blocked: Vec<bool>,
     base_ns: Vec<u64>,
+    slow: Vec<Slow>,
     rng: Rng,
     /// Faults of single frames.
     pub mood: Mood,
@@ -106,6 +141,7 @@ impl Network {
             blocked: vec![false; hosts * hosts],
             data_blocked: vec![false; hosts * hosts],
             base_ns,
+            slow: vec![Slow::default(); hosts * hosts],
             rng,
             mood: Mood::CALM,
             queue_bytes: 4 * 1024 * 1024,
@@ -146,8 +182,9 @@ impl Network {
     }
 
     fn latency(&mut self, from: usize, to: usize, bytes: usize) -> u64 {
-        let base = self.base_ns[from * self.hosts + to];
-        (self.rng.tail(base) + bytes as u64) * self.mood.slower
+        let at = from * self.hosts + to;
+        let late = self.slow[at].draw(&mut self.rng);
+        (self.rng.tail(self.base_ns[at]) + bytes as u64) * self.mood.slower + late
     }
 
     /// A new connection in a slot.
@@ -319,6 +356,11 @@ impl Network {
         }
     }
 
+    /// From now on what one host sends to another is as slow as this.
+    pub fn slow_down(&mut self, from: usize, to: usize, slow: Slow) {
+        self.slow[from * self.hosts + to] = slow;
+    }
+
     /// Holds up, or releases, what one host sends to another. Connections that stay held up break after a while.
     pub fn block(&mut self, now: u64, from: usize, to: usize, blocked: bool, queue: &mut Queue) {
         let at = from * self.hosts + to;
@@ -386,9 +428,10 @@ impl Network {
         }
     }
 
-    /// Ends all partitions and faults of single frames.
+    /// Ends all partitions, slow links and faults of single frames.
     pub fn heal(&mut self, now: u64, queue: &mut Queue) {
         self.mood = Mood::CALM;
+        self.slow.fill(Slow::default());
         for from in 0..self.hosts {
             for to in 0..self.hosts {
                 self.block(now, from, to, false, queue);
