@@ -7,6 +7,7 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use atoll_core::testing::{Mutant, set_mutant, take_marks};
@@ -168,6 +169,29 @@ fn a_command_that_is_too_large_is_refused_at_once() {
     let mut ticket: Ticket<_> =
         world.nodes[0].engine.propose(vec![0; atoll_db::MAX_COMMAND_BYTES + 1].into()).unwrap();
     assert!(matches!(ticket.try_take(), Some(Ok(Err(ProposeError::TooLarge { .. })))));
+}
+
+/// The room is that of the whole command. A caller that waited for less would be told at once that there is room, as often as it asks.
+#[test]
+fn what_is_refused_waits_for_room_for_all_of_it() {
+    let mut world = World::new(2);
+    let engine = world.nodes[0].engine.clone();
+    let large = add(&"k".repeat(900_000), 1);
+    let mut taken = Vec::new();
+    let busy = loop {
+        match engine.propose(large.clone()) {
+            Ok(ticket) => taken.push(ticket),
+            Err(busy) => break busy,
+        }
+    };
+    assert_eq!((busy.commands, busy.refused_bytes), (taken.len(), large.len()));
+    let mut room = std::pin::pin!(engine.room(&busy));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(room.as_mut().poll(&mut cx).is_pending(), "{} bytes wait, and more would fit", busy.bytes);
+    assert!(engine.propose(add("small", 1)).is_ok(), "there is room for what is small");
+    world.driver.run_for(Duration::from_secs(5));
+    assert!(room.as_mut().poll(&mut cx).is_ready());
+    assert!(engine.propose(large).is_ok());
 }
 
 /// X29: it does not move the log's time, the other nodes keep proposing, and its node proposes again once it is right.

@@ -571,7 +571,7 @@ impl Core {
     /// Reserves room for a command that awaits an answer.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<(), Busy> {
         let reserved = self.crowd.reserve(bytes);
-        reserved.map_err(|(commands, bytes)| Busy { commands, bytes })
+        reserved.map_err(|(commands, waiting)| Busy { commands, bytes: waiting, refused_bytes: bytes })
     }
 
     /// Gives back the room of commands that were answered without ever being sent.

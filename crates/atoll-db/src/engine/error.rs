@@ -15,6 +15,8 @@ pub struct Busy {
     pub commands: usize,
     /// Their bytes.
     pub bytes: usize,
+    /// Bytes of the command that was not taken: the room to wait for (see [`super::Engine::room`]).
+    pub refused_bytes: usize,
 }
 
 /// Why a proposal has no reply.

@@ -126,10 +126,10 @@ impl<A: Application> Engine<A> {
         self.core.propose(Proposal { app: A::ID, version, command })
     }
 
-    /// Completes when a command of so many bytes finds room, or would have: another one may take it first, and then the caller waits
+    /// Completes when the command that was refused finds room, or would have: another one may take it first, and then the caller waits
     /// again. Callers find room in the order in which they began to wait.
-    pub fn room(&self, command_bytes: usize) -> Room {
-        Room::new(self.core.clone(), command_bytes)
+    pub fn room(&self, refused: &Busy) -> Room {
+        Room::new(self.core.clone(), refused.refused_bytes)
     }
 
     /// The active feature level of the cluster, as far as this node knows: commands may be of the version that it has.

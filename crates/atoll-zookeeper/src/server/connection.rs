@@ -420,16 +420,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Hands a write to the log; None if its queue is full.
     fn propose(&mut self, op: OpCode, xid: i32, body: &[u8]) -> Option<Pending> {
         if op == OpCode::CloseSession {
-            let proposed = self.propose_close();
-            if proposed.is_none() {
-                self.shared.figures.throttled.add(1);
-                let free = self.shared.engine.room(0);
-                self.busy = Some(Box::pin(async {
-                    free.await;
-                    Woken::Room(None)
-                }));
-            }
-            return Some(Pending::Close { xid, proposed: proposed? });
+            let proposed = self.propose_close().map_err(|busy| self.wait_for_room(&busy, None));
+            return Some(Pending::Close { xid, proposed: proposed.ok()? });
         }
         match self.is_countable(op, body) {
             Some(Ok(())) => {}
@@ -446,18 +438,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         };
         match self.propose_write(op, body) {
-            Ok(Some(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, room }),
-            Ok(None) => {
-                self.shared.figures.throttled.add(1);
-                let free = self.shared.engine.room(body.len());
-                self.busy = Some(Box::pin(async move {
-                    free.await;
-                    Woken::Room(room)
-                }));
+            Ok(Ok(proposed)) => Some(Pending::Write { xid, at: Instant::now(), proposed, room }),
+            Ok(Err(busy)) => {
+                self.wait_for_room(&busy, room);
                 None
             }
             Err(code) => Some(self.refused(xid, code)),
         }
+    }
+
+    /// The write that was not taken is tried again once the log has room for all of it: `place` is what it holds meanwhile.
+    fn wait_for_room(&mut self, busy: &atoll_db::Busy, place: Option<OwnedSemaphorePermit>) {
+        self.shared.figures.throttled.add(1);
+        let free = self.shared.engine.room(busy);
+        self.busy = Some(Box::pin(async move {
+            free.await;
+            Woken::Room(place)
+        }));
     }
 
     fn refused(&self, xid: i32, code: ErrorCode) -> Pending {

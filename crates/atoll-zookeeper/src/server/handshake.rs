@@ -269,9 +269,9 @@ async fn open(
     let proposed = loop {
         match shared.engine.propose(command.clone()) {
             Ok(proposed) => break proposed,
-            Err(_busy) => {
+            Err(busy) => {
                 shared.figures.throttled.add(1);
-                shared.engine.room(command.len()).await;
+                shared.engine.room(&busy).await;
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Requests that go into the log in the form in which they came, with the identity of their client. They are first checked as far
 //! as possible without the state, so a request that cannot be done costs the log nothing.
 
-use atoll_db::{MAX_COMMAND_BYTES, Proposed};
+use atoll_db::{Busy, MAX_COMMAND_BYTES, Proposed};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
@@ -125,11 +125,15 @@ fn may_grow(op: OpCode, body: &[u8]) -> bool {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Hands a write to the log; None if its queue is full.
+    /// Hands a write to the log, if its queue has room.
     ///
     /// # Errors
     /// It is refused, and did not happen.
-    pub(crate) fn propose_write(&mut self, op: OpCode, body: &[u8]) -> Result<Option<Proposed>, ErrorCode> {
+    pub(crate) fn propose_write(
+        &mut self,
+        op: OpCode,
+        body: &[u8],
+    ) -> Result<Result<Proposed, Busy>, ErrorCode> {
         let ids = self.client();
         check(op, body, &ids)?;
         if self.shared.cluster.is_short_of_space() && may_grow(op, body) {
@@ -143,13 +147,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if command.len() > MAX_COMMAND_BYTES {
             return Err(ErrorCode::BadArguments);
         }
-        Ok(self.shared.engine.propose(command.into()).ok())
+        Ok(self.shared.engine.propose(command.into()))
     }
 
-    /// Hands the end of the session to the log; None if its queue is full.
-    pub(crate) fn propose_close(&mut self) -> Option<Proposed> {
+    /// Hands the end of the session to the log, if its queue has room.
+    pub(crate) fn propose_close(&mut self) -> Result<Proposed, Busy> {
         let command = super::housekeeping::end_of(&self.shared, self.session, self.moves, true);
-        self.shared.engine.propose(command.to_bytes().into()).ok()
+        self.shared.engine.propose(command.to_bytes().into())
     }
 
     /// Takes an authentication. A wrong one ends the connection, as clients expect.

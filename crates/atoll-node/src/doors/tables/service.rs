@@ -59,10 +59,11 @@ pub(super) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<D
     }
     let until = Instant::now() + BUSY_FOR;
     let proposed = loop {
-        if let Ok(proposed) = engine.propose(command.clone()) {
-            break proposed;
-        }
-        if timeout_at(until, engine.room(command.len())).await.is_err() {
+        let busy = match engine.propose(command.clone()) {
+            Ok(proposed) => break proposed,
+            Err(busy) => busy,
+        };
+        if timeout_at(until, engine.room(&busy)).await.is_err() {
             let text = "too many commands are under way on this node";
             return Err(Refusal::no(Reason::Busy, text, "try again later"));
         }

@@ -78,7 +78,7 @@ async fn propose(shared: &Shared, command: &Command<'_>) -> Ended {
         match shared.engine.propose(command.clone()) {
             Ok(proposed) => break proposed,
             Err(busy) => {
-                if timeout_at(until, shared.engine.room(command.len())).await.is_err() {
+                if timeout_at(until, shared.engine.room(&busy)).await.is_err() {
                     return Ended::NotDone(busy.to_string());
                 }
             }
