@@ -100,6 +100,11 @@ const DEAF_BEATS: u32 = 3;
 /// A member that has not been heard from since this node started counts as gone after this many times `silent_after`, because it has to
 /// start, too.
 const GRACE: u32 = 2;
+/// A peer that was silent for longer than `silent_after`, and spoke again before this many times that, was late and not gone: its link
+/// is slow or loses packets, or its machine is busy. For [`LATE_FOR`] it is given that long.
+const LATE: u32 = 3;
+/// See [`LATE`].
+const LATE_FOR: Duration = Duration::from_secs(30);
 /// A data connection that is down for this many times `link_down_for`, and for at least [`DATA_DOWN_LEAST`], counts as unusable.
 const DATA_DOWN: u32 = 8;
 /// See [`DATA_DOWN`].
@@ -108,6 +113,8 @@ const DATA_DOWN_LEAST: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     heard: Tick,
+    /// When it was late the last time.
+    late: Option<Tick>,
     /// Since when the control connection to it is broken.
     broken: Option<Tick>,
     /// Since when its heartbeats do not name this node.
@@ -141,6 +148,7 @@ impl Detector {
     fn peer(&mut self, now: Tick, node: NodeId) -> &mut Peer {
         let new = Peer {
             heard: now,
+            late: None,
             broken: None,
             deaf: None,
             heard_by: None,
@@ -154,8 +162,12 @@ impl Detector {
     fn is_silent(&self, now: Tick, p: &Peer) -> bool {
         // A member that has not been heard from since the start is as gone as one that fell silent (vlog-V19): the time then counts on this
         // node's own clock, from the moment at which it learned of the member.
-        let patience = if p.ever_up { self.timings.silent_after } else { self.timings.silent_after * GRACE };
-        now.since(p.heard) >= patience
+        let times = match p.late {
+            _ if !p.ever_up => GRACE,
+            Some(late) if now.since(late) < LATE_FOR => LATE,
+            _ => 1,
+        };
+        now.since(p.heard) >= self.timings.silent_after * times
     }
 
     fn is_broken(&self, now: Tick, p: &Peer) -> bool {
@@ -230,7 +242,14 @@ impl Detector {
             hit("detector.put_back");
             return;
         }
+        let silent_after = self.timings.silent_after;
         let p = self.peer(now, from);
+        // A process that was started again was not late.
+        let same_life = p.heard_by == Some(beat.incarnation);
+        if same_life && (silent_after..silent_after * LATE).contains(&now.since(p.heard)) {
+            hit("detector.late");
+            p.late = Some(now);
+        }
         p.heard = now;
         p.ever_up = true;
         if beat.hears.contains(&me) {

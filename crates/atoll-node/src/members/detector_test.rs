@@ -113,6 +113,31 @@ fn a_member_that_was_never_heard_of_is_gone_once_it_had_time_to_start() {
 }
 
 #[test]
+fn a_peer_that_was_late_is_given_more_time_for_a_while() {
+    let both = |one: &mut One| {
+        one.hear(2, &[1, 3]);
+        one.hear(3, &[1, 2]);
+    };
+    let silent = |one: &mut One, ms: u64| {
+        one.pass(ms, |one| one.hear(3, &[1, 2]));
+        !one.members.is_alive(NodeId(2))
+    };
+    let mut one = One::new();
+    one.pass(500, both);
+    assert!(silent(&mut one, 600), "it has never been late");
+    one.pass(500, both);
+    assert!(one.members.is_alive(NodeId(2)));
+    assert!(!silent(&mut one, 600) && silent(&mut one, 900), "longer, but not for ever");
+    // One that was gone for so long was not late, and what was late is forgotten in time.
+    one.pass(31_000, both);
+    assert!(silent(&mut one, 600));
+    // Neither was one that was started again.
+    one.life = 100;
+    one.pass(500, both);
+    assert!(silent(&mut one, 600));
+}
+
+#[test]
 fn a_peer_that_does_not_hear_this_node_is_no_use_to_it() {
     let mut one = One::new();
     one.pass(500, |one| one.hear(2, &[1, 3]));
