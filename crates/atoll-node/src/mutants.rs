@@ -9,6 +9,8 @@ atoll_core::mutants! {
     POLICY_HIDES_HEALTH = "PolicyHidesHealth", caught by ["lasting"];
     /// Nobody believes that a member is up because another one vouches for it.
     POLICY_NO_VOUCHING = "PolicyNoVouching", caught by ["lasting"];
+    /// A node whose links are slow blames each sequencer for it, and never itself.
+    POLICY_NEVER_ME = "PolicyNeverMe", caught by ["slow-links"];
     /// Only the first 64 logs are guarded.
     POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
 }

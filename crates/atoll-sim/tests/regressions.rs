@@ -84,6 +84,21 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "an older copy brought a segment back beside the spare that was made of it, and the journal counted that spare twice",
     ),
     (
+        "slow-links",
+        9,
+        "a node whose links were slow blamed the sequencer for it, wherever that was, and the log went back and forth between the others",
+    ),
+    (
+        "slow-links",
+        44,
+        "one of five that was slow blamed two nodes in turn, each time after it had forgotten about the other",
+    ),
+    (
+        "slow-links",
+        0,
+        "heartbeats that were sent again came late, time after time, and their sender was taken for gone each time",
+    ),
+    (
         "database-stores",
         70460,
         "a store went on failing while the database was judged: its replica was taken for one that is halted for good",

@@ -29,7 +29,8 @@ impl Reach {
         self.rows.get(&who).map(|row| row.reaches.contains(&of))
     }
 
-    fn distrusts(&self, who: NodeId, of: NodeId) -> bool {
+    /// Whether a member says that it cannot work with this one.
+    pub fn distrusts(&self, who: NodeId, of: NodeId) -> bool {
         self.rows.get(&who).is_some_and(|row| row.distrusts.contains(&of))
     }
 

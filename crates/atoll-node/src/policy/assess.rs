@@ -153,6 +153,16 @@ impl<'a> View<'a> {
         View { me, now, timings, members, table, candidates, everybody, reach }
     }
 
+    /// The other members.
+    pub fn others(&self) -> impl Iterator<Item = NodeId> {
+        self.everybody.iter().copied().filter(|node| *node != self.me.node)
+    }
+
+    /// The members that say that they cannot work with this node.
+    pub fn doubters(&self) -> impl Iterator<Item = NodeId> {
+        self.others().filter(|node| self.reach.distrusts(*node, self.me.node))
+    }
+
     /// Whether a node is no longer a member. A node with an old table may have placed a segment on it while it was being removed.
     fn is_removed(&self, node: NodeId) -> bool {
         self.table.version > 0 && !self.table.nodes.contains_key(&node)

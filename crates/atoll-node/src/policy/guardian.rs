@@ -13,6 +13,7 @@ use atoll_core::{Env, Identity, NodeId, StorageId, Tick};
 use atoll_log::virtual_log::{Segment, Trouble, VersionedChain, VirtualLog};
 
 use super::assess::{Active, Reason, View, can_do_without_drained};
+use super::doubts::Doubts;
 use super::pace::Pace;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
@@ -95,6 +96,7 @@ pub struct Guardian {
     waiting: Arc<Mutex<VecDeque<Waiting>>>,
     /// By log: bounded by the logs that are known.
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
+    doubts: Arc<Mutex<Doubts>>,
     deeds: Arc<Mutex<Deeds>>,
     /// The list of logs is being read.
     listing: Arc<AtomicBool>,
@@ -111,6 +113,7 @@ impl Guardian {
             busy: Arc::default(),
             waiting: Arc::default(),
             paces: Arc::default(),
+            doubts: Arc::default(),
             deeds: Arc::default(),
             listing: Arc::default(),
         }
@@ -150,6 +153,7 @@ impl Guardian {
     fn round(&self) -> (u32, Option<Tick>) {
         let me = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
+        view.doubters().for_each(|node| lock(&self.doubts).heard(view.now, node));
         let broken = self.broken();
         let mut todo = Vec::new();
         let mut next = None;
@@ -213,7 +217,7 @@ impl Guardian {
         let mut paces = lock(&self.paces);
         let pace = paces.entry(log.name.clone()).or_default();
         pace.saw(view.now, loglet);
-        self.weigh(pace, view.now, trouble, &active);
+        self.weigh(pace, view, trouble, &active);
         let told = || reason_of(trouble, &active).filter(|_| view.can_seal(&active));
         let found = view.assess(&active).or_else(told);
         let Some(reason) = found else {
@@ -239,14 +243,15 @@ impl Guardian {
 
     /// Appenders may run into problems that no heartbeat shows (native-T14): a sequencer that hangs, or a network that loses only data. The
     /// report of one node is not enough to move a log. All nodes learn of it from that node's heartbeats, and weigh which members can work
-    /// with each other (vlog-V21).
-    fn weigh(&self, pace: &mut Pace, now: Tick, trouble: Option<Trouble>, active: &Active) {
+    /// with each other (vlog-V21). What this node reports may be its own fault.
+    fn weigh(&self, pace: &mut Pace, view: &View<'_>, trouble: Option<Trouble>, active: &Active) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
         if let Some((node, _)) = active.duties.orderers().next().filter(|_| silent)
-            && pace.report(now)
+            && pace.report(view.now)
         {
             atoll_core::testing::hit("policy.evidence");
-            self.members.distrust(node, now.after(DISTRUSTED_FOR));
+            let whom = lock(&self.doubts).weigh(view.now, view.me.node, node, view.others().count());
+            whom.into_iter().for_each(|node| self.members.distrust(node, view.now.after(DISTRUSTED_FOR)));
         }
     }
 

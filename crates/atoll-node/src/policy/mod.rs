@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `assess.rs` | what is wrong with a segment, and what should follow: a pure function |
 //! | `guardian.rs` | the procedure that looks, waits its turn, and acts |
+//! | `doubts.rs` | whether evidence counts against a sequencer or against this node |
 //! | `pace.rs` | how often one log may be moved |
 //! | `back_fill.rs` | the procedure that has this node fetch what it missed |
 //! | `collect.rs` | the procedure that deletes what makers of Loglets left behind here |
@@ -12,6 +13,7 @@
 pub mod assess;
 pub mod back_fill;
 pub mod collect;
+pub mod doubts;
 pub mod guardian;
 pub mod pace;
 

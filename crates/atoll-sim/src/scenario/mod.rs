@@ -87,6 +87,7 @@ pub fn all() -> Vec<Scenario> {
         file_registers::SCENARIO,
         directed::DELETED,
         lasting::LASTING,
+        lasting::SLOW_LINKS,
         movers::MOVERS,
         many::MANY_LOGS,
         database::SCENARIO,

@@ -1,6 +1,8 @@
 //! One lasting cause: nodes that stay dead, links that stay cut in one or both directions, a disk that hangs. While it lasts, every
 //! node that is with a majority makes progress, and the chain changes at most a few times; nothing waits for a repair.
 
+mod cause;
+
 use std::time::Duration;
 
 use atoll_contract::ClientId;
@@ -9,20 +11,22 @@ use atoll_core::{Env, NodeId, Tick};
 use atoll_node::assembly::Options;
 use atoll_node::members::Health;
 
+use self::cause::Cause;
+
 use crate::rng::Rng;
 use crate::scenario::nemesis;
 use crate::scenario::node::{NodeHandles, Nodes};
 use crate::scenario::phases::{Stage, play_script, stage};
 use crate::scenario::{Outcome, Scenario, TraceOut};
 use crate::workload::log as load;
-use crate::world::fault::{Death, Fault};
+use crate::world::fault::Fault;
 use crate::world::{Weather, World};
 
 /// See the module documentation.
 pub const LASTING: Scenario = Scenario {
     name: "lasting",
     about: "directed: nodes stay dead, links stay cut, disks hang, stay closed or full; the majority goes on, and is calm",
-    run,
+    run: |seed, out| run(seed, out, Cause::draw),
     marks: &[&[
         "sim.lasting.dead",
         "sim.lasting.never_back",
@@ -58,162 +62,21 @@ const MOST_CHANGES_TURNING: u64 =
     LASTS.as_secs() * 1_000 / (TURN.as_millis() as u64 + BETWEEN_TURNS.as_millis() as u64) / 2 + 1;
 const LOG: &str = "log0";
 
-/// A fault that lasts.
-#[derive(Clone, Copy, Debug)]
-enum Cause {
-    /// A process ends.
-    Dead(usize, Death),
-    /// All lose power, and all but this one return.
-    NeverBack(usize),
-    /// A link is cut in both directions.
-    Cut(usize, usize),
-    /// Or in one.
-    OneWay(usize, usize),
-    /// Only what carries data is cut: heartbeats arrive.
-    DataCut(usize, usize),
-    /// A sync fails, and nobody restarts the node.
-    Closed(usize),
-    /// Syncs do not end.
-    Hung(usize),
-    /// The disk takes no entries.
-    Full(usize),
-    /// Another link is cut every [`TURN`], so that another node is the best place each time.
-    Turning,
-    /// Of five, the second and third do not hear the fourth and fifth; the first hears all, and each pair is a majority with it.
-    Bridge([usize; 5]),
-    /// Of five, all hear this one and nobody else: it alone reaches a majority.
-    Star(usize),
-}
+/// Links that are slow or lose packets, and nothing that is cut: who is slow to all must not be believed about others.
+pub const SLOW_LINKS: Scenario = Scenario {
+    name: "slow-links",
+    about: "directed: links take long or lose packets; every node goes on, and the log is calm",
+    run: |seed, out| run(seed, out, Cause::draw_slow),
+    marks: &[&[
+        "sim.lasting.slow_node",
+        "sim.lasting.slow_link",
+        "sim.lasting.slow_links",
+        "sim.lasting.lossy",
+    ]],
+    full: false,
+};
 
-impl Cause {
-    fn draw(rng: &mut Rng, hosts: usize) -> Cause {
-        let a = rng.below(hosts as u64) as usize;
-        let b = (a + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
-        let death = if rng.below(2) == 0 { Death::Kill } else { Death::PowerCut };
-        match rng.below(if hosts == 5 { 16 } else { 11 }) {
-            0 => Cause::Dead(a, death),
-            1 | 2 => Cause::NeverBack(a),
-            3 | 4 => Cause::Cut(a, b),
-            5 => Cause::OneWay(a, b),
-            6 => Cause::DataCut(a, b),
-            7 => Cause::Closed(a),
-            8 => Cause::Hung(a),
-            9 if hosts == 3 => Cause::Turning,
-            11..=14 => Cause::bridge(rng),
-            15 => Cause::Star(a),
-            _ => Cause::Full(a),
-        }
-    }
-
-    fn bridge(rng: &mut Rng) -> Cause {
-        let mut order = [0, 1, 2, 3, 4];
-        for at in (1..order.len()).rev() {
-            order.swap(at, rng.below(at as u64 + 1) as usize);
-        }
-        Cause::Bridge(order)
-    }
-
-    fn mark(self) -> &'static str {
-        match self {
-            Cause::Dead(..) => "sim.lasting.dead",
-            Cause::NeverBack(_) => "sim.lasting.never_back",
-            Cause::Cut(..) => "sim.lasting.cut",
-            Cause::OneWay(..) => "sim.lasting.one_way",
-            Cause::DataCut(..) => "sim.lasting.data_cut",
-            Cause::Closed(_) => "sim.lasting.closed",
-            Cause::Hung(_) => "sim.lasting.hung",
-            Cause::Full(_) => "sim.lasting.full",
-            Cause::Turning => "sim.lasting.turning",
-            Cause::Bridge(_) => "sim.lasting.bridge",
-            Cause::Star(_) => "sim.lasting.star",
-        }
-    }
-
-    /// Whether clients of a host are not counted on, of a log on these servers.
-    fn loses(self, client_of: usize, servers: &[NodeId]) -> bool {
-        match self {
-            Cause::Dead(host, _)
-            | Cause::NeverBack(host)
-            | Cause::Closed(host)
-            | Cause::Hung(host)
-            | Cause::Full(host) => host == client_of,
-            Cause::Star(middle) => middle != client_of,
-            Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..) => false,
-            Cause::Turning => false,
-            // A majority of the members is not enough: entries that the servers on the other side took just before the cut are
-            // nowhere else.
-            Cause::Bridge([middle, a, b, c, d]) => {
-                let mine = if client_of == a || client_of == b { [a, b] } else { [c, d] };
-                let reaches =
-                    |n: &&NodeId| client_of == middle || [middle, mine[0], mine[1]].map(node_of).contains(n);
-                servers.iter().filter(reaches).count() * 2 <= servers.len()
-            }
-        }
-    }
-
-    fn faults(self, hosts: usize) -> Vec<Fault> {
-        match self {
-            Cause::Dead(host, death) => vec![Fault::Crash { host, death, back_after: None }],
-            Cause::NeverBack(gone) => {
-                let back = |host: usize| (host != gone).then_some(20_000_000 * (host as u64 + 1));
-                let crash = |host| Fault::Crash { host, death: Death::PowerCut, back_after: back(host) };
-                (0..hosts).map(crash).collect()
-            }
-            Cause::Cut(a, b) => cut([(a, b)]),
-            Cause::OneWay(from, to) => vec![Fault::Block { from, to, blocked: true }],
-            Cause::Bridge([_, a, b, c, d]) => cut([(a, c), (a, d), (b, c), (b, d)]),
-            Cause::Star(middle) => {
-                let apart = |a, b| (a < b && a != middle && b != middle).then_some((a, b));
-                cut((0..hosts).flat_map(|a| (0..hosts).filter_map(move |b| apart(a, b))))
-            }
-            Cause::DataCut(a, b) => {
-                let block = |(from, to)| Fault::BlockData { from, to, blocked: true };
-                [(a, b), (b, a)].map(block).into()
-            }
-            Cause::Closed(host) => vec![Fault::FailSync { host }],
-            Cause::Hung(host) => vec![Fault::HangDisk { host, hung: true }],
-            Cause::Full(host) => vec![Fault::FullDisk { host, full: true }],
-            Cause::Turning => Vec::new(),
-        }
-    }
-
-    /// The host whose disk keeps no entries, and the health that all other nodes must know.
-    fn without_disk(self) -> Option<(usize, Health)> {
-        match self {
-            Cause::Closed(host) => Some((host, Health::Closed)),
-            Cause::Hung(host) => Some((host, Health::Hanging)),
-            Cause::Full(host) => Some((host, Health::Full)),
-            _ => None,
-        }
-    }
-
-    /// The longest pause that clients may see, with the timings of the product.
-    fn longest_pause(self) -> Duration {
-        match self {
-            Cause::Dead(..) | Cause::Cut(..) | Cause::OneWay(..) | Cause::Full(_) => {
-                Duration::from_millis(1_000)
-            }
-            Cause::Bridge(_) | Cause::Star(_) => Duration::from_millis(1_000),
-            // From the power cut on: the last one is back after some tens of milliseconds.
-            Cause::NeverBack(_) => Duration::from_millis(3_000),
-            // The journal closes at the next write; the process answers.
-            Cause::Closed(_) => Duration::from_millis(1_000),
-            // Evidence of appends without an answer takes longer than a missing heartbeat.
-            Cause::DataCut(..) => Duration::from_millis(4_000),
-            Cause::Hung(_) => Duration::from_millis(2_500),
-            // A node that is cut off from the sequencer for less than a segment's minimum life waits; no node waits forever.
-            Cause::Turning => LASTS / 2,
-        }
-    }
-}
-
-/// Cuts links in both directions.
-fn cut(links: impl IntoIterator<Item = (usize, usize)>) -> Vec<Fault> {
-    let block = |(from, to)| Fault::Block { from, to, blocked: true };
-    links.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]).map(block).collect()
-}
-
-fn run(seed: u64, out: TraceOut) -> Outcome {
+fn run(seed: u64, out: TraceOut, draw: fn(&mut Rng, usize) -> Cause) -> Outcome {
     let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x006c_6173_7469_6e67);
     let hosts = [3, 3, 4, 5][rng.below(4) as usize];
     let weather = Weather {
@@ -231,11 +94,11 @@ fn run(seed: u64, out: TraceOut) -> Outcome {
     if rng.below(2) == 0 && hosts == 5 {
         options.protocols.native.handles.replicas = 5;
     }
-    let first = Cause::draw(&mut rng, hosts);
+    let first = draw(&mut rng, hosts);
     let mut causes = vec![first];
     // Five tolerate two of them.
     if hosts == 5 && options.protocols.native.handles.replicas == 5 && rng.below(2) == 0 {
-        let second = Cause::draw(&mut rng, hosts);
+        let second = draw(&mut rng, hosts);
         let alone = |c| matches!(c, Cause::NeverBack(_) | Cause::Turning | Cause::Bridge(_) | Cause::Star(_));
         if !alone(first) && !alone(second) {
             causes.push(second);
@@ -309,6 +172,8 @@ impl Plan {
         let causes = &self.causes;
         let most = match causes[..] {
             [Cause::Turning] => MOST_CHANGES_TURNING,
+            // Several packets in a row that are lost between two members are a cause of their own.
+            [Cause::Lossy(_)] => MOST_CHANGES * 2,
             _ => MOST_CHANGES * causes.len() as u64,
         };
         if changes > most {
