@@ -99,6 +99,11 @@ const ONCE_FAILED: &[(&str, u64, &str)] = &[
         "heartbeats that were sent again came late, time after time, and their sender was taken for gone each time",
     ),
     (
+        "many-logs",
+        7690064,
+        "a node that returned and lacked one record of each of a thousand logs got four of them a second",
+    ),
+    (
         "database-stores",
         70460,
         "a store went on failing while the database was judged: its replica was taken for one that is halted for good",

@@ -1,6 +1,7 @@
 //! How a server gets the entries that it lacks (X7): by known tails for committed entries, and by checks for seals that it missed.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use atoll_contract::{LogletError, LogletId, Offset};
 use atoll_core::testing::hit;
@@ -15,6 +16,8 @@ use crate::roles::LOG_SERVER;
 
 /// Gaps passed to one back-fill; the next look finds the rest.
 const GAPS_PER_FILL: usize = 64;
+/// Loglets looked at for the one to fill next. Those that were filled since the last look are among them.
+const LOOKS_PER_FILL: usize = 64;
 
 impl LogServer {
     /// A peer reports where a sealed loglet ends. Only a sealed server may take a known tail from such a report (rule K), so
@@ -80,18 +83,8 @@ impl LogServer {
         let mut earlier = std::mem::take(&mut self.lagging);
         let later = earlier.split_off(&LogletId(self.last_filled.0.saturating_add(1)));
         for (loglet, known_then) in later.into_iter().chain(earlier) {
-            let Some(replica) = self.kept.loglets.get_mut(&loglet) else { continue };
-            let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
-            let room = self.fills < self.options.max_fills && out.space() == Space::Plenty;
-            if !gaps.is_empty() && !replica.protocol.filling && room {
-                hit("native.server.back_fill");
-                replica.protocol.filling = true;
-                self.fills += 1;
-                self.last_filled = loglet;
-                let group = group(&self.env, loglet, replica);
-                out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
-            }
-            if replica.lags() {
+            self.fill(loglet, known_then, out);
+            if let Some(replica) = self.kept.loglets.get(&loglet).filter(|r| r.lags()) {
                 keep.insert(loglet, replica.known_tail);
             }
         }
@@ -99,6 +92,41 @@ impl LogServer {
         self.check_doubtful(out);
         if !self.lagging.is_empty() || !self.doubtful.is_empty() {
             self.next_look = Some(now.after(self.options.fill_after));
+        }
+    }
+
+    /// Starts a back-fill of what the loglet lacks below `known_then`, if it lacks something and there is room for one more.
+    fn fill(&mut self, loglet: LogletId, known_then: Offset, out: &mut Effects) {
+        if self.fills >= self.options.max_fills || out.space() != Space::Plenty {
+            return;
+        }
+        let Some(replica) = self.kept.loglets.get_mut(&loglet).filter(|r| !r.protocol.filling) else {
+            return;
+        };
+        let gaps = replica.runs.missing(known_then, GAPS_PER_FILL);
+        if gaps.is_empty() {
+            return;
+        }
+        hit("native.server.back_fill");
+        replica.protocol.filling = true;
+        self.fills += 1;
+        self.last_filled = loglet;
+        let group = group(&self.env, loglet, replica);
+        out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
+    }
+
+    /// Starts the back-fill of the next loglet in order that lacks something.
+    fn fill_next(&mut self, out: &mut Effects) {
+        let after = (Bound::Excluded(self.last_filled), Bound::Unbounded);
+        let turns = self.lagging.range(after).chain(&self.lagging).take(LOOKS_PER_FILL);
+        let turns: Vec<(LogletId, Offset)> =
+            turns.map(|(loglet, known_then)| (*loglet, *known_then)).collect();
+        let fills = self.fills;
+        for (loglet, known_then) in turns {
+            self.fill(loglet, known_then, out);
+            if self.fills > fills {
+                return;
+            }
         }
     }
 
@@ -137,15 +165,23 @@ impl LogServer {
         }
     }
 
-    pub(super) fn on_fill_ended(&mut self, from: Caller, m: FillEnded) {
+    pub(super) fn on_fill_ended(&mut self, from: Caller, m: FillEnded, out: &mut Effects) {
         if !self.is_own(from.node) {
             return;
         }
         self.fills = self.fills.saturating_sub(1);
+        let known_then = self.lagging.get(&m.loglet).copied().unwrap_or_default();
+        let mut lacks = false;
         if let Some(replica) = self.kept.loglets.get_mut(&m.loglet) {
             replica.protocol.filling = false;
+            lacks = !replica.runs.missing(known_then, 1).is_empty();
         }
         self.touched.insert(m.loglet);
+        // After success, start the next one at once: a node that returns may lack a record of each of a thousand loglets. After a
+        // failure, wait for the next look.
+        if !lacks {
+            self.fill_next(out);
+        }
     }
 }
 

@@ -203,7 +203,7 @@ impl LogServer {
             Delete::KIND => self.on_delete(from, Delete::from_frame(f)?, out),
             BackFill::KIND => self.on_back_fill(from, BackFill::from_frame(f)?, out),
             Fill::KIND => self.on_fill(from, Fill::from_frame(f)?, out)?,
-            FillEnded::KIND => self.on_fill_ended(from, FillEnded::from_frame(f)?),
+            FillEnded::KIND => self.on_fill_ended(from, FillEnded::from_frame(f)?, out),
             CheckEnded::KIND => self.on_check_ended(from, CheckEnded::from_frame(f)?, now, out),
             Status::KIND => self.on_status(from, Status::from_frame(f)?, out),
             StatusOf::KIND => self.on_status_of(from, StatusOf::from_frame(f)?, out),
