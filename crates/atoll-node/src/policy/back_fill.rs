@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_contract::LogPos;
+use atoll_contract::{LogPos, LogletId};
 use atoll_core::Env;
 
 use crate::logs::{Known, Logs};
@@ -36,6 +36,17 @@ struct Turn {
     /// Of the index pages: the log, and the position in it.
     log: String,
     at: LogPos,
+    /// The loglet that was asked for last.
+    asked: LogletId,
+}
+
+/// At most `PER_ROUND` of what is wanted, beginning behind the loglet that was asked for last: what nobody can supply now does not keep
+/// the rest from its turn.
+fn next_in_turn<T>(mut wanted: Vec<T>, loglet: impl Fn(&T) -> LogletId, asked: &mut LogletId) -> Vec<T> {
+    wanted.sort_by_key(|one| (loglet(one) <= *asked, loglet(one)));
+    wanted.truncate(PER_ROUND);
+    *asked = wanted.last().map_or(*asked, loglet);
+    wanted
 }
 
 impl BackFiller {
@@ -60,7 +71,7 @@ impl BackFiller {
         let later = known.iter().find(|log| log.name >= turn.log && is_due(log));
         let Some(due) = later.or_else(|| known.iter().find(is_due)) else { return Vec::new() };
         if due.name != turn.log {
-            *turn = Turn { log: due.name.clone(), at: LogPos::ZERO };
+            (turn.log, turn.at) = (due.name.clone(), LogPos::ZERO);
         }
         let Ok(log) = self.logs.open(&due.name) else { return Vec::new() };
         let Ok(Ok(Ok(page))) = self.env.within(ANSWER, log.segments_from(turn.at)).await else {
@@ -69,7 +80,7 @@ impl BackFiller {
         match page.next {
             Some(next) => turn.at = next,
             // The smallest name above this one.
-            None => *turn = Turn { log: format!("{}\0", log.name()), at: LogPos::ZERO },
+            None => (turn.log, turn.at) = (format!("{}\0", log.name()), LogPos::ZERO),
         }
         let trim = page.chain.chain.trim();
         let mine = page.segments.into_iter().filter_map(|segment| {
@@ -100,17 +111,34 @@ impl BackFiller {
         }
         let mut wanted = self.lacking(mine).await;
         for _ in 0..PAGES_PER_ROUND {
-            if wanted.len() < PER_ROUND {
-                wanted.extend(self.next_page(turn).await);
-            }
+            wanted.extend(self.next_page(turn).await);
         }
         let more = !wanted.is_empty();
-        for Readable { segment, .. } in wanted.into_iter().take(PER_ROUND) {
+        for Readable { segment, .. } in next_in_turn(wanted, |r| r.segment.loglet, &mut turn.asked) {
             let Some(stop) = segment.stop else { continue };
             let Ok(provider) = self.logs.registry().provider(&segment.kind) else { continue };
             atoll_core::testing::hit("policy.back_fill");
             provider.back_fill(segment.loglet, &segment.config, segment.offset_of(stop)).await;
         }
         more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_filled_does_not_keep_the_rest_from_its_turn() {
+        let wanted: Vec<u128> = (0..200).collect();
+        let mut asked = LogletId::default();
+        let mut seen = std::collections::BTreeSet::new();
+        // Nothing is ever filled: all 200 are wanted in each round.
+        for round in 0..4 {
+            let turn = next_in_turn(wanted.clone(), |id| LogletId(*id), &mut asked);
+            assert_eq!(turn.len(), PER_ROUND, "round {round}");
+            seen.extend(turn);
+        }
+        assert_eq!(seen.len(), wanted.len(), "of 200 loglets some were never asked for");
     }
 }
