@@ -8,7 +8,7 @@ use super::LogletProvider;
 
 /// What an operator, or a policy, wants the next Loglet to be. What is not said is the provider's choice, usually as it was.
 ///
-/// Roles and options are the kind's own: `atoll chain kinds` and the documentation of a protocol name them. So a new protocol needs no
+/// Roles and options are the kind's own, and a refusal of a wrong one names those that it has. So a new protocol needs no
 /// change of this type, nor of the public API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogletSpec {
@@ -95,8 +95,10 @@ pub enum PlanError {
     /// Some of the nodes wanted did not answer.
     #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
     NodeDown(NodeId),
-    /// Fewer servers answer than are needed.
-    #[error("{up} of {wanted} servers answer; a segment needs all of its servers up when it is made")]
+    /// Fewer servers answer than are needed: fewer than a majority, or one that never was a server of the log is missing.
+    #[error(
+        "{up} of {wanted} servers answer; a segment needs a majority of them, and the others must have been the log's before (see `atoll status`)"
+    )]
     TooFew {
         /// Servers that answered.
         up: usize,
