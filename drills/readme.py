@@ -5,7 +5,8 @@ Runs each `$` command of the README's `console` blocks, in order, in a folder th
 `target/release/atoll`. `atoll dev` gets a terminal of its own, as the README says, and is ended as by Ctrl-C. All others share one
 shell, so that variables and aliases last. Every command must end with status 0. Where the README shows output, the command must
 print that: `…` stands for anything within a line, a line `…` for any lines, and white space counts once. Where it shows none,
-anything may be printed.
+anything may be printed. What a command in the second terminal writes to its standard error is not compared: kazoo warns there if the
+first node that it tries, by its own choice, is the one that was killed.
 
 What differs from typing it: `cargo run --release --` is the program under test (ATOLL_BIN, or as cargo builds it). `cargo test` is
 left out; it is a step of its own in .ci/run. `pip install` installs what was fetched once into `ATOLL_DRILL_CACHE`.
@@ -98,16 +99,19 @@ def check(command, printed):
 class Shell:
     """The second terminal: one shell for all commands."""
 
-    def __init__(self, folder, env):
-        self.process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def __init__(self, folder, env, errors):
+        """`errors` is the file that takes what the commands write to their standard error."""
+        self.errors = errors
+        with open(errors, "wb") as stderr:
+            self.process = subprocess.Popen(
+                ["bash", "--norc", "--noprofile"],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
         atexit.register(end, self.process)
         self.lines = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -130,12 +134,16 @@ class Shell:
             try:
                 line = self.lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise Failed(f"`{text}` has not ended after {within} s: {''.join(printed)[-1000:]}") from None
+                raise Failed(f"`{text}` has not ended after {within} s: {''.join(printed)[-1000:]}{self.warned()}") from None
             if line is None:
-                raise Failed(f"`{text}` ended the shell: {''.join(printed)[-1000:]}")
+                raise Failed(f"`{text}` ended the shell: {''.join(printed)[-1000:]}{self.warned()}")
             if line.startswith(MARK):
                 return int(line.split()[1]), "".join(printed).removesuffix("\n")
             printed.append(line)
+
+    def warned(self):
+        """The last words of all commands on their standard error."""
+        return f"\non standard error: {self.errors.read_text(errors='replace')[-2000:]}"
 
     def close(self):
         """Ends it."""
@@ -165,10 +173,14 @@ class Dev:
         return self.output.read_text(errors="replace")
 
     def interrupt(self):
-        """Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(STOP_WITHIN)
+        """Ctrl-C. It ends the nodes, too, which outlive a killed `atoll dev` and keep their ports."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_WITHIN)
+
+    def has_ended_well(self):
+        """After Ctrl-C."""
         need(self.process.poll() == 0, f"{self.command}: Ctrl-C ended it with {self.process.poll()}: {self.printed()[-1000:]}")
 
 
@@ -216,7 +228,7 @@ def body(drill):
     every = commands((ROOT / "README.md").read_text())
     need(every, "the README has no commands")
     folder, env = tree(drill), environment()
-    shell, dev, compared, left_out = Shell(folder, env), None, 0, []
+    shell, dev, compared, left_out = Shell(folder, env, drill.folder / "shell.err"), None, 0, []
     try:
         for command in every:
             if command.text.startswith(LEFT_OUT):
@@ -229,15 +241,17 @@ def body(drill):
                 dev = Dev(command, text, folder, env)
             else:
                 status, printed = shell.run(text, COMMAND_WITHIN)
-                need(status == 0, f"{command}\nended with {status}: {printed[-2000:]}")
+                need(status == 0, f"{command}\nended with {status}: {printed[-2000:]}{shell.warned()}")
                 check(command, printed)
             compared += bool(command.shown)
             say(f"  {time.monotonic() - began:5.1f} s  {command}")
         if dev:
             dev.interrupt()
+            dev.has_ended_well()
     finally:
         shell.close()
         if dev:
+            dev.interrupt()
             end(dev.process)
     need(dev, "no command of the README starts `atoll dev`")
     drill.result.update(commands=len(every) - len(left_out), outputs_compared=compared, left_out=left_out)
