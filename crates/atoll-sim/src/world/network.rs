@@ -37,7 +37,7 @@ pub struct Slow {
     pub by_ns: u64,
     /// Give or take so much.
     pub jitter_ns: u64,
-    /// Frames whose packet is lost, of a thousand: the kernel sends it again after [`RESENT_AFTER_NS`], then after twice that, and so on.
+    /// Frames whose packet is lost, of a thousand: the kernel sends it again after `RESENT_AFTER_NS`, then after twice that, and so on.
     /// What comes after it in the same connection waits for it.
     pub resent_permille: u32,
 }

@@ -29,7 +29,7 @@ pub(super) enum Cause {
     Hung(usize),
     /// The disk takes no entries.
     Full(usize),
-    /// Another link is cut every [`TURN`], so that another node is the best place each time.
+    /// Another link is cut every `TURN`, so that another node is the best place each time.
     Turning,
     /// Of five, the second and third do not hear the fourth and fifth; the first hears all, and each pair is a majority with it.
     Bridge([usize; 5]),
