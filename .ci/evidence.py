@@ -3,7 +3,8 @@
 
 docs/evidence/claims.toml has the claims, docs/evidence/results.jsonl one line for each run, and this program makes the page of them. A result
 carries a fingerprint of the product's files at the commit of the program that ran. The page compares it with the fingerprint of the files at
-hand. So it needs no history, and it changes when the product changes, not with every commit.
+hand. So it needs no history, and it changes when the product changes, not with every commit. Lines of Rust that are only a comment do not
+count.
 """
 
 import sys
@@ -17,6 +18,7 @@ import datetime
 import difflib
 import functools
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -73,11 +75,20 @@ def matcher(patterns):
 
 
 def fingerprint(files, patterns):
-    """One number for the paths and contents of the files that the patterns name; `files` is path -> the hash that git gives a content."""
+    """One number for the paths and contents of the files that the patterns name; `files` is path -> `hash_of` it."""
     fits, total = matcher(patterns), hashlib.sha256()
     for path in sorted(filter(fits, files)):
         total.update(f"{path}\0{files[path]}\n".encode())
     return total.hexdigest()[:16]
+
+
+# A line of Rust that is a comment and nothing else.
+COMMENT = re.compile(rb"^[ \t]*//.*\n?", re.MULTILINE)
+
+
+def hash_of(path, content):
+    """The hash of a file without the lines that only people read. The help of the program is made of such lines: no claim depends on it."""
+    return hashlib.sha1(COMMENT.sub(b"", content) if path.endswith(".rs") else content).hexdigest()
 
 
 class Tree:
@@ -85,6 +96,7 @@ class Tree:
 
     def __init__(self, root):
         self.root = root
+        self.hashes = {}
 
     def git(self, *args):
         """What git prints, or None where it fails: there is no git, no repository, no such commit."""
@@ -105,7 +117,21 @@ class Tree:
         if listed is None:
             return None
         entries = (line.split("\t", 1) for line in listed.split("\0") if line)
-        return {path: about.split()[2] for about, path in entries}
+        blobs = {path: about.split()[2] for about, path in entries if about.split()[1] == "blob"}
+        self.read_hashes(blobs)
+        return {path: self.hashes[path.endswith(".rs"), blob] for path, blob in blobs.items()}
+
+    def read_hashes(self, blobs):
+        """Computes the hashes of the given contents, path -> name in git, that are not known yet: most files of a commit are those of another."""
+        new = {(path.endswith(".rs"), blob): path for path, blob in blobs.items()}
+        new = {key: path for key, path in new.items() if key not in self.hashes}
+        asked = "".join(f"{blob}\n" for _, blob in new).encode()
+        printed = subprocess.run(["git", "cat-file", "--batch"], cwd=self.root, input=asked, capture_output=True, check=True).stdout
+        printed = io.BytesIO(printed)
+        for key, path in new.items():
+            size = int(printed.readline().split()[2])
+            self.hashes[key] = hash_of(path, printed.read(size))
+            printed.read(1)
 
     @functools.cached_property
     def names(self):
@@ -125,8 +151,7 @@ class Tree:
         fits, files = matcher(patterns), {}
         for path in filter(fits, self.names):
             if (self.root / path).is_file():
-                content = (self.root / path).read_bytes()
-                files[path] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+                files[path] = hash_of(path, (self.root / path).read_bytes())
         return files
 
 
@@ -430,7 +455,7 @@ if the page is out of date. How to record a run: [internals.md](internals.md#evi
 | state | meaning |
 | --- | --- |
 | current | the run holds, and the product's code is the same now |
-| stale | the run held, but code that the claim depends on has changed since, or nobody knows the program that ran; a comment is a change, too; a run that failed can be stale as well |
+| stale | the run held, but code that the claim depends on has changed since, or nobody knows the program that ran; a line that holds only a comment does not count; a run that failed can be stale as well |
 | failed, missed | the run failed; or all was right but a promise about time or size, which was missed |
 | ended | the run was ended by hand before it was over, and there is no other |
 | short form | only the `--quick` form has run |

@@ -398,6 +398,17 @@ class Checks(Evidence):
         self.good("refresh")
         self.assertEqual(self.state(self.KILLS)[0], "current")
 
+    def test_comments_of_rust_do_not_count(self):
+        path = "crates/log/src/said.rs"
+        self.write(path, "//! Words.\nfn f() {} // the same\n")
+        self.commit("Say something")
+        self.kills("--outcome", "holds")
+        self.assertEqual(self.state(self.KILLS)[0], "current")
+        self.write(path, "//! Other words.\n\t// and more\nfn f() {} // the same\n    /// At the end")
+        self.assertEqual(self.state(self.KILLS)[0], "current")
+        self.write(path, "//! Other words.\nfn f() {} // another\n")
+        self.assertEqual(self.state(self.KILLS)[0], "stale")
+
     def test_malformed_claims_are_named(self):
         more = '[[claim]]\nid = "new"\ngroup = "G"\nclaim = "c"\ncommands = ["x"]\n'
         for text, words in (
