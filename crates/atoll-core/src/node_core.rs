@@ -468,6 +468,7 @@ impl NodeCore {
         }
         out.fetches.append(&mut self.fetches);
         out.freed.append(&mut self.freed);
+        // Group commit: all that was staged while the last batch was being synced becomes one batch, with one fsync (X2).
         if self.writing.is_empty() && !self.staged.is_empty() {
             let records = std::mem::take(&mut self.staged);
             self.writing = records.iter().map(|(lsn, r)| (*lsn, r.owner)).collect();

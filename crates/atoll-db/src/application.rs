@@ -21,7 +21,7 @@ impl fmt::Display for AppId {
     }
 }
 
-/// One life of one node's process, as the proposer of a command.
+/// One life of one node's process, as the proposer of a command to the log. Not a proposer of Paxos.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Proposer {
     /// Which node.

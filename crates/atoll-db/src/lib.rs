@@ -14,7 +14,7 @@
 //! | `replica/` | whole entries applied one after the other: exactly once, poison, commits |
 //! | `layers.rs` | applied changes over the committed state |
 //! | `store/` | the local store |
-//! | `transfer/` | snapshots between replicas, their hashes compared, the log trimmed |
+//! | `transfer/` | snapshots between replicas, their hashes compared; the trim of the log behind them (`patrol.rs`) |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod application;

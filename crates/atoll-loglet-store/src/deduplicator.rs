@@ -1,5 +1,5 @@
-//! The checks of an orderer before it assigns offsets: no append of a handle is overtaken by a later one, and no operation
-//! gets a second place.
+//! The checks of an orderer, which is a sequencer or the store of a local Loglet, before it assigns offsets: no append of a handle is
+//! overtaken by a later one, and no operation gets a second place.
 
 use std::collections::BTreeMap;
 

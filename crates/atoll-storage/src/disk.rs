@@ -143,7 +143,7 @@ pub trait File: Send + Sync {
     /// Writes all of `from`, one slice after the other, from `offset`. On an error any part may be written.
     fn write_at(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError>;
 
-    /// Everything written, and the length, survives a power cut once this returns.
+    /// Everything written, and the length, survives a power cut once this returns (fdatasync).
     fn sync_data(&mut self) -> Result<(), DiskError>;
 
     /// Forgets what memory knows of synced bytes, so that reads show what the medium holds. After a failed sync, memory

@@ -121,6 +121,7 @@ impl Disk for RealDisk {
         fs::remove_file(self.full(path)).map_err(|e| error(DiskOp::Remove, &self.text(path), &e))
     }
 
+    // fsync of the directory.
     fn sync_dir(&self, dir: &DiskPath) -> Result<(), DiskError> {
         if self.syncs == Syncs::OffForTests {
             return Ok(());
@@ -192,6 +193,7 @@ impl File for RealFile {
         })
     }
 
+    // fdatasync.
     fn sync_data(&mut self) -> Result<(), DiskError> {
         match self.syncs {
             Syncs::OffForTests => Ok(()),

@@ -8,7 +8,7 @@
 //! | `server.rs` | the role that answers |
 //! | `fetch.rs` | a snapshot fetched from a peer |
 //! | `inquiry.rs` | the state of a replica that was just started, compared before it serves |
-//! | `patrol.rs` | hashes compared, the log trimmed |
+//! | `patrol.rs` | hashes compared, the log trimmed (compaction) |
 //! | `scrub.rs` | the store read again |
 //!
 //! A snapshot is a read snapshot of the local store, which holds whole entries and the position of the last: taking one costs

@@ -1,4 +1,4 @@
-//! The journal thread: everything that writes.
+//! The journal thread: everything that writes. Its batches are the group commit.
 //!
 //! It writes one batch at a time and begins the next when the last is synced (contracts X2). After a failure it writes nothing more; the
 //! node goes on answering what it can.

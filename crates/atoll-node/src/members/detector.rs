@@ -1,5 +1,6 @@
-//! The role that determines which nodes are up. In-band evidence decides (X21): a connection that broke and is not restored, or silence
-//! while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (vlog-V11).
+//! The failure detector: the role that determines which nodes are up. Its thresholds are `Timings::silent_after` and
+//! `Timings::link_down_for` of the settings, and the constants below. In-band evidence decides (X21): a connection that broke and is not
+//! restored, or silence while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (vlog-V11).
 //!
 //! Heartbeats carry what others cannot see from outside: the health of the sender's disk (vlog-V20), which members it reaches (vlog-V18),
 //! and what its clock shows (X29). A peer counts as alive only if it hears this node, too.
@@ -159,6 +160,7 @@ impl Detector {
         self.peers.entry(node).or_insert(new)
     }
 
+    /// Whether it has been silent for longer than the threshold.
     fn is_silent(&self, now: Tick, p: &Peer) -> bool {
         // A member that has not been heard from since the start is as gone as one that fell silent (vlog-V19): the time then counts on this
         // node's own clock, from the moment at which it learned of the member.

@@ -2,7 +2,7 @@
 
 use atoll_core::RoleKind;
 
-/// The failure detector.
+/// The failure detector (`detector.rs`).
 pub const DETECTOR: RoleKind = RoleKind(6);
 /// Gossip about who is up.
 pub const GOSSIP: RoleKind = RoleKind(7);

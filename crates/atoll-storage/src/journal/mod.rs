@@ -533,7 +533,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes everything written durable; returns the number of the last record. Free if nothing was written since.
+    /// Makes everything written durable (fdatasync of the segment file); returns the number of the last record. Free if nothing was
+    /// written since. The host writes all records that wait as one batch before it calls this: the group commit.
     ///
     /// # Errors
     /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native-T22).

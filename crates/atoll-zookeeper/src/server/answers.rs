@@ -114,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// A write was applied: its events go out before its reply, and later reads see it.
+    /// Read-your-writes: a write was applied, so its events go out before its reply, and later reads of this session see it.
     fn after_write(&mut self) {
         self.forget_view();
         self.drain_events_first();
@@ -127,8 +127,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The view of this turn. Events of what it shows, and no others, precede whatever is answered from it (contracts X19). None if
-    /// the request was put off: the client knows of something that the newest view does not show yet.
+    /// The view of this turn, from which reads are answered. A read waits behind the earlier requests of its session, and until the view
+    /// shows all that the client has seen. Events of what it shows, and no others, precede whatever is answered from it (contracts X19).
+    /// None if the request was put off: the client knows of something that the newest view does not show yet.
     pub(crate) fn view(&mut self, bytes: &[u8]) -> Option<View> {
         if self.view.is_none() {
             let newest = self.shared.zxid();

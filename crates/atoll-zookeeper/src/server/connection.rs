@@ -503,6 +503,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// ZooKeeper's `sync`: a barrier, like the read index of etcd. Once it is answered, this client's reads see everything that was
+    /// answered to anybody before the client sent it.
     fn sync(&mut self, xid: i32, body: &[u8]) {
         match <&str as Jute>::parse(body) {
             Ok(path) => {

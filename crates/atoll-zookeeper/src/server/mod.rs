@@ -11,7 +11,7 @@
 //! | `admission.rs` | which connections come in |
 //! | `handshake.rs` | a new connection: four letters, or a session |
 //! | `connection.rs`, `answers.rs` | the turn of an established connection; its answers in order |
-//! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read |
+//! | `pending.rs`, `order.rs` | requests that are not answered yet, in order; which write waits for which read; `sync` and read-your-writes |
 //! | `reads.rs`, `watching.rs` | requests that are answered from the view |
 //! | `walk.rs` | reads of many keys, step by step |
 //! | `turn.rs` | how much a connection may do before the others get their turn |

@@ -159,7 +159,8 @@ impl Sessions {
         self.out_of_touch.store(out_of_touch, Ordering::Relaxed);
     }
 
-    /// The sessions whose clients were silent for their timeout. Each is returned once, until [`Sessions::spare`].
+    /// Session expiry is decided here: the sessions whose clients were silent for their timeout. Each is returned once, until
+    /// [`Sessions::spare`].
     pub fn judge(&self, now: Instant) -> Vec<Expired> {
         let since = std::mem::replace(&mut *lock(&self.judged), now);
         let paused = now.saturating_duration_since(since) > JUDGED_EVERY + PAUSED_AFTER;

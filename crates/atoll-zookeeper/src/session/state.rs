@@ -49,7 +49,7 @@ pub struct Session {
     pub timeout_ms: i32,
     /// The only one that may expire it, and through which it writes.
     pub holder: Proposer,
-    /// How often it has got a holder.
+    /// A fencing token: how often the session has got a holder.
     pub moves: i64,
 }
 

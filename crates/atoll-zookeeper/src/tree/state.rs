@@ -115,6 +115,7 @@ impl<'k, K: Keys> TreeState<'k, K> {
     pub fn open(keys: &'k mut K, time_ms: i64) -> TreeState<'k, K> {
         let found = keys.get(key::COUNTERS);
         let counters = found.as_ref().map_or(Counters::FIRST, |bytes| Counters::of_bytes(bytes));
+        // Assigns the zxid: the next one, the same on every replica. `commit` uses it up; `raise_epoch` begins a new epoch.
         let zxid = counters.zxid + 1;
         let mut state = TreeState { keys, counters, zxid, time_ms, enforce_quota: false };
         if found.is_none() {

@@ -177,7 +177,8 @@ impl Table {
         }
     }
 
-    /// Sends an event of an entry below `below` to the connections that it concerns.
+    /// Triggers the watches that an event concerns: sends the event, of an entry below `below`, to their connections, and removes the
+    /// one-time watches among them.
     pub fn tell(&mut self, below: LogPos, event: &Event) {
         let Event::Node { change, path, zxid, acl, parent_acl } = event else { return };
         if self.by_path.is_empty() {

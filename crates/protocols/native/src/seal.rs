@@ -1,4 +1,5 @@
-//! seal (native §4): sent to all servers, and done at a majority (native-T13: always to all, repeatedly, with jitter).
+//! seal (native §4), the client's half; the server's is `log_server/store.rs`. It is sent to all servers, and done at a majority
+//! (native-T13: always to all, repeatedly, with jitter).
 
 use atoll_contract::LogletError;
 use atoll_core::Tick;

@@ -270,7 +270,7 @@ impl Acceptor {
         invariants::acceptor_moved(name, before, (slot.promised, slot.voted));
     }
 
-    /// Phase 2. Returns the answer and the fact that it reveals.
+    /// Phase 2, the accept of Paxos. Returns the answer and the fact that it reveals.
     pub fn write(&mut self, m: &Write, out: &mut Effects) -> (WriteReply, Lsn) {
         self.settle_initial();
         let (answer, reveals) = self

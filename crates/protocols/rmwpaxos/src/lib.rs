@@ -1,6 +1,6 @@
 //! RMWPaxos: consensus registers in place. They are the MetaStore of the virtual log, and registers for any other use.
 //!
-//! Source: Skrzypczak and Schintke, "Towards Log-Less, Fine-Granular RegisterState Machine Replication" (2020, §4.2), and the protocol
+//! Source: Skrzypczak and Schintke, "Towards Log-Less, Fine-Granular State Machine Replication" (2020, §4.2), and the protocol
 //! file `rmwpaxos` (§ and T numbers below are its). Each register is a group's *state*, not a log of commands: an acceptor keeps
 //! one promise and one vote per register and overwrites them in place. A proposer reads the state of a majority, applies a
 //! command, and has the result voted on. No leader, no log, no snapshot; registers do not wait for each other.

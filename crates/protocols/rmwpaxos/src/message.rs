@@ -97,7 +97,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Phase 2: vote for this state (§3).
+    /// Phase 2, the accept of Paxos: vote for this state (§3).
     pub struct Write = 202 {
         /// The acceptor and group addressed.
         pub to: Address,

@@ -1,4 +1,4 @@
-//! How a server gets the entries that it lacks (X7): by known tails for committed entries, and by checks for seals that it missed.
+//! Back-fill, as the server that lacks entries sees it (X7): by known tails for committed entries, and by checks for seals that it missed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
