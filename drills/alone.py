@@ -1,4 +1,4 @@
-"""One node, `atoll serve --data DIR`, without a supervisor: what the drills of a single node share. Standard library only."""
+"""One node under `atoll serve --data DIR`, without a supervisor: what single-node drills share. Standard library only."""
 
 import atexit
 import contextlib

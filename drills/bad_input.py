@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Bad input: a clear error each time, the rest goes on, and nothing acknowledged is lost.
+"""Bad input: every mistake gets a clear error, the rest of the cluster goes on, and no acknowledged record is lost.
 
-Garbage, oversized and wrong-version frames on every port; a configuration with each setting wrong; a flipped bit and a
-torn tail in the journal; a full disk, and space that comes back; two nodes with one id; a node with another's data
-folder; a listener beyond loopback without TLS.
+The drill sends garbage, oversized frames and frames of the wrong version to every port, and tries a configuration with each setting wrong.
+It flips a bit in the journal, leaves a torn tail, and fills a disk and frees it again. It starts two nodes with one id, a node with another
+node's data folder, and a listener beyond loopback without TLS.
 """
 
 import contextlib

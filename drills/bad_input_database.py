@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Bad input to the database's doors: a clear error each time, bounded memory, and nothing of it felt by others.
+"""Bad input to the database's doors: every mistake gets a clear error, memory stays bounded, and other clients notice nothing.
 
-A single node under `atoll serve --data`. Malformed, oversized and out-of-order frames of ZooKeeper's wire, requests before a session, wrong
-passwords, floods of connections, clients that never read or send byte by byte, paths and lists of access that are not allowed; schema and
-type errors, bad rows, files with a broken line at the tables. Meanwhile a healthy client writes all along: its session stays, and every
-write is answered.
+The target is a single node under `atoll serve --data`. ZooKeeper's door gets malformed, oversized and out-of-order frames, requests before
+a session, wrong passwords, floods of connections, clients that never read or send byte by byte, and paths and access lists that are not
+allowed. The tables get schema and type errors, bad rows, and files with a broken line. A healthy client writes throughout: its session
+survives, and every write is answered.
 """
 
 import contextlib

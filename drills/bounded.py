@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Bounded: a log that is trimmed to its last part keeps to a stated disk and memory, however much goes through it.
+"""A log that is trimmed to its last part stays within a fixed amount of disk and memory, however much is appended.
 
-5 GB go through a log that is trimmed to its last 500 MB; no node ever uses more than 1 GB of disk, nor more than
-the stated memory.
+5 GB are appended to a log that is trimmed to its last 500 MB. No node ever uses more than 1 GB of disk or 400 MB of memory.
 """
 
 import pathlib

@@ -1,6 +1,6 @@
-"""What the drills share: a cluster under `atoll dev`, load on it, kills, and what was seen. Standard library only.
+"""What the drills share: a cluster under `atoll dev`, load on it, kills, and measurements. Standard library only.
 
-Everything listens on loopback, lives below one temporary folder, and ends with the drill, however it ends.
+Everything listens on loopback, lives in one temporary folder, and ends with the drill, however the drill ends.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the database stands: an emptied node, an altered disk, a crash with much log, more data than memory.
+"""The database survives an emptied node, an altered disk, a crash with much log to replay, and more data than memory.
 
-An emptied node rejoins a loaded cluster of three as a new identity and gets the state as a snapshot, while znodes and rows are written. A
-value in a stopped node's store is altered so that it reads well: the node names its range of keys, and serves nobody until it has the
-state of a peer. A single node is killed with much log beyond the last commit of its store. A single node holds much more than its memory
-may; `atoll bench db` measures at a fixed rate.
+A node of a loaded cluster of three is emptied. It rejoins under a new identity and gets the state as a snapshot while znodes and rows are
+written. A value in the store of a stopped node is altered so that it still decodes: the node names the range of keys and serves nobody
+until it has the state of a peer. A single node is killed with much log beyond the last commit of its store, and recovers. A single node
+holds much more data than its memory may hold; `atoll bench db` measures it at a fixed rate.
 """
 
 import json

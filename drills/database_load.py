@@ -1,4 +1,4 @@
-"""Writes to the database whose every one is known: znodes by a bare client, rows by the command line. Standard library only."""
+"""Writes to the database, each of them known: znodes by a bare client, rows through the command line. Standard library only."""
 
 import json
 import threading

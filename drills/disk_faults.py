@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A closed journal, a full disk and a hanging disk on each node in turn, under load, on real processes (needs root, ext4, loop mounts).
+"""A closed journal, a full disk and a hanging disk, on each node in turn, under load, on real processes.
 
-Each node's data is on a file system of its own. One that has an error takes no writes any more, so the journal is closed; one that is
-filled refuses them; one that is frozen answers none. The node holds the sequencer of one log and is a server of all. While the fault
-lasts: the other nodes show it by name, the logs leave the node (of three nodes, the sequencer does), what two dead clients of ZooKeeper held
-goes, one of them a client of that node, a living client keeps its session, both the log's trim and the database's own go on, and
-appends and writes of ZooKeeper at the other doors pause for less than 1 s. Then the disk works again (after a closed journal an operator
-checks it and restarts the node), and the node has all it missed. At last nothing is lost and nothing doubled.
+Each node's data is on its own file system. Write errors close the journal, a filled file system refuses writes, and a frozen one never
+answers. The faulty node holds the sequencer of one log and is a server of all logs. While the fault lasts, the other nodes show it by name,
+and the logs leave the node (with three nodes, only the sequencer does). Two dead ZooKeeper clients, one of them connected to the faulty
+node, lose their ephemerals; a living client keeps its session. Both the log and the database's own log are trimmed. Appends and ZooKeeper
+writes at the other doors pause for less than 1 s. When the disk works again (after a closed journal, an operator checks it and restarts the
+node), the node gets everything that it missed. In the end nothing is lost or doubled. Needs root, ext4 and loop mounts.
 """
 
 import contextlib

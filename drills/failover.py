@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The sequencer's node is lost: how long until the next append is acknowledged.
+"""The sequencer's node is lost: how long until the next append is acknowledged?
 
-With default settings and a client that prefers each node, the sequencer's node is killed (`kill -9`) again and again, then
-stopped (SIGSTOP) again and again and continued: a node that was away must do no harm. Nothing acknowledged is lost. At
-last the cluster runs at depth 256 with all cores busy, and nobody may reconfigure what nobody asked for.
+The cluster has default settings, and one client prefers each node. The sequencer's node is killed (`kill -9`) again and again, and then
+stopped (SIGSTOP) and continued again and again; a node that was away must do no harm. At the slowest client, the time to the next
+acknowledgement is at most 300 ms at the median and 1 s at worst after a kill, and 1 s and 2 s after a stop. No acknowledged record is lost.
+Finally the cluster runs at depth 256 with all cores busy, and no reconfiguration may happen.
 """
 
 import bisect

@@ -1,4 +1,5 @@
-"""A file system of its own for each node's data, in a file, that is made to fail and to work again. Needs root, ext4 and loop mounts."""
+"""A separate file system, stored in a file, for each node's data. It can be made to fail and to work again. Needs root, ext4 and loop
+mounts."""
 
 import os
 import pathlib

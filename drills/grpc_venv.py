@@ -1,4 +1,4 @@
-"""gRPC in Python for a drill: an interpreter that has it, and the classes of a definition of ours."""
+"""gRPC in Python for a drill: an interpreter that has it, and the classes of one of our protobuf definitions."""
 
 import hashlib
 import importlib

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Histories of concurrent clients of ZooKeeper's door and of the tables, judged by porcupine and by ours, which must agree.
+"""Histories of concurrent clients of ZooKeeper's door and of the tables, judged by porcupine and by our own judge, which must agree.
 
-Each history is a few seconds of five clients over a handful of keys. ZooKeeper: setData with version, create, delete, multi, ephemerals, sync then
-getData, and plain getData, which is judged for the order of its session; sessions move between nodes. Tables: get, put and conditional put,
-transactions that read, check and write; half of the writes are sent again until they are answered. Several histories run side by side; in each of
-them a node is killed with SIGKILL, and nodes are stopped with SIGSTOP, and the log's Loglet is swapped (`atoll chain extend`).
-What was not answered counts as done at any time from then on, or never.
+Each history is a few seconds of five clients on a handful of keys. The ZooKeeper clients use setData with a version, create, delete, multi,
+ephemerals, sync followed by getData, and plain getData, which is judged for the order of its session; their sessions move between nodes.
+The table clients use get, put, conditional put, and transactions that read, check and write; half of the writes are resent until they are
+answered. Several histories run side by side. In each of them, a node is killed with SIGKILL, nodes are stopped with SIGSTOP, and the log's
+Loglet is replaced (`atoll chain extend`). An operation without an answer may take effect at any time after its call, or never.
 
-The judges themselves are tried in each run: with bundled histories that are wrong, and with clients that leave out the sync. `--mutant-bin`
-is a program built with the feature `mutants`, of which a barrier that does not wait is then to be found.
+Each run also tests the judges, with bundled histories that are wrong and with clients that leave out the sync. `--mutant-bin` is a program
+built with the feature `mutants`; the judges must then detect a barrier that does not wait.
 """
 
 import contextlib

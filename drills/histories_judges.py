@@ -1,4 +1,5 @@
-"""The two judges of histories: porcupine, by the program in `drills/histories/`, and ours, `atoll-judge`; and the histories that they must not mistake."""
+"""The two judges of histories: porcupine, run by the program in `drills/histories/`, and our own `atoll-judge`. Also the bundled histories
+on which neither may err."""
 
 import hashlib
 import json

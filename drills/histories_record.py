@@ -1,4 +1,4 @@
-"""What the clients of a history share: the record of what they asked and were answered, in the form of crates/atoll-judge/src/history.rs."""
+"""What the clients of a history share: the record of their requests and answers, in the format of crates/atoll-judge/src/history.rs."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Clients of the table service for histories: conditional puts, transactions, and writes that are sent again until they are answered."""
+"""Clients of the table service for histories: conditional puts, transactions, and writes that are resent until they are answered."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""Clients of the ZooKeeper door for histories, over the bare wire: sessions that move between nodes and come back after kills."""
+"""Clients of ZooKeeper's door for histories, over the bare wire: their sessions move between nodes and return after kills."""
 
 import dataclasses
 import random

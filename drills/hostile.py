@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Hostile but well-formed requests at the ZooKeeper door, beside a healthy client.
+"""Hostile but well-formed requests at ZooKeeper's door, beside a healthy client.
 
-Three nodes under `atoll dev`. A process of its own draws requests from a seed (hostile_zookeeper.py): every operation, with extreme counts, depths, sizes and
-pipelines, from clients that read, or not. Beside it a healthy client at each node writes and reads small nodes one after the other. Its longest write stays under half a second, the
-memory of each node within a stated bound, no session of it ends, and at the end all that it wrote is there at every node. The table tells the longest write by what was asked meanwhile. How long the
-machine itself stood still is measured beside that: a stall of the machine is not the program's.
+Three nodes run under `atoll dev`. A separate process (hostile_zookeeper.py) draws requests from a seed: every operation, with extreme
+counts, depths, sizes and pipelines, from clients that read their replies or do not. Meanwhile a healthy client at each node writes and
+reads small nodes, one after the other. Its longest write takes at most half a second, no session of it ends, and in the end every node has
+everything that it wrote. Each node's memory stays below 1.2 GB. The table shows the longest write for each kind of hostile request. The
+drill also measures how long the machine itself stood still, because such a stall is not the program's fault.
 """
 
 import bisect

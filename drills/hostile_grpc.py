@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Hostile but well-formed requests at a node's gRPC door and at its bare sockets, beside a healthy client.
 
-One node under `atoll serve --data`. From a seed: silent connections at every port, half greetings, streams that nobody reads, half
-messages, lists and names of every length, thousands of requests in one go, requests that are called off at once, records without end,
-reads of names that are none. They come from other addresses of loopback than the healthy client, which appends a record every few
-milliseconds and must not wait longer than half a second for any; the node's memory stays within a bound, its files can be opened
-throughout, and every record that was acknowledged is there, once and in order, at the end.
+One node runs under `atoll serve --data`. A seed selects the attacks: silent connections at every port, incomplete greetings, streams that
+nobody reads, partial messages, lists and names of every length, thousands of requests at once, requests that are cancelled immediately,
+endless streams of records, and reads of unknown names. They come from other loopback addresses than the healthy client, which appends a
+record every few milliseconds. None of its appends takes longer than half a second, the node's memory grows by at most 1 GB, its files can
+be opened throughout, and in the end every acknowledged record is there, once and in order.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Hostile but well-formed requests at the ZooKeeper door: extreme counts, depths, sizes and pipelines of every operation. Run as a process
-of its own by hostile.py: `hostile_zookeeper.py ADDRESSES ADMIN SEED SECONDS SCALE`. It prints a line of JSON as each case begins and ends. Standard library only."""
+"""Hostile but well-formed requests at ZooKeeper's door: extreme counts, depths, sizes and pipelines of every operation. hostile.py runs it
+as a separate process: `hostile_zookeeper.py ADDRESSES ADMIN SEED SECONDS SCALE`. It prints a line of JSON when a case begins and when it
+ends. Standard library only."""
 
 import contextlib
 import json

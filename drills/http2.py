@@ -1,6 +1,6 @@
-"""HTTP/2 and gRPC as bytes, for a drill that must do what no library does: silence, windows that are never opened, half messages.
+"""HTTP/2 and gRPC as bytes, for a drill that needs what no library does: silence, windows that never open, partial messages.
 
-It reads no headers: an answer with a message in it is one that went well, one without is a refusal. Standard library only.
+It does not read headers: an answer with a message counts as success, and an answer without one counts as a refusal. Standard library only.
 """
 
 import socket

@@ -1,4 +1,5 @@
-"""A bare client of ZooKeeper's wire: for what kazoo does not do, and for requests that nobody should send. Standard library only."""
+"""A bare client of ZooKeeper's wire protocol, for what kazoo does not support and for requests that no client should send. Standard library
+only."""
 
 import socket
 import struct

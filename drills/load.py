@@ -1,4 +1,4 @@
-"""Load whose every record is known: numbered lines through `atoll log append`, and the moment of each acknowledgement."""
+"""Load in which every record is known: numbered lines through `atoll log append`, with the time of each acknowledgement."""
 
 import bisect
 import subprocess

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A lost disk: the data folder of a node is deleted and the node started again.
+"""A lost disk: a node's data folder is deleted, and the node is started again.
 
-It comes back with a new identity; the log is extended away from the disk that is gone, and the sealed segments are
-rebuilt on living ones. Then a second node loses its disk. Every acknowledged record is readable, each time.
+The node returns with a new identity. The log is extended away from the lost disk, and the sealed segments are rebuilt on living ones. Then
+a second node loses its disk. Every acknowledged record is readable after each loss.
 """
 
 import shutil

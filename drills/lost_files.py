@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Files of a data directory that are lost: deleted, cut, put back from an older copy, or another node's, one at a time.
+"""Lost files of a data directory: deleted, truncated, put back from an older copy, or taken from another node, one at a time.
 
-Each case begins with the same three directories, of a cluster that was stopped. One file or folder of node 2 is changed, and nodes are
-started: all of them; node 2 with one other; or node 2 with the one that was down while the last records were written, so that it is
-node 2 alone that holds them. At last its whole directory is put back while the others run on. Either node 2 refuses to start, in words that name what is wrong, or it has rebuilt what was lost. Then
-all nodes are started, a refusing one with an empty directory, and every acknowledged record and row is read again.
+Each case starts from the same three directories of a stopped cluster. One file or folder of node 2 is changed, and nodes are started: all
+of them; node 2 with one other; or node 2 with the node that was down while the last records were written, so that only node 2 holds them.
+In the last case, the whole directory of node 2 is put back while the others run on. Node 2 must either refuse to start, with an error that
+names what is wrong, or rebuild what was lost. Then all nodes are started, a refusing one with an empty directory, and every acknowledged
+record and row is read again.
 """
 
 import contextlib

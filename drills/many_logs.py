@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Very many logs: they are created, written, shown, moved when a node dies, and deleted; and then nothing of them is left.
+"""Very many logs are created, written, listed, moved when a node dies, and deleted; afterwards nothing of them is left.
 
-On three nodes. The node that orders most logs is killed (`kill -9`) and comes back: each log that it ordered is moved, each log a few times
-at most, and a sample takes appends again. After all are deleted the servers hold no Loglet of theirs, and the memory of the nodes is that of the
-beginning and what a deleted name costs. Then names that no log has are asked for, as many: a node keeps nothing of them.
+The cluster has three nodes. The node that orders the most logs is killed (`kill -9`) and returns: each log that it ordered is moved, no log
+more than three times, and a sample of the logs accepts appends again. After all logs are deleted, the servers hold none of their Loglets,
+and the nodes' memory is what it was at first, plus at most 96 MiB and 16 KiB for each deleted name. Then the drill asks for as many names
+that no log has; a node keeps nothing of them.
 """
 
 import concurrent.futures

@@ -1,5 +1,5 @@
-"""Networks of their own for nodes (Linux namespaces), on one bridge, with cables that can be cut in one direction or both, or lose packets.
-Needs root, `ip` and `nft`. The drill itself moves to the bridge's namespace, so nothing of this is seen outside. Standard library only."""
+"""A separate network (Linux namespace) for each node, on one bridge. Its cables can be cut in one direction or both, or lose packets. Needs
+root, `ip` and `nft`. The drill itself moves into the bridge's namespace, so nothing of this is visible outside. Standard library only."""
 
 import atexit
 import contextlib

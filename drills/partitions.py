@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Partial partitions of three and of five nodes, on real processes, each with a network of its own (needs root, iproute2, nftables).
+"""Partial partitions of three and of five nodes, on real processes, each with its own network.
 
-Packet filters cut the cables between some nodes while others still reach both ends: between two nodes in both directions or in one; between
-two sides that meet in one node only; all but those of one node. In each case, with appends at every node's door and a client of ZooKeeper
-at every node's door, nobody may reconfigure a log more than 3 times, nor after the cables are healed; where a node reaches a majority, appends
-and writes go on, the longest pause is under 1 s, and nobody takes over the sessions of its clients; at last nothing is lost and nothing
-doubled.
+Packet filters cut the links between some nodes while other nodes still reach both ends: between two nodes, in both directions or in one;
+between two sides that are connected only through one node; or all links but those of one node. Every node's door serves appends and a
+ZooKeeper client. In each case no log is reconfigured more than 3 times, nor after the links are healed. Where a node reaches a majority,
+appends and writes continue, the longest pause is under 1 s, and no other node takes over the sessions of its clients. In the end nothing is
+lost or doubled. Needs root, iproute2 and nftables.
 """
 
 import itertools

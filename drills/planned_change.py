@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Planned change under load: the Loglet under a log is replaced again and again, and nobody notices.
+"""Planned changes under load: the Loglet under a log is replaced again and again, and clients do not notice.
 
-On five nodes with segments of three servers: extend to other servers and other sequencers, converged and disaggregated,
-with 64 appends in flight and truncates in between; then native to local and back on one node; then from three nodes to
-five, to three others. With `--loglet local` the log goes from node to node instead of from servers to servers. No append fails, none is lost or doubled. The pause of a change is the longest gap between two
-acknowledgements from the start of its command to 1 s after its return.
+On five nodes with segments of three servers, the log is extended to other servers and other sequencers, converged and disaggregated, with
+64 appends in flight and truncates in between. Then one node changes from native to local and back. Then the log moves from three nodes to
+five, and to three others. With `--loglet local`, the log moves from node to node instead of from servers to servers. No append fails, and
+none is lost or doubled. The pause of a change is the longest gap between two acknowledgements from the start of its command to 1 s after
+its return. In the first part, the pauses have a median of at most 10 ms and a 99th percentile of at most 50 ms, and the median of the last
+pauses is at most 1.5 times that of the first, plus 3 ms.
 """
 
 import json

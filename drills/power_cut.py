@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Power off for all nodes, and one never returns: how long until the next write is acknowledged.
+"""All nodes lose power, and one never returns: how long until the next write is acknowledged?
 
-Three nodes under load, at the log's doors and as clients of ZooKeeper. All are killed (`kill -9`) at once; two are started again, and
-nobody does anything else. From the moment at which both listen, the first append and the first write of ZooKeeper are acknowledged within
-3 s. Each node is the missing one in turn, and three times out of four it held the sequencers. At last nothing acknowledged is lost, and
-nothing doubled.
+Three nodes are under load, from appends and from ZooKeeper clients. All nodes are killed (`kill -9`) at once, two are started again, and
+nothing else is done. The first append and the first ZooKeeper write are acknowledged within 3 s of the moment when both nodes listen. Each
+node in turn is the missing one; three times out of four it held the sequencers. In the end no acknowledged write is lost or doubled.
 """
 
 import time

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The README, command by command: what it says to type works, and prints what it shows.
+"""The README, command by command: each command works and prints what the README shows.
 
-Runs each `$` command of the README's `console` blocks, in order, in a folder that has what they touch: README.md, and the program at
-`target/release/atoll`. `atoll dev` gets a terminal of its own, as the README says, and is ended as by Ctrl-C. All others share one
-shell, so that variables and aliases last. Every command must end with status 0. Where the README shows output, the command must
-print that: `…` stands for anything within a line, a line `…` for any lines, and white space counts once. Where it shows none,
-anything may be printed. What a command in the second terminal writes to its standard error is not compared: kazoo warns there if the
-first node that it tries, by its own choice, is the one that was killed.
+The drill runs each `$` command of the README's `console` blocks, in order, in a folder that has what they touch: README.md, and the program
+at `target/release/atoll`. `atoll dev` gets a separate terminal, as the README says, and is ended as by Ctrl-C. All other commands share one
+shell, so that variables and aliases persist. Every command must exit with status 0. Where the README shows output, the command must print
+it: `…` stands for anything within a line, a line `…` stands for any lines, and runs of white space count as one. Where the README shows no
+output, the command may print anything. Standard error of commands in the second terminal is not compared: kazoo prints a warning there if
+the node that it happens to try first is the one that was killed.
 
-What differs from typing it: `cargo run --release --` is the program under test (ATOLL_BIN, or as cargo builds it). `cargo test` is
-left out; it is a step of its own in .ci/run. `pip install` installs what was fetched once into `ATOLL_DRILL_CACHE`.
+Three things differ from typing the commands. `cargo run --release --` runs the program under test (ATOLL_BIN, or as cargo builds it).
+`cargo test` is left out, because it is a separate step of .ci/run. `pip install` installs what was fetched once into `ATOLL_DRILL_CACHE`.
 
 The README uses the ports of an `atoll dev` without `--base-port`. They must be free.
 """

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Real data under real kills: what goes in comes out, byte by byte, from every node and from every node's own disk.
+"""Real data under real kills: what is appended is read back, byte by byte, through every node and from every node's own disk.
 
-At least a million lines of the Debian package index (as `apt-get update` left it on this machine; made up, and said so,
-where there is none) are appended with 64 in flight while nodes are killed with `kill -9` at random moments: single ones,
-the sequencer's among them, two at once, all at one instant. Read back through each node's door, and, once every server
-has filled its gaps, from the disk of each node that has a copy, alone, the bytes are those of the input. With `--nodes 1`: the same for one node.
+At least a million lines of the Debian package index are appended with 64 in flight. The index is the one that `apt-get update` left on this
+machine; without one, the drill makes up lines and says so. Meanwhile nodes are killed with `kill -9` at random moments: single nodes, among
+them the sequencer's, two at once, and all at the same instant. The bytes that are read back through each node's door equal the input. Once
+every server has filled its gaps, so do those from the disk of each node that has a copy, read alone. `--nodes 1` does the same with one
+node.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A rolling restart under load: every node is stopped with SIGTERM and started again, one after the other.
 
-A node that stops hands its sequencers over first, and in each round one that has the log's is stopped. No append fails, and the pause, the longest gap between two
-acknowledgements from the SIGTERM to 1 s after the node is back, has a p99 of at most 50 ms. Before the next node is stopped, the
-active segment has the servers that it had at first, and each of them answers: a majority outlives the next stop.
+A stopping node first hands over its sequencers, and each round stops a node that has the log's sequencer. No append fails. The pause, which
+is the longest gap between two acknowledgements from the SIGTERM to 1 s after the node is back, has a p99 of at most 50 ms. Before the next
+node is stopped, the active segment has as many servers as at first, and each of them answers, so a majority survives the next stop.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""A writer of one row of a table whose every write is known, by bare gRPC. Standard library only."""
+"""A writer of one table row over bare gRPC, each write of which is known. Standard library only."""
 
 import contextlib
 import time

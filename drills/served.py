@@ -1,5 +1,5 @@
-"""A cluster of `atoll serve` processes that nobody starts again: for drills in which what is gone stays gone, or in which each node
-has a network of its own. Standard library only."""
+"""A cluster of `atoll serve` processes without a supervisor, for drills in which a stopped node stays down, or in which each node has its
+own network. Standard library only."""
 
 import atexit
 import contextlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Cables that hold each packet for a while, between the networks of networks.py. Standard library only.
+"""Cables that delay each packet, between the networks of networks.py. Standard library only.
 
-Not every kernel has netem. What goes from one node to another over a slow cable is therefore routed to a device (TUN) behind which a
-program, this file as a process of its own, holds the packet for its delay and hands it to the other node's device. No packet overtakes
-another one of the same direction. Other cables stay as they are. Needs root, `ip` and /dev/net/tun.
+Not every kernel has netem. Packets that cross a slow cable are therefore routed to a TUN device. Behind it a program, which is this file
+run as a separate process, holds each packet for its delay and hands it to the other node's device. Packets of one direction never overtake
+each other. Other cables are unaffected. Needs root, `ip` and /dev/net/tun.
 """
 
 import fcntl

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Slow and lossy links between three nodes, on real processes, each with a network of its own.
+"""Slow and lossy links between three nodes, on real processes, each with its own network.
 
-With appends, a client of ZooKeeper and a client of tables at every node's door: packets are lost on all links, 1 % and then 10 % of them;
-all links between nodes take 20 ms, give or take 10; one link takes 100 ms, that between the sequencer's node and another; and all
-links of the sequencer's node, to clients as well. While that lasts every door serves all three, and no pause is longer than stated;
-nodes reconfigure no log more often than stated for each cause, the time after its end included; then the pace is that of before within
-10 s. At last nothing is lost, nothing doubled, and nothing in another order. Loss is drawn by nftables (`numgen random`). Delay comes from
-slow_cables.py: netem is not in every kernel. Needs root, iproute2, nftables and /dev/net/tun.
+Every node's door serves appends, a ZooKeeper client and a table client. The faults are: all links lose 1 % and then 10 % of their packets;
+all links between nodes take 20 ms, plus or minus 10; the link between the sequencer's node and one other takes 100 ms; all links of the
+sequencer's node take 100 ms, including those to clients. During a fault every door serves all three clients, and the longest pause is 1 s
+(3 s if the sequencer's node is slow, 5 s at 10 % loss). The two logs together are reconfigured at most twice per fault (six times at 10 %
+loss), including the time after its end. Within 10 s of its end, every client is back to at least half of its earlier pace. In the end
+nothing is lost, doubled or out of order. nftables draws the losses (`numgen random`), and slow_cables.py makes the delays, because not
+every kernel has netem. Needs root, iproute2, nftables and /dev/net/tun.
 """
 
 import itertools

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The power goes, or a node is killed, in the middle of a commit to the database's store; it restarts, and nothing is lost.
+"""Power is lost, or a node is killed, in the middle of a commit to the database's store; after the restart nothing is lost.
 
-Three nodes, each with its data on a file system of its own and the folder `database/` on another one, so that no sync of the journal writes
-what the store has not synced. Clients of ZooKeeper and of tables write at all doors. A node is stopped (SIGSTOP) while the thread of its
-store works on a commit; a stop that comes too late is taken back, and does not count. Then all nodes lose their power, which leaves them
-with what was synced (unsynced_disks.py), or this one is killed (`kill -9`), and they are started again. Everything acknowledged is there,
-once, at every node, and the hashes of all replicas are equal. The same with stores that are older than what the log still has must be
-noticed, or the drill could not fail. Needs root, ext4 and loop mounts.
+Each of three nodes has its data on one file system and its folder `database/` on another, so that no sync of the journal also writes what
+the store has not synced. ZooKeeper and table clients write at all doors. A node is stopped (SIGSTOP) while its store thread works on a
+commit; a stop that comes too late is undone and does not count. Then either all nodes lose power, which leaves only what was synced
+(unsynced_disks.py), or this node is killed (`kill -9`). After the restart everything acknowledged is there, once, at every node, and the
+hashes of all replicas are equal. As a control, the drill does the same with stores that are older than what the log still has, and must
+notice the loss. Needs root, ext4 and loop mounts.
 """
 
 import contextlib

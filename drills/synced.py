@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Syncs are real: the power goes, and what was acknowledged is on the disks.
+"""Syncs are real: after a power loss, everything that was acknowledged is on the disks.
 
-Each node's folder is a file system of its own, loop-mounted from a file. At a random moment of the load all nodes are
-stopped (SIGSTOP) and the files copied: a copy holds what was synced, and not what the kernel had only in memory. The
-cluster is started from the copies: everything acknowledged before the stop must be there. The same with syncs switched
-off must lose records, or the drill could not fail. Needs root for the mounts; where they are refused it counts as not run.
+Each node's folder is a separate file system, loop-mounted from a file. At a random moment of the load, all nodes are stopped (SIGSTOP) and
+the files are copied: a copy contains what was synced, but not what the kernel held only in memory. The cluster is started from the copies,
+and everything that was acknowledged before the stop must be there. As a control, the drill does the same with syncs switched off, and must
+find lost records. Needs root for the mounts; where they are refused, the drill counts as not run.
 """
 
 import contextlib

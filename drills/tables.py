@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Real data in a table: what indices give is what a plain scan of the file gives.
+"""Real data in a table: queries through indices return the same as a plain scan of the file.
 
-The Debian package index (as `apt-get update` left it on this machine; made up, and said so, where there is none) is imported as a table (package, version,
-section, maintainer, size, depends) with two secondary indices, by section and by maintainer. Every section and many maintainers are then queried, each through
-another node, in both directions, and compared with the file; so is the whole table, in the order of its key. A third index is built while rows
-change; a node is killed in the middle, and comes back with the same rows. A file with a broken line is refused as a whole, or imported without it, as asked.
+The Debian package index is imported as a table (package, version, section, maintainer, size, depends) with two secondary indices, by
+section and by maintainer. It is the index that `apt-get update` left on this machine; without one, the drill makes up records and says so.
+Every section and many maintainers are queried, each through a different node and in both directions, and compared with the file. So is the
+whole table, in key order. A third index is built while rows change; a node is killed in the meantime, and returns with the same rows. A
+file with a broken line is refused as a whole, or imported without that line, as requested.
 """
 
 import collections

@@ -1,6 +1,6 @@
-"""File systems, each in a file and loop-mounted, that lose what was not synced when the power goes. Needs root and ext4.
+"""File systems, each loop-mounted from a file, that lose unsynced data when the power goes. Needs root and ext4.
 
-A copy of the file holds what was synced, and not what the kernel had only in memory. Standard library only.
+A copy of the file contains what was synced, but not what the kernel held only in memory. Standard library only.
 """
 
 import os

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""A rolling upgrade of three nodes to a program one feature level ahead, under kazoo and log load.
+"""A rolling upgrade of three nodes to a program that is one feature level ahead, under kazoo and log load.
 
-The nodes go to the new program one after the other, versions stay mixed for a while, the nodes go back to the old program, and forward
-again; while a node is left behind a switch is refused and names it. Then the level is raised. Throughout every append and every write of
-a znode is acknowledged or tried again, nothing acknowledged is lost, no replica stops, and replicas that are compared have the same hash. Afterwards the
-old program is refused: on a node that was up at the switch, at its start, by its own disk; on one that was down, when it joins. Both say
-which level the cluster has and which the program reads. With `--first-bin`, a program from before there were feature levels, the cluster
-begins with that one, and goes from it to the old one.
+The nodes change to the new program one after the other, versions stay mixed for a while, the nodes return to the old program, and then
+change to the new one again. While one node is left behind, a switch of the level is refused with an error that names the node. Then the
+level is raised. Throughout, every append and every write of a znode is acknowledged or retried, no acknowledged write is lost, no replica
+halts, and replicas that are compared have equal hashes. Afterwards the old program is refused: on a node that was up at the switch, its own
+disk refuses it at the start; on a node that was down, the cluster refuses it when it joins. Both errors name the cluster's level and the
+level that the program reads. With `--first-bin`, a program from before feature levels, the cluster starts with that program and changes
+from it to the old one.
 """
 
 import atexit

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""ZooKeeper's admin commands: all answer at every node; the tree is taken away as a file and put back on all nodes at once.
+"""ZooKeeper's admin commands: all of them answer at every node; a snapshot file of the tree is restored on all nodes at once.
 
-kazoo writes and reads. A snapshot is taken at one node, everything changes, the snapshot is restored at another one while clients
-write, a node is killed, and every node shows the tree of the snapshot. The first run installs kazoo (`ATOLL_DRILL_CACHE`).
+kazoo writes and reads. A snapshot is taken at one node, everything is changed, and the snapshot is restored at another node while clients
+write. A node is killed, and every node shows the tree of the snapshot. The first run installs kazoo (`ATOLL_DRILL_CACHE`).
 """
 
 import json

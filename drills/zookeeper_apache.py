@@ -1,4 +1,4 @@
-"""A server of Apache ZooKeeper, from Maven Central, for drills that compare with it."""
+"""An Apache ZooKeeper server from Maven Central, for drills that compare Atoll with it."""
 
 import atexit
 import contextlib

@@ -1,6 +1,7 @@
-"""What a ZooKeeper client may expect, as checks that run against any ensemble: each takes a `Bench` and fails with `Failed`.
+"""What a ZooKeeper client may expect, as checks that run against any ensemble: each takes a `Bench` and raises `Failed` if it does not
+hold.
 
-Run by zookeeper_kazoo.py. They were held against Apache ZooKeeper 3.9 as well, which must pass them, too.
+zookeeper_kazoo.py runs them. Apache ZooKeeper 3.9 was checked as well, and must pass them too.
 """
 
 import collections

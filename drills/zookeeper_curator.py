@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Apache Curator's recipes, unchanged, from Maven Central: leaders, locks, barriers, counters, caches, discovery, transactions.
+"""Apache Curator's recipes, unmodified, from Maven Central: leaders, locks, barriers, counters, caches, discovery, transactions.
 
-First against one node, then (not with `--quick`) against three, then again and again against three of which one, mostly the one that a client is
-connected to, is killed while the log is moved. Every recipe does what it promises, and no session is lost. `--hosts` runs the checks
-against any ensemble instead; `--control 1` does it all to three servers of Apache ZooKeeper. Needs a JDK and mvn.
+They run first against one node and then (not with `--quick`) against three. Then they run repeatedly against three nodes, while one of
+these is killed, usually the one that a client is connected to, and the log is moved. Every recipe does what it promises, and no session is
+lost. `--hosts` runs the checks against any ensemble instead; `--control 1` does everything with three Apache ZooKeeper servers. Needs a JDK
+and mvn.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""What happens to a cluster while ZooKeeper's clients work on it."""
+"""Faults and changes of a cluster while ZooKeeper clients use it."""
 
 import contextlib
 import socket

@@ -1,4 +1,5 @@
-"""Three servers of Apache ZooKeeper, with what a drill asks of a `Cluster`: the control for what a drill says of Atoll."""
+"""Three Apache ZooKeeper servers with the interface that a drill expects of a `Cluster`: the control for what a drill claims about
+Atoll."""
 
 import atexit
 import contextlib

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A live ZooKeeper server's znodes, imported: the same on both sides, as an independent client sees them.
+"""The znodes of a live ZooKeeper server are imported; an independent client sees the same on both sides.
 
-The records of the Debian package index (made up, and said so, where there is none) become znodes of Apache ZooKeeper 3.9.5: some with lists of access, some set
-again, some deleted, numbered ones, ephemerals of a live session, containers and nodes with a time to live. `atoll zookeeper import` takes them. kazoo then reads both sides, and every node is
-compared: data, list, children, and every field of Stat. Ephemerals are reported with their owners, nodes that may not be read are named, a second import is refused and
-named, a changed node is found and mended. In the long form the same records are also written to three nodes of Atoll through kazoo, and read back from each.
+The records of the Debian package index (without one, the drill makes them up and says so) become znodes of Apache ZooKeeper 3.9.5. Some
+have access lists, some were set again, some were deleted; there are sequential nodes, ephemerals of a live session, containers, and nodes
+with a time to live. `atoll zookeeper import` copies them. Then kazoo reads both sides and compares every node: data, access list, children,
+and every field of Stat. The import reports ephemerals with their owners and names the nodes that it may not read. A second import is
+refused with an error that names `--overwrite`. A changed node is found and repaired. The long form also writes the same records to three
+Atoll nodes through kazoo, and reads them back from each.
 """
 
 import collections

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Apache ZooKeeper's own Java client and its command line, zkCli, unchanged, from Maven Central.
+"""Apache ZooKeeper's own Java client and its command line, zkCli, unmodified, from Maven Central.
 
-First against one node (`atoll serve --data`), then against three, then both against three of which one, mostly the client's own, is killed
-again and again while the log is moved: every acknowledged write is there, no client reads an older state than it has seen, no session
-is lost. `--hosts` runs the checks against any ensemble instead. Needs a JDK and mvn.
+Both run first against one node (`atoll serve --data`), then against three, and then against three while one of these, usually the client's
+own, is killed again and again and the log is moved. Every acknowledged write is there, no client reads an older state than it has seen, and
+no session is lost. `--hosts` runs the checks against any ensemble instead. Needs a JDK and mvn.
 """
 
 import subprocess

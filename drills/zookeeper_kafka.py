@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Apache Kafka, an application that keeps its state in ZooKeeper, on three nodes of Atoll that are killed under it.
+"""Apache Kafka, an application that keeps its state in ZooKeeper, on three Atoll nodes that are killed under it.
 
-Three brokers of Kafka 3.9, the last line that works with ZooKeeper, unchanged, from Maven Central. A producer writes lines of the
-Debian package index with acks=all from the beginning to the end. Meanwhile, round by round: the Atoll node that the controller is
-connected to is killed, then the one of some broker, then the one that orders the log `db`, which is moved besides; and right behind
-each kill Kafka is asked to change something. A node is stopped for twice a session's timeout. Then the controller itself is killed,
-and another broker must take over. At the end everything acknowledged is consumed, once; the znodes say what Kafka's clients and its
-own tools say; and no broker has lost its session but those that were killed. `--control 1` does the same to three servers of Apache
-ZooKeeper. Needs a JDK and mvn.
+Three brokers of Kafka 3.9, the last release line that works with ZooKeeper, run unmodified from Maven Central. Throughout the drill a
+producer writes lines of the Debian package index with acks=all. In each round, the Atoll node that the controller is connected to is
+killed, then a node that some other broker is connected to, then the node that orders the log `db`, which is also moved. Right after each
+kill, the drill asks Kafka to change something. A node is stopped for twice a session's timeout. Then the controller itself is killed, and
+another broker must take over. In the end every acknowledged line is consumed, once; the znodes agree with what Kafka's clients and tools
+report; and only the killed brokers have lost their sessions. `--control 1` does the same with three Apache ZooKeeper servers. Needs a JDK
+and mvn.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""kazoo, the ZooKeeper client in Python, unchanged: every check and every recipe.
+"""kazoo, the Python client of ZooKeeper, unmodified: every check and every recipe.
 
-First against one node (`atoll serve --data`), then against three, then against three of which one is killed again and again
-while the log is moved (`atoll chain extend`). `--hosts` runs the checks against any ensemble instead, Apache ZooKeeper too.
-The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`).
+They run first against one node (`atoll serve --data`), then against three, and then against three while one of these is killed again and
+again and the log is moved (`atoll chain extend`). `--hosts` runs the checks against any ensemble instead, including Apache ZooKeeper. The
+first run installs kazoo into a separate folder (`ATOLL_DRILL_CACHE`).
 """
 
 import time

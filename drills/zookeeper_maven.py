@@ -1,4 +1,4 @@
-"""Java programs for drills: their libraries from Maven Central, compiling, running. Needs a JDK and mvn."""
+"""Java programs for drills: fetches their libraries from Maven Central, compiles and runs them. Needs a JDK and mvn."""
 
 import pathlib
 import shutil

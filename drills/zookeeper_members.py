@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`/zookeeper/config` follows the members.
 
-Every node that serves ZooKeeper's clients is listed, with the address where it serves them, alike on all nodes. A node is drained and removed:
-the text changes under a higher version, and the watches that clients left on it fire, on whatever node they are.
+It lists every node that serves ZooKeeper clients, with the address at which it serves them, and reads the same on all nodes. When a node is
+drained and removed, the text changes under a higher version, and the watches on this znode fire, whichever node the clients are connected
+to.
 """
 
 import time

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Read-only mode: a node that is cut from the others serves reads to clients that asked for that, and nobody else.
+"""Read-only mode: a node that is cut off from the others serves reads, but only to clients that asked for read-only mode.
 
-Two of three nodes are stopped. The third says `ro` to `isro`; kazoo with `read_only=True` comes in with the session that it had, reads what it wrote, is refused
-every write, and keeps its session when the others go on. Clients that did not ask are refused meanwhile. Without the setting nobody is served.
+Two of three nodes are stopped. The third answers `ro` to `isro`. kazoo with `read_only=True` connects to it with its existing session,
+reads what it wrote, is refused every write, and keeps its session when the others continue. Clients that did not ask are refused in the
+meantime. Without the setting, the node serves no client.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The same as Apache ZooKeeper: one random history of requests goes to both, and every answer must be the same.
+"""Same answers as Apache ZooKeeper: one random history of requests goes to both, and every answer must be the same.
 
-Requests of all kinds, right and wrong, with watches, transactions and lists of access, from two sessions. Compared are errors, results,
-every field of Stat but the times, zxids by the change that they stand for, and events with their place among the replies. `--seed` repeats a
-history. The ZooKeeper server comes from Maven Central; needs a JDK and mvn.
+Two sessions send requests of all kinds, valid and invalid, with watches, transactions and access lists. The drill compares errors, results,
+every field of Stat except the times, zxids by the change that they stand for, and events with their place among the replies. `--seed`
+repeats a history. The ZooKeeper server comes from Maven Central. Needs a JDK and mvn.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""kazoo and the Java client against a node that asks who its clients are: a port with TLS and certificates, and SASL DIGEST-MD5.
+"""kazoo and the Java client against a node that authenticates its clients: a port with TLS and certificates, and SASL DIGEST-MD5.
 
-Each with right and wrong certificates and passwords. `--control 1` asks the same of a server of Apache ZooKeeper. Certificates are made
-by the program `openssl`. The first run installs kazoo into a folder of its own (`ATOLL_DRILL_CACHE`) and fetches ZooKeeper's jars from
-Maven Central; without a JDK and mvn the Java client is left out, which the result says.
+Each client tries right and wrong certificates and passwords. `--control 1` runs the same against an Apache ZooKeeper server. The program
+`openssl` makes the certificates. The first run installs kazoo into a separate folder (`ATOLL_DRILL_CACHE`) and fetches ZooKeeper's jars
+from Maven Central. Without a JDK and mvn the Java client is left out, and the result says so.
 """
 
 import logging

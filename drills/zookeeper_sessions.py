@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Sessions over nodes that stop and come back (SIGSTOP, SIGCONT), and over kills.
+"""Sessions survive nodes that are stopped and continued (SIGSTOP, SIGCONT), and kills.
 
-Clients of kazoo with an ephemeral each know all three nodes. A node is stopped for twice their session timeout, again and again: every
-client reaches another node in time, so no session may expire, no ephemeral may go, also when the stopped node wakes up and still holds
-what it held. Then a node is killed, with the same demand. At last a client is killed: its ephemeral goes, after its timeout and not before.
+kazoo clients with one ephemeral each know all three nodes. A node is stopped for twice their session timeout, again and again. Every client
+reaches another node in time, so no session may expire and no ephemeral may disappear, not even when the stopped node continues and still
+believes that it holds the sessions. Then a node is killed, with the same requirement. Finally a client is killed: its ephemeral disappears
+after its timeout, and not before.
 """
 
 import signal

@@ -1,4 +1,5 @@
-"""An interpreter that has what a drill needs beyond the standard library: made once, in the folder `ATOLL_DRILL_CACHE`."""
+"""An interpreter with the packages that a drill needs beyond the standard library. It is created once, in the folder
+`ATOLL_DRILL_CACHE`."""
 
 import importlib.util
 import os
