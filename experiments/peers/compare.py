@@ -30,14 +30,15 @@ def atoll(program, seconds, warm, folder):
         for depth in DEPTHS:
             bench = [program, "bench", "log", "--connect", connect, "--payload", "1024", "--depth", str(depth), "--json"]
             subprocess.run([*bench, "--seconds", str(warm)], check=True, capture_output=True)
-            before, flushed = peers.cpu_s(pids), peers.flushes()
+            before, slept, flushed = peers.cpu_s(pids), peers.voluntary_switches(pids), peers.flushes()
             out = subprocess.run([*bench, "--seconds", str(seconds), "--count-after"], capture_output=True, text=True)
             if out.returncode:
                 sys.exit(f"bench failed: {out.stderr}")
-            used = peers.cpu_s(pids) - before
+            used, slept = peers.cpu_s(pids) - before, peers.voluntary_switches(pids) - slept
             row = json.loads(out.stdout.splitlines()[-1])
             row.update(system="atoll", workload="log", disk=peers.file_system(data),
-                       server_us_op=round(1e6 * used / max(1, row["ops"]), 2))
+                       server_us_op=round(1e6 * used / max(1, row["ops"]), 2),
+                       server_switches_op=round(slept / max(1, row["ops"]), 2))
             if flushed is not None:
                 row["flushes_s"] = round((peers.flushes() - flushed) / row["seconds"])
             yield row

@@ -28,6 +28,16 @@ def cpu_s(pids):
     return total / os.sysconf("SC_CLK_TCK")
 
 
+def voluntary_switches(pids):
+    """How often the threads of some processes have gone to sleep so far."""
+    total = 0
+    for pid in pids:
+        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+            with contextlib.suppress(FileNotFoundError):
+                total += int(status.read_text().rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return total
+
+
 def file_system(folder):
     """Type of the file system of a folder, and its device."""
     out = subprocess.run(["df", "--output=fstype,source", folder], capture_output=True, text=True, check=True)
