@@ -144,7 +144,7 @@ def one(drill, cluster, networks, doors, words, directions):
         append, write = judge(doors, working, what)
         count = moved(cluster) - before
         row += [count, f"{1e3 * append:.0f}", f"{1e3 * write:.0f}"]
-        need(count <= MOST_RECONFIGURATIONS * len(LOGS), f"{what}: {count} reconfigurations of {len(LOGS)} logs; {MOST_RECONFIGURATIONS} each are allowed")
+        need(count <= MOST_RECONFIGURATIONS * len(LOGS), f"{what}: {count} reconfigurations of {len(LOGS)} logs together; {MOST_RECONFIGURATIONS * len(LOGS)} are allowed")
         # No node is gone that reaches a majority, whoever does not hear it.
         taken = taken_over(cluster) - taken
         need(len(working) < len(doors) or not taken, f"{what}: sessions of nodes that serve their clients were taken over {taken} times")

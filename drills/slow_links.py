@@ -154,7 +154,7 @@ def pace_returns(drill, doors, before, what):
     # Longer than the bound, so that what is missed is told with its time.
     poll(f"{what}: the pace returns", 2 * bound, back, every=0.2)
     took = time.time() - began
-    drill.promise(took <= bound, f"{what}: the pace of before was back after {took:.1f} s; {bound:.0f} s are promised")
+    drill.promise(took <= bound, f"{what}: half of the earlier throughput was back after {took:.1f} s; {bound:.0f} s are promised")
     return took
 
 
@@ -187,7 +187,7 @@ def one(drill, cluster, networks, cables, doors, case):
     for kind, pause in zip(KINDS, pauses):
         need(pause < drill.args.seconds - 0.05, f"{case.words}: no {kind} were acknowledged at some door, which all could be reached")
         drill.promise(pause <= most, f"{case.words}: {kind} paused for {pause:.2f} s at a door; at most {most} s is promised")
-    drill.promise(moves <= case.moves * len(LOGS), f"{case.words}: {moves} reconfigurations of {len(LOGS)} logs; {case.moves} each are allowed")
+    drill.promise(moves <= case.moves * len(LOGS), f"{case.words}: {moves} reconfigurations of {len(LOGS)} logs together; {case.moves * len(LOGS)} are allowed")
     shares = " ".join(f"{100 * pace / max(1e-9, was):.0f}" for pace, was in zip(paces, still))
     row = [case.words, held + lost, moves, *(f"{1e3 * pause:.0f}" for pause in pauses), shares, f"{took:.1f}"]
     say(f"  {case.words}: {held} packets held, {lost} lost; {moves} reconfigurations; pauses {', '.join(row[3:6])} ms; pace {shares} %, back after {took:.1f} s")
