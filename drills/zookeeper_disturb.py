@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 
-from cluster import Cluster, need
+from cluster import Cluster, need, say
 
 # The log that the database is on.
 LOG = "db"
@@ -32,24 +32,23 @@ def holder(cluster, session):
 
 
 class Disturber:
-    """Kills a node, waits until it is back, moves the log, and again.
+    """Kills a node, waits until it is back, moves the log, and repeats this.
 
-    With `session`, a function that gives a client's session (or None), it is this client's node that is killed, but for every
-    third time, when it is any; `hits` says how often it was. Only moves that were made count, and at least every second one must be.
+    `sessions` is a list to which clients add their sessions. Two of three times, the node is killed that one of these clients is connected
+    to, and `hits` counts these kills; otherwise it is any node. `moves` counts only moves that succeeded, and at least half must.
     """
 
-    def __init__(self, cluster, random, session=lambda: None):
-        self.cluster, self.random, self.session = cluster, random, session
+    def __init__(self, cluster, random, sessions=()):
+        self.cluster, self.random, self.sessions = cluster, random, sessions
         self.kills = self.moves = self.hits = self.asked = 0
         self.over = threading.Event()
         self.failed = None
         self.thread = threading.Thread(target=self.work, daemon=True)
 
     def victim(self):
-        """Whom to kill now."""
-        session = self.session()
-        if session is not None and self.kills % 3 != 2:
-            number = holder(self.cluster, session)
+        """The node to kill now."""
+        if self.sessions and self.kills % 3 != 2:
+            number = holder(self.cluster, self.random.choice(self.sessions))
             if number:
                 self.hits += 1
                 return number
@@ -81,4 +80,10 @@ class Disturber:
             raise self.failed
         if kind is None:
             need(self.kills > 0, "no node was killed")
+            need(self.hits > 0 or not self.sessions, "the node of a client was never killed")
             need(2 * self.moves >= self.asked, f"the log was moved {self.moves} of {self.asked} times")
+
+    def report(self, drill):
+        """Prints what was done to the cluster, and adds it to the drill's result."""
+        say(f"  {self.kills} kills, {self.hits} of them of a client's node, {self.moves} of {self.asked} moves of the log")
+        drill.result.update(kills=self.kills, hits=self.hits, moves=self.moves)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """kazoo, the Python client of ZooKeeper, unmodified: every check and every recipe.
 
-They run first against one node (`atoll serve --data`), then against three, and then against three while one of these is killed again and
-again and the log is moved (`atoll chain extend`). `--hosts` runs the checks against any ensemble instead, including Apache ZooKeeper. The
-first run installs kazoo into a separate folder (`ATOLL_DRILL_CACHE`).
+They run first against one node (`atoll serve --data`), then against three, and then (not with `--quick`; zookeeper_clients.py does it there)
+against three while one of these is killed again and again and the log is moved (`atoll chain extend`). `--hosts` runs the checks against any
+ensemble instead, including Apache ZooKeeper. The first run installs kazoo into a separate folder (`ATOLL_DRILL_CACHE`).
 """
 
 import time
@@ -56,21 +56,28 @@ def run_checks(hosts, checks, words, tries=1):
     return anew
 
 
+def recipes(drill, hosts):
+    """All recipes again and again for the drill's time, while nodes are killed."""
+    rounds, anew, until = 0, 0, time.monotonic() + drill.args.seconds
+    while time.monotonic() < until:
+        anew += run_checks(hosts, RECIPES, "kazoo under kills", tries=4)
+        rounds += 1
+    drill.result.update(rounds_disturbed=rounds, begun_anew=anew, recipes_disturbed=len(RECIPES))
+
+
 def body(drill):
     if drill.args.hosts:
         run_checks(drill.args.hosts, CHECKS, drill.args.hosts)
         return
-    drill.result.update(checks=len(CHECKS), recipes_disturbed=len(RECIPES))
+    drill.result.update(checks=len(CHECKS))
     with Alone(drill.binary, drill.folder / "one" / "data") as node:
         run_checks(node.zookeeper(), CHECKS, "one node")
     with Cluster(drill.binary, drill.folder / "three", "--nodes", 3) as cluster:
         run_checks(cluster.zookeeper(), CHECKS, "three nodes")
-        rounds, anew, until = 0, 0, time.monotonic() + drill.args.seconds
-        with Disturber(cluster, drill.random) as disturber:
-            while time.monotonic() < until:
-                anew += run_checks(cluster.zookeeper(), RECIPES, "three nodes, one killed", tries=4)
-                rounds += 1
-        drill.result.update(rounds_disturbed=rounds, begun_anew=anew, kills=disturber.kills, moves=disturber.moves)
+        if drill.args.seconds:
+            with Disturber(cluster, drill.random) as disturber:
+                recipes(drill, cluster.zookeeper())
+            disturber.report(drill)
 
 
 if __name__ == "__main__":
@@ -78,5 +85,5 @@ if __name__ == "__main__":
         "zookeeper-kazoo",
         __doc__,
         hosts=("", "", "check this ensemble alone, HOST:PORT,..."),
-        seconds=(300, 30, "how long the recipes run while nodes are killed"),
+        seconds=(300, 0, "how long the recipes run while nodes are killed; 0: not at all"),
     ).run(body)
