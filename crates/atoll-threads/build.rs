@@ -29,13 +29,15 @@ const NAMES: [(&str, &str); 4] = [
     ("use atoll_core::wait_list::", "use super::wait_list::"),
 ];
 
-/// The product's text of each piece, without its tests.
+/// The product's text of each piece, without its tests and its comments, so that a bug is found in the code however it is described.
 fn pieces(crates: &Path) -> Vec<(&'static str, String)> {
     let read = |(module, file): &(&'static str, &str)| {
         let path = crates.join(file);
         println!("cargo::rerun-if-changed={}", path.display());
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+        let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let mut text: String = code.flat_map(|line| [line, "\n"]).collect();
         for (there, here) in NAMES {
             text = text.replace(there, here);
         }
