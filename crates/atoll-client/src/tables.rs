@@ -47,8 +47,8 @@ impl Names {
         Names { under_way: Mutex::new(under_way), done: Notify::new() }
     }
 
-    /// The cluster no longer knows `client`, or never did: so many of its writes came to nothing that the first one that did not looks like
-    /// a write of a forgotten client. Later writes are made as a new client.
+    /// Makes later writes under a new client id. Called when the cluster does not know `client`: it has forgotten it, or so many of
+    /// the first writes failed that the first successful one looks like a write of a forgotten client.
     fn renew(&self, client: u64) {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if under_way.client == client {
@@ -258,7 +258,7 @@ mod tests {
         names.renew(7);
         let first = names.try_next().expect("room");
         assert!(first.client != 7 && first.seq == 1);
-        // The old one's writes do not count as those of the new one, and are told of once.
+        // Writes of the old client do not count for the new one, and another report of the old client has no effect.
         names.renew(7);
         drop(held);
         assert_eq!(names.try_next().map(|n| (n.client, n.seq)), Some((first.client, 2)));

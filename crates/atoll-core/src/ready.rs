@@ -31,7 +31,7 @@ impl Ready {
         lock(&self.queue).is_empty()
     }
 
-    /// Work for a turn is now where the host looks for it. Wakes the host if it sleeps.
+    /// Wakes the host if it sleeps. The caller has already put the work for a turn where the host finds it.
     pub(crate) fn wake_host(&self) {
         if let Some(waker) = &*lock(&self.host) {
             waker.wake_by_ref();

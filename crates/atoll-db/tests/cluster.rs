@@ -162,7 +162,7 @@ fn a_store_that_was_altered_is_found_and_refilled() {
     assert_eq!(world.nodes[0].db.health().refills, 0);
 }
 
-/// Nobody has to ask a driver for a ticket that is there.
+/// The ticket is complete on return, so the test does not have to run the world.
 #[test]
 fn a_command_that_is_too_large_is_refused_at_once() {
     let world = World::new(1);

@@ -31,7 +31,8 @@ fn some(value: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Node 3 has had another state in its store since before it was killed, with hashes that fit: as if the store were another one's.
+/// Returns a world in which node 3 is restarted with a state in its store that differs from that of its peers but matches its own
+/// hashes, as if the store belonged to another replica.
 fn swapped() -> World {
     let mut world = World::new(21);
     world.salts[2] = 1;
@@ -75,7 +76,7 @@ fn what_is_not_compared_is_shown() {
     assert!(seen.1.contains(&some("1")), "{seen:?}");
 }
 
-/// Nobody waits for one that waits: after a start of all nodes every one is compared with one that is compared itself.
+/// After a start of all nodes, replicas in their start check are compared with each other, so they do not wait for each other.
 #[test]
 fn after_a_start_of_all_nodes_nobody_waits_for_long() {
     for seed in 0..20 {

@@ -31,7 +31,7 @@ impl Latencies {
         self.histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Below this many microseconds lies this part of the operations.
+    /// Returns the latency that the fraction `q` of the operations does not exceed, in microseconds.
     pub fn quantile_us(&self, q: f64) -> f64 {
         self.histogram.value_at_quantile(q) as f64 / 1e3
     }

@@ -1,5 +1,5 @@
-//! Recovery of a data directory: no bytes make it panic; what it hands out stays; and of a valid journal with flipped bits it hands out
-//! only what was written, and all of it if it hands out anything behind the damage (native-T9).
+//! Fuzzes the recovery of a data directory. No bytes make it panic, and what it hands out is durable. From a valid journal with flipped
+//! bits it hands out only what was written, and everything before the last record that it hands out (native-T9).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

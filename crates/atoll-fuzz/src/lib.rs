@@ -1,5 +1,5 @@
-//! What is fuzzed, and with what: every decoder that bytes from a socket or a disk reach. A target takes any bytes and panics if the
-//! code under it does, or if what it decoded breaks the decoder's word.
+//! The fuzz targets: every decoder that bytes from a socket or a disk reach. A target takes any bytes. It panics if the code under test
+//! panics, or if what it decoded violates a promise of the decoder.
 //!
 //! The same bodies run in two ways: over a corpus and seeded mutations of it by `cargo test -p atoll-fuzz`, on any toolchain, and
 //! guided by coverage by `cargo +nightly fuzz run TARGET` (see `fuzz/`).

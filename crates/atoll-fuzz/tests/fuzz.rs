@@ -27,7 +27,7 @@ fn packed(target: &Target) -> Vec<Vec<u8>> {
     inputs.into_values().collect()
 }
 
-/// Tells where the input is while it runs: kept if it panics, also by a stack overflow or an abort.
+/// Runs one input. If it panics, writes the input to a file and prints the path. A stack overflow or an abort ends the process before that.
 fn run(target: &Target, input: &[u8]) {
     let caught = std::panic::catch_unwind(|| (target.run)(input));
     if let Err(panic) = caught {

@@ -89,7 +89,7 @@ impl Book {
         }
     }
 
-    /// What a client does not know the outcome of, as it sends it again.
+    /// Returns the records that a client sends again because it does not know their outcome.
     fn retries(&self, id: u64) -> Vec<LogRecord> {
         let Some(state) = self.clients.get(&id) else { return Vec::new() };
         let record = |(seq, floor): (&u64, &LogPos)| LogRecord {

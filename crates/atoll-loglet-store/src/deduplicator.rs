@@ -63,9 +63,9 @@ impl Deduplicator {
         }
     }
 
-    /// True for a second copy of an append that was taken, and for a late append of an epoch that is over, which may have been
-    /// taken. "Not appended" would be a false answer to either. The first copy gets an answer; a caller that waits in vain learns
-    /// nothing false.
+    /// Returns whether an append may have been accepted already: it is a second copy of an accepted append, or a late append of an epoch
+    /// that is over. "Not appended" would be a false answer to either. The first copy gets the true answer; a caller that gets no answer
+    /// learns nothing false.
     pub fn may_be_taken(&self, node: NodeId, place: HandlePlace) -> bool {
         self.handles.get(&(node, place.handle)).is_some_and(|known| {
             place.epoch < known.epoch || (place.epoch == known.epoch && place.number < known.next_number)

@@ -15,8 +15,9 @@ use crate::mutants;
 
 /// Longest span. Whole spans are forgotten at a time, so a long one would take fresh numbers along with old ones.
 const SPAN_OPS: u32 = 256;
-/// For this many spans, the table also keeps one client whose spans are all forgotten: forgetting the client loses what distinguishes
-/// its old operations from its new ones. Too large: clients are sent to scan more often. Too small: memory, about 100 bytes for each.
+/// For this many spans, the table also keeps one client whose spans are all forgotten. Once such a client is forgotten, too, its old
+/// operations can no longer be told from its new ones. A larger number sends clients to scan more often; a smaller one takes more memory,
+/// about 100 bytes for each client.
 const SPANS_PER_IDLE_CLIENT: usize = 8;
 
 /// The knowledge about an operation.

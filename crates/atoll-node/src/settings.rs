@@ -8,9 +8,9 @@ pub struct Timings {
     /// How often a node tells every peer that it lives. Too small: wake-ups for nothing. Too large: failures are noticed
     /// late; keep it at a fifth of `silent_after` or less.
     pub heartbeat_every: Duration,
-    /// A peer that said nothing for so long is suspected; one that spoke again within three times this is given three times this for the
-    /// next 30 s. Too small: a busy machine is taken for a dead one, and segments are changed for nothing (each costs a seal and a
-    /// register write). Too large: a stopped sequencer holds appends up for longer.
+    /// A peer that was silent for this long is suspected. If it sends again before three times this, it is suspected only after three times
+    /// this during the next 30 s. Too small: a busy machine is mistaken for a dead one, and logs are extended unnecessarily (each extend
+    /// costs a seal and a register write). Too large: a stopped sequencer delays appends for longer.
     pub silent_after: Duration,
     /// A peer whose connection broke and was not restored within this is suspected. Too small: a broken connection is taken
     /// for a dead process. Too large: appends wait that much longer after a `kill -9` of the sequencer.

@@ -3,7 +3,7 @@
 //! * A **power cut** ([`MemDisk::crash`]) keeps any subset of the 512-byte sectors written since the last sync of their file,
 //!   and any subset of the directory operations since the last sync of their directory (native-T9).
 //! * A **failed sync** loses data: its sectors show in reads until the cut, but no later sync makes them durable, as on Linux (native-T22).
-//! * Zeros over nothing cost nothing, so that thousands of small journals can be prepared.
+//! * Zeros written to unused sectors take no memory, so that thousands of small journals can be prepared.
 //!
 //! Everything is deterministic: the caller supplies what is left to chance.
 

@@ -62,7 +62,7 @@ fn batches_that_were_taken_before_the_disk_was_known_to_be_full_are_written_and_
     }
 }
 
-/// Another user of the disk has taken what the reserve was.
+/// There is no reserve, and another program has taken the free space.
 #[test]
 fn a_checkpoint_takes_the_room_of_a_spare_file() {
     let disk = MemDisk::new();
@@ -217,7 +217,7 @@ fn a_preparation_that_finds_the_disk_full_lets_go_of_what_it_held() {
     assert_eq!(journal.sync(), Ok(Lsn(next - 1)));
 }
 
-/// It has no room for the name of a new file either; the first error must be the one that is dealt with.
+/// The disk has no room for the name of a new file either. The journal must handle the first error, not the one from the clean-up.
 #[test]
 fn a_disk_without_room_for_a_name_closes_nothing() {
     let disk = MemDisk::new();

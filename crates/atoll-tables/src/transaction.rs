@@ -73,7 +73,7 @@ fn hold(expect: &Expect, old: Option<&StoredRow>) -> Result<(), Refused> {
     let words = match (expect, old) {
         (Expect::Any {}, _) | (Expect::Absent {}, None) | (Expect::Present {}, Some(_)) => return Ok(()),
         (Expect::Version { version }, Some(row)) if row.version == *version => return Ok(()),
-        // The bug is in only now and then, as where a path is forgotten.
+        // The bug has an effect only sometimes, like a check that is missing on one code path.
         (Expect::Version { .. }, Some(row))
             if mutant(mutants::TABLES_VERSION_UNCHECKED) && row.version % 4 == 3 =>
         {

@@ -26,7 +26,8 @@ pub struct Pending {
     pub table: u32,
     /// Of which index; 0 for a table that was dropped.
     pub index: u16,
-    /// How far it is, which the next step must name. For a deletion only the answer to the last step tells; empty is right, too.
+    /// The progress of the work, which the next step must name. For a deletion this is always empty here, which is correct but
+    /// slower than the position in the reply to the previous step.
     pub from: Bytes,
 }
 

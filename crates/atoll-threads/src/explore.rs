@@ -17,7 +17,8 @@ fn play(scheduler: impl Scheduler + 'static, told: FailurePersistence, scenario:
     Runner::new(scheduler, config).run(scenario);
 }
 
-/// Any thread may go on at any place; and a thread goes on until one of a few places, which finds what takes a rare order.
+/// Plays a scenario with two schedulers. The first one switches to a random thread at every place. The second one lets a thread
+/// continue except at a few places, which finds bugs that need a rare order.
 fn explore(told: fn() -> FailurePersistence, scenario: fn()) {
     play(RandomScheduler::new_from_seed(SEED, ORDERS), told(), scenario);
     play(PctScheduler::new_from_seed(SEED, CHANGES, ORDERS), told(), scenario);

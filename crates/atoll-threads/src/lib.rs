@@ -1,8 +1,9 @@
 //! Explores in what order threads may meet, with the checker shuttle, in the product's own files (decision 0012).
 //!
-//! What threads share is in files of their own that use nothing but `atoll_core::sync`. `build.rs` copies them, and here they are
-//! compiled over shuttle's types (`sync.rs`): a lock, a wait, an atomic is a place where another thread may go on, and shuttle plays
-//! many orders, the same in each run. A scenario that gets stuck in one of them fails as a deadlock: so a lost wake-up is seen.
+//! The state that threads share is in separate files that use only `atoll_core::sync`. `build.rs` copies them, and this crate
+//! compiles the copies with shuttle's types (`sync.rs`). At each lock, wait and atomic operation another thread may continue, and
+//! shuttle plays many orders, the same ones in each run. A scenario that gets stuck in one of them fails as a deadlock, so a lost
+//! wake-up is detected.
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -115,8 +115,8 @@ impl Client {
         Client { options, link: None, next: 0 }
     }
 
-    /// Asks several things at once; the answers in that order. They are asked again where a connection fails: only for what may be done
-    /// twice. Few at a time: all answers are kept.
+    /// Sends several requests at once; returns their replies in the same order. If a connection fails, all requests are sent again,
+    /// so they must be safe to repeat. All replies are held in memory.
     ///
     /// # Errors
     /// No server answers.

@@ -97,7 +97,7 @@ fn data(client: &mut Client, path: &str) -> Result<(Vec<u8>, Stat), ErrorCode> {
     }
 }
 
-/// Brings a watch of data that was left when `seen` was the newest change; what is told then.
+/// Registers a data watch that was set before `seen` was the newest zxid; returns the events that the door then sends.
 fn brings_watch(client: &mut Client, seen: i64, path: &str) -> Vec<(i32, String)> {
     let asked =
         SetWatchesRequest { relative_zxid: seen, data: vec![path], exist: Vec::new(), child: Vec::new() };
@@ -239,7 +239,7 @@ fn who_is_refused_is_told_so_also_behind_a_large_body() {
     }
 }
 
-/// Everybody may everything on `/` until somebody sets its list: that is no permission to read and replace the tree past all other lists.
+/// By default, everybody has all permissions on `/`. That must not permit them to read and replace the tree past all other ACLs.
 #[test]
 fn only_the_superuser_carries_the_tree_whatever_the_list() {
     let super_digest = Some(atoll_zookeeper::acl::digest_id("root:toor"));

@@ -236,7 +236,8 @@ fn watches_have_a_bound_and_one_that_is_refused_is_an_error() {
     assert_eq!(c.call(&watch(&paths[0])).0, no_node);
     assert_eq!(c.call(&Request::Exists(watched(&paths[11]))).0, no_node);
     assert_eq!(figure(at, "zk_watches_refused"), 2.0);
-    // Another one has what is left of all; what brings more along ends, since clients overlook an error in that answer.
+    // A second connection gets what is left of the total. A third one, whose setWatches does not fit, is closed, because clients
+    // overlook an error in that reply.
     let mut other = Client::connect(at);
     let asked: Vec<i32> = paths.iter().take(5).map(|path| other.call(&watch(path)).0).collect();
     assert_eq!(asked, [no_node, no_node, no_node, no_node, full]);

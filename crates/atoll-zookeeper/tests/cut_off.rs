@@ -99,7 +99,7 @@ fn write(engine: &Engine<ZooKeeper>, session: i64, request: &Request<'_>) {
     done(engine, &Command::Write(head, &body));
 }
 
-/// A reply behind dropped events would tell it the zxid from which on it has heard of everything: it would never hear of those.
+/// A reply after dropped events would report a zxid that includes their changes, so the client would never be notified of these.
 #[tokio::test]
 async fn no_reply_goes_out_behind_events_that_were_dropped() {
     let (door, engine) = alone(Options::default());

@@ -233,7 +233,7 @@ fn a_client_that_never_reads_does_not_stop_the_others() {
     for _ in 0..200 {
         send(&mut deaf, &frame);
     }
-    // Its 100 MB are not kept anywhere, and events for it neither beyond their limit.
+    // The 100 MB that it requested are held nowhere, and its events only up to their limit.
     for n in 0..2_000 {
         assert_eq!(good.call(&create(&format!("/n{n}"), b"")).0, 0);
     }

@@ -1,9 +1,9 @@
 //! All appends of this client to one log: one ordered lane (contracts X15).
 //!
-//! Callers put records into the lane and wait. While a stream to a node is up, whatever waits goes out as one message, at
-//! once and without linger; acknowledgements come back in order. When the node fails, everything without an outcome goes
-//! out again in the same order at the next node, under the same names and with the floor from which the log is searched
-//! for an earlier attempt (X16, X24). A record leaves the lane acknowledged, failed for good, or at its deadline.
+//! Callers add records to the lane and wait. While a stream to a node is open, all waiting records are sent as one message, without
+//! delay. Acknowledgements arrive in order. If the node fails, everything without an outcome is sent again to the next node in the
+//! same order, under the same names, and with the floor from which the log is searched for an earlier attempt (X16, X24). A record
+//! leaves the lane when it is acknowledged, when it fails permanently, or at its deadline.
 
 mod driver;
 mod outbox;

@@ -1,4 +1,4 @@
-//! What makes Loglets of one kind, and what it says of them to those that know no kind.
+//! The provider that creates Loglets of one kind, and describes them to code that knows no kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -152,7 +152,8 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// be read.
     fn duties(&self, config: &Bytes) -> Duties;
 
-    /// Whether these nodes suffice to seal. Who does not reach enough of them stops the log and starts nothing (vlog-V18).
+    /// Returns whether these nodes suffice to seal. A node that seals without reaching enough of them would stop the log and start no new
+    /// segment (vlog-V18).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool;
 
     /// How far a node is with each of these Loglets, in their order. None if it does not answer.

@@ -6,7 +6,7 @@ use atoll_core::NodeId;
 
 use super::LogletProvider;
 
-/// What an operator, or a policy, wants the next Loglet to be. What is not said is the provider's choice, usually as it was.
+/// What an operator or a policy requires of the next Loglet. The provider chooses everything else, usually as it was before.
 ///
 /// Roles and options are the kind's own, and a refusal of a wrong one names those that it has. So a new protocol needs no
 /// change of this type, nor of the public API.

@@ -245,7 +245,7 @@ impl Database {
     }
 
     fn committing(&self) -> Box<dyn Fn() + Send + Sync> {
-        // Not the database: it knows the shelf, and the shelf this.
+        // Capturing the database would create a reference cycle: it refers to the shelf, and the shelf to this closure.
         let feed = self.feed.clone();
         Box::new(move || feed.lock().unwrap_or_else(PoisonError::into_inner).commit())
     }

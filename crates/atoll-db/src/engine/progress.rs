@@ -17,7 +17,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often progress is judged.
 const JUDGED_EVERY: Duration = Duration::from_millis(250);
-/// A judgement that is this many times later than planned means that the node itself was paused: then nothing else was late.
+/// If the time between two checks exceeds this many intervals, the node itself was paused. Such a check does not count against the
+/// replica.
 const LATE: u32 = 4;
 
 /// The time since which a figure that should rise has not risen.

@@ -200,7 +200,7 @@ impl Open {
     fn finish_refill(&mut self) -> Result<(), StoreError> {
         let refilling = failed("was refilled");
         let Some(second) = self.second.take() else { return Err(not_begun()) };
-        // The journal is one: what is chosen is whole if the choice is there.
+        // All trees share one log. If the choice is in it, the chosen state before it is complete.
         self.choice.insert(CHOSEN, (self.number + 1).to_le_bytes()).map_err(&refilling)?;
         self.db.persist(PersistMode::SyncAll).map_err(&refilling)?;
         self.number += 1;

@@ -11,8 +11,8 @@
 //! | `patrol.rs` | hashes compared, the log trimmed (compaction) |
 //! | `scrub.rs` | the store read again |
 //!
-//! A snapshot is a read snapshot of the local store, which holds whole entries and the position of the last: taking one costs
-//! nothing, and applying goes on. A refilled replica shows its old state until the new one is whole.
+//! A state snapshot is read from a store snapshot, which holds whole entries and the position after the last one. Taking a store
+//! snapshot costs nothing, and the replica continues to apply entries. A replica shows its old state until the refill is complete.
 
 mod chunk;
 mod fetch;

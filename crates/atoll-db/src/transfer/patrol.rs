@@ -1,11 +1,11 @@
 //! Periodically commits, asks the other replicas how far they are, compares hashes, and trims the log.
 //!
-//! The trim policy: the log is trimmed behind what is durable in the stores of all replicas that are in service, but the last
-//! `keep_entries` stay, so that a node that was away for a short time catches up from the log; one that was away for longer fetches
-//! a snapshot. The replicas in service must be more than half of all: what the log loses survives the loss of a minority of the
-//! disks. A replica that is out of service is not waited for, even though its node is up (X26), nor is one whose store accepts
-//! nothing, nor one that has not answered for long. One node trims, the one with the lowest number of those in service; two at once
-//! do no harm.
+//! The trim policy: the log is trimmed below the position that is durable in the stores of all replicas in service. The last
+//! `keep_entries` entries are kept, so that a node that was away for a short time catches up from the log; a node that was away for
+//! longer needs a refill. More than half of all replicas must be in service, so that trimmed entries survive the loss of a minority
+//! of the disks. The trim does not wait for a replica that is out of service, even though its node is up (X26), nor for one whose
+//! store accepts no commits, nor for one that has not answered for a long time. It does wait for one whose only fault is a refused
+//! clock. The node with the lowest id among those in service trims. Two nodes that trim at the same time do no harm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -328,7 +328,8 @@ impl World {
         });
     }
 
-    /// Faults are over: everybody gets on, has the same state, and everything answered is in it, once.
+    /// Checks the world after the faults: every node makes progress, all states are equal, and each acknowledged command has taken
+    /// effect exactly once.
     pub fn judge(&mut self, seed: u64) {
         for n in 0..NODES as usize {
             let engine = self.nodes[n].engine.clone();

@@ -64,8 +64,8 @@ pub struct LogRecords {
     pub payloads: Vec<Bytes>,
     /// Set if some of the records were sent before: the log is first searched for them from here on (contracts X16).
     pub floor: Option<LogPos>,
-    /// A tail that the sender knew before it sent the records that have no floor. Copies that it has made elsewhere since then lie there or
-    /// above.
+    /// For records without a floor: a tail that the sender knew before it first sent them. All copies that it has since sent through other
+    /// nodes lie at or above this tail.
     pub known: Option<LogPos>,
 }
 
@@ -100,14 +100,13 @@ pub struct ReadRecords {
 
 /// One log.
 pub trait LogBackend: Send + Sync {
-    /// A tail that this node knows of without asking: every earlier attempt of a record that is sent for the first time
-    /// now lies at it or above.
+    /// Returns a tail that this node already knows. A record that is sent for the first time after this call has no copy below this tail.
     fn known_tail(&self) -> LogPos;
 
     /// Puts records in line, in the order of the calls.
     fn submit(&self, records: LogRecords) -> Submitted;
 
-    /// Completes when so many records and bytes find room in line, or would have: another may take it first.
+    /// Completes when the queue has had room for this many records and bytes. Another caller may use up the room first.
     fn room(&self, records: usize, payload_bytes: usize) -> Room;
 
     /// The tail: above every append acknowledged before the call.

@@ -32,8 +32,8 @@ const BUSY_FACTOR: u32 = 200;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// A journal with this many syncs since the last piece counts as busy.
 const BUSY_SYNCS: u64 = 4;
-/// A checkpoint that is waited for comes this many times sooner. Otherwise a fast writer under a trimmed log would fill one new file after
-/// the other.
+/// If the journal lacks files that a checkpoint would free, the checkpoint comes this many times sooner. Otherwise a fast writer on a log
+/// that is trimmed would fill one new file after another.
 const HURRY: u32 = 16;
 /// Most bytes of a batch that the node's thread writes itself. More: sockets wait longer; fewer: two threads are woken more often.
 const HERE_BYTES: usize = 8 * 1024;
@@ -46,7 +46,7 @@ pub(crate) struct Work {
     checkpoint: Option<Checkpoint>,
     /// The last checkpoint, written aside.
     aside: Option<Aside>,
-    /// And how long it took.
+    /// The result of the last job of the preparing thread, and how long the job took.
     prepared: Option<(Prepared, Duration)>,
     /// The node's thread has written something: a mark is due in a while.
     unmarked: bool,

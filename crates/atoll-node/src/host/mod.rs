@@ -54,9 +54,10 @@ pub struct HostOptions {
     /// Pause after each 256 KiB of zeros in a segment that is made ahead of time, and of a checkpoint. Too small: syncs of the journal
     /// wait behind them; too large: the writer catches up, and makes segments itself.
     pub prepare_pause: Duration,
-    /// Least time between two pieces of 1 MiB of files that are given back. Each piece may hold up the syncs of all journals on one device,
-    /// so while the journal syncs, giving back also takes at most 1/200 of the time: after a piece that took 5 ms, as where the file system
-    /// discards what it frees, the next one waits a second. Too small: syncs wait; too large: what a trim frees comes back late.
+    /// The minimum time between two pieces of 1 MiB of files that are given back to the file system. Each piece may delay the syncs of all
+    /// journals on the device. While the journal syncs, giving back therefore also takes at most 1/200 of the time: after a piece that took
+    /// 5 ms, which is typical if the file system discards freed blocks, the next one waits a second. Too small: syncs wait. Too large: the
+    /// space that a trim frees becomes available late.
     pub remove_pause: Duration,
     /// A checkpoint begins at a random moment, at most this long after it was found due. It slows down the node and its disk, and what
     /// makes one due (a trim) does so on all nodes at once, but a quorum of journals must keep going.

@@ -1,5 +1,5 @@
-//! How one thread leaves work for another, which sleeps when there is none, and how it does the work itself while the other has
-//! nothing to do.
+//! How one thread passes work to another, which sleeps when there is none. While the other thread is idle, the first one can also do the
+//! work itself.
 
 use std::time::{Duration, Instant};
 

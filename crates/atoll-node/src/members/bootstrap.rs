@@ -1,4 +1,4 @@
-//! How a node finds the group of acceptors that holds the registers, and how the first group comes to be.
+//! Finds the group of acceptors that holds the registers, and creates the first group.
 //!
 //! A group names data directories (rmw-T9), and those are drawn when a node first starts. So the first group is made by one founder, the
 //! one with the lowest id among the founders with registers, and only when *all* of them have answered and none knows a group. A founder

@@ -44,7 +44,7 @@ pub fn next_group(
     (wanted > 0 && next.len() == wanted && next != current.members).then_some(next)
 }
 
-/// The procedure of each node: the first living acceptor of the group sees to it that the group is what it should be.
+/// The procedure that every node runs. On the first living acceptor of the group, it changes the group when the members have changed.
 #[derive(Clone, Debug)]
 pub struct MetaGroup {
     /// This node's executor.
@@ -115,10 +115,10 @@ impl MetaGroup {
         }
     }
 
-    /// A mover that dies between its choice and the fence leaves a group that keeps serving and has a successor. Only the next mover
-    /// notices that, and if the table of members has changed back, there may be no next mover for a long time. Until the hand-over is
-    /// finished the old plan stands, and its nodes could be removed meanwhile. So the first living acceptor looks now and then; the
-    /// hand-over continues if it takes longer.
+    /// Finishes a hand-over that another node began. If a mover dies after it has chosen the next group but before it has fenced the old
+    /// one, the old group keeps serving, and only the next mover notices. If the table of members has changed back, there may be no next
+    /// mover for a long time. Meanwhile the nodes of the chosen group could be removed. So the first living acceptor checks from time to
+    /// time. It waits for at most `every`; the hand-over itself continues in the background.
     async fn finish_begun(&self) {
         if let Some((registers, _)) = self.first_in_line() {
             drop(self.env.within(self.every, registers.finish_hand_over()).await);

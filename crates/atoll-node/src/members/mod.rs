@@ -277,9 +277,9 @@ impl Members {
         inner.peers.iter().filter(|(_, p)| with_most(p)).map(|(n, _)| *n).collect()
     }
 
-    /// Whether a node is up as far as the cluster is concerned: this node reaches it, or a majority of the members does. A node that is the
-    /// only one to have lost another must not treat it as gone. Neither must one half of a cluster that meets the other half only in a
-    /// third node: neither half hears how many the others are, and the third node vouches for both.
+    /// Whether the cluster considers a node up: this node reaches it, a peer vouches for it, or a majority of the members reaches it. If
+    /// this node alone has lost a peer, it must not treat the peer as gone. The same holds if two halves of a cluster are connected only
+    /// through one node. Neither half can count the members on the other side, so the connecting node vouches for both.
     pub fn is_up(&self, node: NodeId) -> bool {
         if self.is_alive(node) {
             return true;

@@ -40,8 +40,8 @@ struct Turn {
     asked: LogletId,
 }
 
-/// At most `PER_ROUND` of what is wanted, beginning behind the loglet that was asked for last: what nobody can supply now does not keep
-/// the rest from its turn.
+/// Returns at most `PER_ROUND` of the wanted Loglets, starting after the one that was requested last. The requests therefore rotate, and
+/// entries that no server can supply now do not block the others.
 fn next_in_turn<T>(mut wanted: Vec<T>, loglet: impl Fn(&T) -> LogletId, asked: &mut LogletId) -> Vec<T> {
     wanted.sort_by_key(|one| (loglet(one) <= *asked, loglet(one)));
     wanted.truncate(PER_ROUND);

@@ -1,7 +1,7 @@
-//! Deletes the Loglets on this node that no chain will ever name (vlog-V8). A reconfigurer made them and died before its install, or it
-//! lost the race and died before it could clean up; others are Loglets that a deletion did not reach. Each node looks after its own disk.
-//! `atoll_log::origin` explains which Loglets these are, and why a slow maker that is still alive cannot have its Loglet deleted from under
-//! it.
+//! Deletes the Loglets on this node that no chain will ever name (vlog-V8). Most were created by a node that died before it installed them,
+//! or that lost the install and died before it deleted them. The others were deleted, but the deletion did not reach this node. Each node
+//! collects on its own disk only. `atoll_log::origin` explains how these Loglets are recognised, and why a Loglet whose slow creator is
+//! still alive is not deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

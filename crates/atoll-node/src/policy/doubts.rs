@@ -1,9 +1,9 @@
 //! Whether evidence of this node's appenders counts against a sequencer or against this node: a state machine without a clock.
 //!
-//! A node whose own links are slow or lose packets has evidence against every sequencer but itself. If the log moved each time, it would
-//! move for as long as that lasts (vlog-V18). So a node remembers with whom it does not work well, whoever of the two said so. Once that
-//! is a majority of the others, what they have in common is this node. As many members as may fail are no such majority, so sequencers
-//! that fail one after the other are still left.
+//! A node whose own links are slow or lose packets has evidence against every sequencer except its own. If each piece of evidence moved the
+//! log, the log would move again and again until the links recover (vlog-V18). So a node remembers the members that it does not work well
+//! with, whichever of the two noticed. Once these are a majority of the other members, the likely cause is this node. Sequencers that fail
+//! one after the other are still replaced, as long as they are a minority.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

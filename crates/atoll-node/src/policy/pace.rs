@@ -22,7 +22,7 @@ const FREE_LEVEL: u32 = 2;
 const URGENT_WAIT: Duration = Duration::from_millis(200);
 /// Longest wait of an urgent reason: appends wait for it.
 const MAX_URGENT_WAIT: Duration = Duration::from_secs(2);
-/// Least lifetime of a segment whose own members work; doubles with each level except the first.
+/// The minimum lifetime of a segment at level 1, unless the reason is urgent. It doubles with each further level. There is none at level 0.
 const MIN_LIFE: Duration = Duration::from_secs(3);
 /// Longest such life.
 const MAX_LIFE: Duration = Duration::from_secs(60);

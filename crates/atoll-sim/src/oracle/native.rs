@@ -251,7 +251,8 @@ impl NativeOracle {
                 config.servers.len()
             ));
         }
-        // Nobody can tell readers open tails later than this: vlog-L4 is checked where tails are returned.
+        // Open tails are not compared with the stop here, because [`NativeOracle::told_tail`] checks each tail when it is returned
+        // (vlog-L4).
         let (acked, committed) = (ghost.acked, ghost.committed);
         if stop.0 < acked {
             verdict.fail(format!(

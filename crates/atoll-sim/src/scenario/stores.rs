@@ -301,7 +301,7 @@ async fn holders(stage: Stage<NodeHandles>, doors: Doors, oracle: ZooKeeperOracl
         let how = if stage.below(2) == 0 { Persistence::Passing } else { Persistence::Lasting };
         stores.fail(storage, Some(how));
         let let_go = async {
-            // Until it is out of service it may hold them: nothing that it had to apply has come.
+            // It may keep its sessions until it is out of service, which takes entries that it cannot apply.
             while !oracle.held_by(node).is_empty() || engine.out_of_service().is_none() {
                 stage.pause(Duration::from_millis(100)).await;
                 oracle.follow(stage.env.now().0);

@@ -478,7 +478,7 @@ async fn append_at(stage: &Stage<NodeHandles>, name: &str, host: usize) {
     let client = ClientId(stage.env.random() | 1);
     let mut pending = vec![record(stage, client, 1)];
     let mut at = host;
-    // Ask this host for as long as it is a member: another host that is up may have been removed, and so may this one be, still.
+    // Use only this host, and only while it is a member. Another running host may have been removed from the members, and so may this one.
     while members(stage).contains(&host)
         && (stage.cluster.host(host).is_none() || !round(stage, name, &mut at, &mut pending).await)
     {

@@ -361,7 +361,8 @@ async fn delete(stage: &Stage<Handles>, islands: &Islands) {
     let _ = life.env.launch("client.delete", async move { provider.delete(id, &config).await }).await;
 }
 
-/// A client with a handle on an old loglet, which it uses again after a long sleep: nothing may be acknowledged then.
+/// A client that learns of a Loglet, sleeps for a long time, and then appends to it. If the Loglet is sealed by then, no append may be
+/// acknowledged.
 pub async fn sleeper(stage: Stage<Handles>, islands: Islands) {
     let client = ClientId(stage.env.random() | 1);
     let mut seq = 0;
@@ -467,8 +468,8 @@ async fn whole(stage: &Stage<Handles>, islands: &Islands, island: &Island, host:
             Ok(Ok(_)) => told_open += 1,
             _ => {}
         }
-        // Waits go from server to server, and at most a minority of the servers has slept through the seal: a client that hears
-        // "open" from as many as there are, and again, was not given what the servers know.
+        // Each wait asks another server, and at most a minority of the servers missed the seal. If this many waits end open, the product
+        // has lost the seal that its servers know.
         if told_open > WAITS_TOLD_OPEN {
             return stage.cluster.fail(format!(
                 "native-T18 a reader is not told of the seal: {} is sealed at {tail}, {told_open} waits through host {host} ended open",

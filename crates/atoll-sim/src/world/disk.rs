@@ -54,7 +54,7 @@ pub(crate) struct HostDisk {
     failed: bool,
 }
 
-/// A file that is there, of a node that is down.
+/// Returns whether a file is a journal segment in use, not a spare one.
 fn is_segment(file: &DiskPath) -> bool {
     file.as_str().ends_with(".seg") && !file.as_str().contains("spare")
 }

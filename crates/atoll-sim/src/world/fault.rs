@@ -101,7 +101,7 @@ pub enum Fault {
         /// Factor; 1 ends it.
         factor: u64,
     },
-    /// The disk takes what it is given and never says that it has it (or says so at last).
+    /// The disk accepts writes, but no sync ends. When the hang ends, a waiting sync ends, too.
     HangDisk {
         /// Where.
         host: usize,

@@ -50,7 +50,7 @@ pub use weather::Weather;
 const EVENTS_PER_INSTANT: u64 = 200_000;
 /// Turns in a row that use their whole step budget before a node counts as spinning.
 const CUT_TURNS: u32 = 20;
-/// Small enough that most checkpoints take many turns, and that the state that they show changes meanwhile.
+/// Bytes of a checkpoint that one turn assembles: few, so that most checkpoints take many turns and the state changes meanwhile.
 const CHECKPOINT_STEP_BYTES: usize = 512;
 /// Mean time between two of them, if nothing else comes.
 const CHECKPOINT_STEP_NS: u64 = 200_000;

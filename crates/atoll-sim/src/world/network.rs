@@ -311,7 +311,7 @@ impl Network {
                 continue;
             }
             conn.cut_at = now + within;
-            // The other side notices a dialer's death by itself, and the end of its own connection at once.
+            // If the dialer died, the other side may notice only at the cut. If the peer died, the dialer notices soon.
             let at = if conn.dialer == host { conn.cut_at } else { conn.cut_at.min(now + 5_000_000) };
             queue.push(at + 1 + notice, Event::Down { conn: id });
         }

@@ -56,7 +56,7 @@ impl<A: Assembly> World<A> {
         }
     }
 
-    /// The first words of a connection; false if one of the two has ended over them.
+    /// Performs the handshake of a new connection. Returns false if it ended a node that was put back, or found a violation.
     pub(super) fn greet(&mut self, dialer: usize, peer: usize) -> bool {
         !self.memory.is_kept || (self.takes_in(peer, dialer) && self.takes_in(dialer, peer))
     }

@@ -41,7 +41,7 @@ impl Image {
         checkpoint.covers.0.encode(&mut head);
         put_len(checkpoint.states.len(), &mut head);
         let mut parts = Vec::with_capacity(1 + 2 * checkpoint.states.len());
-        // What is in front of a state goes with what is in front of that: each state is encoded as bytes.
+        // The bytes between two states share one part with the length of the state that follows, because each state is encoded as bytes.
         for (role, state) in &checkpoint.states {
             role.encode(&mut head);
             put_len(state.len(), &mut head);

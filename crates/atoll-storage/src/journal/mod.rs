@@ -386,8 +386,8 @@ impl Journal {
         Ok(places)
     }
 
-    /// Whether the segment that is being written takes the whole batch: [`Journal::write`] and [`Journal::sync`] then touch that one
-    /// file and make no other.
+    /// Returns whether the active segment can hold the whole batch: [`Journal::write`] and [`Journal::sync`] then touch that one file and
+    /// make no other.
     pub fn has_room_for(&self, batch: &JournalBatch) -> bool {
         let body: usize = batch.records.iter().map(|(_, record)| record_bytes(record)).sum();
         let whole = padded(BATCH_HEADER_BYTES + body, self.options.block_bytes);

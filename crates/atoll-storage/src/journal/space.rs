@@ -43,7 +43,8 @@ pub struct Stats {
     pub fact_bytes: u64,
 }
 
-/// How often a journal finds no more room than before until it tries anyway: 64 batches, or 16 s without any. Each failure doubles it.
+/// While a full disk shows no more room than right after the failure, the journal tries to make a segment only after this many looks: 64
+/// batches, or 16 s without a batch. Each failure doubles the number.
 const FIRST_PATIENCE: u64 = 64;
 
 /// With room for fewer new segments than this, plus the reserve, a disk may be full before the next look.
@@ -102,9 +103,9 @@ impl Journal {
     /// Puts away every segment that is no longer needed. Renames are not synced here: a restart that finds the old name finds freed entries
     /// and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
     pub(crate) fn recycle(&mut self) -> Result<(), JournalError> {
-        // The active segment must show on disk that these records were synced, or a restart would miss them. And no
-        // segment beside the gap may look empty to a restart: neither one whose records wait for a sync, nor one whose
-        // preparation was overtaken.
+        // A restart takes a gap in the numbers for a loss, unless a header on disk proves that the missing records were synced: only
+        // records up to `proven` may go. It also suspects a loss if a segment next to the gap looks empty: nothing may go while a closed
+        // segment waits for its sync, or while a job prepares a segment that the writer has overtaken.
         let proven = self.active.proves;
         if !self.closing.is_empty() || self.job.is_some_and(|g| g < self.active.segment.generation) {
             return Ok(());
@@ -319,7 +320,7 @@ impl Journal {
         }
     }
 
-    /// Whether no more is prepared than so many bytes and what is kept for facts.
+    /// Returns whether the prepared room is less than the reserve for facts plus `taken_bytes`.
     fn is_reserve_all(&self, taken_bytes: u64) -> bool {
         let prepared = self.active.room() + self.ready.iter().map(Ready::room).sum::<u64>();
         prepared < self.options.fact_reserve_bytes + taken_bytes

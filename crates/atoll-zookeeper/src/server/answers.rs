@@ -146,8 +146,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.view.clone()
     }
 
-    /// Makes a view the one of this turn, after this many events of what it shows were put in front. `newest` was read before they
-    /// were.
+    /// Sets the view of this turn, after `events` events of changes that it shows were added to the output. `newest` is a zxid that
+    /// was read before they were taken from the outbox.
     pub(crate) fn show(&mut self, view: View, events: u64, newest: i64) {
         self.view = Some(view);
         self.told_up_to(newest);

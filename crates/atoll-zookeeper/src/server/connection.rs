@@ -464,8 +464,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Pending::Reply(reply)
     }
 
-    /// Whether the subtree that a write has to be counted is small enough, or, for the superuser, of any size; None while this is
-    /// being determined.
+    /// Returns Ok if the write makes no node count a subtree, if that subtree is small enough, or if the client is the superuser.
+    /// Returns None while the subtree is being counted.
     fn is_countable(&mut self, op: OpCode, body: &[u8]) -> Option<Result<(), ErrorCode>> {
         let top = match counted::subject(op, body) {
             Ok(Some(top)) if !acl::is_super(&self.client()) => top,

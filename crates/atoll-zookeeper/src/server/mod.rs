@@ -115,8 +115,8 @@ pub trait Cluster: Send + Sync {
         i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Whether there are threads beside the node's for long work. A simulator has none: the machine decides when such a thread is
-    /// done, so a seed would not be one trace.
+    /// Returns whether long work may run on threads other than the node's. Not in a simulator: the machine would decide when such a
+    /// thread finishes, and a seed would no longer determine one run.
     fn has_threads(&self) -> bool {
         true
     }
@@ -271,7 +271,7 @@ impl Door {
         Ok(Door(shared))
     }
 
-    /// What hears of the engine's events; [`Door::open`] has hung it up there. For a host that wants to hear of them, too.
+    /// Returns the observer that [`Door::open`] registered with the engine, for a host that wants to observe the events as well.
     pub fn observer(&self) -> Arc<dyn Observer<Event>> {
         Arc::new(Follower(self.0.clone()))
     }

@@ -161,7 +161,7 @@ impl Queue {
         (!self.is_shown(write, place)).then(|| (place, frame.clone()))
     }
 
-    /// It goes its way.
+    /// Replaces the held-back write at `place` by what it waits for next.
     pub(crate) fn release(&mut self, place: usize, pending: Pending) {
         if let Some(held) = self.queue.get_mut(place) {
             self.bytes = self.bytes + pending.bytes() - held.bytes();

@@ -183,7 +183,7 @@ struct Capped {
 }
 
 impl Capped {
-    /// Adds a line, if there is room for it and was for all before; whether that was so.
+    /// Adds a line if there is room for it and no earlier line was left out; returns whether it was added.
     fn line(&mut self, line: &str) -> bool {
         self.is_full |= self.out.len() + line.len() >= MAX_TEXT_BYTES;
         if !self.is_full {
@@ -193,7 +193,7 @@ impl Capped {
         !self.is_full
     }
 
-    /// The text, in which so many of all these things are as a whole.
+    /// Returns the text, which lists `whole` of `all` things completely.
     fn end(mut self, whole: usize, all: usize, things: &str) -> String {
         if self.is_full {
             let left = all.saturating_sub(whole);

@@ -43,7 +43,7 @@ struct Track {
 }
 
 impl Track {
-    /// What clients write, `count=3,bytes=100=;byteHardLimit=20;countHardLimit=8` say: nothing else than their text is agreed on.
+    /// Parses texts such as `count=3,bytes=100=;byteHardLimit=20;countHardLimit=8`. Clients agree on nothing but this text.
     fn parse(text: &[u8]) -> Track {
         let mut track = Track { count: -1, bytes: -1, count_hard: -1, bytes_hard: -1 };
         for pair in String::from_utf8_lossy(text).split([',', ';']) {

@@ -1,9 +1,9 @@
 //! A snapshot takes the place of the whole tree, on every replica at the same position of the log.
 //!
-//! A snapshot may be larger than an entry of the log, so it comes in pieces, which wait in the state like any other keys: they are
-//! in the hashes of the state, and in the data that a replica fetches from a peer. One command then puts the snapshot in place,
-//! after it has read the pieces again and compared the hash: all of it or nothing, before every later command. There is one upload
-//! at a time; a new upload ends the previous one, whose next piece is refused. An upload that stands still is given up
+//! A tree snapshot may be larger than an entry of the log, so it is uploaded in pieces. The pieces are ordinary keys of the state:
+//! they are part of its hashes and of state snapshots for other replicas. One final command reads the pieces again, verifies the
+//! hash, and puts the snapshot in place. That happens completely or not at all, before every later command. There is one upload at
+//! a time. A new upload ends the previous one, whose next piece is then refused. A stalled upload is discarded
 //! (`server/admin/restore.rs`).
 //!
 //! The change begins an epoch above all zxids of both trees (contracts X23). The node that proposed it holds the sessions of the

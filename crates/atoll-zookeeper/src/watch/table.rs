@@ -297,7 +297,8 @@ impl Table {
         self.connections.iter().filter(|(_, c)| !c.watches.is_empty()).map(|(id, _)| *id)
     }
 
-    /// Paths that a connection watches behind one, in order, each once: some of so many watches; None at the end.
+    /// Returns at most `most` paths after `last` that a connection watches, in order and each once. Returns None if there are no
+    /// more.
     pub fn paths_of(&self, id: ConnectionId, last: Option<&String>, most: usize) -> Option<Vec<String>> {
         let connection = self.connections.get(&id)?;
         let mut found = BTreeSet::new();

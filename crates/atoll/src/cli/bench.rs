@@ -310,7 +310,7 @@ fn text(bench: &BenchLogArgs, seen: &Seen, report: &Value) -> String {
     text
 }
 
-/// Everything acknowledged is in the log once, and nothing else but what was reported as unknown.
+/// Checks that every acknowledged record is in the log once, and that the log has no others except ones reported as unknown.
 fn check_count(seen: &Seen, growth: Option<u64>) -> Result<(), CliError> {
     let Some(growth) = growth else { return Ok(()) };
     let least = seen.acknowledged_ever;

@@ -210,7 +210,7 @@ fn find(data: &Path) -> Result<Vec<PlannedNode>, PlanError> {
     Ok(nodes)
 }
 
-/// Checks that what is there is what was asked for, where anything was.
+/// Checks that the existing nodes are the ones that were requested, if any were.
 fn agree(data: &Path, nodes: &[PlannedNode], wish: Wish) -> Result<(), PlanError> {
     let other = |found: String, wished: String| PlanError::Other { path: data.to_owned(), found, wished };
     let logs_only = nodes.iter().filter(|n| n.config.roles == LOG_ONLY).count();

@@ -181,7 +181,7 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Whether the file has any of its settings.
+    /// Returns whether the file has none of its settings.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

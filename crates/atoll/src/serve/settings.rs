@@ -543,7 +543,7 @@ fn comment(out: &mut String, text: &str) {
     }
 }
 
-/// What is off has `#` and no space before it, so that an editor tells it from prose.
+/// Writes a setting. If it is off, it has `#` without a space before it, so that an editor can distinguish it from prose.
 fn line(out: &mut String, text: &str, off: bool) {
     let _ = writeln!(out, "{}{text}", if off { "#" } else { "" });
 }

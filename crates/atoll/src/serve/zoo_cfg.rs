@@ -13,7 +13,7 @@ use super::reader::{Fault, Faults, shown};
 const FOLDER: &str = "atoll";
 /// The prefix of settings that only our own configuration has.
 const OURS: &str = "atoll.";
-/// Our word for listeners that other machines may reach without TLS.
+/// The setting that permits listeners without TLS that other machines can reach.
 const BEYOND: &str = "atoll.listen.listen_beyond_loopback_without_tls";
 
 /// How often snapshots and restores may be asked for.

@@ -183,8 +183,8 @@ fn schedule(seed: u64, servers: u32) -> Option<String> {
     finish(&mut c, servers, sequencer, &config, &seen)
 }
 
-/// The way into native-T1 to native-T3: a sequencer that reaches one server, and then nobody; a seal without that server; a check that
-/// finds its entries all the same; and the sequencer back.
+/// Creates the situation of native-T1 to native-T3: the sequencer reaches one server, and then none; a seal happens without that server; a
+/// check finds the entries on it all the same; and the sequencer returns.
 fn lonely_entry(c: &mut Cluster, servers: u32, sequencer: u32, config: &NativeConfig, seen: &Seen) {
     let run = Duration::from_millis(5 + c.rng.below(30));
     c.run_for(run);

@@ -239,7 +239,7 @@ fn a_trimmed_server_remembers_its_tail() {
     }
 }
 
-/// native-T18: who waits for the tail of a loglet that is sealed is told.
+/// native-T18: a client that waits for the tail of a loglet is notified when the loglet is sealed.
 #[test]
 fn a_wait_ends_with_the_seal() {
     let run = |mutant| {
@@ -518,7 +518,7 @@ fn compaction_and_trim_lose_nothing() {
     assert_eq!(read(&mut c, 2, &own, 45, 50, ReadFrom::LocalOnly).unwrap(), expected[45..]);
 }
 
-/// X5: what a full disk keeps for facts is not for compaction; a trim could not be journaled any more.
+/// X5: compaction must not use the space that a full disk reserves for facts, or a trim could no longer be journaled.
 #[test]
 fn compaction_waits_while_the_disk_is_full() {
     let mut c = Cluster::new(3, 3);

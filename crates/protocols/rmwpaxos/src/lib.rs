@@ -53,7 +53,7 @@
 //! - **rmw-H4** For each name choose the final value `Moved{next, state}` through the register itself, in `e`.
 //! - **rmw-H5** Install each state in `e + 1` at ballot `(1, genesis)`, durably on a majority. These acceptors serve nothing yet.
 //! - **rmw-H6** Tell all members that `e + 1` is open, durably on a majority of it. Acceptors then drop their state of `e`, and answer
-//!   "moved to `e + 1`" for ever. A proposer accepts `e + 1` only from a node that says that it is open, or that has opened it.
+//!   "moved to `e + 1`" from then on. A proposer accepts `e + 1` only from a node that reports it as open, or that has opened it.
 //!
 //! *No chosen value is missed.* Let X be a register that no acceptor of the fenced majority F of rmw-H3 had voted for at its fence.
 //! The first vote of such an acceptor after that is a final one, by the rule of rmw-H2, and so is every later one: with a final

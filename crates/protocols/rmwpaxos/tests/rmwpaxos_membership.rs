@@ -142,10 +142,11 @@ fn a_hand_over_to_a_lost_disk_is_refused_and_changes_nothing() {
     write(&mut world, &history, 1, "chain", 0);
     world.wipe(NodeId(2));
     world.start(NodeId(2));
-    // Whoever decides does not know yet. Two that must both take part, one of them lost: that would be the end.
+    // The node that decides does not know yet that the disk is lost. In a group of two, both members must take part, so with one of them
+    // lost it could never serve.
     let refused = hand_over(&mut world, 1, members(&[2, 3]));
     assert!(matches!(refused, Err(HandOverError::NotThere { there: 1, lost: 1, .. })), "{refused:?}");
-    // Nor is one chosen that nobody answers for.
+    // A group whose members do not answer is not chosen either.
     world.crash(NodeId(4));
     let refused = hand_over(&mut world, 1, members(&[4]));
     assert!(matches!(refused, Err(HandOverError::NotThere { there: 0, lost: 0, .. })), "{refused:?}");

@@ -145,7 +145,7 @@ struct Message {
 }
 
 impl Message {
-    /// Passes over bytes of the body. True if they complete a message and no other begins after it.
+    /// Processes the next bytes of the body.
     fn pass(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.left > 0 {

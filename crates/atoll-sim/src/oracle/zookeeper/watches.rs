@@ -171,7 +171,8 @@ impl Watches {
         }
     }
 
-    /// All were left again, at a server with the state of `zxid`; what was missed has been told.
+    /// Checks that all events were sent for changes that the client missed, when the client has set its watches again at a server in the
+    /// state `zxid`.
     ///
     /// # Errors
     /// One was not told.

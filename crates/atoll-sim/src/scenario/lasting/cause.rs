@@ -1,4 +1,4 @@
-//! The faults that last, what they cost at most, and whom they may cost it.
+//! The lasting faults, the longest pause that each may cause, and whose clients each may cut off.
 
 use std::time::Duration;
 

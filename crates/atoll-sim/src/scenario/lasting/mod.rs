@@ -129,8 +129,8 @@ impl Plan {
     fn longest_pause(&self) -> Duration {
         let most = self.causes.iter().map(|c| c.longest_pause()).max().unwrap_or_default();
         let most = if self.slower { most * 2 } else { most };
-        // For one cause the log may move to a node that the other parts from some clients, before anybody knows that it does. Such
-        // clients wait for the least life of that segment (vlog-V18).
+        // With two causes, the log may move to a node that the second cause cuts off from some clients, before anybody knows it. Those
+        // clients wait for the minimum life of that segment (vlog-V18).
         let parts = |c: &Cause| matches!(c, Cause::Cut(..) | Cause::OneWay(..) | Cause::DataCut(..));
         if self.causes.len() > 1 && self.causes.iter().any(parts) { most + LEAST_LIFE } else { most }
     }

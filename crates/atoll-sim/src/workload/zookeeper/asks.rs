@@ -162,7 +162,7 @@ impl Draw<'_> {
         ["/k0", "/k1", "/k0/c", "/k1/c", "/t0", "/t1"][self.below(6) as usize].to_owned()
     }
 
-    /// Either soon over, or about when a client next comes by.
+    /// A time to live that is very short, or about as long as the time until the znode is next used.
     fn ttl_ms(&self) -> i64 {
         [1, 300, 1_500, 4_000][self.below(4) as usize]
     }

@@ -174,7 +174,7 @@ impl Observer<Event> for Hearer {
     }
 }
 
-/// Hears of nothing: engine and observer hold each other.
+/// An observer that ignores everything. It replaces a door's observer, because engine and observer hold references to each other.
 struct Nobody;
 
 impl Observer<Event> for Nobody {

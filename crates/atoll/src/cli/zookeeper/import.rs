@@ -273,7 +273,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// May be sent again where its outcome is unknown: nodes that are as they should be count as such.
+    /// Sends a command. It is safe to send it again after an unknown outcome, because nodes that are already right count as such.
     async fn send_command(&mut self, asked: ImportRequest<'_>, what: &str) -> Result<ImportReply, CliError> {
         let next = "see `atoll status`, then run this again with --overwrite";
         let reply = self.to.call(Request::Import(asked)).await.map_err(|e| client_error(e, next))?;

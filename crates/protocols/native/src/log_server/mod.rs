@@ -149,7 +149,7 @@ impl LogServer {
         out.reply(to, Answer { verdict, state: self.state_of(loglet) }, reveals);
     }
 
-    /// Posts the news for the sequencer. The state is durable, or the post leaves no earlier than it is.
+    /// Posts the pending report of a replica, if there is one, to the sequencer. It leaves only once the state that it shows is durable.
     fn post_news(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
         let Some(verdict) = replica.protocol.news.take() else { return };

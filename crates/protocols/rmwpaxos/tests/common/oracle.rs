@@ -389,7 +389,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
                 "{name}: {nonce:x} was told that it did not happen, and made version {version}"
             ));
         }
-        // What was complete before the write began is below it.
+        // Whatever was complete before the write began has a lower version.
         if let Some((_, _, v)) = completed.iter().find(|(at, _, v)| *at < w.first_called && v >= version) {
             found.push(format!("{name}: version {v} was seen before the write of version {version} began"));
         }

@@ -116,7 +116,7 @@ pub struct Change {
 pub enum Told {
     /// Nothing.
     Nothing,
-    /// It expired one, which was held like this.
+    /// This session expired; the value is its state before.
     Expired(i64, Session),
 }
 
@@ -381,7 +381,7 @@ impl Model {
         }
     }
 
-    /// Those of the paths go that are due; how many.
+    /// Deletes those of the paths that are due. Returns how many.
     fn reap(&mut self, time_ms: i64, paths: &[&str]) -> i32 {
         let mut gone = 0;
         for path in paths {
