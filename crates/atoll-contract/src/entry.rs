@@ -1,5 +1,5 @@
-//! The contents of a log: entries, and batches of entries. A batch keeps one byte form on its way from the appender through
-//! sequencer and LogServers to the disk and back, without being decoded.
+//! The contents of a log: entries, and batches of entries. A batch keeps the same encoding on its whole way, from the appender through
+//! sequencer and LogServers to the disk and back, and is not decoded on the way.
 //!
 //! Batch bytes: for each entry `client u64 | seq u64 | length u32 | payload`, little endian, back to back.
 
@@ -7,16 +7,17 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use atoll_core::{Decode, DecodeError, Encode, Reader};
 
-/// Longest payload of one entry, in bytes.
+/// The longest payload of one entry, in bytes.
 pub const MAX_ENTRY_BYTES: usize = 1_000_000;
-/// Longest encoded batch, in bytes; an entry of maximum size fits.
+/// The longest encoded batch, in bytes; an entry of maximum size fits.
 pub const MAX_BATCH_BYTES: usize = MAX_ENTRY_BYTES + ENTRY_HEADER_BYTES;
-/// Most entries in a batch.
+/// The most entries in a batch.
 pub const MAX_BATCH_ENTRIES: usize = 16 * 1024;
-/// Bytes of an encoded entry before its payload.
+/// The bytes of an encoded entry before its payload.
 pub const ENTRY_HEADER_BYTES: usize = 20;
 
-/// The appending client: drawn at random by the client, once per life. 0 is reserved for the log's own use and is never deduplicated.
+/// The number of an appending client. The client draws it at random, once per life. 0 is reserved for the log's own use and is never
+/// deduplicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -43,16 +44,16 @@ impl Decode for OpId {
     }
 }
 
-/// One record of a log and its name.
+/// A record of a log and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name of the append that put it there.
+    /// The name of the append.
     pub op: OpId,
-    /// The user's bytes.
+    /// The record: the user's bytes.
     pub payload: Bytes,
 }
 
-/// Entries in their encoded form: cheap to clone and to forward.
+/// Entries in their encoded form. Cheap to clone and to forward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     bytes: Bytes,
@@ -67,18 +68,18 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// True if an entry with this payload still fits into the limits.
+    /// Returns whether an entry with a payload of this length still fits into the limits.
     pub fn fits(&self, payload_bytes: usize) -> bool {
         (self.count as usize) < MAX_BATCH_ENTRIES
             && self.bytes.len() + ENTRY_HEADER_BYTES + payload_bytes <= MAX_BATCH_BYTES
     }
 
-    /// Adds an entry, copying its payload. Panics if it does not fit: ask [`BatchBuilder::fits`] first.
+    /// Adds an entry and copies its payload. Panics if it does not fit; call [`BatchBuilder::fits`] first.
     pub fn push(&mut self, op: OpId, payload: &[u8]) {
         assert!(self.fits(payload.len()), "limits are checked before anything is batched");
         self.bytes.reserve(ENTRY_HEADER_BYTES + payload.len());
@@ -89,29 +90,29 @@ impl BatchBuilder {
         self.count += 1;
     }
 
-    /// Entries so far.
+    /// Returns the number of entries so far.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// True if there is none.
+    /// Returns whether there is no entry yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Encoded bytes so far.
+    /// Returns the encoded length so far, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The batch.
+    /// Returns the batch.
     pub fn finish(self) -> Batch {
         Batch { bytes: self.bytes.freeze(), count: self.count }
     }
 }
 
 impl Batch {
-    /// A batch of some entries. Panics if they exceed the limits.
+    /// Returns a batch of these entries. Panics if they exceed the limits.
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
         let mut b = BatchBuilder::new();
         for e in entries {
@@ -120,7 +121,7 @@ impl Batch {
         b.finish()
     }
 
-    /// Checks bytes from a socket or a disk: whole entries, within the limits, at least one.
+    /// Parses a batch from a socket or a disk. Checks that it has only whole entries, at least one, and is within the limits.
     pub fn parse(bytes: Bytes) -> Result<Self, DecodeError> {
         if bytes.len() > MAX_BATCH_BYTES {
             return Err(DecodeError::Invalid {
@@ -154,22 +155,22 @@ impl Batch {
         Ok(Batch { bytes, count })
     }
 
-    /// How many entries; at least one in every batch that was parsed.
+    /// Returns the number of entries; at least one in every batch that was parsed.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// True for a batch that was built without entries.
+    /// Returns true for a batch that was built without entries.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The encoded form.
+    /// Returns the encoded batch.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The entries; payloads share the batch's buffer.
+    /// Returns the entries. Their payloads share the batch's buffer.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -185,7 +186,7 @@ impl Batch {
         })
     }
 
-    /// The names of the entries, without touching payloads.
+    /// Returns the names of the entries, without reading payloads.
     pub fn ops(&self) -> impl Iterator<Item = OpId> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -199,7 +200,7 @@ impl Batch {
         })
     }
 
-    /// The entries `[from, to)` of this batch as a batch, sharing the buffer. Panics unless `from < to <= len`.
+    /// Returns the entries `[from, to)` of this batch as a batch that shares the buffer. Panics unless `from < to <= len`.
     #[must_use]
     pub fn slice(&self, from: usize, to: usize) -> Batch {
         assert!(from < to && to <= self.len(), "a slice of a batch has entries of it");

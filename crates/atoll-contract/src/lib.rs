@@ -5,10 +5,10 @@
 //! | --- | --- |
 //! | `position.rs` | positions in a virtual log and offsets in a Loglet |
 //! | `entry.rs` | entries and batches, with their encoding |
-//! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that makes Loglets of one kind |
-//! | `plugin.rs` | what a protocol hands to a node that knows no protocol |
+//! | `loglet/` | the [`Loglet`] trait, its errors, and the provider that creates Loglets of one kind |
+//! | `plugin.rs` | the interface through which a protocol joins a node |
 //! | `register.rs` | the [`Register`] trait: a versioned value with a conditional write |
-//! | `conformance/` | the suites that every Loglet and every register passes, and the driver that runs them |
+//! | `conformance/` | the suites that every Loglet and every register must pass, and the driver that runs them |
 //! | `mutants.rs` | known bugs for tests |
 
 #[cfg(feature = "testing")]

@@ -1,5 +1,5 @@
-//! Known bugs that any implementation of a contract may have, for tests to inject. Each names the scenarios of the simulator in which
-//! an oracle must find it.
+//! Known bugs that any implementation of a contract may have; tests inject them. Each names the scenarios of the simulator in which an
+//! oracle must find it.
 
 atoll_core::mutants! {
     VLOG_REVIVED_LOGLET = "VlogRevivedLoglet", caught by ["vlog-seals", "virtuallog", "crashes", "all"];

@@ -1,4 +1,4 @@
-//! What a protocol hands to a node that knows no protocol.
+//! The interface through which a protocol joins a node. The node itself knows no protocol.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,26 +8,26 @@ use atoll_core::{BoxFuture, Directory, Env, NodeCore, RoleKind, StorageId};
 
 use crate::loglet::LogletProvider;
 
-/// The node that a protocol is put into.
+/// The node that a protocol joins.
 #[derive(Clone)]
 pub struct Host {
     /// Its executor, clock and transport.
     pub env: Env,
-    /// Its data directory.
+    /// The identity of its data directory.
     pub storage: StorageId,
-    /// The members of the cluster as it sees them.
+    /// The members of the cluster as the node sees them.
     pub directory: Arc<dyn Directory>,
 }
 
-/// A procedure that runs in the background as long as its node.
+/// A named procedure that runs in the background as long as its node.
 pub type Procedure = (&'static str, BoxFuture<'static, ()>);
 
-/// What a protocol has put into a node.
+/// What a protocol provides to its node.
 #[derive(Default)]
 pub struct Installed {
-    /// Makes its Loglets, if it has any.
+    /// Creates its Loglets, if it has any.
     pub loglets: Option<Arc<dyn LogletProvider>>,
-    /// To be started once the node has recovered.
+    /// Procedures to start once the node has recovered.
     pub procedures: Vec<Procedure>,
 }
 
@@ -40,7 +40,7 @@ pub struct RoleName {
     pub name: &'static str,
 }
 
-/// A protocol as a plug-in: a crate of its own that joins a node by one line in the node's list.
+/// A protocol as a plug-in: a crate of its own that joins a node through one line in the node's list.
 ///
 /// ```
 /// use atoll_contract::plugin::{Host, Installed, Protocol, RoleName};
@@ -77,26 +77,26 @@ pub struct RoleName {
 /// }
 /// ```
 pub trait Protocol: Send + Sync + fmt::Debug {
-    /// Its name; the kind of its Loglets, if it makes any.
+    /// Returns its name, which is also the kind of its Loglets, if it has any.
     fn name(&self) -> &'static str;
 
-    /// The numbers of its messages on the wire. No two protocols of a node share one.
+    /// Returns the numbers of its messages on the wire. No two protocols of a node share one.
     fn wire_ids(&self) -> Vec<RangeInclusive<u16>>;
 
-    /// Its roles on a node. No two protocols of a node share an id.
+    /// Returns its roles on a node. No two protocols of a node share an id.
     fn roles(&self) -> &'static [RoleName];
 
-    /// Whether the first segment of a new log is of this kind in a cluster of so many members, if nobody asks for another kind. The first
-    /// protocol in the node's list that says so is taken.
+    /// Returns whether the first segment of a new log should be of this kind in a cluster of this many members, if nobody requests another
+    /// kind. The node uses the first protocol in its list that returns true.
     fn is_first_choice(&self, _members: usize) -> bool {
         false
     }
 
-    /// Adds its roles to a node's core, which has not recovered yet.
+    /// Adds its roles to a node's core, before the core recovers.
     fn install(&self, core: &mut NodeCore, host: &Host) -> Installed;
 }
 
-/// Two protocols of one node claim the same.
+/// Two protocols of one node claim the same thing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the protocols {one:?} and {other:?} both claim {what}")]
 pub struct Clash {
@@ -108,7 +108,7 @@ pub struct Clash {
     pub what: String,
 }
 
-/// Refuses protocols that share a name, a message number or a role id, or that claim one of the ground's.
+/// Refuses protocols that share a name, a message number or a role id.
 pub fn check(protocols: &[&dyn Protocol]) -> Result<(), Clash> {
     for (i, one) in protocols.iter().enumerate() {
         for other in &protocols[..i] {

@@ -1,4 +1,5 @@
-//! Positions in a virtual log and offsets in a Loglet. They are different types: one cannot be converted to the other without its segment.
+//! Positions in a virtual log and offsets in a Loglet. They are different types, because one cannot be converted to the other without its
+//! segment.
 
 use std::fmt;
 
@@ -9,16 +10,16 @@ macro_rules! position {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The first place.
+            /// The first one.
             pub const ZERO: $name = $name(0);
 
-            /// The place `n` further on. Panics on overflow of u64, which no log reaches.
+            /// Returns this one plus `n`. Panics on overflow of u64, which no log reaches.
             #[must_use]
             pub fn plus(self, n: u64) -> Self {
                 $name(self.0.checked_add(n).expect(concat!($what, " below 2^64")))
             }
 
-            /// How many places lie in `[earlier, self)`; 0 if `earlier` is not earlier.
+            /// Returns the length of `[earlier, self)`; 0 if `earlier` is not earlier.
             #[must_use]
             pub fn since(self, earlier: Self) -> u64 {
                 self.0.saturating_sub(earlier.0)
@@ -46,12 +47,12 @@ macro_rules! position {
 }
 
 position!(
-    /// A place in the virtual log: dense, from 0, and stable whichever Loglets come and go below it.
+    /// A position in a virtual log. Positions are counted from 0 without gaps, and do not change when Loglets below the log come and go.
     LogPos,
     "log positions"
 );
 position!(
-    /// A place in one Loglet: dense, from 0.
+    /// An offset in one Loglet, counted from 0 without gaps.
     Offset,
     "loglet offsets"
 );

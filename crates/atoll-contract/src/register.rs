@@ -1,4 +1,4 @@
-//! The Register abstraction: a versioned value with conditional write. Each log stores its chain in one register (virtuallog §8).
+//! The register abstraction: a versioned value with a conditional write. Each log stores its chain in one register (virtuallog §8).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use atoll_core::BoxFuture;
 
-/// The number of writes that a register has seen. 0: it was never written.
+/// The number of writes to a register; 0 if it was never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -17,16 +17,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// A unique mark of one write, by which its writer finds out whether the write happened.
+/// A unique number of one write, by which its writer finds out whether the write happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u128);
 
 /// A value and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versioned {
-    /// 0 if it was never written.
+    /// The version; 0 if the register was never written.
     pub version: Version,
-    /// Empty if it was never written.
+    /// The value; empty if the register was never written.
     pub value: Bytes,
     /// The nonce of the write that made this version.
     pub nonce: Nonce,
@@ -35,22 +35,22 @@ pub struct Versioned {
 /// The outcome of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Done; the new version.
+    /// The write is done; contains the new version.
     Yes(Version),
-    /// Not done: the register is at another version, which is returned.
+    /// The write is not done: the register is at another version, whose value is returned.
     Conflict(Versioned),
 }
 
 /// Why a register cannot answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailability {
-    /// Too much is under way; try again when some of it is done.
+    /// Too many requests are under way; try again when some of them are done.
     #[error("too many requests are under way")]
     Busy,
-    /// Not enough of the nodes that hold registers answered in time.
+    /// Not enough of the register group's nodes answered in time.
     #[error("not enough servers answered")]
     NoQuorum,
-    /// The disk is full. This ends by itself when space returns.
+    /// The disk is full. The register works again once there is space.
     #[error("a disk is full")]
     DiskFull,
     /// The journal, or the file, is closed after a failed write or sync.
@@ -64,23 +64,23 @@ pub enum Unavailability {
 /// Why a register operation has no answer, and whether it took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The operation did not happen. Reads fail only this way.
+    /// The operation did not happen. A read fails only with this error.
     #[error("not done: {0}")]
     NotWritten(Unavailability),
     /// The operation may have happened: read the register and look for the nonce.
     #[error("unknown outcome: {0}")]
     Unknown(Unavailability),
-    /// The value exceeds [`MAX_VALUE_BYTES`]; it did not happen.
+    /// The value exceeds [`MAX_VALUE_BYTES`]; nothing was written.
     #[error("the value has {0} bytes; at most {MAX_VALUE_BYTES} are allowed")]
     TooLarge(usize),
-    /// No register can have this name; it did not happen.
+    /// No register can have this name; nothing was written.
     #[error("the name of the register has {0} bytes; 1 to {MAX_NAME_BYTES} are allowed")]
     InvalidName(usize),
 }
 
-/// Longest value of a register, in bytes.
+/// The longest value of a register, in bytes.
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
-/// Longest name of a register, in bytes.
+/// The longest name of a register, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 
 /// One linearizable register.
@@ -88,8 +88,8 @@ pub trait Register: Send + Sync + fmt::Debug {
     /// Reads the newest value; linearizable.
     fn read(&self) -> BoxFuture<'_, Result<Versioned, RegisterError>>;
 
-    /// Writes if the version is `expected` (0: never written). The new version is `expected` + 1. The write is durable when
-    /// this returns. A retry with the same nonce gets the answer of the first attempt.
+    /// Writes the value if the version is `expected` (0: never written). The new version is `expected` + 1, and the write is durable on
+    /// return. A retry with the same nonce gets the answer of the first attempt.
     fn write_if(
         &self,
         expected: Version,
@@ -101,21 +101,21 @@ pub trait Register: Send + Sync + fmt::Debug {
 /// The name of a register that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
+    /// The name of the register.
     pub name: String,
-    /// A mark of the value at the time of the listing: another value has another mark. None: not known.
+    /// A mark of the value at the time of the listing; another value has another mark. None if it is not known.
     pub mark: Option<u128>,
 }
 
-/// A space of registers by name.
+/// A collection of registers, by name.
 pub trait Registers: Send + Sync + fmt::Debug {
-    /// The register with this name. Cheap; the first write creates it.
+    /// Returns a handle to the register with this name. This is cheap; the first write creates the register.
     fn register(&self, name: &str) -> Arc<dyn Register>;
 
     /// Lists the names of written registers that start with `prefix`, in order. A register created during the call may be
     /// missing. If a mark is unchanged, the register was not written since a read that followed the first listing of that mark.
     fn list(&self, prefix: &str) -> BoxFuture<'_, Result<Vec<Listed>, RegisterError>>;
 
-    /// Drops local state of registers that were only read and are not in use any more. Call this now and then.
+    /// Drops the local state of registers that were only read and are no longer in use. Call this from time to time.
     fn sweep(&self) {}
 }

@@ -1,10 +1,10 @@
-//! A limit on the bytes that many users on one node hold together.
+//! A limit on the bytes that all users on a node hold together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::wait_list::{Place, WaitList};
 
-/// A bound that all logs of a node share. Cheap to ask; used from any thread.
+/// A limit that all logs of a node share. Queries are cheap and work from any thread.
 #[derive(Debug)]
 pub struct Budget {
     used_bytes: AtomicUsize,
@@ -13,13 +13,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// An empty budget of `limit_bytes`.
+    /// Returns an unused budget of `limit_bytes`.
     pub fn new(limit_bytes: usize) -> Self {
         Budget { used_bytes: AtomicUsize::new(0), limit_bytes, callers: WaitList::default() }
     }
 
     /// Takes `bytes` more for a user that already holds `own_bytes`; a refusal returns the bytes in use. No user may hold more than it
-    /// leaves free, so a few stuck users never take everything and another user still finds room. A request larger than the budget is
+    /// leaves free, so a few stuck users never exhaust the budget, and another user still finds room. A request larger than the budget is
     /// granted only while nothing else is taken.
     pub fn take(&self, own_bytes: usize, bytes: usize) -> Result<(), usize> {
         let mut used = self.used_bytes();
@@ -35,7 +35,7 @@ impl Budget {
         }
     }
 
-    /// Whether [`Budget::take`] would succeed.
+    /// Returns whether [`Budget::take`] would succeed.
     pub fn has_room(&self, own_bytes: usize, bytes: usize) -> bool {
         self.fits(self.used_bytes(), own_bytes, bytes)
     }
@@ -44,24 +44,24 @@ impl Budget {
         used == 0 || own_bytes.saturating_add(bytes) <= self.limit_bytes.saturating_sub(used)
     }
 
-    /// Takes without a check: the caller has already checked, and nothing else was taken in between.
+    /// Takes bytes without a check: the caller has already checked, and nothing else was taken in between.
     pub fn add(&self, bytes: usize) {
         self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Gives back what was taken.
+    /// Returns bytes that were taken, and wakes everyone who waits for room.
     pub fn give_back(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        // Whether one of them fits depends on what its user holds: each looks for itself.
+        // Whether a waiter fits depends on what its user already holds, so all of them are woken to check for themselves.
         self.callers.admit(usize::MAX);
     }
 
-    /// Bytes that are taken now.
+    /// Returns the bytes that are taken now.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::SeqCst)
     }
 
-    /// A place among those that are woken whenever something is given back. One for each user at most: all of them are woken.
+    /// Returns a place in the list of waiters, all of which are woken whenever bytes are given back. A user may have at most one.
     pub fn place(&self) -> Place {
         self.callers.place(0)
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn users_that_are_stuck_leave_room_for_the_next() {
         let budget = Budget::new(1 << 20);
-        // Each takes half of what is free: ten times a thousandth of this is left.
+        // Each user takes half of what is free. After nine users, about two thousandths are left, which is room for one more.
         for _ in 0..9 {
             let mut own = 0;
             while budget.take(own, 1000).is_ok() {

@@ -1,6 +1,6 @@
-//! How values become bytes between nodes and in the journal: little endian, fixed order, no self-description.
+//! Encodes values for messages and for the journal: little endian, fields in a fixed order, not self-describing.
 //!
-//! Every decoder checks lengths against what is there before it allocates, and names the field that was wrong.
+//! Every decoder checks lengths against the available bytes before it allocates, and names the field that is wrong.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -14,10 +14,10 @@ pub enum DecodeError {
         what: &'static str,
         /// Bytes that it needs.
         needed: usize,
-        /// Bytes that are there.
+        /// Bytes that are left.
         left: usize,
     },
-    /// A tag or value outside what is allowed.
+    /// A tag or value is outside the allowed range.
     #[error("{what}: {value} is not allowed ({allowed})")]
     Invalid {
         /// The type being read.
@@ -27,15 +27,15 @@ pub enum DecodeError {
         /// What would have been accepted.
         allowed: &'static str,
     },
-    /// Bytes are left over behind a complete value.
+    /// Bytes are left over after a complete value.
     #[error("{what}: {left} bytes left over")]
     Trailing {
         /// The type that was read.
         what: &'static str,
-        /// Bytes behind it.
+        /// The number of bytes after it.
         left: usize,
     },
-    /// The frame carries another kind of message than was expected.
+    /// The frame holds another kind of message than was expected.
     #[error("expected {expected}, got kind {got}")]
     WrongKind {
         /// The message type wanted.
@@ -48,24 +48,24 @@ pub enum DecodeError {
     Level(#[from] crate::level::LevelError),
 }
 
-/// Reads values off the front of some bytes, without copying payloads.
+/// Reads values from the front of a byte buffer, without copying payloads.
 #[derive(Clone, Debug)]
 pub struct Reader {
     rest: Bytes,
 }
 
 impl Reader {
-    /// A reader over all of `bytes`.
+    /// Returns a reader over all of `bytes`.
     pub fn new(bytes: Bytes) -> Self {
         Self { rest: bytes }
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of bytes that are not read yet.
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `n` bytes, sharing the buffer.
+    /// Takes the next `n` bytes, which share the buffer.
     pub fn take(&mut self, n: usize, what: &'static str) -> Result<Bytes, DecodeError> {
         if n > self.rest.len() {
             return Err(DecodeError::Short { what, needed: n, left: self.rest.len() });
@@ -80,7 +80,7 @@ impl Reader {
         Ok(())
     }
 
-    /// All read, or an error that says how much is left over.
+    /// Checks that everything was read. The error says how much is left over.
     pub fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -92,12 +92,12 @@ impl Reader {
 /// Initial capacity of an encoding buffer. Most heads are smaller, and a buffer that grows from empty is allocated three times.
 const USUAL_BYTES: usize = 128;
 
-/// A value with a byte form.
+/// A value that can be encoded as bytes.
 pub trait Encode {
-    /// Appends the byte form to `out`.
+    /// Appends the encoded value to `out`.
     fn encode(&self, out: &mut BytesMut);
 
-    /// The byte form alone.
+    /// Returns the encoded value.
     fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(USUAL_BYTES);
         self.encode(&mut out);
@@ -105,7 +105,7 @@ pub trait Encode {
     }
 }
 
-/// A value that can be read back.
+/// A value that can be decoded.
 pub trait Decode: Sized {
     /// Reads one value and leaves the reader right after it.
     fn decode(from: &mut Reader) -> Result<Self, DecodeError>;
@@ -250,7 +250,7 @@ impl OpenList {
 impl<T: Decode> Decode for Vec<T> {
     fn decode(from: &mut Reader) -> Result<Self, DecodeError> {
         let n = u32::decode(from)? as usize;
-        // Every item takes at least one byte, so a false length cannot make us allocate more than was sent.
+        // Every item takes at least one byte, so a wrong length cannot make this node allocate more than it received.
         from.need(n, "list")?;
         let mut items = Vec::with_capacity(n.min(1024));
         for _ in 0..n {
@@ -289,7 +289,7 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
     }
 }
 
-/// Declares a struct with a byte form: its fields in order.
+/// Declares a struct that is encoded as its fields in order.
 ///
 /// `record! { /// doc  pub struct Name { /// doc  pub field: Type, } }`
 #[macro_export]
@@ -315,7 +315,7 @@ macro_rules! record {
     };
 }
 
-/// Declares an enum with a byte form: a tag byte, then the fields of the variant.
+/// Declares an enum that is encoded as a tag byte, followed by the fields of the variant.
 ///
 /// `choice! { /// doc  pub enum Name { /// doc  0 = A {}, /// doc  1 = B { x: u64 }, } }`
 #[macro_export]

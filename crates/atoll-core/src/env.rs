@@ -1,4 +1,4 @@
-//! Everything that a procedure sees of the world: time, randomness, other procedures, and calls to nodes.
+//! The interface between a procedure and the world: time, randomness, other procedures, and calls to nodes.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ crate::message! {
     }
 }
 
-/// Why a request has no reply, and whether it may have happened.
+/// Why a request got no reply, and whether it may have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The request did not leave this node, so it did not happen.
@@ -38,17 +38,17 @@ pub enum CallError {
     /// The receiver refused the request, so it did not happen.
     #[error("refused by node {node}: {reason}")]
     Refused {
-        /// Who refused.
+        /// The node that refused.
         node: NodeId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A reply came and could not be decoded: the outcome is unknown.
     #[error("unreadable reply from node {node}: {error}; whether it happened is unknown")]
     Malformed {
-        /// Who answered.
+        /// The node that answered.
         node: NodeId,
-        /// What was wrong.
+        /// The decoding error.
         error: DecodeError,
     },
 }
@@ -56,7 +56,7 @@ pub enum CallError {
 /// Why a message did not leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsent {
-    /// No connection to that node at the moment.
+    /// There is no connection to that node at the moment.
     #[error("no connection to node {0}")]
     NotConnected(NodeId),
     /// The queue to that node is full.
@@ -67,17 +67,17 @@ pub enum Unsent {
     Stopping,
 }
 
-/// The time given to [`Env::within`] passed first.
+/// The time limit of [`Env::within`] passed before the future completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("timed out")]
 pub struct Elapsed;
 
-/// State of the outgoing side to one peer and class.
+/// The state of the outgoing side to one peer and class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Frames are taken.
+    /// Frames are accepted.
     Up,
-    /// Connected, but its queue is full.
+    /// Connected, but the queue is full.
     Full,
     /// Not connected.
     Down,
@@ -109,7 +109,7 @@ pub(crate) struct State {
     pending: BTreeMap<u64, Pending>,
     next_request: u64,
     links: BTreeMap<(NodeId, Class), Link>,
-    /// When the batch that the journal is working on was handed to it.
+    /// When the journal got the batch that it is writing.
     pub(crate) journal_since: Option<Tick>,
     pub(crate) dead: bool,
 }
@@ -123,9 +123,9 @@ pub(crate) struct Inner {
     pub(crate) ready: Arc<Ready>,
 }
 
-/// The first request number of a life. Lives start far apart, because a reply to a request of an earlier life, held back by a
-/// slow disk until this life is connected, must not pass for a reply to a request of this life. Numbers stay below 2^47: hosts
-/// use the bits from 48 on to mark the connection.
+/// Returns the first request number of a life. The numbers of two lives start far apart, because a slow disk may delay the reply to a
+/// request of an earlier life until this life is connected, and that reply must not pass for one to a request of this life. Numbers stay
+/// below 2^47: hosts use the bits from 48 on to identify the connection.
 fn first_request(life: Incarnation) -> u64 {
     let mixed = (life.0 ^ (life.0 >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 17
@@ -174,43 +174,42 @@ impl Env {
         lock(&self.0.state)
     }
 
-    /// This node.
+    /// Returns the id of this node.
     pub fn node(&self) -> NodeId {
         self.0.node
     }
 
-    /// This life of this node.
+    /// Returns the incarnation of this node's current life.
     pub fn incarnation(&self) -> Incarnation {
         self.0.incarnation
     }
 
-    /// The feature levels: what this node may write.
+    /// Returns the feature levels, which say what this node may write.
     pub fn levels(&self) -> &Levels {
         &self.0.levels
     }
 
-    /// How far the journals of this node and of the others have come.
+    /// Returns the memory of how far the journals of this node and of the other nodes have come.
     pub fn witness(&self) -> &Witness {
         &self.0.witness
     }
 
-    /// The time of the current turn, on this node's clock.
+    /// Returns the time of the current turn on this node's clock.
     pub fn now(&self) -> Tick {
         self.state().now
     }
 
-    /// When the journal got the batch that it has not synced yet; None if it is idle. A hanging disk shows up here, because
-    /// every completed sync moves this time.
+    /// Returns when the journal got the batch that it has not synced yet; None if it is idle. If the disk hangs, this time stops moving.
     pub fn journal_waits_since(&self) -> Option<Tick> {
         self.state().journal_since
     }
 
-    /// 64 random bits, from the node's seed.
+    /// Returns 64 random bits, derived from the node's seed.
     pub fn random(&self) -> u64 {
         self.state().draw()
     }
 
-    /// A duration in `[d / 2, 3 d / 2)`, for back-off.
+    /// Returns a random duration in `[d / 2, 3 d / 2)`, for back-off.
     pub fn jitter(&self, d: Duration) -> Duration {
         let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4).max(1);
         Duration::from_nanos(nanos / 2 + self.random() % nanos)
@@ -221,17 +220,17 @@ impl Env {
         self.0.ready.set_host(waker);
     }
 
-    /// Ready at `at`; leaves the timer heap on drop.
+    /// Returns a future that completes at `at`. Dropping it removes its timer.
     pub fn sleep_until(&self, at: Tick) -> Sleep {
         Sleep { env: self.clone(), at, key: None }
     }
 
-    /// Ready after `d`.
+    /// Returns a future that completes after `d`.
     pub fn sleep(&self, d: Duration) -> Sleep {
         self.sleep_until(self.now().after(d))
     }
 
-    /// Starts a procedure. It runs to its end unless aborted; dropping the handle detaches it.
+    /// Starts a procedure. It runs to its end unless it is aborted; dropping the handle detaches it.
     pub fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task {
         let id = {
             let mut state = self.state();
@@ -246,7 +245,7 @@ impl Env {
         Task { env: self.clone(), id }
     }
 
-    /// Starts a procedure and returns a ticket for its result. The procedure goes on if the ticket is dropped.
+    /// Starts a procedure and returns a ticket for its result. The procedure continues if the ticket is dropped.
     pub fn launch<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -257,18 +256,18 @@ impl Env {
         wait
     }
 
-    /// Sends a request. It is queued before this returns, so calls leave in the order in which they are made. No hidden
-    /// time-out or retry; dropping the future ignores the reply.
+    /// Sends a request. It is queued before this returns, so calls leave in the order in which they are made. There is no hidden timeout or
+    /// retry. Dropping the future discards the reply.
     pub fn call<R: ForRole>(&self, to: NodeId, request: R) -> Call<R> {
         self.call_role(to, R::ROLE, request)
     }
 
-    /// Like [`Env::call`], for a request that more than one role takes.
+    /// Like [`Env::call`], for a request that more than one role accepts.
     pub fn call_role<R: Rpc>(&self, to: NodeId, role: RoleKind, request: R) -> Call<R> {
         self.call_frame(to, R::CLASS, request.into_frame(role))
     }
 
-    /// Like [`Env::call`], with a frame that is already encoded (a broadcast encodes once).
+    /// Like [`Env::call`], with a frame that is already encoded. A broadcast encodes its request once.
     pub fn call_frame<R: Rpc>(&self, to: NodeId, class: Class, frame: Frame) -> Call<R> {
         let (reply, wait) = ticket();
         let mut state = self.state();
@@ -287,7 +286,7 @@ impl Env {
         Call { env: self.clone(), to, request, wait, _reply: PhantomData }
     }
 
-    /// Sends a one-way message; false means that it was dropped here.
+    /// Sends a one-way message. False means that it was dropped on this node.
     pub fn post<M: Message>(&self, to: NodeId, class: Class, target: RoleKind, message: M) -> bool {
         let envelope = Envelope { exchange: Exchange::Post, frame: message.into_frame(target) };
         let sent = self.state().send(self.0.node, to, class, envelope).is_ok();
@@ -295,7 +294,7 @@ impl Env {
         sent
     }
 
-    /// Whether frames to a peer are accepted at the moment. The link to this node itself is always up.
+    /// Returns whether frames to a peer are accepted at the moment. The link to this node itself is always up.
     pub fn link(&self, to: NodeId, class: Class) -> Link {
         if to == self.0.node {
             return Link::Up;
@@ -303,7 +302,7 @@ impl Env {
         self.state().links.get(&(to, class)).copied().unwrap_or(Link::Down)
     }
 
-    /// Runs `f`, or returns [`Elapsed`] once `d` has passed; `f` wins when both are ready.
+    /// Runs `f`, or returns [`Elapsed`] once `d` has passed; `f` wins if both are ready.
     pub async fn within<F: Future>(&self, d: Duration, f: F) -> Result<F::Output, Elapsed> {
         let mut sleep = self.sleep(d);
         let mut f = std::pin::pin!(f);
@@ -316,8 +315,8 @@ impl Env {
         .await
     }
 
-    /// Sends the same request to several nodes, and collects replies until `enough` says so, all nodes have answered, or
-    /// `until` has passed.
+    /// Sends the same request to several nodes and collects replies until `enough` returns true, every node has answered or failed, or the
+    /// time `until` has come.
     pub async fn gather<R: ForRole + Clone>(
         &self,
         to: &[NodeId],
@@ -328,7 +327,7 @@ impl Env {
         self.gather_role(to, R::ROLE, request, until, enough).await
     }
 
-    /// Like [`Env::gather`], for a request that more than one role takes.
+    /// Like [`Env::gather`], for a request that more than one role accepts.
     pub async fn gather_role<R: Rpc + Clone>(
         &self,
         to: &[NodeId],
@@ -383,7 +382,7 @@ impl Env {
         }
     }
 
-    /// Refuses everything from now on and drops everything that waits: `kill -9`, as the simulator does it.
+    /// Refuses everything from now on and drops everything that waits: the simulator's `kill -9`.
     pub(crate) fn kill(&self) {
         let (pending, spawned, timers) = {
             let mut state = self.state();
@@ -403,7 +402,7 @@ impl Env {
 
 impl State {
     fn draw(&mut self) -> u64 {
-        // SplitMix64: every seed gives a full-period, well mixed sequence; no state beyond one word.
+        // SplitMix64: every seed gives a well mixed sequence with full period, and the state is a single word.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -429,8 +428,8 @@ impl State {
             }
             return Ok(());
         }
-        // A reply takes the connection on which its request came. The state of our own outgoing side says nothing about
-        // that connection: a reply held back here would leave a caller waiting although its side works.
+        // A reply takes the connection on which its request came. The state of this node's outgoing side says nothing about that
+        // connection: if a reply were held back here, the caller would wait although its connection works.
         if !matches!(envelope.exchange, Exchange::Reply(_)) {
             match self.links.get(&(to, class)).copied().unwrap_or(Link::Down) {
                 Link::Up => {}
@@ -448,7 +447,7 @@ impl State {
     }
 }
 
-/// See [`Env::sleep_until`].
+/// A future that completes at a given time; see [`Env::sleep_until`].
 #[derive(Debug)]
 pub struct Sleep {
     env: Env,
@@ -474,7 +473,7 @@ impl Future for Sleep {
             (*at, state.next_timer - 1)
         });
         match state.timers.entry(*key) {
-            // Polled for a reason other than its deadline, and the same waker is already registered.
+            // The future was polled for another reason than its deadline, and the same waker is already registered.
             Entry::Occupied(timer) if timer.get().will_wake(cx.waker()) => {}
             Entry::Occupied(mut timer) => drop(timer.insert(cx.waker().clone())),
             Entry::Vacant(timer) => drop(timer.insert(cx.waker().clone())),
@@ -500,14 +499,14 @@ pub struct Task {
 }
 
 impl Task {
-    /// Drops the procedure at its next await, if it still runs.
+    /// Drops the procedure before its next poll, if it is still running.
     pub fn abort(&self) {
         self.env.state().aborted.push(self.id);
         self.env.0.ready.wake_host();
     }
 }
 
-/// A request under way.
+/// A request that waits for its reply. Dropping it discards the reply.
 #[derive(Debug)]
 pub struct Call<R: Rpc> {
     env: Env,
@@ -543,17 +542,17 @@ impl<R: Rpc> Drop for Call<R> {
     }
 }
 
-/// A node that was asked, and its answer so far.
+/// A node that was asked, and its answer if it has one.
 type Slot<Reply> = (NodeId, Option<Result<Reply, CallError>>);
 
-/// What [`Env::gather`] got: one slot per node, in the order asked.
+/// The result of [`Env::gather`]: one slot per node, in the order in which they were asked.
 #[derive(Debug)]
 pub struct Replies<R: Rpc> {
     slots: Vec<Slot<R::Reply>>,
 }
 
 impl<R: Rpc> Replies<R> {
-    /// The replies so far, in the order of the nodes asked.
+    /// Returns the replies so far, in the order in which the nodes were asked.
     pub fn ok(&self) -> impl Iterator<Item = (NodeId, &R::Reply)> {
         self.slots.iter().filter_map(|(n, r)| match r {
             Some(Ok(reply)) => Some((*n, reply)),
@@ -561,17 +560,17 @@ impl<R: Rpc> Replies<R> {
         })
     }
 
-    /// The replies so far, by value.
+    /// Returns the replies so far, by value.
     pub fn into_ok(self) -> impl Iterator<Item = (NodeId, R::Reply)> {
         self.slots.into_iter().filter_map(|(n, r)| r.and_then(Result::ok).map(|reply| (n, reply)))
     }
 
-    /// How many nodes failed to answer.
+    /// Returns how many nodes failed to answer.
     pub fn failed(&self) -> usize {
         self.slots.iter().filter(|(_, r)| matches!(r, Some(Err(_)))).count()
     }
 
-    /// The failures, with their nodes.
+    /// Returns the failures with their nodes.
     pub fn errors(&self) -> impl Iterator<Item = (NodeId, &CallError)> {
         self.slots.iter().filter_map(|(n, r)| match r {
             Some(Err(e)) => Some((*n, e)),
@@ -579,7 +578,7 @@ impl<R: Rpc> Replies<R> {
         })
     }
 
-    /// How many have neither answered nor failed.
+    /// Returns how many nodes have neither answered nor failed.
     pub fn pending(&self) -> usize {
         self.slots.iter().filter(|(_, r)| r.is_none()).count()
     }

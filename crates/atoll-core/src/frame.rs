@@ -1,22 +1,22 @@
-//! What travels between nodes: frames with a small head and payloads that are never copied into it.
+//! The messages between nodes: frames with a small head, and payloads that are never copied into it.
 
 use bytes::Bytes;
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::ids::{NodeId, RoleKind};
 
-/// Longest head of a frame, in bytes. Heads hold positions, configurations and registers' values.
+/// The longest head of a frame, in bytes. Heads hold positions, configurations and the values of registers.
 pub const MAX_HEAD_BYTES: usize = 1024 * 1024;
-/// Most payload bytes in one frame (contracts X11), all payloads together.
+/// The most payload bytes in one frame, all payloads together (contracts X11).
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024 + 64 * 1024;
-/// Most payloads in one frame.
+/// The most payloads in one frame.
 pub const MAX_PAYLOADS: usize = 1024;
 
-/// Which of the two connections to a peer a message takes. Seals, probes, gossip and register traffic never queue
-/// behind entries (X11).
+/// The connection to a peer that a message takes. There are two, so that seals, probes, gossip and register traffic never queue behind
+/// entries (X11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Small and urgent.
+    /// Small, urgent messages.
     Control,
     /// Entries.
     Data,
@@ -27,16 +27,16 @@ pub enum Class {
 pub struct Frame {
     /// The message type, see [`Message::KIND`].
     pub kind: u16,
-    /// The role that it is for; [`crate::ids::roles::NONE`] in replies.
+    /// The role that receives it; [`crate::ids::roles::NONE`] in replies.
     pub target: RoleKind,
     /// The encoded fields.
     pub head: Bytes,
-    /// Blobs that are passed along unchanged.
+    /// Byte strings that are passed on unchanged.
     pub payloads: Vec<Bytes>,
 }
 
 impl Frame {
-    /// Bytes of head and payloads.
+    /// Returns the length of head and payloads in bytes.
     pub fn size_bytes(&self) -> usize {
         self.head.len() + self.payloads.iter().map(Bytes::len).sum::<usize>()
     }
@@ -45,18 +45,18 @@ impl Frame {
 /// How a message is to be answered, and which side started the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// No answer wanted.
+    /// Expects no answer.
     Post,
-    /// Wants one reply with this number; numbers are the sender's.
+    /// Expects one reply with this number, which the sender has chosen.
     Request(u64),
-    /// Answers the receiver's request of this number.
+    /// Answers the receiver's request with this number.
     Reply(u64),
 }
 
-/// A frame with its exchange: what the host carries, in order, per peer and class.
+/// A frame with its exchange. The host delivers envelopes in order per peer and class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Post, request or reply.
+    /// Whether it is a post, a request or a reply.
     pub exchange: Exchange,
     /// The message.
     pub frame: Frame,
@@ -65,29 +65,29 @@ pub struct Envelope {
 /// An envelope and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Receiver, never the sending node itself.
+    /// The receiver; never the sending node itself.
     pub to: NodeId,
-    /// Which connection.
+    /// The connection that it takes.
     pub class: Class,
     /// The message.
     pub envelope: Envelope,
 }
 
-/// A message type: one number, one byte form.
+/// A message type with its number and its encoding.
 ///
-/// Kinds are unique across the whole program: 1–99 belong to the core and the members, and each protocol has a range of its own.
+/// Kinds are unique across the whole program: 1–99 belong to the core and the members, and each protocol has its own range.
 pub trait Message: Encode + Decode + Send + 'static {
     /// The number of this message type on the wire.
     const KIND: u16;
     /// Its name in errors.
     const NAME: &'static str;
 
-    /// Moves blobs out of the message, so that they travel beside the head. Called once, before encoding.
+    /// Moves the payloads out of the message, so that they travel beside the head. Called once, before encoding.
     fn take_payloads(&mut self) -> Vec<Bytes> {
         Vec::new()
     }
 
-    /// Puts back what [`Message::take_payloads`] took. The default takes none.
+    /// Puts back what [`Message::take_payloads`] took. The default accepts no payloads.
     fn put_payloads(&mut self, payloads: Vec<Bytes>) -> Result<(), DecodeError> {
         match payloads.len() {
             0 => Ok(()),
@@ -95,13 +95,13 @@ pub trait Message: Encode + Decode + Send + 'static {
         }
     }
 
-    /// The frame of this message for a role.
+    /// Encodes this message as a frame for a role.
     fn into_frame(mut self, target: RoleKind) -> Frame {
         let payloads = self.take_payloads();
         Frame { kind: Self::KIND, target, head: self.to_bytes(), payloads }
     }
 
-    /// Reads a frame of this kind. Bytes after its fields belong to fields of a later version and are ignored (X28).
+    /// Decodes a frame of this kind. Bytes after its fields belong to fields of a later version and are ignored (X28).
     fn from_frame(frame: Frame) -> Result<Self, DecodeError> {
         if frame.kind != Self::KIND {
             return Err(DecodeError::WrongKind { expected: Self::NAME, got: frame.kind });
@@ -122,7 +122,7 @@ pub trait Rpc: Message {
 
 /// A request that one role of a node answers.
 pub trait ForRole: Rpc {
-    /// Who answers it.
+    /// The role that answers it.
     const ROLE: RoleKind;
 }
 
@@ -177,7 +177,8 @@ macro_rules! message {
     };
 }
 
-/// Ties a request to its reply, and to the role that answers it if there is only one: `rpc!(Seal => SealOk, SERVER, Control);`
+/// Declares the reply of a request, its connection, and the role that answers it if there is only one: `rpc!(Seal => SealOk, SERVER,
+/// Control);`
 #[macro_export]
 macro_rules! rpc {
     ($request:ty => $reply:ty, $class:ident) => {

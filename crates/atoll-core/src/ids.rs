@@ -1,4 +1,4 @@
-//! Names of nodes, lives and places. Each is a newtype, so that one cannot be passed for another.
+//! The ids of nodes, lives, data directories, roles and records. Each is a newtype, so that one cannot be passed for another.
 
 use std::fmt;
 
@@ -29,12 +29,12 @@ macro_rules! id {
 }
 
 id!(
-    /// A member of the cluster, named by its operator. Stable across restarts; 0 stands for no node.
+    /// The id of a member of the cluster. The operator chooses it, and it is stable across restarts; 0 stands for no node.
     NodeId(u32),
     "{}"
 );
 id!(
-    /// One life of a node's process: drawn at random at start, never used again (rmw-T5, native-T6).
+    /// The number of one life of a node's process. It is drawn at random at start and never used again (rmw-T5, native-T6).
     Incarnation(u64),
     "{:016x}"
 );
@@ -45,32 +45,32 @@ id!(
     "{:032x}"
 );
 id!(
-    /// Which role of a node a message is for. Constants are in [`roles`].
+    /// The role of a node that a message is for. Constants are in [`roles`].
     RoleKind(u8),
     "role {}"
 );
 
-/// The roles that every node has. Those of a protocol are in its crate.
+/// The roles that every node has. A protocol's roles are in its own crate.
 pub mod roles {
     use super::RoleKind;
-    /// No role: the target of replies, which are matched by request instead.
+    /// No role. It is the target of replies, which are matched by their request instead.
     pub const NONE: RoleKind = RoleKind(0);
     /// The member role: identity, incarnation, members.
     pub const MEMBER: RoleKind = RoleKind(5);
 }
 
-/// Nanoseconds on this node's monotonic clock. Never compared across nodes, never sent.
+/// Nanoseconds on this node's monotonic clock. Ticks are never compared across nodes and never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// The tick `d` after this one; saturates at the end of time.
+    /// Returns the tick `d` after this one, or the last tick if that is too far.
     #[must_use]
     pub fn after(self, d: std::time::Duration) -> Tick {
         Tick(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The time since `earlier`; zero if `earlier` lies ahead.
+    /// Returns the time since `earlier`, or zero if `earlier` is in the future.
     #[must_use]
     pub fn since(self, earlier: Tick) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -85,6 +85,6 @@ id!(
 );
 
 impl Lsn {
-    /// Below every record: an answer that reveals nothing that is only staged.
+    /// A number below every record. An answer with it reveals nothing that is only staged.
     pub const NONE: Lsn = Lsn(0);
 }

@@ -1,8 +1,8 @@
 //! Feature levels: what all members of a cluster can read, and so what each of them may write (contracts X28).
 //!
-//! A program reads a range of levels. Every member announces its range; the *active* level of the cluster is one that all members
+//! A program can read a range of levels. Every member announces its range. The *active* level of the cluster is one that all members can
 //! read. It rises when an operator finishes an upgrade, and never falls. A node writes a kind of entry, command, record, snapshot or
-//! message only at an active level that has it: support for reading it ships first. Which kind came with which level: [`since`].
+//! message only if the active level includes it: the ability to read a kind ships first. [`since`] lists which kind came with which level.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,28 +51,28 @@ pub mod since {
 
     /// Nodes keep the level in their journals, as records of a role of its own.
     pub const KEPT_LEVEL: Level = Level(2);
-    /// Only heartbeats with health and reach are sent. Below this level, nodes also send the original kind.
+    /// Nodes send only heartbeats with health and reach. Below this level, they also send the original kind.
     pub const WHOLE_HEARTBEATS: Level = Level(2);
     /// The handshake of a connection states how far the journal has come.
     pub const WITNESS: Level = Level(2);
     /// Chains of logs refer to index pages.
     pub const INDEX_PAGES: Level = Level(2);
-    /// Chains say that their log was deleted.
+    /// Chains can say that their log was deleted.
     pub const DELETED_LOGS: Level = Level(2);
-    /// Commands of ZooKeeper's tree that end a session step by step.
+    /// Commands of ZooKeeper's tree end a session step by step.
     pub const ENDS_IN_STEPS: Level = Level(2);
-    /// An append states an offset that none of its records is below: the last field of the messages to orderers.
+    /// An append states a lower bound for the offsets of its records. It is the last field of the messages to orderers.
     pub const NOT_BELOW: Level = Level(2);
-    /// A LogServer can be asked for the status of specific loglets.
+    /// A LogServer can be asked for the status of specific Loglets.
     pub const STATUS_OF: Level = Level(2);
 }
 
 crate::record! {
-    /// The levels that a program reads, both included.
+    /// The range of levels that a program can read, both ends included.
     pub struct LevelRange {
-        /// Below this level, this program can no longer write what the others can read.
+        /// The lowest level. Below it, this program cannot restrict itself to what the others can read.
         pub lowest: Level,
-        /// Above this level, this program cannot read what the others write.
+        /// The highest level. Above it, this program cannot read what the others write.
         pub highest: Level,
     }
 }
@@ -88,7 +88,7 @@ impl LevelRange {
     /// The range of a member that has announced none: its program predates levels.
     pub const UNANNOUNCED: LevelRange = LevelRange { lowest: Level::FIRST, highest: Level::FIRST };
 
-    /// Whether a program with this range may be a member at this active level.
+    /// Checks whether a program with this range may be a member at this active level.
     pub fn check(self, active: Level) -> Result<(), LevelError> {
         match active {
             _ if active > self.highest => Err(LevelError::TooOld { reads: self, active }),
@@ -107,7 +107,7 @@ impl fmt::Display for LevelRange {
 /// Why a program cannot be a member. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
-    /// The other members write what the program cannot read.
+    /// The other members may write what the program cannot read.
     #[error(
         "this program is too old: it reads feature levels {reads}, and the cluster is at level {active} since its upgrade was finished; start this node with a program that reads level {active}"
     )]
@@ -117,7 +117,7 @@ pub enum LevelError {
         /// The active level of the cluster.
         active: Level,
     },
-    /// The program cannot write what the other members can read.
+    /// The program can no longer write in a form that the other members can read.
     #[error(
         "this program is too new: it reads feature levels {reads}, and the cluster is at level {active}; start this node with the program that the others run, run `atoll cluster upgrade`, then update again"
     )]
@@ -136,24 +136,25 @@ struct Inner {
     settled: AtomicBool,
 }
 
-/// The feature levels as one node knows them. Cheap to clone; all clones share one state. Ask at the moment of writing: a node
-/// that was once allowed a kind keeps that permission.
+/// The feature levels as one node knows them. Cheap to clone; all clones share one state. Query it at the moment of writing: the level
+/// never falls, so a kind that was allowed once stays allowed.
 #[derive(Clone, Debug)]
 pub struct Levels(Arc<Inner>);
 
 impl Levels {
-    /// For a program that reads this range. It stays at the first level until it learns of another. `settled`: see [`Levels::is_settled`].
+    /// Returns the levels of a program that can read this range. The active level is the first one until the node learns of another.
+    /// `settled`: see [`Levels::is_settled`].
     pub fn new(reads: LevelRange, settled: bool) -> Self {
         let (active, settled) = (AtomicU16::new(Level::FIRST.0), AtomicBool::new(settled));
         Levels(Arc::new(Inner { reads, active, settled }))
     }
 
-    /// What this program reads.
+    /// Returns the range that this program can read.
     pub fn reads(&self) -> LevelRange {
         self.0.reads
     }
 
-    /// The active level of the cluster, as far as this node knows. The real one may already be higher.
+    /// Returns the active level of the cluster as far as this node knows. The real one may already be higher.
     pub fn active(&self) -> Level {
         if mutant(mutants::LEVELS_WRITE_WHAT_THEY_READ) {
             return self.0.reads.highest;
@@ -161,27 +162,27 @@ impl Levels {
         Level(self.0.active.load(Ordering::Acquire))
     }
 
-    /// Whether a kind that came with this level may be written now.
+    /// Returns whether a kind that came with this level may be written now.
     pub fn allows(&self, since: Level) -> bool {
         self.active() >= since
     }
 
-    /// Learns of an active level. A level lower than the known one changes nothing. Returns true if the level is new.
+    /// Raises the active level to `active`; a lower level changes nothing. Returns true if the level has risen.
     ///
     /// # Errors
-    /// This program cannot be a member at that level; nothing is changed.
+    /// Fails if this program cannot be a member at that level. Nothing is changed.
     pub fn learn(&self, active: Level) -> Result<bool, LevelError> {
         self.0.reads.check(active)?;
         Ok(self.0.active.fetch_max(active.0, Ordering::AcqRel) < active.0)
     }
 
-    /// True once the cluster knows this program's range and the range fits. Until then, a node neither reads nor writes
-    /// anything replicated.
+    /// Returns true once the cluster knows this program's range and the range fits. Until then, a node neither reads nor writes anything
+    /// replicated.
     pub fn is_settled(&self) -> bool {
         self.0.settled.load(Ordering::Acquire)
     }
 
-    /// See [`Levels::is_settled`].
+    /// Marks the range as known to the cluster; see [`Levels::is_settled`].
     pub fn settle(&self) {
         self.0.settled.store(true, Ordering::Release);
     }

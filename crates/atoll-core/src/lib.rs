@@ -3,24 +3,24 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `budget.rs` | a limit on the bytes that many users on one node hold together |
+//! | `budget.rs` | a limit on the bytes that all users on a node hold together |
 //! | `ids.rs` | nodes, lives, data directories, ticks, record numbers |
-//! | `codec.rs`, `frame.rs` | bytes and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
+//! | `codec.rs`, `frame.rs` | encoding and messages; `record!`, `choice!`, `message!`, `rpc!` declare them |
 //! | `role.rs` | a server role and its effects |
-//! | `role_table.rs` | the roles of a node, and when each wants to run |
-//! | `env.rs` | a procedure's view of the world: time, randomness, calls |
+//! | `role_table.rs` | the roles of a node and their deadlines |
+//! | `env.rs` | the interface between a procedure and the world: time, randomness, calls |
 //! | `level.rs` | feature levels: what all members can read, and so what a node may write |
 //! | `member.rs` | the identity of a node; the members as a node sees them |
 //! | `node_core.rs` | a node without I/O: feeds roles, polls procedures, holds answers until they are durable |
 //! | `notify.rs` | wakes everyone who waits for a change |
-//! | `pool.rs` | entries by name, with a bound on the idle ones |
+//! | `pool.rs` | named values, with a limit on the idle ones |
 //! | `testing.rs` | mutants, coverage marks, `invariant!` |
 //! | `traces/` | traces of roles as data, for tests |
 //! | `witness.rs` | how far the journals of other nodes have come |
 //! | `ready.rs` | procedures that are ready to be polled, and the wake-up of the host |
-//! | `sync.rs` | the synchronization primitives of state that threads share |
-//! | `ticket.rs` | a value that somebody else completes |
-//! | `wait_list.rs` | callers that wait for room in a bounded window, in order |
+//! | `sync.rs` | the synchronization primitives for state that threads share |
+//! | `ticket.rs` | a value that another party completes |
+//! | `wait_list.rs` | callers that wait for room in a bounded window, in the order in which they came |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod budget;

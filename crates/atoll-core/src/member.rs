@@ -1,30 +1,30 @@
-//! Node identity: the question that every node answers about itself, and the view of other nodes that providers plan with.
+//! The identity of a node: the request that every node answers about itself, and the view of the other nodes that providers use to plan.
 
 use crate::ids::{Incarnation, NodeId, StorageId};
 
 crate::message! {
-    /// Asks a node who it is. Answered from memory by the member role.
+    /// Requests the identity of a node. The member role answers it from memory.
     pub struct Identify = 2 {}
 }
 
 crate::message! {
-    /// Who a node is, in this life.
+    /// The identity of a node in its current life.
     pub struct Identity = 3 {
         /// Its id.
         pub node: NodeId,
-        /// This life; a sequencer's configuration names it (native-T6).
+        /// Its current life; a sequencer's configuration names it (native-T6).
         pub incarnation: Incarnation,
-        /// Its data directory; a LogServer's configuration names it (native-T8).
+        /// The identity of its data directory; a LogServer's configuration names it (native-T8).
         pub storage: StorageId,
-        /// It takes new Loglets as a LogServer.
+        /// It accepts new Loglets as a LogServer.
         pub log: bool,
-        /// It takes new Loglets as a sequencer.
+        /// It accepts new Loglets as a sequencer.
         pub sequencer: bool,
         /// It holds registers of the MetaStore.
         pub meta: bool,
-        /// It is being drained: give it nothing new.
+        /// It is being drained, so it must get nothing new.
         pub draining: bool,
-        /// Its journal is closed after a failed write or sync, or its disk hangs: give it nothing new.
+        /// Its journal is closed after a failed write or sync, or its disk hangs, so it must get nothing new.
         pub failed: bool,
     }
 }
@@ -34,31 +34,31 @@ crate::rpc!(Identify => Identity, crate::ids::roles::MEMBER, Control);
 /// A member of the cluster as this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
+    /// The id of the member.
     pub node: NodeId,
-    /// May hold entries.
+    /// It may store entries.
     pub log: bool,
-    /// May order appends.
+    /// It may order appends.
     pub sequencer: bool,
-    /// May hold registers.
+    /// It may hold registers.
     pub meta: bool,
-    /// An operator wants the node empty: it must hold nothing.
+    /// An operator is emptying the node: it must hold nothing.
     pub draining: bool,
-    /// The node is about to stop and will come back. It keeps its place as a server, like one that is down, but orders nothing new.
+    /// The node is about to stop and will come back. It keeps its place as a server, like a node that is down, but gets no new sequencers.
     pub leaving: bool,
-    /// The node is believed to be up. Safety never rests on this belief.
+    /// The node is believed to be up. Safety never depends on this belief.
     pub alive: bool,
-    /// The node said that it cannot store anything now: its journal is closed, or its disk is full or hangs. It still answers.
+    /// The node has reported that it cannot store anything now: its journal is closed, or its disk is full or hangs. It still answers.
     pub failing: bool,
 }
 
-/// The members of the cluster as this node sees them now, in the order of their ids, this node among them.
+/// The members of the cluster as this node currently sees them.
 pub trait Directory: Send + Sync {
-    /// A snapshot.
+    /// Returns all members, including this node, in the order of their ids.
     fn candidates(&self) -> Vec<Candidate>;
 
-    /// Whether two nodes can reach each other, according to them and to others. Also only a belief; without any
-    /// information, the answer is yes.
+    /// Returns whether two nodes can reach each other, as they and others report. This is only a belief, too; without any information the
+    /// answer is yes.
     fn reaches(&self, _one: NodeId, _other: NodeId) -> bool {
         true
     }

@@ -1,7 +1,8 @@
-//! One node without sockets, threads or a clock: roles, procedures, timers, and the answers that wait for the disk.
+//! The core of a node, without sockets, threads or a clock: its roles, its procedures, its timers, and the answers that it holds until the
+//! disk has synced.
 //!
-//! A host feeds it (envelopes, durable positions, links, time) and drains it (envelopes, one journal batch at a time,
-//! reads). There are two hosts: the TCP host, and the simulator. What is in here is simulated (contracts §1).
+//! A host feeds the core (envelopes, durable records, links, time) and drains it (envelopes, one journal batch at a time, reads). There are
+//! two hosts: the TCP host and the simulator. The simulator runs everything in this module (contracts §1).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,33 +22,34 @@ use crate::role_table::RoleTable;
 use crate::testing::mutant;
 use crate::ticket::BoxFuture;
 
-/// Steps in one turn before the rest is left to the next turn: a spin becomes visible instead of hanging the node.
+/// The number of steps in one turn before the rest is left to the next turn: an endless loop between roles becomes visible instead of
+/// hanging the node.
 pub const STEPS_PER_TURN: usize = 20_000;
 
-/// Records that the journal writes and syncs as one.
+/// Records that the journal writes and syncs together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalBatch {
-    /// In order; numbers rise by one.
+    /// The records in order; their numbers rise by one.
     pub records: Vec<(Lsn, Record)>,
 }
 
-/// A read of stored records.
+/// A request to read stored records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// Who asked.
+    /// The role that asked.
     pub role: RoleKind,
-    /// Its tag.
+    /// The tag that the role chose for this read.
     pub tag: u64,
-    /// What to read.
+    /// The records to read.
     pub locs: Vec<Loc>,
 }
 
-/// All facts of all roles, to be written aside and synced. After that, the facts up to `covers` may go.
+/// All facts of all roles. Once the journal has written and synced a checkpoint, it may drop the facts up to `covers`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// All facts up to and including this one are in the checkpoint; later ones may be.
     pub covers: Lsn,
-    /// One blob per role.
+    /// The encoded state of each role.
     pub states: Vec<(RoleKind, Bytes)>,
 }
 
@@ -56,15 +58,16 @@ pub struct Checkpoint {
 pub struct Outputs {
     /// Envelopes, in order per peer and class.
     pub frames: Vec<Outgoing>,
-    /// At most one batch is under way; the next comes after [`NodeCore::durable`] (X2).
+    /// The next batch for the journal, if any. Only one is under way at a time: the next follows after [`NodeCore::durable`] (X2).
     pub journal: Option<JournalBatch>,
     /// Reads, answered by [`NodeCore::fetched`].
     pub fetches: Vec<Fetch>,
     /// Entries that no role needs any more.
     pub freed: Vec<Loc>,
-    /// Requested by [`NodeCore::request_checkpoint`]. Its order relative to batches does not matter, because it covers only synced facts.
+    /// The checkpoint that [`NodeCore::request_checkpoint`] asked for, once it is complete. Its order relative to batches does not matter,
+    /// because it covers only synced facts.
     pub checkpoint: Option<Checkpoint>,
-    /// The step budget is used up: take another turn at once.
+    /// The limit of steps is reached: take another turn at once.
     pub more: bool,
     /// Steps taken (messages, polls, deadlines): a measure of work.
     pub steps: usize,
@@ -78,7 +81,7 @@ struct Walk {
     states: Vec<(RoleKind, Bytes)>,
 }
 
-/// Bytes of a checkpoint that one turn puts together: some hundred microseconds of work.
+/// Bytes of a checkpoint that one turn assembles: a few hundred microseconds of work.
 const CHECKPOINT_STEP_BYTES: usize = 128 * 1024;
 
 struct Running {
@@ -88,21 +91,21 @@ struct Running {
     flag: Arc<TaskWaker>,
 }
 
-/// See the module documentation.
+/// The core of one node; see the module documentation.
 pub struct NodeCore {
     env: Env,
     roles: RoleTable,
-    /// Roles that ran since they were last flushed, by rising kind.
+    /// The roles that ran since they were last flushed, in the order of their kinds.
     touched: Vec<RoleKind>,
-    /// Collects touched roles while `touched` is iterated. The two are swapped each time, so neither is allocated anew.
+    /// Holds the touched roles while they are flushed. It is swapped with `touched` each time, so neither is allocated anew.
     flushing: Vec<RoleKind>,
     tasks: BTreeMap<TaskId, Running>,
-    /// Empty between two steps; kept for its room.
+    /// Empty between two steps; kept to reuse its allocation.
     due_timers: Vec<Waker>,
-    /// Empty between two polls; kept for its room.
+    /// Empty between two polls; kept to reuse its allocation.
     adopting: Vec<Spawned>,
     staged: Vec<(Lsn, Record)>,
-    /// Owners of the records that are being written, so that each role hears of its own.
+    /// Owners of the records that are being written, to notify each role of its own records.
     writing: Vec<(Lsn, RoleKind)>,
     next_lsn: u64,
     durable: Lsn,
@@ -110,7 +113,7 @@ pub struct NodeCore {
     space: Space,
     fetches: Vec<Fetch>,
     freed: Vec<Loc>,
-    /// Empty between two inputs; kept for its room.
+    /// Empty between two inputs; kept to reuse its allocation.
     todo: Vec<(Lsn, Effect)>,
     checkpoint_wanted: bool,
     checkpoint_step_bytes: usize,
@@ -119,8 +122,8 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node with an empty journal, or a node whose roles are about to be fed by [`NodeCore::recover_record`]. `seed` is its
-    /// only source of randomness.
+    /// Returns the core of a node that has an empty journal, or whose roles [`NodeCore::recover_record`] will fill. `seed` is its only
+    /// source of randomness.
     pub fn new(node: NodeId, incarnation: Incarnation, seed: u64) -> Self {
         Self::with_levels(node, incarnation, seed, Levels::new(LevelRange::OURS, true))
     }
@@ -151,12 +154,12 @@ impl NodeCore {
         }
     }
 
-    /// The handle for procedures and doors.
+    /// Returns the handle that procedures and doors use.
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
-    /// Adds a role. Panics if the node already has a role of this kind, which is an error in the assembly of the node.
+    /// Adds a role. Panics if the node already has a role of this kind, because the node was then assembled wrongly.
     pub fn add_role(&mut self, kind: RoleKind, role: Box<dyn Role>) {
         self.roles.add(kind, role);
     }
@@ -231,7 +234,7 @@ impl NodeCore {
             Effect::Reply { to, frame } => {
                 if let Some(request) = to.request {
                     let envelope = Envelope { exchange: Exchange::Reply(request), frame };
-                    // A reply that cannot leave is lost; the caller learns that from its own side of the connection.
+                    // A reply that cannot be sent is lost. The caller notices on its own side of the connection.
                     let _ = self.env.state().send(me, to.node, to.class, envelope);
                 }
             }
@@ -252,7 +255,7 @@ impl NodeCore {
         state.now = state.now.max(now);
     }
 
-    /// An envelope from a peer.
+    /// Takes an envelope from a peer.
     pub fn deliver(&mut self, now: Tick, from: NodeId, class: Class, envelope: Envelope) {
         self.clock(now);
         self.steps += 1;
@@ -275,8 +278,8 @@ impl NodeCore {
         }
     }
 
-    /// The batch handed out by the last turn is synced, and `written` has the place of each of its records. Or the journal
-    /// failed: then it is closed for good, and everything that waited for it is dropped (native-T22).
+    /// Reports that the batch of the last turn is synced; `written` has the location of each of its records. An error means that the
+    /// journal has failed: it is then closed permanently, and everything that waited for it is dropped (native-T22).
     pub fn durable(&mut self, now: Tick, written: Result<Vec<(Lsn, Loc)>, String>) {
         self.clock(now);
         self.steps += 1;
@@ -306,14 +309,14 @@ impl NodeCore {
         }
     }
 
-    /// Answer to a [`Fetch`].
+    /// Takes the answer to a [`Fetch`].
     pub fn fetched(&mut self, now: Tick, role: RoleKind, tag: u64, got: Result<Vec<Stored>, FetchError>) {
         self.clock(now);
         self.steps += 1;
         self.with_role(role, now, |role, fx| role.on_fetched(now, tag, got, fx));
     }
 
-    /// The space of the journal has changed. `Closed` is permanent.
+    /// Reports that the space of the journal has changed. `Closed` is permanent.
     pub fn set_space(&mut self, now: Tick, space: Space) {
         self.clock(now);
         if self.space == space || self.space == Space::Closed {
@@ -332,7 +335,7 @@ impl NodeCore {
         }
     }
 
-    /// The outgoing side to a peer came up, filled up, or went down. `Down` fails every call that waits for that peer.
+    /// Reports that the outgoing side to a peer came up, filled up, or went down. `Down` fails every call that waits for that peer.
     pub fn set_link(&mut self, now: Tick, peer: NodeId, class: Class, link: Link) {
         self.clock(now);
         let before = self.env.link(peer, class);
@@ -346,23 +349,22 @@ impl NodeCore {
         }
     }
 
-    /// The journal wants its facts rewritten; the outputs of one of the next turns carry a checkpoint. Ignored while a
-    /// checkpoint is already under construction.
+    /// Requests a checkpoint, which the outputs of a later turn contain. Does nothing while a checkpoint is under construction.
     pub fn request_checkpoint(&mut self) {
         self.checkpoint_wanted = true;
     }
 
-    /// True while a checkpoint is under construction. Each turn adds a piece, so the next turn should come soon.
+    /// Returns whether a checkpoint is under construction. Each turn adds a piece, so the next turn should come soon.
     pub fn is_checkpointing(&self) -> bool {
         self.walk.is_some()
     }
 
-    /// Bytes of a checkpoint that one turn puts together, at least 1. A small value spreads a checkpoint over many turns.
+    /// Sets how many bytes of a checkpoint one turn assembles, at least 1. A small value spreads a checkpoint over many turns.
     pub fn set_checkpoint_step(&mut self, bytes: usize) {
         self.checkpoint_step_bytes = bytes;
     }
 
-    /// The journal wants this sparse segment emptied.
+    /// Asks every role to move its live entries out of this sparse segment.
     pub fn compact(&mut self, now: Tick, segment: u64) {
         self.clock(now);
         let kinds: Vec<RoleKind> = self.roles.kinds();
@@ -371,7 +373,7 @@ impl NodeCore {
         }
     }
 
-    /// Takes every step that is due, then hands out the work for the host.
+    /// Takes every step that is due, then puts the work for the host into `out`.
     pub fn turn(&mut self, now: Tick, out: &mut Outputs) {
         self.clock(now);
         loop {
@@ -395,7 +397,7 @@ impl NodeCore {
         }
     }
 
-    /// Takes one message, deadline or poll; false if nothing is due.
+    /// Handles one message, deadline or poll. Returns false if nothing is due.
     fn step(&mut self, now: Tick) -> bool {
         let mut state = self.env.state();
         if let Some((request, frame)) = state.local_replies.pop_front() {
@@ -468,7 +470,7 @@ impl NodeCore {
         }
         out.fetches.append(&mut self.fetches);
         out.freed.append(&mut self.freed);
-        // Group commit: all that was staged while the last batch was being synced becomes one batch, with one fsync (X2).
+        // Group commit: everything that was staged while the last batch was being synced becomes one batch with one sync (X2).
         if self.writing.is_empty() && !self.staged.is_empty() {
             let records = std::mem::take(&mut self.staged);
             self.writing = records.iter().map(|(lsn, r)| (*lsn, r.owner)).collect();
@@ -513,7 +515,7 @@ impl NodeCore {
         self.walk.take().map(|walk| Checkpoint { covers: walk.covers, states: walk.states })
     }
 
-    /// When the next turn is due without further input; None if never. Returns "now" if work is waiting.
+    /// Returns when the next turn is due without further input; None if never. Returns the current time if work is waiting.
     pub fn next_deadline(&self) -> Option<Tick> {
         let state = self.env.state();
         let waiting = !state.spawned.is_empty()
@@ -530,7 +532,7 @@ impl NodeCore {
         [timer, self.roles.first_deadline()].into_iter().flatten().min()
     }
 
-    /// Figures of every role.
+    /// Returns the figures of every role, and those of the core.
     pub fn measures(&self) -> Vec<Measure> {
         let mut all = Vec::new();
         for (_, role) in self.roles.iter() {
@@ -545,17 +547,17 @@ impl NodeCore {
         all
     }
 
-    /// Names of the running procedures, for the simulator's report of a stuck node.
+    /// Returns the names of the running procedures, for the simulator's report about a stuck node.
     pub fn running(&self) -> impl Iterator<Item = &'static str> {
         self.tasks.values().map(|t| t.name)
     }
 
-    /// A role, for oracles and tests.
+    /// Returns a role, for oracles and tests.
     pub fn role(&self, kind: RoleKind) -> Option<&dyn Role> {
         self.roles.get(kind)
     }
 
-    /// `kill -9`: refuses everything first, then drops the procedures (contracts §4).
+    /// Simulates `kill -9`: first refuses everything, then drops the procedures (contracts §4).
     pub fn kill(mut self) {
         self.env.kill();
         self.tasks.clear();
@@ -574,20 +576,20 @@ pub enum RecoverError {
         /// The role.
         role: RoleKind,
     },
-    /// A checkpoint that does not decode although its checksum holds.
+    /// The checkpoint cannot be decoded although its checksum is right.
     #[error("the checkpoint of {role} is not readable: {error}; it was written by another version")]
     Checkpoint {
-        /// Whose.
+        /// The role that owns it.
         role: RoleKind,
         /// What was wrong.
         error: DecodeError,
     },
-    /// A record that does not decode although its checksum holds.
+    /// A record cannot be decoded although its checksum is right.
     #[error("{lsn} of {role} is not readable: {error}; it was written by another version")]
     Record {
-        /// Whose.
+        /// The role that owns it.
         role: RoleKind,
-        /// Which.
+        /// The number of the record.
         lsn: Lsn,
         /// What was wrong.
         error: DecodeError,

@@ -11,17 +11,17 @@ use crate::sync::{Arc, Mutex, lock};
 struct State {
     count: u64,
     next_key: u64,
-    /// Bounded by the waiting futures: each removes its own waker when it is dropped.
+    /// At most one for each waiting future, which removes its waker when it is dropped.
     wakers: BTreeMap<u64, Waker>,
 }
 
-/// Counts notifications and wakes every waiter of the next one. A waiter reads the count before it looks at the state that may change, so
-/// it misses no change. Cheap to clone; clones share one count.
+/// Counts notifications and wakes everyone who waits for the next one. A waiter reads the count before it examines the state that may
+/// change, so it misses no change. Cheap to clone; clones share one count.
 #[derive(Clone, Debug, Default)]
 pub struct Notify(Arc<Mutex<State>>);
 
 impl Notify {
-    /// How many notifications there were so far.
+    /// Returns how many notifications there have been.
     pub fn count(&self) -> u64 {
         lock(&self.0).count
     }

@@ -1,17 +1,18 @@
-//! A pool of values by name. Values stay while they are in use and for a while longer; when there are too many idle ones, the least
-//! recently used go first.
+//! A pool of named values. Values stay while they are in use, and for a while longer. When too many are idle, the least recently used are
+//! removed first.
 
 use std::collections::BTreeMap;
 
-/// See the module documentation. The pool never gives up an entry in use, so callers must bound those themselves.
+/// A pool of named values; see the module documentation. The pool never removes an entry that is in use, so callers must bound the number
+/// of those themselves.
 #[derive(Debug)]
 pub struct Pool<T> {
     entries: BTreeMap<String, Entry<T>>,
     /// How many idle entries may stay.
     keep: usize,
-    /// Counts uses; gives entries their order of last use.
+    /// Counts uses, to order entries by their last use.
     uses: u64,
-    /// The pool next looks for idle entries at this size, so that a pool in full use is not scanned at each call.
+    /// The pool looks for idle entries when it has this size, so that a pool whose entries are all in use is not scanned at each call.
     look_at: usize,
 }
 
@@ -22,23 +23,23 @@ struct Entry<T> {
 }
 
 impl<T> Pool<T> {
-    /// An empty pool that keeps about `keep` idle entries, and at least one.
+    /// Returns an empty pool that keeps about `keep` idle entries, and at least one.
     pub fn new(keep: usize) -> Self {
         let keep = keep.max(1);
         Pool { entries: BTreeMap::new(), keep, uses: 0, look_at: keep + 1 }
     }
 
-    /// How many entries there are, in use or not.
+    /// Returns how many entries there are, in use or not.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there is none.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// An entry; it counts as used now.
+    /// Returns an entry and counts this as a use.
     pub fn get(&mut self, name: &str) -> Option<&T> {
         self.uses += 1;
         let entry = self.entries.get_mut(name)?;
@@ -46,18 +47,18 @@ impl<T> Pool<T> {
         Some(&entry.value)
     }
 
-    /// An entry, without counting a use.
+    /// Returns an entry without counting a use.
     pub fn peek(&self, name: &str) -> Option<&T> {
         self.entries.get(name).map(|entry| &entry.value)
     }
 
-    /// All entries, in the order of their names.
+    /// Returns all entries in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), &entry.value))
     }
 
-    /// Inserts an entry, which counts as used now. Returns the entries given up for it: the least recently used among those for
-    /// which `is_idle` holds, never the new one.
+    /// Inserts an entry, which counts as a use. Returns the entries that were removed to make room: the least recently used ones for which
+    /// `is_idle` holds, never the new one.
     pub fn insert(&mut self, name: &str, value: T, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let given_up = if self.entries.len() + 1 >= self.look_at { self.shrink(is_idle) } else { Vec::new() };
         self.uses += 1;
@@ -65,7 +66,7 @@ impl<T> Pool<T> {
         given_up
     }
 
-    /// Takes out all entries for which `is` holds.
+    /// Removes and returns all entries for which `is` holds.
     pub fn take_if(&mut self, is: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let names: Vec<String> =
             self.entries.iter().filter(|(_, entry)| is(&entry.value)).map(|(name, _)| name.clone()).collect();
@@ -73,7 +74,7 @@ impl<T> Pool<T> {
         taken.map(|(name, entry)| (name, entry.value)).collect()
     }
 
-    /// Gives up idle entries until an eighth of the room for them is free, so that not every [`Pool::insert`] has to look for one.
+    /// Removes and returns idle entries until an eighth of their room is free, so that not every [`Pool::insert`] has to look for one.
     pub fn shrink(&mut self, is_idle: impl Fn(&T) -> bool) -> Vec<(String, T)> {
         let mut idle: Vec<(u64, String)> = self
             .entries

@@ -1,6 +1,6 @@
-//! Tasks that are ready to be polled, and the wake-up of the host when one becomes ready.
+//! The tasks that are ready to be polled, and the wake-up of the host when one becomes ready.
 //!
-//! Any thread may make a task ready, for example a store's when it completes a ticket, or a door's. Only the core takes tasks.
+//! Any thread may make a task ready, for example the thread of a store or of a door that completes a ticket. Only the core takes tasks.
 
 use std::collections::VecDeque;
 use std::task::{Wake, Waker};
@@ -10,7 +10,7 @@ use crate::sync::{Arc, Mutex, lock};
 
 pub(crate) type TaskId = u64;
 
-/// In the order of their wakes.
+/// The ready tasks, in the order in which they were woken.
 #[derive(Default)]
 pub(crate) struct Ready {
     queue: Mutex<VecDeque<TaskId>>,
@@ -55,7 +55,7 @@ impl TaskWaker {
         TaskWaker { id, ready, queued: AtomicBool::new(false) }
     }
 
-    /// The task is about to be polled: any wake from here on counts as a new one.
+    /// Must be called before the task is polled: any later wake queues it again.
     pub(crate) fn polling(&self) {
         self.queued.store(false, Ordering::Release);
     }

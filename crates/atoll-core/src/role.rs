@@ -1,4 +1,4 @@
-//! Server roles: synchronous state machines, message in, effects out (design §4).
+//! Server roles: synchronous state machines that take a message and request effects (design §4).
 
 use bytes::Bytes;
 
@@ -11,33 +11,33 @@ use crate::ticket::BoxFuture;
 pub struct Caller {
     /// The sending node; this node's own id for local calls.
     pub node: NodeId,
-    /// The number of its request; None for a post, which cannot be answered.
+    /// The number of the request; None for a post, which cannot be answered.
     pub request: Option<u64>,
     /// The connection that the answer takes.
     pub class: Class,
 }
 
-/// Where a record stands in this node's journal.
+/// The location of a record in this node's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Loc {
-    /// The segment's generation: rising, never reused.
+    /// The segment's generation. Generations rise and are never reused.
     pub segment: u64,
     /// Byte offset of the record in the segment.
     pub offset_bytes: u32,
-    /// Length of the whole record on disk.
+    /// Length of the whole record on disk, in bytes.
     pub len_bytes: u32,
 }
 
-/// What a record is to the journal's space accounting.
+/// How the journal's space accounting treats a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// State of the role. The owner's checkpoint replaces it: once a checkpoint covers it, its segment may go.
+    /// State of the role. The owner's checkpoint replaces it: once a checkpoint covers it, its segment may be recycled.
     Fact,
-    /// An entry that its owner reads back by [`Loc`]. It keeps its segment alive until [`Effects::free`].
+    /// An entry that its owner reads back by [`Loc`]. Its segment is not recycled before [`Effects::free`].
     Entry,
 }
 
-/// One record for the journal.
+/// A record for the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The role that gets it back at recovery.
@@ -46,7 +46,7 @@ pub struct Record {
     pub kind: RecordKind,
     /// The owner's encoded fields.
     pub head: Bytes,
-    /// A blob that is not copied into the head.
+    /// Bytes that are not copied into the head.
     pub payload: Bytes,
 }
 
@@ -55,7 +55,7 @@ pub struct Record {
 pub struct Stored {
     /// Its number.
     pub lsn: Lsn,
-    /// Its place.
+    /// Its location.
     pub loc: Loc,
     /// The record.
     pub record: Record,
@@ -64,11 +64,11 @@ pub struct Stored {
 /// How much the journal accepts at the moment (native-T22, contracts X5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// Everything.
+    /// The journal accepts everything.
     Plenty,
-    /// Only facts, and what frees space: seals, trims, registers. Roles refuse entries.
+    /// The journal accepts only facts: seals, registers, and trims, which free space. Roles refuse entries.
     FactsOnly,
-    /// Nothing until the process restarts: a write or sync failed.
+    /// The journal accepts nothing until the process restarts: a write or sync has failed.
     Closed,
 }
 
@@ -91,27 +91,28 @@ pub struct Measure {
     pub value: f64,
 }
 
-/// A server role. A thin shell: it decodes messages, then calls inherent typed methods, which the trace tests exercise.
+/// A server role. Its implementation of this trait is a thin shell: it decodes messages and calls typed inherent methods, which the trace
+/// tests exercise.
 pub trait Role: Send {
-    /// A message for this role.
+    /// Handles a message for this role.
     fn on_frame(&mut self, now: Tick, from: Caller, frame: Frame, out: &mut Effects);
 
-    /// Records up to and including `upto` are durable; `mine` are those of this role since the last call, in order.
+    /// Reports that all records up to and including `upto` are durable. `mine` contains those of this role since the last call, in order.
     fn on_durable(&mut self, now: Tick, upto: Lsn, mine: &[(Lsn, Loc)], out: &mut Effects);
 
-    /// When [`Role::on_deadline`] should run next. Each role has one deadline (X10). It depends on the role's own state only, so it
-    /// changes only when the role runs, and the core asks once after each run.
+    /// Returns when [`Role::on_deadline`] should run next. A role has only one deadline (X10). It depends only on the role's own state, so
+    /// it changes only when the role runs, and the core queries it once after each run.
     fn deadline(&self) -> Option<Tick> {
         None
     }
 
-    /// The deadline has come.
+    /// Runs when the deadline has come.
     fn on_deadline(&mut self, _now: Tick, _out: &mut Effects) {}
 
-    /// The input of this turn is used up: send what was gathered. Called only if the role ran in this turn.
+    /// Sends what the role has gathered, after all input of this turn was handled. Called only if the role ran in this turn.
     fn flush(&mut self, _now: Tick, _out: &mut Effects) {}
 
-    /// The answer to [`Effects::fetch`]: the records in the order of the request, or the reason for the failure.
+    /// Takes the answer to [`Effects::fetch`]: the records in the order of the request, or the reason for the failure.
     fn on_fetched(
         &mut self,
         _now: Tick,
@@ -121,45 +122,46 @@ pub trait Role: Send {
     ) {
     }
 
-    /// The journal is closed for good, or space ran short or came back.
+    /// Reports that the journal is closed permanently, or that space ran short or is available again.
     fn on_space(&mut self, _now: Tick, _space: Space, _out: &mut Effects) {}
 
-    /// The connection to a peer came up or went down.
+    /// Reports that the connection to a peer came up or went down.
     fn on_link(&mut self, _now: Tick, _peer: NodeId, _class: Class, _up: bool, _out: &mut Effects) {}
 
-    /// The journal wants to recycle this sparse segment: journal its live entries again, then free their old places.
+    /// Empties a sparse segment, so that the journal can recycle it: the role journals its live entries in it again, and then frees their
+    /// old locations.
     fn on_compact(&mut self, _now: Tick, _segment: u64, _out: &mut Effects) {}
 
-    /// All state that facts carry, to replace every durable fact. Empty if there is none. A role with much state puts together about
-    /// `max_bytes` more in each call and returns None until the checkpoint is complete, because one call must not hold up the node for
-    /// long. Each part then shows the state at some call since the first. It may include facts that are only staged, or newer than the
-    /// first call: recovery replays those facts over it, so replaying a fact must be idempotent. It must not include anything that
-    /// rests on an *entry* that is only staged, because that entry may be lost.
+    /// Returns all state that this role's facts carry, to replace every durable fact. It is empty if there is none. One call must not block
+    /// the node for long, so a role with much state assembles about `max_bytes` more in each call and returns None until the checkpoint is
+    /// complete. Each part then shows the state at some call since the first. It may include facts that are only staged, or newer than the
+    /// first call: recovery replays those facts over it, so replaying a fact must be idempotent. It must not include anything that depends
+    /// on an *entry* that is only staged, because that entry may be lost.
     fn checkpoint(&mut self, _max_bytes: usize) -> Option<Bytes> {
         Some(Bytes::new())
     }
 
-    /// First step at start: takes the last checkpoint back.
+    /// First step of recovery: loads the last checkpoint.
     fn restore(&mut self, _checkpoint: Bytes) -> Result<(), crate::codec::DecodeError> {
         Ok(())
     }
 
-    /// After [`Role::restore`]: takes each record found in the journal, in order. Facts that the checkpoint covers are left
-    /// out; all entries come.
+    /// Second step of recovery: takes the records in the journal, in order. Facts that the checkpoint covers are left out; all entries are
+    /// included.
     fn recover(&mut self, _stored: Stored) -> Result<(), crate::codec::DecodeError> {
         Ok(())
     }
 
-    /// After the last [`Role::recover`]; returns places that are no longer needed.
+    /// Last step of recovery, after the last [`Role::recover`]. Returns the locations of entries that are no longer needed.
     fn recovered(&mut self) -> Vec<Loc> {
         Vec::new()
     }
 
-    /// Figures for metrics.
+    /// Appends the role's figures for metrics.
     fn measure(&self, _out: &mut Vec<Measure>) {}
 }
 
-/// Work that a role asks for.
+/// An effect that a role requests.
 pub(crate) enum Effect {
     Reply { to: Caller, frame: Frame },
     Post { to: NodeId, class: Class, frame: Frame },
@@ -168,8 +170,8 @@ pub(crate) enum Effect {
     Fetch { role: RoleKind, tag: u64, locs: Vec<Loc> },
 }
 
-/// Where a role puts the work that it wants done. An answer never leaves before the staged fact that it reveals is durable:
-/// the core holds it until then (X1).
+/// Collects the effects that a role requests. An answer never leaves the node before the staged fact that it reveals is durable: the core
+/// holds it until then (X1).
 pub struct Effects {
     pub(crate) role: RoleKind,
     pub(crate) node: NodeId,
@@ -182,7 +184,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Effects outside of a core, for traces of a single role. Record numbers start right after `durable`.
+    /// Returns effects for a role without a core, for traces of a single role. Record numbers start right after `durable`.
     pub fn detached(node: NodeId, role: RoleKind, durable: Lsn) -> Self {
         Effects {
             role,
@@ -196,17 +198,17 @@ impl Effects {
         }
     }
 
-    /// The node that this role lives on.
+    /// Returns the node on which this role runs.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// How much the journal accepts at the moment.
+    /// Returns how much the journal accepts at the moment.
     pub fn space(&self) -> Space {
         self.space
     }
 
-    /// Everything up to here is durable.
+    /// Returns the number of the last durable record.
     pub fn durable(&self) -> Lsn {
         self.durable
     }
@@ -219,22 +221,23 @@ impl Effects {
         lsn
     }
 
-    /// Answers a request; dropped if `to` was a post. The answer leaves this node once everything up to `reveals` is durable.
+    /// Answers a request; the answer is dropped if `to` was a post. It leaves this node once everything up to `reveals` is durable.
     pub fn reply<M: Message>(&mut self, to: Caller, message: M, reveals: Lsn) {
         self.todo.push((reveals, Effect::Reply { to, frame: message.into_frame(roles::NONE) }));
     }
 
-    /// Sends one way, to another node or to a role of this one (in the same turn, by queue, never by re-entry).
+    /// Sends a one-way message to another node or to a role of this node. A message to this node is queued and handled in the same turn,
+    /// never by re-entry. It leaves once everything up to `reveals` is durable.
     pub fn post<M: Message>(&mut self, to: NodeId, class: Class, target: RoleKind, message: M, reveals: Lsn) {
         self.todo.push((reveals, Effect::Post { to, class, frame: message.into_frame(target) }));
     }
 
-    /// Like [`Effects::post`], for a frame that is encoded already and shared between receivers.
+    /// Like [`Effects::post`], for a frame that is already encoded and shared between receivers.
     pub fn post_frame(&mut self, to: NodeId, class: Class, frame: Frame, reveals: Lsn) {
         self.todo.push((reveals, Effect::Post { to, class, frame }));
     }
 
-    /// Completes a ticket of a waiter on this node.
+    /// Completes a ticket of a waiter on this node, once everything up to `reveals` is durable.
     pub fn finish<T: Send + 'static>(&mut self, who: crate::ticket::Completer<T>, value: T, reveals: Lsn) {
         self.todo.push((reveals, Effect::Finish(Box::new(move || who.complete(value)))));
     }
@@ -249,7 +252,7 @@ impl Effects {
         self.todo.push((Lsn::NONE, Effect::Fetch { role: self.role, tag, locs }));
     }
 
-    /// These entries are not needed any more; their segments may be recycled.
+    /// Frees entries that are no longer needed; their segments may be recycled.
     pub fn free(&mut self, locs: impl IntoIterator<Item = Loc>) {
         self.freed.extend(locs);
     }
@@ -259,12 +262,12 @@ impl Effects {
         std::mem::take(&mut self.staged)
     }
 
-    /// For traces of a single role: takes the places freed so far.
+    /// For traces of a single role: takes the locations freed so far.
     pub fn take_freed(&mut self) -> Vec<Loc> {
         std::mem::take(&mut self.freed)
     }
 
-    /// For traces of a single role: takes the fetches as (tag, places). All other requested work is dropped.
+    /// For traces of a single role: takes the fetches as (tag, locations). All other requested work is dropped.
     pub fn take_fetches(&mut self) -> Vec<(u64, Vec<Loc>)> {
         std::mem::take(&mut self.todo)
             .into_iter()
@@ -275,7 +278,7 @@ impl Effects {
             .collect()
     }
 
-    /// For traces of a single role: takes the frames as (receiver, request answered, frame, reveals).
+    /// For traces of a single role: takes the frames as (receiver, answered request, frame, reveals). All other requested work is dropped.
     pub fn take_frames(&mut self) -> Vec<(NodeId, Option<u64>, Frame, Lsn)> {
         std::mem::take(&mut self.todo)
             .into_iter()

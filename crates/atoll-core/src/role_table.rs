@@ -6,16 +6,16 @@ use crate::role::Role;
 struct Held {
     kind: RoleKind,
     role: Box<dyn Role>,
-    /// The cached deadline. None: the role has run since it was last asked.
+    /// The cached deadline. The outer None means that the role has run since it was last queried.
     deadline: Option<Option<Tick>>,
 }
 
-/// Roles in the order of their kinds. A role's deadline changes only when the role runs, so the table asks once after each run. Most
-/// steps of a turn run at most one role, and asking all of them in every step would be a waste.
+/// Roles in the order of their kinds. A role's deadline changes only when the role runs, so the table queries it once after each run. Most
+/// steps of a turn run at most one role, and querying all of them in every step would be a waste.
 #[derive(Default)]
 pub(crate) struct RoleTable {
     held: Vec<Held>,
-    /// The first deadline of all roles. None: a role has run since it was looked up.
+    /// The first deadline of all roles. The outer None means that a role has run since it was computed.
     first: Option<Option<Tick>>,
 }
 
@@ -32,7 +32,7 @@ impl RoleTable {
         self.first = None;
     }
 
-    /// A role that is about to run.
+    /// Returns a role that is about to run, and invalidates its cached deadline.
     pub(crate) fn get_mut(&mut self, kind: RoleKind) -> Option<&mut dyn Role> {
         let place = self.place(kind).ok()?;
         let held = &mut self.held[place];
@@ -53,7 +53,7 @@ impl RoleTable {
         self.held.iter().map(|held| held.kind).collect()
     }
 
-    /// The first role, by its kind, whose deadline has come.
+    /// Returns the first role, in the order of kinds, whose deadline has come.
     pub(crate) fn due(&mut self, now: Tick) -> Option<RoleKind> {
         let held = &mut self.held;
         let first = *self.first.get_or_insert_with(|| {
@@ -64,7 +64,7 @@ impl RoleTable {
         held.iter().find(|held| held.deadline.flatten().is_some_and(|at| at <= now)).map(|held| held.kind)
     }
 
-    /// The first deadline of all.
+    /// Returns the earliest deadline of all roles.
     pub(crate) fn first_deadline(&self) -> Option<Tick> {
         let ask = |held: &Held| held.deadline.unwrap_or_else(|| held.role.deadline());
         let first = self.first.unwrap_or_else(|| self.held.iter().filter_map(ask).min());

@@ -1,7 +1,7 @@
-//! The synchronization primitives of state that threads share: std's types and nothing else.
+//! The synchronization primitives for state that threads share. These are std's types and nothing else.
 //!
-//! They are imported through this one module so that `atoll-threads` can compile the same files over the types of a model
-//! checker, which then explores the possible interleavings of threads (decision 0012).
+//! All code imports them through this module so that `atoll-threads` can compile the same files with the types of a model checker, which
+//! then explores the possible interleavings of threads (decision 0012).
 
 pub use std::sync::atomic;
 pub use std::sync::{

@@ -1,8 +1,9 @@
-//! Switches for the simulator, all off and free of cost unless the feature `testing` is on: known bugs (mutants), and assertions that
-//! can be silenced so that outside oracles must find a mutant. Also coverage marks: events that a program also logs with
+//! Switches for the simulator: known bugs (mutants), and assertions that can be silenced so that outside oracles must find a mutant. They
+//! are all off, and cost nothing, unless the feature `testing` is on. Also coverage marks: events that a program also logs with
 //! `RUST_LOG=atoll::mark=debug`.
 //!
-//! State is per thread: a simulated cluster runs on one thread. A program started with a known bug has it in all threads.
+//! State is per thread, because a simulated cluster runs on one thread. A bug that is switched on for a whole program applies to all of its
+//! threads.
 
 use bytes::Bytes;
 
@@ -10,7 +11,7 @@ use crate::ids::{Incarnation, NodeId};
 use crate::level::Level;
 
 /// A known bug that a test can inject. It is declared with [`crate::mutants!`] in the crate that contains the code, and named after the
-/// trap of the protocol that it falls into.
+/// trap that it falls into.
 #[derive(Clone, Copy)]
 pub struct Mutant {
     name: &'static str,
@@ -21,17 +22,18 @@ impl Mutant {
     /// The product without a bug.
     pub const NONE: Mutant = Mutant::new("None", &[]);
 
-    /// See [`crate::mutants!`].
+    /// Declares a known bug; use [`crate::mutants!`] instead of calling this.
     pub const fn new(name: &'static str, caught_by: &'static [&'static str]) -> Self {
         Mutant { name, caught_by }
     }
 
-    /// Its name, by which a program is told to inject it.
+    /// Returns the name by which a program is told to inject it.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// The simulator scenarios in which an oracle must find the bug, the best one first. Empty: a test of its crate finds it.
+    /// Returns the simulator scenarios in which an oracle must find the bug, the best one first. If there are none, a test of its crate
+    /// finds it.
     pub fn caught_by(self) -> &'static [&'static str] {
         self.caught_by
     }
@@ -51,7 +53,7 @@ impl std::fmt::Debug for Mutant {
     }
 }
 
-/// Declares the known bugs of a crate, and `ALL` of them.
+/// Declares the known bugs of a crate, and a list `ALL` of them.
 #[macro_export]
 macro_rules! mutants {
     ($($(#[$doc:meta])* $id:ident = $name:literal, caught by [$($scenario:literal),*];)*) => {
@@ -66,7 +68,7 @@ macro_rules! mutants {
     };
 }
 
-/// A situation that the protocol notes list, and the coverage marks that must all be reached for it to count as tested.
+/// A situation that the protocol notes list. It counts as tested only if a run reaches all of its coverage marks.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
     /// The protocol and a description of the situation.
@@ -75,7 +77,7 @@ pub struct Listed {
     pub marks: &'static [&'static str],
 }
 
-/// A line of a crate's list.
+/// Returns one line of a crate's list of situations.
 pub const fn listed(what: &'static str, marks: &'static [&'static str]) -> Listed {
     Listed { what, marks }
 }
@@ -83,19 +85,19 @@ pub const fn listed(what: &'static str, marks: &'static [&'static str]) -> Liste
 /// A command as a replica applied it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedCommand {
-    /// The log entry that holds it, and which of the entry's commands it is.
+    /// The log entry that holds it, and its index among the commands of the entry.
     pub place: (u64, u32),
-    /// Who proposed it.
+    /// Its proposer.
     pub proposer: (NodeId, Incarnation),
-    /// Its time, milliseconds.
+    /// Its time, in milliseconds.
     pub time_ms: u64,
-    /// Its application.
+    /// The application that it belongs to.
     pub app: u8,
-    /// Version of its format.
+    /// The version of its format.
     pub version: u8,
-    /// Its bytes.
+    /// The encoded command.
     pub command: Bytes,
-    /// What was answered, and whether it was done.
+    /// The answer: Ok if the command was carried out, Err if it was refused.
     pub reply: Result<Bytes, Bytes>,
 }
 
@@ -109,9 +111,9 @@ mod on {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{PoisonError, RwLock};
 
-    /// The known bug of all threads.
+    /// The known bug that is injected on all threads.
     static EVERYWHERE: RwLock<Mutant> = RwLock::new(Mutant::NONE);
-    /// Whether a bug is set for all threads; read at every mutation point.
+    /// Whether a bug is injected on all threads. Every mutation point reads this.
     static IS_EVERYWHERE: AtomicBool = AtomicBool::new(false);
 
     /// Messages that nodes sent to themselves: node, class, message.
@@ -129,7 +131,7 @@ mod on {
         MUTANT.set(m);
     }
 
-    /// Injects a known bug on all threads, until the next call: for drills on whole programs.
+    /// Injects a known bug on all threads, until the next call. Drills use it on whole programs.
     pub fn set_mutant_everywhere(m: Mutant) {
         *EVERYWHERE.write().unwrap_or_else(PoisonError::into_inner) = m;
         IS_EVERYWHERE.store(m != Mutant::NONE, Ordering::Release);
@@ -142,12 +144,12 @@ mod on {
         }
     }
 
-    /// Whether this known bug is injected.
+    /// Returns whether this known bug is injected.
     pub fn mutant(m: Mutant) -> bool {
         MUTANT.get() == m || everywhere() == m
     }
 
-    /// Whether the product checks its own invariants. Not while a mutant is injected, so that the oracles must find it.
+    /// Returns whether the product checks its own invariants. It does not while a mutant is injected, so that the oracles must find it.
     pub fn asserting() -> bool {
         MUTANT.get() == Mutant::NONE && everywhere() == Mutant::NONE
     }
@@ -157,22 +159,23 @@ mod on {
         MARKS.with_borrow_mut(|m| *m.entry(mark).or_default() += 1);
     }
 
-    /// Marks where a procedure is. If it is dropped before its end, as a dying node drops its procedures, it counts the mark of that place.
+    /// Marks the step that a procedure has reached. If the procedure is dropped before its end, as happens when a node dies, the mark of
+    /// that step is counted.
     #[derive(Debug)]
     pub struct Place(Option<&'static str>);
 
     impl Place {
-        /// The procedure is at a place; `mark` records that it died there.
+        /// Starts at a step; `mark` records that the procedure died there.
         pub fn at(mark: &'static str) -> Self {
             Place(Some(mark))
         }
 
-        /// The procedure went on to another place.
+        /// Records that the procedure has moved on to another step.
         pub fn moves(&mut self, mark: &'static str) {
             self.0 = Some(mark);
         }
 
-        /// The procedure ended, successfully or not.
+        /// Records that the procedure ended, successfully or not.
         pub fn ends(mut self) {
             self.0 = None;
         }
@@ -186,7 +189,7 @@ mod on {
         }
     }
 
-    /// Whether messages that a node sends to itself are collected from now on, for [`take_local`].
+    /// Starts or stops collecting the messages that nodes send to themselves, for [`take_local`].
     pub fn watch_local(on: bool) {
         LOCAL.set(on.then(Vec::new));
     }
@@ -200,12 +203,12 @@ mod on {
         });
     }
 
-    /// The messages that nodes sent to themselves on this thread since the last call.
+    /// Takes the messages that nodes have sent to themselves on this thread since the last call.
     pub fn take_local() -> Vec<(NodeId, Class, Envelope)> {
         LOCAL.with_borrow_mut(|l| l.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Whether commands that replicas apply are collected from now on, for [`take_applied`].
+    /// Starts or stops collecting the commands that replicas apply, for [`take_applied`].
     pub fn watch_applied(on: bool) {
         APPLIED.set(on.then(Vec::new));
     }
@@ -219,12 +222,12 @@ mod on {
         });
     }
 
-    /// The commands that replicas applied on this thread since the last call.
+    /// Takes the commands that replicas have applied on this thread since the last call.
     pub fn take_applied() -> Vec<AppliedCommand> {
         APPLIED.with_borrow_mut(|gathered| gathered.as_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// The marks hit on this thread since the last call.
+    /// Takes the counts of the marks that were hit on this thread since the last call.
     pub fn take_marks() -> BTreeMap<&'static str, u64> {
         MARKS.with_borrow_mut(std::mem::take)
     }
@@ -236,44 +239,44 @@ pub use on::{
     take_local, take_marks, watch_applied, watch_local,
 };
 
-/// Whether the formats that test builds write ahead of releases are enabled at this level, see [`Level::NEXT`].
+/// Returns whether the formats that test builds write ahead of releases are enabled at this level; see [`Level::NEXT`].
 #[cfg(feature = "testing")]
 pub fn next_level(level: Level) -> bool {
     level >= Level::NEXT
 }
 
-/// Whether the formats that test builds write ahead of releases are enabled at this level: never, outside of tests.
+/// Returns whether the formats that test builds write ahead of releases are enabled at this level: never, outside tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn next_level(_: Level) -> bool {
     false
 }
 
-/// Whether this known bug is injected: never, outside of tests.
+/// Returns whether this known bug is injected: never, outside tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn mutant(_: Mutant) -> bool {
     false
 }
 
-/// Whether the product checks its own invariants: always, outside of mutation tests.
+/// Returns whether the product checks its own invariants: always, outside mutation tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn asserting() -> bool {
     true
 }
 
-/// Records a message that a node sends to itself: a no-op outside of tests.
+/// Records a message that a node sends to itself: a no-op outside tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_local(_: NodeId, _: crate::frame::Class, _: &crate::frame::Envelope) {}
 
-/// Records a command that a replica has applied: a no-op outside of tests.
+/// Records a command that a replica has applied: a no-op outside tests.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn show_applied(_: impl FnOnce() -> AppliedCommand) {}
 
-/// The code has reached a coverage mark. Counted in tests, and logged at level debug in every program.
+/// Records that the code has reached a coverage mark. Tests count it, and every program logs it at level debug.
 #[inline]
 pub fn hit(mark: &'static str) {
     #[cfg(feature = "testing")]
@@ -281,7 +284,7 @@ pub fn hit(mark: &'static str) {
     tracing::debug!(target: "atoll::mark", mark);
 }
 
-/// Marks where a procedure is: a no-op outside of tests.
+/// Marks the step that a procedure has reached: a no-op outside tests.
 #[cfg(not(feature = "testing"))]
 #[derive(Debug)]
 pub struct Place;
@@ -301,7 +304,7 @@ impl Place {
     pub fn ends(self) {}
 }
 
-/// Asserts an invariant, also in release builds. Silent only while a mutation test requires the outside oracles to find the bug.
+/// Asserts an invariant, in release builds, too. It is silent only while a mutant is injected, so that the outside oracles must find it.
 #[macro_export]
 macro_rules! invariant {
     ($cond:expr, $($why:tt)+) => {

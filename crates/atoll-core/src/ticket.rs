@@ -9,7 +9,7 @@ use crate::sync::{Arc, Mutex, lock};
 /// A boxed future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The completer went away without an answer: whether the operation happened is unknown.
+/// The completer was dropped without an answer: whether the operation happened is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the operation was abandoned; whether it happened is unknown")]
 pub struct Abandoned;
@@ -18,7 +18,7 @@ pub struct Abandoned;
 struct Slot<T> {
     value: Option<T>,
     waker: Option<Waker>,
-    /// The completer was dropped, or has completed.
+    /// Whether the completer has completed the ticket or was dropped.
     closed: bool,
 }
 
@@ -27,23 +27,23 @@ struct Slot<T> {
 #[must_use = "the outcome is lost if nobody waits for it"]
 pub struct Ticket<T>(Arc<Mutex<Slot<T>>>);
 
-/// The completing end. Dropped without completing, the ticket answers [`Abandoned`].
+/// The completing end. If it is dropped without completing, the ticket returns [`Abandoned`].
 #[derive(Debug)]
 pub struct Completer<T>(Arc<Mutex<Slot<T>>>);
 
-/// A connected pair.
+/// Returns a connected pair.
 pub fn ticket<T>() -> (Completer<T>, Ticket<T>) {
     let slot = Arc::new(Mutex::new(Slot { value: None, waker: None, closed: false }));
     (Completer(slot.clone()), Ticket(slot))
 }
 
 impl<T> Ticket<T> {
-    /// A ticket that is complete already.
+    /// Returns a ticket that is already complete.
     pub fn ready(value: T) -> Self {
         Ticket(Arc::new(Mutex::new(Slot { value: Some(value), waker: None, closed: true })))
     }
 
-    /// Takes the value if it is there.
+    /// Takes the outcome if there is one: the value, or [`Abandoned`] if there will never be one.
     pub fn try_take(&mut self) -> Option<Result<T, Abandoned>> {
         let mut slot = lock(&self.0);
         match slot.value.take() {
@@ -74,7 +74,7 @@ impl<T> Future for Ticket<T> {
 }
 
 impl<T> Completer<T> {
-    /// Hands the value over and wakes the waiter.
+    /// Passes the value to the ticket and wakes the waiter.
     pub fn complete(self, value: T) {
         let waker = {
             let mut slot = lock(&self.0);

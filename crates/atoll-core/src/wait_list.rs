@@ -1,8 +1,8 @@
-//! Callers that found a bounded window full wait for room, in the order in which they came.
+//! Lets callers that find a bounded window full wait for room, in the order in which they came.
 //!
-//! The window stays the owner's: it counts what is taken, and calls [`WaitList::admit`] whenever something is given back. A caller
-//! takes a [`Place`], looks whether there is room, and sleeps if there is none. As it has its place before it looks, no room that is
-//! given back in between is missed.
+//! The owner of the window counts what is taken, and calls [`WaitList::admit`] whenever something is given back. A caller registers with
+//! [`Place::wait`], then checks for room, and sleeps if there is none. Because it registers before it checks, it misses no room that is
+//! given back in between.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
@@ -14,41 +14,41 @@ use crate::sync::{Arc, Mutex, lock};
 struct Waiter {
     units: usize,
     waker: Waker,
-    /// It was woken, and has not looked since.
+    /// Whether it was woken and has not checked for room since.
     woken: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inside {
     next_place: u64,
-    /// Bounded by the places that callers hold.
+    /// At most one for each place that callers hold.
     waiters: BTreeMap<u64, Waiter>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The length of the list, so that a window that nobody waits for costs no lock.
+    /// The number of waiters, so that [`WaitList::admit`] takes no lock if nobody waits.
     waiters: AtomicUsize,
     inside: Mutex<Inside>,
 }
 
-/// See the module documentation. Clones are one list.
+/// A list of waiting callers; see the module documentation. Clones share one list.
 #[derive(Clone, Debug, Default)]
 pub struct WaitList(Arc<Shared>);
 
 impl WaitList {
-    /// Whether nobody waits.
+    /// Returns whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.0.waiters.load(Ordering::SeqCst) == 0
     }
 
-    /// A place at the end, for a caller that wants `units` of the window.
+    /// Returns a place for a caller that wants `units` of the window. Its position in the list is set by the first [`Place::wait`].
     pub fn place(&self, units: usize) -> Place {
         Place { list: self.clone(), units, at: None }
     }
 
-    /// The window has `free_units` now: wakes the first callers, as many as fit into them together. A caller that wants more than is
-    /// free holds up those behind it, so that it gets its turn. Call it after each release, outside of the window's lock.
+    /// Wakes the first callers, as many as fit together into the `free_units` of the window. A caller that wants more than is free blocks
+    /// those behind it, so that it gets its turn. Call this after each release, without holding the window's lock.
     pub fn admit(&self, free_units: usize) {
         if self.is_empty() {
             return;
@@ -68,8 +68,8 @@ impl WaitList {
     }
 }
 
-/// A caller's place. Dropping it leaves the list. A caller that was woken and leaves should let the owner of the window call
-/// [`WaitList::admit`] once more: it may have been woken for room that it does not take.
+/// A caller's place in the list; dropping it leaves the list. If a caller was woken and leaves, the owner of the window should call
+/// [`WaitList::admit`] once more, because the caller may leave room that it was woken for.
 #[derive(Debug)]
 pub struct Place {
     list: WaitList,
@@ -78,7 +78,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Wakes this task once there may be room. The caller must look for room after this call, not before it.
+    /// Registers this task to be woken once there may be room. The caller must check for room after this call, not before it.
     pub fn wait(&mut self, cx: &Context<'_>) {
         let shared = &self.list.0;
         let mut inside = lock(&shared.inside);
@@ -88,11 +88,11 @@ impl Place {
         });
         let waiter = Waiter { units: self.units, waker: cx.waker().clone(), woken: false };
         inside.waiters.insert(at, waiter);
-        // Under the lock: the length is changed by one at a time.
+        // Stored under the lock, so that concurrent changes cannot overwrite each other.
         shared.waiters.store(inside.waiters.len(), Ordering::SeqCst);
     }
 
-    /// Whether nobody is in front of this place.
+    /// Returns whether this place is the first in the list.
     pub fn is_first(&self) -> bool {
         let inside = lock(&self.list.0.inside);
         let first = inside.waiters.keys().next();
@@ -107,7 +107,7 @@ impl Place {
         let waiter = inside.waiters.remove(&at);
         shared.waiters.store(inside.waiters.len(), Ordering::SeqCst);
         drop(inside);
-        // A waker may run foreign code when it is dropped.
+        // Dropped without the lock, because dropping a waker may run foreign code.
         drop(waiter);
     }
 }

@@ -1,8 +1,8 @@
-//! How far the journal of each node has come, as the other nodes remember it. A data directory that was restored as a whole from
-//! an older copy is consistent in itself: only nodes that have seen it further ahead can detect the restore.
+//! Remembers how far the journals of the other nodes have come. A data directory that was replaced as a whole by an older copy is
+//! consistent in itself: only nodes that have seen it further ahead can detect this.
 //!
-//! Nodes state in heartbeats and in the handshake of a connection up to which record their journal is durable. This memory lives in
-//! the process: after all nodes have been down, it is lost.
+//! Nodes announce in heartbeats, and in the handshake of a connection, up to which record their journal is durable. This memory lives in
+//! the process: it is lost once all nodes have been down.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::ids::{Incarnation, Lsn, NodeId, StorageId};
 use crate::mutants;
 use crate::testing::mutant;
 
-/// Nodes that are remembered: far more than a cluster has members.
+/// The number of nodes that are remembered: far more than a cluster has members.
 const MOST_NODES: usize = 1024;
 
-/// A data directory that has lost what it once had.
+/// A data directory that lacks records that were once durable in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the data directory of node {node} was put back from an older copy: its journal ends at record {}, and record {} of it \
@@ -45,7 +45,7 @@ struct Inner {
     seen: Mutex<BTreeMap<NodeId, Seen>>,
 }
 
-/// See the module documentation. Cheap to clone; all clones share one state.
+/// The memory of this node; see the module documentation. Cheap to clone; all clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Witness(Arc<Inner>);
 
@@ -54,22 +54,22 @@ impl Witness {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node's journal is durable up to here.
+    /// Records that this node's journal is durable up to here.
     pub fn set_own(&self, durable: Lsn) {
         self.0.own.store(durable.0, Ordering::Release);
     }
 
-    /// The record up to which this node's journal is durable.
+    /// Returns the record up to which this node's journal is durable.
     pub fn own(&self) -> Lsn {
         Lsn(self.0.own.load(Ordering::Acquire))
     }
 
-    /// A node states in this life that its journal, in this data directory, is durable up to `durable`. Only statements of different
-    /// lives are compared: within one life, an earlier statement on one connection may arrive after a later one on another. A new data
-    /// directory is a new beginning: the old one is gone together with its identity.
+    /// Takes a node's statement that its journal, in this life and this data directory, is durable up to `durable`. Only statements of
+    /// different lives are compared: within one life, an earlier statement on one connection may arrive after a later one on another. A new
+    /// data directory starts afresh: the old one is gone together with its identity.
     ///
     /// # Errors
-    /// In another life, the journal was durable beyond that. The statement is then not remembered.
+    /// Fails if the journal was durable beyond that in another life. The statement is then not remembered.
     pub fn check(
         &self,
         node: NodeId,

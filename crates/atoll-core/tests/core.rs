@@ -1,5 +1,5 @@
-//! The node core on its own: answers wait for the disk, procedures run in the order of their wakes, calls fail in the way
-//! that says whether they happened.
+//! Tests of the node core alone: answers wait for the disk, procedures run in the order in which they were woken, and a failed call says
+//! whether it happened.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -11,14 +11,14 @@ use bytes::Bytes;
 atoll_core::message! {
     /// Asks the toy role to remember a number.
     pub struct Add = 9001 {
-        /// What to add.
+        /// The number to add.
         pub n: u64,
     }
 }
 atoll_core::message! {
     /// The sum so far.
     pub struct Sum = 9002 {
-        /// Sum.
+        /// The sum.
         pub n: u64,
     }
 }
@@ -28,7 +28,7 @@ const LARGE: RoleKind = RoleKind(202);
 
 atoll_core::rpc!(Add => Sum, TOY, Control);
 
-/// Sums numbers; every answer reveals the record of its number.
+/// Sums numbers. Every answer reveals the record of the number that was added.
 #[derive(Default)]
 struct Toy {
     sum: u64,
@@ -133,7 +133,7 @@ fn recovery_gives_facts_back_and_numbers_go_on() {
     assert!(matches!(core.recover_record(stored), Err(RecoverError::NoRole { .. })));
 }
 
-/// Has ten bytes to put into a checkpoint.
+/// A role that assembles ten bytes for a checkpoint.
 #[derive(Default)]
 struct Large {
     at: u8,
@@ -163,7 +163,7 @@ fn a_checkpoint_is_put_together_in_many_turns_with_other_work_between() {
     let mut answers = 0;
     for now in 3..50 {
         core.deliver(Tick(now), NodeId(2), Class::Control, request(now, 1));
-        // Asked for again meanwhile: it is under way.
+        // Requesting a checkpoint that is under construction has no effect.
         core.request_checkpoint();
         let out = turn(&mut core, now);
         answers += out.frames.len();

@@ -1,4 +1,4 @@
-//! Coverage marks: events of a program that runs, and counts of a test.
+//! Tests of coverage marks, which are events in a running program and counts in a test.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Gathers the marks among the events.
+/// Collects the marks from the events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 

@@ -1,10 +1,10 @@
-//! Between the packed corpora and the folders in which `cargo fuzz` keeps a file for each input:
+//! Converts between the packed corpora and the folders in which `cargo fuzz` keeps a file for each input:
 //!
 //! - `cargo run -p atoll-fuzz --example corpus -- unpack [TARGET...]` writes the inputs into the folders.
 //! - `... -- seeds [TARGET...]` adds the seeds of the targets to the folders.
-//! - `... -- pack [TARGET...]` writes the folders' inputs into the packed files, in place of those there.
+//! - `... -- pack [TARGET...]` replaces the packed files with the folders' inputs.
 //!
-//! Without a target: all of them; of `pack`, all that have a folder.
+//! Without a target, the verb applies to all targets; `pack` applies to those that have a folder.
 
 use std::error::Error;
 use std::fs;

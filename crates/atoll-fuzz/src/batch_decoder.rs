@@ -1,9 +1,9 @@
-//! Batches of entries: bytes that parse are whole entries, and the same bytes again when they are built anew.
+//! Fuzzes batches of entries. Bytes that parse consist of whole entries, and building the batch again gives the same bytes.
 
 use atoll_contract::{Batch, ClientId, Entry, OpId};
 use bytes::Bytes;
 
-/// The input is the batch.
+/// The input is the encoded batch.
 pub fn run(input: &[u8]) {
     let Ok(batch) = Batch::parse(Bytes::copy_from_slice(input)) else { return };
     assert!(!batch.is_empty(), "a batch that parsed has an entry");
@@ -22,7 +22,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Valid batches.
+/// Returns valid batches.
 pub fn seeds() -> Vec<Vec<u8>> {
     let batch = |sizes: &[usize]| {
         let entry = |(i, n): (usize, &usize)| {

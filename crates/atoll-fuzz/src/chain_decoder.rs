@@ -1,4 +1,4 @@
-//! Chains: bytes that parse hold together (vlog-VL2), and are the same bytes again when they are written.
+//! Fuzzes chains. A chain that parses is consistent (vlog-VL2), and is encoded as the same bytes.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,25 @@ use bytes::Bytes;
 /// The input is the value of a register.
 pub fn run(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
-    // What is not checked for contents must not panic either.
+    // Decoding without a check of the contents must not panic either.
     let decoded = Chain::from_bytes(bytes.clone());
     let Ok(chain) = Chain::parse(bytes.clone()) else { return };
     assert_eq!(decoded.as_ref(), Ok(&chain), "parse and decode differ");
     match chain.to_value() {
-        // With pages, configurations that are alike are written once, however they were read.
+        // In a chain with pages, equal configurations are written only once, however they were read.
         Ok(value) if !chain.pages().is_empty() => assert_eq!(Chain::parse(value).as_ref(), Ok(&chain)),
         value => assert_eq!(value.as_ref(), Ok(&bytes), "written otherwise than it was read"),
     }
     holds_together(&chain);
 
-    // What follows a valid chain is checked as strictly; with nothing changed it differs by its mark only.
+    // The successor of a valid chain is checked as strictly. If nothing is changed, it differs only in its nonce.
     let nonce = Nonce(chain.nonce().0.wrapping_add(1));
     let Ok(next) = chain.next(nonce, |_, _| {}) else {
         panic!("a chain that holds together has a successor")
     };
     assert_eq!((next.segments(), next.trim()), (chain.segments(), chain.trim()));
     assert!(next.was_installed(chain.nonce()) && next.was_installed(nonce));
-    // Bytes of a chain may be at the limit, and its successor above.
+    // A chain may have the maximum length, and its successor may exceed it.
     if let Ok(value) = next.to_value() {
         assert_eq!(Chain::parse(value).as_ref(), Ok(&next));
     }
@@ -46,7 +46,7 @@ fn holds_together(chain: &Chain) {
         assert_eq!(chain.segment(s.loglet), Some(s));
         let Some(stop) = s.stop else { continue };
         assert!(s.start <= stop, "backwards");
-        // Both ways, at both ends: nothing overflows (positions of sealed segments are all below 2^64).
+        // The mapping works in both directions at both ends, and nothing overflows (positions of sealed segments are all below 2^64).
         for at in [s.start, LogPos(s.start.0 + stop.since(s.start) / 2), stop] {
             assert_eq!(s.position_of(s.offset_of(at)), at);
         }
@@ -68,7 +68,7 @@ fn holds_together(chain: &Chain) {
     }
 }
 
-/// Valid chains: a first one, an empty segment, a trimmed and truncated one, an ended one, one with an index page.
+/// Returns valid chains: a first one, one with an empty segment, a trimmed and truncated one, an ended one, one with an index page.
 pub fn seeds() -> Vec<Vec<u8>> {
     let config = Bytes::from_static(b"configuration");
     let Ok(first) = Chain::first(Nonce(1), LogletId(10), "native", config) else { return Vec::new() };

@@ -1,24 +1,25 @@
-//! A target's corpus in one file of text: each line has the name of an input and its bytes in hexadecimal. A clone has no hundreds of
-//! small files, and a change of the corpus shows as the lines that came and went. `examples/corpus.rs` packs and unpacks.
+//! Stores the corpus of a target in one text file, in which each line has the name of an input and its bytes in hexadecimal. This keeps
+//! hundreds of small files out of the repository, and a change of the corpus shows as added and removed lines. `examples/corpus.rs` packs
+//! and unpacks the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The inputs of a target by name.
+/// The inputs of a target, by name.
 pub type Corpus = BTreeMap<String, Vec<u8>>;
 
-/// Where the packed files are, and where `cargo fuzz` looks for the folders of inputs.
+/// Returns the folder of the packed files, in which `cargo fuzz` looks for the folders of inputs.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
 }
 
-/// The packed corpus of a target.
+/// Returns the path of a target's packed corpus.
 pub fn packed_file(target: &str) -> PathBuf {
     folder().join(format!("{target}.txt"))
 }
 
-/// Reads a packed corpus. Lines that begin with `#` are no inputs. The error names the line.
+/// Parses a packed corpus. Lines that begin with `#` are comments. The error names the line.
 pub fn parse(text: &str) -> Result<Corpus, String> {
     let mut corpus = Corpus::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
@@ -37,7 +38,7 @@ pub fn parse(text: &str) -> Result<Corpus, String> {
 }
 
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
-    // What parses the two digits would also take a sign.
+    // `from_str_radix` would also accept a sign.
     if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
@@ -45,7 +46,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     places.map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok()).collect()
 }
 
-/// The packed form of a corpus.
+/// Returns a corpus in packed form.
 pub fn pack(target: &str, corpus: &Corpus) -> String {
     let mut text = format!(
         "# Inputs of the fuzz target {target}, one a line: its name and its bytes in hexadecimal. See fuzz/README.md.\n"

@@ -1,11 +1,11 @@
-//! Frames off a socket: the codec takes the same from any cutting into pieces, writes what it took as it came, and holds no more than
-//! its limits.
+//! Fuzzes frames from a socket. The codec reads the same frames however the stream is split, encodes them as they were received, and stays
+//! within its limits.
 
 use atoll_core::{Envelope, Exchange, Frame, RoleKind};
 use atoll_net::wire::{Assembler, Limits, Wire, WireError, WriteBatch};
 use bytes::Bytes;
 
-/// What came out of a stream: frames, and the error that ended it.
+/// The frames of a stream, and the error that ended it.
 type Decoded = (Vec<Wire>, Option<WireError>);
 
 fn decode(stream: &[u8], limits: Limits, mut piece: impl FnMut() -> usize) -> Decoded {
@@ -26,7 +26,7 @@ fn decode(stream: &[u8], limits: Limits, mut piece: impl FnMut() -> usize) -> De
     (frames, None)
 }
 
-/// The first byte chooses limits and pieces; the rest is the stream.
+/// The first byte selects limits and the sizes of pieces; the rest is the stream.
 pub fn run(input: &[u8]) {
     let Some((choice, stream)) = input.split_first() else { return };
     let small = Limits { head_bytes: 64, payload_bytes: 256, payloads: 3, requests: 1 };
@@ -52,7 +52,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(written.len(), frames_bytes);
 }
 
-/// Streams of valid frames.
+/// Returns streams of valid frames.
 pub fn seeds() -> Vec<Vec<u8>> {
     let envelope = |exchange, kind, head: &'static [u8], payloads: &[usize]| {
         let payloads = payloads.iter().map(|n| Bytes::from(vec![0xa5; *n])).collect();

@@ -14,9 +14,9 @@ use bytes::Bytes;
 
 const STORAGE: StorageId = StorageId(0x5eed);
 const BLOCK_BYTES: usize = 512;
-/// A checksum of 32 bits finds this many wrong bits with certainty, in records as short as these.
+/// A 32-bit checksum detects this many wrong bits with certainty in records as short as these.
 const MAX_FLIPS: usize = 3;
-/// Numbers above this are not written behind: no journal gets there.
+/// No record is appended after a number above this, which no journal reaches.
 const MAX_LSN: u64 = 1 << 60;
 
 fn options() -> JournalOptions {
@@ -27,7 +27,7 @@ fn options() -> JournalOptions {
     options
 }
 
-/// All that a recovery hands out.
+/// Everything that a recovery hands out.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     checkpoint: Option<Checkpoint>,
@@ -83,7 +83,7 @@ fn segment(generation: u64) -> DiskPath {
     path(&format!("journal/{generation:016x}.seg"))
 }
 
-/// Three synced batches over two segments and a mark; with a checkpoint in between, or without.
+/// Writes three synced batches in two segments and a mark, with or without a checkpoint in between.
 fn write(with_checkpoint: bool) -> Result<Written, JournalError> {
     let disk = MemDisk::new();
     let (mut journal, _) = open(&disk)?;
@@ -119,7 +119,7 @@ fn written(with_checkpoint: bool) -> &'static Written {
     &WRITTEN.get_or_init(|| [make(false), make(true)])[usize::from(with_checkpoint)]
 }
 
-/// Opens it; if that works, everything found is found again, also behind one more record.
+/// Opens the journal and appends one more record. If that works, a second recovery must find everything again.
 fn survives(disk: &MemDisk) -> Option<Found> {
     let (mut journal, found) = open(disk).ok()?;
     let mut expected: Vec<(u64, Record)> = found.records.clone();
@@ -142,7 +142,7 @@ fn survives(disk: &MemDisk) -> Option<Found> {
     Some(found)
 }
 
-/// Takes input off the front; zeros at its end.
+/// Consumes the input from the front. Reads zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -167,7 +167,7 @@ fn put(disk: &MemDisk, file: &DiskPath, offset: u64, bytes: &[u8], how: Open) {
     assert!(put.is_ok(), "the disk takes it");
 }
 
-/// The first byte chooses what is done, the second with which journal; the rest says where.
+/// The first byte selects what is done, the second which journal is used; the rest says where.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let (what, with_checkpoint) = (input.number(1) % 4, input.number(1) % 2 == 1);
@@ -180,9 +180,9 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Files of any content.
+/// Tests files with arbitrary content.
 fn any_files(input: &mut Input) {
-    // With a manifest that lists the first segment: without one, most of what follows would be refused unread.
+    // The manifest lists the first segment. Without a manifest, most of what follows would be refused unread.
     let disk = MemDisk::new();
     assert!(open(&disk).is_ok(), "an empty directory takes a journal");
     for _ in 0..4 {
@@ -198,7 +198,7 @@ fn any_files(input: &mut Input) {
     survives(&disk);
 }
 
-/// Bytes written over a valid journal, and files cut.
+/// Tests a valid journal in which bytes are overwritten and files are cut.
 fn overwritten(base: &Written, input: &mut Input) {
     let disk = base.disk.fork();
     while !input.is_empty() {
@@ -214,7 +214,7 @@ fn overwritten(base: &Written, input: &mut Input) {
     survives(&disk);
 }
 
-/// Headers, footers, records with lying numbers and right checksums, as `format.rs` describes them.
+/// Tests headers, footers and records with wrong numbers and right checksums, in the format of `format.rs`.
 fn forged(base: &Written, input: &mut Input) {
     let disk = base.disk.fork();
     for _ in 0..3 {
@@ -269,7 +269,7 @@ fn checked(magic: &[u8; 4], seed: u32, fields: &[u8]) -> Vec<u8> {
     [magic.as_slice(), &crc32c::crc32c_append(seed, fields).to_le_bytes(), fields].concat()
 }
 
-/// Bit rot in a valid journal: refused, or nothing is handed out but what was written.
+/// Tests bit rot in a valid journal: recovery refuses it, or hands out nothing except what was written.
 fn flipped(base: &Written, input: &mut Input) {
     let disk = base.disk.fork();
     let mut flips = 0;
@@ -284,16 +284,17 @@ fn flipped(base: &Written, input: &mut Input) {
     }
     assert!(found.checkpoint.is_none() || found.checkpoint == base.whole.checkpoint, "another checkpoint");
     if flips <= 1 {
-        // Every number was synced, and a mark behind them says so: one wrong bit hides none of it.
+        // Every record was synced, and a mark after them says so. One wrong bit cannot hide any of that.
         assert_eq!(found, base.whole, "records are missing, and recovery went on");
     } else {
-        // More can hide the proof that the last batches were synced; they look torn then, and none of the others is missing.
+        // More wrong bits can hide the proof that the last batches were synced. These then look torn, but no record before them may be
+        // missing.
         let whole = base.whole.records.iter().take_while(|(lsn, _)| *lsn <= found.last.0);
         assert!(whole.eq(&found.records), "a record is missing in the middle");
     }
 }
 
-/// Inputs of each sort.
+/// Returns inputs for each test.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![vec![0; 12], vec![3, 0], vec![3, 1]];
     for with_checkpoint in [false, true] {

@@ -1,5 +1,5 @@
-//! A whole connection of a ZooKeeper client, from its first byte on: words of four letters, handshakes, requests in any order. Whatever
-//! it sends, the door goes on, and no command that it makes stops the replicas.
+//! Fuzzes a whole connection of a ZooKeeper client, from its first byte on: four-letter words, handshakes, requests in any order. Whatever
+//! it sends, the door keeps working, and no command that it makes stops the replicas.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ impl Cluster for Alone {
     }
 }
 
-/// The first byte says whether a good handshake goes ahead of the rest; a second connection looks whether the door goes on.
+/// The first byte says whether a valid handshake precedes the rest. A second connection checks that the door still works.
 pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     let sent = if choice % 2 == 0 { rest.to_vec() } else { [&hello()[..], rest].concat() };
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(engine.halted(), None, "a command stops all replicas");
         assert!(converse(&door, b"ruok").await.ends_with(b"imok"), "the door does not go on");
     });
-    // The engine and the door know each other: nothing of a run may stay.
+    // The engine and the door refer to each other. Break the cycle, so that a run leaks nothing.
     engine.observe(Arc::new(Nobody));
     solo.close();
 }
@@ -51,12 +51,12 @@ impl Observer<Event> for Nobody {
     fn on_events(&self, _below: LogPos, _events: Vec<Event>) {}
 }
 
-/// What the door says to a client that sends this and closes.
+/// Returns what the door sends to a client that sends this and then closes.
 async fn converse(door: &Door, sent: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     let stream = tokio::io::join(sent, &mut said);
     let mut serving = Box::pin(door.serve_stream(stream, SocketAddr::from((Ipv4Addr::LOCALHOST, 1))));
-    // Most end at once; what is read on another thread takes a moment.
+    // Most connections end in the first poll. Reads on another thread take longer.
     if serving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         serving.as_mut().await;
     }
@@ -79,7 +79,7 @@ fn request(xid: i32, request: &Request<'_>) -> Vec<u8> {
     framed(&bytes)
 }
 
-/// Valid conversations.
+/// Returns valid conversations.
 pub fn seeds() -> Vec<Vec<u8>> {
     let acl = || vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
     let create =

@@ -1,4 +1,5 @@
-//! The wire of ZooKeeper's clients, and the commands that come of it: what can be read is the same when it is written and read again.
+//! Fuzzes the protocol of ZooKeeper's clients, and the commands made from it. What can be decoded is the same after it is encoded and
+//! decoded again.
 
 use atoll_zookeeper::command::Command;
 use atoll_zookeeper::jute::codes::OpCode;
@@ -9,7 +10,7 @@ use atoll_zookeeper::jute::request::{
 use atoll_zookeeper::jute::transaction::{MultiOp, MultiRequest};
 use atoll_zookeeper::jute::{Jute, Reader};
 
-/// The first byte says as what the rest is read: an operation, the handshake, a command of the log.
+/// The first byte selects how the rest is read: as an operation, the handshake, or a command of the log.
 pub fn run(input: &[u8]) {
     let Some((kind, body)) = input.split_first() else { return };
     match OpCode::ALL.get(usize::from(*kind)) {
@@ -38,7 +39,7 @@ fn command(body: &[u8]) {
     assert_eq!(Command::read(&again), Ok(read), "a command changed");
 }
 
-/// Valid inputs.
+/// Returns valid inputs.
 pub fn seeds() -> Vec<Vec<u8>> {
     let acl = vec![Acl { perms: 31, id: Id { scheme: "world", id: "anyone" } }];
     let create = CreateRequest { path: "/a/b", data: Some(b"data"), acl, flags: 2 };

@@ -1,23 +1,23 @@
 //! The fuzz targets: every decoder that bytes from a socket or a disk reach. A target takes any bytes. It panics if the code under test
 //! panics, or if what it decoded violates a promise of the decoder.
 //!
-//! The same bodies run in two ways: over a corpus and seeded mutations of it by `cargo test -p atoll-fuzz`, on any toolchain, and
-//! guided by coverage by `cargo +nightly fuzz run TARGET` (see `fuzz/`).
+//! The same targets run in two ways: `cargo test -p atoll-fuzz` runs them on a corpus and seeded mutations of it, with any toolchain;
+//! `cargo +nightly fuzz run TARGET` runs them guided by coverage (see `fuzz/`).
 //!
 //! | file | target |
 //! | --- | --- |
-//! | `frame_decoder.rs` | frames off a socket, whole and in pieces |
-//! | `journal_recovery.rs` | a data directory of any bytes, and valid ones with damage |
+//! | `frame_decoder.rs` | frames from a socket, whole and in pieces |
+//! | `journal_recovery.rs` | a data directory of arbitrary bytes, and valid ones with damage |
 //! | `chain_decoder.rs` | the value of a log's register |
-//! | `batch_decoder.rs` | entries as they travel and are stored |
-//! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and what is stored of them |
-//! | `snapshot_decoder.rs` | chunks of the database's snapshots, and messages between replicas |
-//! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made of them |
-//! | `jute_connection.rs` | whole connections of ZooKeeper's clients, words of four letters among them |
-//! | `table_decoder.rs` | commands, rows, schemas and keys of tables; commands applied |
-//! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, put in place |
-//! | `corpus.rs` | a corpus in one file |
-//! | `mutate.rs` | seeded random inputs, for toolchains without coverage |
+//! | `batch_decoder.rs` | entries in the form in which they are sent and stored |
+//! | `message_decoder.rs` | every message kind of native, rmwpaxos and the core, and the values that they store |
+//! | `snapshot_decoder.rs` | chunks of the database's state snapshots, and messages between replicas |
+//! | `jute_decoder.rs` | requests of ZooKeeper's clients, and the commands made from them |
+//! | `jute_connection.rs` | whole connections of ZooKeeper's clients, including four-letter words |
+//! | `table_decoder.rs` | commands, rows, schemas and keys of tables; application of commands |
+//! | `tree_snapshot.rs` | snapshots of ZooKeeper's tree, and their restore |
+//! | `corpus.rs` | a corpus in one text file |
+//! | `mutate.rs` | seeded random inputs, for toolchains without coverage-guided fuzzing |
 
 pub mod batch_decoder;
 pub mod chain_decoder;
@@ -32,17 +32,17 @@ pub mod snapshot_decoder;
 pub mod table_decoder;
 pub mod tree_snapshot;
 
-/// A target: what `cargo fuzz run` calls it, its body, and valid inputs to begin with.
+/// A fuzz target: its name for `cargo fuzz run`, its code, and valid inputs to begin with.
 pub struct Target {
-    /// As in `fuzz/fuzz_targets` and `fuzz/corpus`.
+    /// Its name in `fuzz/fuzz_targets` and `fuzz/corpus`.
     pub name: &'static str,
-    /// Panics on a finding.
+    /// Runs one input; panics on a finding.
     pub run: fn(&[u8]),
-    /// Inputs that reach deep.
+    /// Returns inputs that get past the first checks.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 10] = [
     Target { name: "frame_decoder", run: frame_decoder::run, seeds: frame_decoder::seeds },
     Target { name: "journal_recovery", run: journal_recovery::run, seeds: journal_recovery::seeds },

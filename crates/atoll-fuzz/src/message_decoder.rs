@@ -1,5 +1,5 @@
-//! Every message kind of the NativeLoglet, of RMWPaxos and of the core, and what their roles keep in journal and chain: what decodes
-//! is written as it was read.
+//! Fuzzes every message kind of native, of RMWPaxos and of the core, and the values that their roles store in the journal and in the chain.
+//! What is decoded must be encoded as it was read.
 
 use std::fmt::Debug;
 
@@ -8,19 +8,19 @@ use atoll_native::{NativeConfig, message as native};
 use atoll_rmwpaxos::{GroupConfig, RegisterState, message as rmw};
 use bytes::Bytes;
 
-/// One decoder: reads a frame, checks what came out. True if it was taken.
+/// A decoder that reads a frame and checks the result. Returns true if the frame was accepted.
 type Decoder = fn(Frame) -> bool;
 
 fn message<M: Message + Clone + PartialEq + Debug>(mut frame: Frame) -> bool {
     frame.kind = M::KIND;
     let Ok(message) = M::from_frame(frame.clone()) else { return false };
     let written = message.clone().into_frame(frame.target);
-    // What lies behind the fields is of a later version, and goes.
+    // Bytes after the fields belong to a later version and are dropped.
     let whole = frame.head.len() == written.head.len();
     frame.head.truncate(written.head.len());
     assert_eq!(written, frame, "{} is written otherwise than it was read", M::NAME);
     assert_eq!(M::from_frame(written).as_ref(), Ok(&message));
-    // Any other kind is refused before anything is read.
+    // A frame of another kind must be refused before anything is read.
     frame.kind = M::KIND.wrapping_add(1);
     assert!(M::from_frame(frame).is_err());
     whole
@@ -32,7 +32,7 @@ fn stored<T: Encode + Decode + PartialEq + Debug>(frame: Frame) -> bool {
     true
 }
 
-/// The state of a register has limits beyond its form, and a short form of its own.
+/// The state of a register has limits beyond its format, and a short format of its own.
 fn state(frame: Frame) -> bool {
     let Ok(state) = RegisterState::read(&frame.head) else { return false };
     assert_eq!(RegisterState::read(&state.written()).as_ref(), Ok(&state));
@@ -90,7 +90,8 @@ const DECODERS: &[Decoder] = &[
     state,
 ];
 
-/// Which decoder, how many payloads, length of the head (two bytes, little endian); then head, and payloads of like length.
+/// The input has the decoder, the number of payloads, the length of the head (two bytes, little endian), then the head, and payloads of
+/// equal length.
 pub fn run(input: &[u8]) {
     let [which, payloads, low, high, rest @ ..] = input else { return };
     let (head, rest) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
@@ -101,8 +102,8 @@ pub fn run(input: &[u8]) {
     DECODERS[usize::from(*which) % DECODERS.len()](frame);
 }
 
-/// For every decoder an input that it takes: found among zeros with one or two other bytes, which stand for empty lists and first
-/// variants, where there is one.
+/// Returns an input that is accepted, for every decoder that accepts a head of zeros, perhaps with another first byte. Such heads stand for
+/// empty lists and for the variants of a choice.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (which, decoder) in DECODERS.iter().enumerate() {
@@ -122,7 +123,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 if taken(&head) {
                     seeds.push(found(&head));
                 }
-                // Other variants of what begins with a choice.
+                // Try the other variants of messages that begin with a choice.
                 for tag in 1..14u8 {
                     if let Some(byte) = head.first_mut() {
                         *byte = tag;

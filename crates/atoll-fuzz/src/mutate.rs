@@ -1,10 +1,11 @@
-//! Seeded random inputs: mutations of valid ones. No match for a fuzzer that sees coverage, but any toolchain can run it.
+//! Makes seeded random inputs by mutating valid ones. This finds less than a fuzzer that is guided by coverage, but any toolchain can run
+//! it.
 
 /// SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -13,7 +14,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; 0 if there is none.
+    /// Returns a number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.draw() % (n as u64).max(1)) as usize
     }
@@ -23,9 +24,9 @@ impl Random {
     }
 }
 
-/// Longest input that mutation makes; longer ones are cut.
+/// The longest input that mutation makes, in bytes; longer ones are cut.
 const MAX_BYTES: usize = 64 * 1024;
-/// Values that length and count fields go wrong at, in 1 to 8 bytes.
+/// Values at which the handling of lengths and counts tends to fail, in 1 to 8 bytes.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -41,7 +42,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// An input: one of `seeds`, changed in one to eight places; now and then with a part of another one.
+/// Returns one of `seeds`, changed in one to eight places. A change may insert a part of another seed.
 pub fn mutate(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut input = seeds.get(random.below(seeds.len())).cloned().unwrap_or_default();
     for _ in 0..=random.below(8) {

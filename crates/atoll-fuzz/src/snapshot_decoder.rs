@@ -1,4 +1,5 @@
-//! Chunks of a database's snapshot, and messages between replicas: what decodes is bounded, in key order, and comes back the same.
+//! Fuzzes chunks of the database's state snapshots, and messages between replicas. What is decoded is bounded, in key order, and the same
+//! after it is encoded and decoded again.
 
 use atoll_core::frame::Message;
 use atoll_core::{Encode, Level, LevelRange};
@@ -6,12 +7,12 @@ use atoll_db::LogPos;
 use atoll_db::transfer::{AskReplica, Chunk, ChunkTold, FetchChunk, ReplicaTold};
 use bytes::Bytes;
 
-/// Bytes of a chunk in front of its checksum.
+/// The bytes of a chunk before its checksum.
 const BEFORE_CHECKSUM: usize = 9;
-/// Most bytes that the entries of a chunk may take.
+/// The most bytes that the entries of a chunk may take.
 const MOST_BYTES: usize = 1_010_000;
 
-/// The first byte chooses: the rest is a chunk, a chunk whose checksum is put right, or a message.
+/// The first byte selects: the rest is a chunk, a chunk whose checksum is corrected, or a message.
 pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     match choice % 6 {
@@ -50,7 +51,7 @@ fn message<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     }
 }
 
-/// Valid ones of each.
+/// Returns valid inputs for most of these.
 pub fn seeds() -> Vec<Vec<u8>> {
     let entry = |n: u8, len: usize| (Bytes::from(vec![n; 1 + usize::from(n % 7)]), Bytes::from(vec![n; len]));
     let chunks = [

@@ -1,5 +1,5 @@
-//! Tables: what is in the log, in rows and in keys comes back the same when it is written and read again; and whatever command is
-//! applied, no replica panics, which would stop all of them.
+//! Fuzzes tables. Values in the log, in rows and in keys stay the same when they are decoded, encoded and decoded again. And no command
+//! makes a replica panic, which would stop all replicas.
 
 use std::fmt::Debug;
 
@@ -11,12 +11,13 @@ use atoll_tables::{
 };
 use bytes::Bytes;
 
-/// Values of a key that are tried.
+/// The most values of a key that are tried.
 const MOST_VALUES: usize = 8;
-/// Commands of one input that are applied.
+/// The most commands of one input that are applied.
 const MOST_COMMANDS: usize = 16;
 
-/// The first byte chooses: a command, an answer, a row, a schema, a key; or commands to apply, each behind its length in two bytes.
+/// The first byte selects how the rest is read: as a command, an answer, a rejection, a row, a schema, a key, or commands to apply, each
+/// after its length in two bytes.
 pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
     match choice % 8 {
@@ -35,11 +36,11 @@ fn same<T: Encode + Decode + PartialEq + Debug>(bytes: &[u8]) {
     let again = first.to_bytes();
     let second =
         T::from_bytes(again.clone()).unwrap_or_else(|e| panic!("{first:?} cannot be read again: {e}"));
-    // Not the values: NaN is no NaN.
+    // Compare the bytes, because NaN does not equal itself.
     assert_eq!(second.to_bytes(), again, "{first:?} changed");
 }
 
-/// Keys compare as their values do: so what decodes must be what would be encoded.
+/// Encoded keys must compare like their values, so every key has only one encoding.
 fn keys(bytes: &[u8]) {
     for count in 0..=MOST_VALUES {
         if let Ok(values) = key::decode_all(bytes, count) {
@@ -113,7 +114,7 @@ fn commands() -> Vec<Command> {
     ]
 }
 
-/// Valid inputs.
+/// Returns valid inputs.
 pub fn seeds() -> Vec<Vec<u8>> {
     let with = |choice: u8, bytes: &[u8]| [&[choice], bytes].concat();
     let mut seeds: Vec<Vec<u8>> = commands().iter().map(|command| with(0, &command.to_bytes())).collect();

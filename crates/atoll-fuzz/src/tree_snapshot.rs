@@ -1,4 +1,4 @@
-//! Snapshots of ZooKeeper's tree: whatever passes the check is put in place, and no command stumbles over what it has brought.
+//! Fuzzes snapshots of ZooKeeper's tree. Whatever passes the check can be restored, and no command fails on what it contained.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 const ME: Proposer = Proposer { node: NodeId(1), incarnation: Incarnation(1) };
 
-/// The first byte chooses: the rest is a file, or entries of which a file with right sums is made.
+/// The first byte selects: the rest is a file, or entries from which a file with right checksums is made.
 pub fn run(input: &[u8]) {
     match input.split_first() {
         Some((0, file)) => {
@@ -29,7 +29,8 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Entries as `key length u8 | value length u16 | key | value`, behind a zxid; all little endian. A duplicate key stands for the later one.
+/// Reads a zxid, followed by entries as `key length u8 | value length u16 | key | value`; all numbers are little endian. A later entry
+/// replaces an earlier one with the same key.
 fn packed(input: &[u8]) {
     let Some((zxid, mut rest)) = input.split_first_chunk::<8>() else { return };
     let mut entries = BTreeMap::new();
@@ -58,7 +59,7 @@ fn file(zxid: i64, entries: &BTreeMap<Vec<u8>, Bytes>) -> Bytes {
     file.into()
 }
 
-/// A replica, to whose events nobody listens.
+/// A replica without listeners for its events.
 #[derive(Default)]
 struct Replica {
     map: Map,
@@ -66,7 +67,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// The zxid, if it was not refused; then the state is as before.
+    /// Applies a command and returns the zxid. Returns None if the command is refused, and then restores the state from before it.
     fn apply(&mut self, command: &Command<'_>) -> Option<i64> {
         self.position += 1;
         let at = ApplyAt {
@@ -135,7 +136,7 @@ fn use_it(file: &Bytes, snapshot: &Snapshot) {
     );
 }
 
-/// A file and packed entries of a tree with all kinds of nodes.
+/// Returns files and packed entries of a tree with all kinds of nodes.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut replica = Replica::default();
     let new = atoll_zookeeper::command::OpenSession { password: Some(&[7; 16]), timeout_ms: 9_000 };

@@ -1,7 +1,7 @@
-//! The fuzz targets on any toolchain: over their corpus, and over seeded mutations of it for a few seconds each.
+//! Runs the fuzz targets with any toolchain: on their corpus, and on seeded mutations of it for a few seconds each.
 //!
-//! `ATOLL_FUZZ_SECONDS` sets how long each; `ATOLL_FUZZ_SEED` which mutations. A finding is written to the temporary folder, to go into the
-//! corpus once it is understood.
+//! `ATOLL_FUZZ_SECONDS` sets the time for each target, `ATOLL_FUZZ_SEED` the seed of the mutations. The input of a finding is written to
+//! the temporary folder. Add it to the corpus once it is understood.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ fn fuzz_table_decoder() {
     fuzz("table_decoder");
 }
 
-/// The seeds reach every decoder there is.
+/// Checks that the seeds reach every decoder.
 #[test]
 fn every_message_kind_has_a_seed() {
     let seeds = (target("message_decoder").seeds)();
@@ -109,12 +109,12 @@ fn every_message_kind_has_a_seed() {
     assert_eq!(kinds, (0..41).collect());
 }
 
-/// The target is not asleep: a recovery that cuts at rot instead of refusing it (native-T9) is found at once.
+/// Checks that the target can find a bug: it must find a recovery that cuts at rot instead of refusing it (native-T9).
 #[test]
 fn journal_recovery_finds_a_known_bug() {
     let target = target("journal_recovery");
     let flip = |place: u16| [&[3, 0, 0], place.to_le_bytes().as_slice()].concat();
-    // In the first record of the first segment.
+    // A bit in the first record of the first segment.
     let place = 8 * (512 + 40 + 100);
     run(target, &flip(place));
     set_mutant(atoll_storage::mutants::NATIVE_T9);

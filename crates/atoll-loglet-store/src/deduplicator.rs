@@ -1,5 +1,5 @@
-//! The checks of an orderer, which is a sequencer or the store of a local Loglet, before it assigns offsets: no append of a handle is
-//! overtaken by a later one, and no operation gets a second place.
+//! The checks of an orderer (a sequencer, or the store of a local Loglet) before it assigns offsets: no append of a handle is overtaken by
+//! a later one, and no operation gets a second offset.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::handle_order::HandlePlace;
 use crate::mutants;
 use crate::remembered_ops::{Known, RememberedOps};
 
-/// Most handles remembered. Beyond that, the least recently used one is forgotten and must begin a new epoch.
+/// The most handles that are remembered. Beyond that, the least recently used one is forgotten and must begin a new epoch.
 const MAX_HANDLES: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,22 +21,22 @@ struct HandleState {
     used: u64,
 }
 
-/// An earlier attempt of an operation may be there, but was forgotten (contracts X16).
+/// An earlier attempt of an operation may have been appended and forgotten (contracts X16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten;
 
-/// A stretch of a batch and its offsets.
+/// Consecutive entries of a batch, and their offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Offset of its first entry.
+    /// The offset of the first entry.
     pub first: Offset,
-    /// Number of entries.
+    /// The number of entries.
     pub count: u32,
-    /// The entries, unless they are already there.
+    /// The entries, unless they were already appended.
     pub new: Option<Batch>,
 }
 
-/// See the module documentation.
+/// The checks of one orderer; see the module documentation.
 #[derive(Debug)]
 pub struct Deduplicator {
     dedupe: RememberedOps,
@@ -45,7 +45,8 @@ pub struct Deduplicator {
 }
 
 impl Deduplicator {
-    /// Remembers at most `dedupe_spans` spans of operations, and 1024 handles. What lies below `forgotten_end` is not remembered.
+    /// Returns a deduplicator that remembers at most `dedupe_spans` spans of operations, and 1024 handles. What is below `forgotten_end`
+    /// counts as forgotten.
     pub fn new(dedupe_spans: usize, forgotten_end: Offset) -> Self {
         Deduplicator {
             dedupe: RememberedOps::new(dedupe_spans, forgotten_end),
@@ -54,7 +55,7 @@ impl Deduplicator {
         }
     }
 
-    /// True if this is the next append of its handle (vlog-L8). Only [`Deduplicator::took`] records an append.
+    /// Returns whether this is the next append of its handle (vlog-L8). Only [`Deduplicator::took`] records an append.
     pub fn in_order(&self, node: NodeId, place: HandlePlace) -> bool {
         match self.handles.get(&(node, place.handle)) {
             Some(known) if known.epoch == place.epoch => known.next_number == place.number,
@@ -72,7 +73,7 @@ impl Deduplicator {
         })
     }
 
-    /// Records that an append was taken.
+    /// Records that an append was accepted.
     pub fn took(&mut self, node: NodeId, place: HandlePlace) {
         let key = (node, place.handle);
         if self.handles.len() >= MAX_HANDLES
@@ -86,9 +87,9 @@ impl Deduplicator {
         self.handles.insert(key, handle);
     }
 
-    /// Finds the entries of a batch that are already there, and assigns consecutive offsets from `next` on to the others. An
-    /// operation that occurs twice in the batch gets one place (vlog-V22). None of the entries is below `not_below`. All or
-    /// nothing.
+    /// Finds the entries of a batch that were already appended, and assigns consecutive offsets from `next` on to the others. An operation
+    /// that occurs twice in the batch gets one offset (vlog-V22). None of the entries is below `not_below`. On an error, nothing is
+    /// recorded.
     pub fn place(&mut self, batch: &Batch, next: Offset, not_below: Offset) -> Result<Vec<Part>, Forgotten> {
         // Check all operations before recording any.
         let mut forgotten = false;
@@ -126,7 +127,7 @@ impl Deduplicator {
         forgotten
     }
 
-    /// Calls `f(dedupe, first operation, what is known of it, of how many)` for every part of a span.
+    /// Calls `f(dedupe, first operation, what is known about it, for how many it holds)` for every part of a span.
     fn look_through(
         &mut self,
         mut op: OpId,
@@ -156,13 +157,13 @@ impl Deduplicator {
         self.dedupe.forgot(below);
     }
 
-    /// Enforces the bound; operations at or above `settled` are in flight and stay.
+    /// Enforces the limit; operations at or above `settled` are in flight and stay.
     pub fn forget_below(&mut self, settled: Offset) {
         self.dedupe.forget_below(settled);
     }
 }
 
-/// Neighbouring entries of a batch with consecutive offsets, either all new or none.
+/// Adjacent entries of a batch with consecutive offsets, either all new or all known.
 #[derive(Debug)]
 struct Run {
     first: Offset,
@@ -171,7 +172,7 @@ struct Run {
 }
 
 impl Run {
-    /// Adds `count` entries at `first` and the offsets behind it.
+    /// Adds `count` entries with offsets from `first` on.
     fn push(runs: &mut Vec<Run>, first: Offset, count: u32, new: bool) {
         match runs.last_mut() {
             Some(last) if last.new == new && last.first.plus(last.count.into()) == first => {
@@ -181,7 +182,7 @@ impl Run {
         }
     }
 
-    /// The parts of the batch that correspond to the runs.
+    /// Returns the parts of the batch that correspond to the runs.
     fn cut(runs: &[Run], batch: &Batch) -> Vec<Part> {
         let mut at = 0;
         let part = |run: &Run| {
@@ -196,7 +197,7 @@ impl Run {
     }
 }
 
-/// Calls `f(first operation, count)` for every stretch of consecutive numbers of one client, in order.
+/// Calls `f(first operation, count)` for every span of consecutive numbers of one client, in order.
 fn for_spans(batch: &Batch, mut f: impl FnMut(OpId, u32)) {
     let mut span: Option<(OpId, u32)> = None;
     for op in batch.ops() {

@@ -1,4 +1,4 @@
-//! Entries in batches, as they travel and as they are stored.
+//! Converts between entries and batches, the form in which entries are sent and stored.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use atoll_core::DecodeError;
 
 use crate::message::Entries;
 
-/// Entries as batches within the limits.
+/// Packs entries into batches within the size limits.
 pub fn batches(entries: Vec<Entry>) -> Vec<Batch> {
     let mut out = Vec::new();
     let mut building = BatchBuilder::new();
@@ -23,7 +23,7 @@ pub fn batches(entries: Vec<Entry>) -> Vec<Batch> {
     out
 }
 
-/// The entries of an answer; None if it is malformed or empty.
+/// Returns the entries of an answer; None if it is malformed or empty.
 pub fn decode_entries(entries: Entries) -> Option<Vec<Entry>> {
     let mut out = Vec::new();
     for (count, bytes) in entries.counts.into_iter().zip(entries.batches) {
@@ -33,7 +33,7 @@ pub fn decode_entries(entries: Entries) -> Option<Vec<Entry>> {
     (!out.is_empty()).then_some(out)
 }
 
-/// A batch with exactly the entries announced.
+/// Parses a batch, which must have exactly `count` entries.
 pub fn parse_counted(bytes: Bytes, count: u32) -> Result<Batch, DecodeError> {
     let batch = Batch::parse(bytes)?;
     if batch.len() != count as usize {

@@ -1,22 +1,22 @@
 //! The order of one handle's appends (vlog-L8).
 //!
-//! Each append carries an epoch and a number, and the orderer takes the numbers of an epoch without a gap. When one append
-//! fails, the rest of its epoch is refused, by the orderer or here, and a new epoch begins once the whole old one is answered.
-//! So nothing overtakes a failed append, whatever the network does.
+//! Each append carries an epoch and a number, and the orderer accepts the numbers of an epoch without a gap. When one append fails, the
+//! rest of its epoch is refused, by the orderer or here, and a new epoch begins once the whole old one is answered. So no append overtakes
+//! a failed one, whatever the network does.
 
 use atoll_contract::{AppendError, Unavailability};
 use atoll_core::testing::hit;
 use atoll_core::{CallError, Unsent};
 
 atoll_core::record! {
-    /// The place of an append in the order of its handle.
+    /// The position of an append in the order of its handle.
     #[derive(Copy)]
     pub struct HandlePlace {
         /// The handle; drawn at random.
         pub handle: u64,
         /// Incremented when the handle starts again after a failed append.
         pub epoch: u64,
-        /// Counts the appends of an epoch from 0.
+        /// The number of the append in its epoch, from 0.
         pub number: u64,
     }
 }
@@ -26,22 +26,22 @@ atoll_core::record! {
 pub struct HandleOrder {
     place: HandlePlace,
     in_flight: usize,
-    /// An append of this epoch failed.
+    /// Whether an append of this epoch failed.
     broken: bool,
-    /// The orderer has answered, so it knows the configuration.
+    /// Whether the orderer has answered, and so knows the configuration.
     pub configured: bool,
-    /// The loglet is sealed, which is permanent: no need to ask again.
+    /// Whether the Loglet is sealed. A seal is permanent, so no request is needed to find out again.
     pub sealed: bool,
 }
 
 impl HandleOrder {
-    /// The order of a handle whose number is drawn at random.
+    /// Returns the order of a new handle, whose number the caller has drawn at random.
     pub fn new(handle: u64) -> Self {
         let place = HandlePlace { handle, epoch: 0, number: 0 };
         HandleOrder { place, in_flight: 0, broken: false, configured: false, sealed: false }
     }
 
-    /// The place of the next append; None while appends behind a failed one are still unanswered.
+    /// Returns the position of the next append; None while an append of an epoch with a failure is unanswered.
     pub fn next_place(&mut self) -> Option<HandlePlace> {
         if self.broken {
             if self.in_flight > 0 {
@@ -58,14 +58,14 @@ impl HandleOrder {
         Some(place)
     }
 
-    /// Records that an append was answered, or given up.
+    /// Records that an append was answered, or that its caller no longer waits. `took` says whether it was accepted.
     pub fn settle(&mut self, took: bool) {
         self.in_flight -= 1;
         self.broken |= !took;
     }
 }
 
-/// The meaning of a missing answer to an append; `None`: it did not come in time.
+/// Returns the error of an append without an answer. `None` means that no answer came in time.
 pub fn unanswered(error: Option<CallError>) -> AppendError {
     match error {
         Some(CallError::NotSent(Unsent::QueueFull(_))) => AppendError::NotAppended(Unavailability::Busy),

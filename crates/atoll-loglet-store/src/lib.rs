@@ -2,13 +2,13 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `store/` | the disk state of a role: loglets, runs of entries, their places; the newest entries in memory |
-//! | `message.rs` | messages that any server of loglets answers |
-//! | `deduplicator.rs`, `remembered_ops.rs` | checks of an orderer: no append overtakes another, no operation gets two places |
-//! | `handle_order.rs` | the sending side of that order |
-//! | `tails.rs` | what a handle knows of the tail, and its waiters |
+//! | `store/` | the disk state of a role: Loglets, runs of entries, their locations; the newest entries in memory |
+//! | `message.rs` | messages that any server of Loglets answers |
+//! | `deduplicator.rs`, `remembered_ops.rs` | checks of an orderer: no append overtakes another, no operation gets two offsets |
+//! | `handle_order.rs` | the order of a handle's appends, on the sending side |
+//! | `tails.rs` | what a handle knows about the tail, and its waiters |
 //! | `entries.rs` | entries in batches |
-//! | `status.rs` | asking servers how they stand |
+//! | `status.rs` | asks servers for their state |
 //! | `mutants.rs` | known bugs, for tests |
 
 pub mod deduplicator;
@@ -23,5 +23,5 @@ pub mod tails;
 
 pub use entries::{batches, decode_entries, parse_counted};
 
-/// Bytes of entries that one step of a copy takes, unless set otherwise.
+/// The bytes of entries that one step of a copy reads, unless set otherwise.
 pub const STEP_BYTES: u32 = 512 * 1024;

@@ -1,10 +1,9 @@
-//! Messages that any server of loglets answers, whichever protocol it serves (native §3): status, seal, read, trim, delete.
+//! Messages that any server of Loglets answers, whatever its protocol (native §3): status, seal, read, trim, delete.
 //!
-//! Every message names its loglet. `config` is the encoded configuration, or empty: only a message that carries it may
-//! create a loglet on its receiver (native §1, native-T10). Every answer of a server carries (sealed, tails) as of one
-//! moment.
+//! Every message names its Loglet. `config` is the encoded configuration, or empty: only a message that carries it may create a Loglet on
+//! its receiver (native §1, native-T10). Every answer of a server contains the seal bit and the tails as of one moment.
 //!
-//! The role that answers is the protocol's: callers name it.
+//! Each protocol has its own role that answers, so callers name the role.
 
 use std::ops::Bound;
 
@@ -17,51 +16,51 @@ use atoll_core::{Decode, DecodeError, Encode, Env, Message, NodeId, Reader, mess
 use crate::store::{LogletState, LogletStore, Protocol};
 
 atoll_core::record! {
-    /// A server's state at one moment, durable facts only.
+    /// The state of a server at one moment, durable facts only.
     pub struct ServerState {
         /// The seal bit.
         pub sealed: bool,
-        /// First offset above every durable entry that came by Store or Repair.
+        /// The offset above every durable entry that came by Store or Repair.
         pub local_tail: Offset,
         /// Every offset below is globally committed, as far as the server knows.
         pub known_tail: Offset,
-        /// Offsets below this were given up.
+        /// Offsets below this were trimmed.
         pub trim: Offset,
     }
 }
 
 impl ServerState {
-    /// The state of a server that knows nothing of the loglet.
+    /// The state of a server that knows nothing about the Loglet.
     pub const NOTHING: ServerState =
         ServerState { sealed: false, local_tail: Offset::ZERO, known_tail: Offset::ZERO, trim: Offset::ZERO };
 }
 
 atoll_core::choice! {
-    /// What a server did with a request.
+    /// What a server has done with a request.
     pub enum Verdict {
         /// The request is done, and durable if it had to be.
         0 = Done {},
-        /// Sealed, or about to be (native-T1).
+        /// The Loglet is sealed, or about to be (native-T1).
         1 = Sealed {},
-        /// Not the next offset (native §4 Store 3, 4).
+        /// The entries do not start at the next offset (native §4 Store 3, 4).
         2 = OutOfOrder {},
-        /// A repair before the seal: the server must be sealed first.
+        /// A repair came before the seal: the server must be sealed first.
         3 = NotSealed {},
-        /// A repair while the seal is being flushed: retry soon (native-T4).
+        /// A repair came while the seal is being synced: retry soon (native-T4).
         4 = Sealing {},
-        /// Below the trim.
+        /// The offset is below the trim point.
         5 = Trimmed {},
-        /// This server does not have it; another may (native-T11).
+        /// This server does not have the entry; another may have it (native-T11).
         6 = NotHere {},
         /// The disk is full (native-T22).
         7 = DiskFull {},
-        /// The journal is closed for good (native-T22).
+        /// The journal is closed permanently (native-T22).
         8 = StorageFailed {},
-        /// The loglet is not known here: send its configuration along.
+        /// The Loglet is not known here: send its configuration with the request.
         9 = Unconfigured {},
-        /// Deleted for ever (native-T10).
+        /// The Loglet was deleted permanently (native-T10).
         10 = Gone {},
-        /// The configuration means another data directory than this node has (native-T8).
+        /// The configuration names another data directory than this node's (native-T8).
         11 = WrongIdentity {},
         /// The sender is not the configured life of the configured sequencer (native-T6).
         12 = WrongSequencer {},
@@ -69,24 +68,24 @@ atoll_core::choice! {
         13 = Busy {},
         /// The stored copy cannot be read back.
         14 = Damaged {
-            /// File, offset, reason.
+            /// The file, the offset and the reason.
             reason: String,
         },
     }
 }
 
-/// No named entry is below this offset. This is the last field of its message. Older programs neither write nor read it, so it is sent
-/// only from the level that introduced it; a message without it makes no claim.
+/// States that no entry with a name from this message is below this offset. It is the last field of its message. Older programs neither
+/// write nor read it, so it is sent only from the level that introduced it; a message without it makes no claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotBelow(pub Option<Offset>);
 
 impl NotBelow {
-    /// The claim, if all members can read it at the current level.
+    /// Returns the claim if all members can read it at the current level, otherwise no claim.
     pub fn say(env: &Env, offset: Offset) -> Self {
         NotBelow(env.levels().allows(since::NOT_BELOW).then_some(offset))
     }
 
-    /// The known bound. Without a claim it is 0, which is always true.
+    /// Returns the bound. Without a claim it is 0, which is always true.
     pub fn offset(self) -> Offset {
         self.0.unwrap_or(Offset::ZERO)
     }
@@ -108,22 +107,22 @@ impl Decode for NotBelow {
 }
 
 atoll_core::choice! {
-    /// What became of an append.
+    /// The outcome of an append.
     pub enum Ordered {
-        /// Globally committed: first offset and length of each run.
+        /// The entries are globally committed: the first offset and the number of entries of each run.
         0 = Committed {
             /// In the order of the batch.
             runs: Vec<(Offset, u32)>
         },
-        /// Sealed; the entries may be in it.
+        /// The Loglet is sealed; the entries may be in it.
         1 = Sealed {},
-        /// An earlier attempt may be there, too old to be remembered.
+        /// An earlier attempt may have been appended, too long ago to be remembered.
         2 = Forgotten {},
-        /// Not the configured life of the sequencer (native-T6); nothing happened.
+        /// The receiver is not the configured life of the sequencer (native-T6); nothing happened.
         3 = WrongSequencer {},
         /// The window is full, or an append before this one is missing; nothing happened.
         4 = Busy {},
-        /// Not known here, and no configuration came along; nothing happened.
+        /// The Loglet is not known here, and the message has no configuration; nothing happened.
         5 = Unconfigured {},
         /// The batch is malformed or too large; nothing happened.
         6 = TooLarge {},
@@ -133,15 +132,15 @@ atoll_core::choice! {
         8 = NoQuorum {},
         /// Too many disks filled up while it was in flight; it may still happen.
         9 = NoSpace {},
-        /// The journal is closed for good (native-T22); nothing happened.
+        /// The journal is closed permanently (native-T22); nothing happened.
         10 = StorageFailed {},
     }
 }
 
 message! {
-    /// The answer to [`Append`].
+    /// The orderer's answer to an append.
     pub struct Appended = 101 {
-        /// What became of it.
+        /// The outcome.
         pub outcome: Ordered,
         /// The sequencer's known tail.
         pub known_tail: Offset,
@@ -149,9 +148,9 @@ message! {
 }
 
 message! {
-    /// No more Stores; finish those admitted, then make it durable.
+    /// Seals the Loglet: the server accepts no more Stores, completes those already accepted, and makes the seal bit durable.
     pub struct Seal = 122 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -159,9 +158,9 @@ message! {
 }
 
 message! {
-    /// Where does the server stand?
+    /// Requests the server's state.
     pub struct Info = 123 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -169,41 +168,41 @@ message! {
 }
 
 message! {
-    /// Answer when the tail has reached `target`, the loglet is sealed, or the time is up.
+    /// Requests an answer once the tail has reached `target`, the Loglet is sealed, or the time is up.
     pub struct Wait = 124 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
-        /// The tail wanted.
+        /// The tail to wait for.
         pub target: Offset,
-        /// Only the known tail counts, not the local one.
+        /// Whether only the known tail counts, not the local one.
         pub known_only: bool,
-        /// How long, in milliseconds.
+        /// How long to wait at most, in milliseconds.
         pub patience_ms: u32,
     }
 }
 
 message! {
-    /// The answer of a server to all but reads.
+    /// The answer of a server to every request except reads.
     pub struct Answer = 125 {
-        /// What it did.
+        /// What the server has done.
         pub verdict: Verdict,
-        /// Where it stands.
+        /// The server's state.
         pub state: ServerState,
     }
 }
 
 message! {
-    /// Store this copy although sealed (native §4 "Repair").
+    /// Stores these entries although the Loglet is sealed (native §4 "Repair").
     pub struct Repair = 126 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// The configuration, or empty.
         pub config: Bytes,
-        /// Offset of the first entry.
+        /// The offset of the first entry.
         pub first: Offset,
-        /// Number of entries; 0 only passes on the known tail.
+        /// The number of entries; a message with 0 only carries the known tail.
         pub count: u32,
         /// Everything below this is globally committed: rule K (b), for sealed servers only.
         pub known_tail: Offset,
@@ -214,15 +213,15 @@ message! {
 }
 
 message! {
-    /// Entries from exactly `from` on.
+    /// Requests entries, starting exactly at `from`.
     pub struct Read = 127 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
-        /// First offset.
+        /// The first offset.
         pub from: Offset,
-        /// End of the range, exclusive.
+        /// The end of the range, exclusive.
         pub to: Offset,
-        /// Approximate limit; at least one run, whatever its size.
+        /// The approximate limit of the answer in bytes. The answer has at least one run, whatever its size.
         pub max_bytes: u32,
     }
 }
@@ -230,15 +229,15 @@ message! {
 /// The answer to [`Read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entries {
-    /// Done, or why there are none.
+    /// Done, or the reason why there are no entries.
     pub verdict: Verdict,
-    /// Where the server stands.
+    /// The server's state.
     pub state: ServerState,
-    /// Offset of the first entry.
+    /// The offset of the first entry.
     pub first: Offset,
-    /// Entries in each batch.
+    /// The number of entries in each batch.
     pub counts: Vec<u32>,
-    /// The batches: consecutive.
+    /// The batches, with consecutive offsets.
     pub batches: Vec<Bytes>,
 }
 
@@ -285,9 +284,9 @@ impl Message for Entries {
 }
 
 message! {
-    /// Give up offsets below `to`.
+    /// Trims the Loglet to `to`.
     pub struct Trim = 129 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// The configuration.
         pub config: Bytes,
@@ -297,33 +296,33 @@ message! {
 }
 
 message! {
-    /// Delete the loglet, for ever (native-T10).
+    /// Deletes the Loglet permanently (native-T10).
     pub struct Delete = 130 {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
     }
 }
 
 message! {
-    /// Request the state of all loglets of this server, in pages by id.
+    /// Requests the state of all Loglets of this server, in pages by id.
     pub struct Status = 134 {
-        /// Only loglets above this one.
+        /// Only Loglets above this one are listed.
         pub above: Option<LogletId>,
     }
 }
 
 atoll_core::record! {
-    /// One loglet on one server.
+    /// One Loglet on one server.
     pub struct LogletStatus {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
-        /// Where it stands.
+        /// The Loglet's state on the server.
         pub state: ServerState,
-        /// Offsets between trim and the known tail that this server lacks.
+        /// How many offsets between the trim point and the known tail this server lacks.
         pub missing: u64,
-        /// Runs in its index.
+        /// The number of runs in its index.
         pub runs: u64,
-        /// Bytes of entries.
+        /// The bytes of its entries.
         pub bytes: u64,
     }
 }
@@ -331,28 +330,28 @@ atoll_core::record! {
 message! {
     /// The answer to [`Status`].
     pub struct StatusPage = 135 {
-        /// In the order of ids.
+        /// The Loglets, in the order of their ids.
         pub loglets: Vec<LogletStatus>,
-        /// More loglets follow.
+        /// Whether more Loglets follow.
         pub more: bool,
-        /// The LogServer's node.
+        /// The node of the server.
         pub node: NodeId,
     }
 }
 
 message! {
-    /// Request the state of these loglets of this server. The answer leaves out loglets that the server does not have, and those
-    /// beyond [`STATUS_PAGE`]. Sent to other nodes from level 2 on.
+    /// Requests the state of these Loglets on this server. The answer leaves out Loglets that the server does not have, and those beyond
+    /// [`STATUS_PAGE`]. Sent to other nodes from level 2 on.
     pub struct StatusOf = 137 {
-        /// The loglets.
+        /// The Loglets.
         pub loglets: Vec<LogletId>,
     }
 }
 
-/// Loglets in one page of a status.
+/// The number of Loglets in one page of a status.
 pub const STATUS_PAGE: usize = 1000;
 
-/// A page of the loglets in a store, and whether there are more.
+/// Returns a page of the Loglets in a store, and whether there are more.
 pub fn status_page<P: Protocol>(
     kept: &LogletStore<P>,
     above: Option<LogletId>,
@@ -370,7 +369,7 @@ pub fn status_page<P: Protocol>(
     (page, more)
 }
 
-/// The status of one of them.
+/// Returns the status of one Loglet.
 pub fn status_of<P>(loglet: LogletId, kept: &LogletState<P>, state: ServerState) -> LogletStatus {
     LogletStatus {
         loglet,

@@ -1,4 +1,4 @@
-//! Known bugs of the loglet store, for tests to inject. Each names the scenarios of the simulator in which an oracle must find it.
+//! Known bugs of the Loglet store; tests inject them. Each names the scenarios of the simulator in which an oracle must find it.
 
 atoll_core::mutants! {
     X16_FLOOR = "X16Floor", caught by ["vlog-retries"];

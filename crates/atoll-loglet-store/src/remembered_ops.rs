@@ -1,8 +1,8 @@
-//! The operations that were appended lately, and their offsets: a client's retry gets the place of its first attempt
+//! Remembers the operations that were appended recently, and their offsets: a client's retry gets the offset of its first attempt
 //! (contracts X16, native §4 "RememberedOps inside a segment").
 //!
-//! Bounded by the number of spans of consecutive sequence numbers over all clients, and by the number of clients without spans. The
-//! table knows that it has forgotten operations, and up to which offset in the Loglet. A caller that asks for an operation states an
+//! The table is bounded by the number of spans of consecutive sequence numbers over all clients, and by the number of clients without
+//! spans. It keeps track of the offset in the Loglet below which operations may be forgotten. A caller that looks up an operation states an
 //! offset that the operation is not below. If a forgotten operation may be the one, the answer is "scan for it", never a second copy.
 //! Operations in flight are never forgotten.
 
@@ -13,21 +13,21 @@ use atoll_core::testing::mutant;
 
 use crate::mutants;
 
-/// Longest span. Whole spans are forgotten at a time, so a long one would take fresh numbers along with old ones.
+/// The most operations in a span. Spans are forgotten as a whole, so a long one would take new numbers with it.
 const SPAN_OPS: u32 = 256;
 /// For this many spans, the table also keeps one client whose spans are all forgotten. Once such a client is forgotten, too, its old
 /// operations can no longer be told from its new ones. A larger number sends clients to scan more often; a smaller one takes more memory,
 /// about 100 bytes for each client.
 const SPANS_PER_IDLE_CLIENT: usize = 8;
 
-/// The knowledge about an operation.
+/// What the table knows about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It was never here.
+    /// It was never appended here.
     New,
-    /// It is here.
+    /// It was appended at this offset.
     At(Offset),
-    /// It may have been here, and was forgotten.
+    /// It may have been appended here, and the table has forgotten it.
     Forgotten,
 }
 
@@ -39,12 +39,12 @@ struct Span {
 }
 
 impl Span {
-    /// The number after its last one.
+    /// Returns the sequence number after its last one.
     fn end_seq(&self) -> u64 {
         self.seq.saturating_add(self.count.into())
     }
 
-    /// The offset after its last one.
+    /// Returns the offset after its last one.
     fn end(&self) -> Offset {
         self.offset.plus(self.count.into())
     }
@@ -55,16 +55,16 @@ impl Span {
 struct Recent {
     /// Spans by sequence number; they do not overlap.
     spans: VecDeque<Span>,
-    /// Numbers up to this one may have been forgotten.
+    /// Sequence numbers up to this one may have been forgotten.
     floor: u64,
-    /// All forgotten operations of this client lie below this offset.
+    /// All forgotten operations of this client are below this offset.
     forgotten_end: Offset,
 }
 
 impl Recent {
-    /// The answer for the first of `count` numbers from `seq` on, and how many numbers from there on it covers.
+    /// Returns the answer for the first of `count` numbers starting at `seq`, and for how many numbers from there on it holds.
     fn look(&self, seq: u64, count: u32, not_below: Offset) -> (Known, u32) {
-        // Most numbers are newer than everything remembered.
+        // Most numbers are newer than everything that is remembered.
         let next = match self.spans.back() {
             Some(last) if seq < last.end_seq() => self.spans.partition_point(|s| s.seq <= seq),
             _ => self.spans.len(),
@@ -84,7 +84,7 @@ impl Recent {
         (Known::New, until(gap_end))
     }
 
-    /// Forgets the first span: numbers up to its last one may be gone, and their offsets are below its end.
+    /// Forgets the first span: numbers up to its last one may now be forgotten, and their offsets are below its end.
     fn forget_first(&mut self) {
         if let Some(span) = self.spans.pop_front() {
             self.floor = self.floor.max(span.end_seq() - 1);
@@ -97,18 +97,18 @@ impl Recent {
 #[derive(Debug)]
 pub struct RememberedOps {
     clients: BTreeMap<ClientId, Recent>,
-    /// One item per span, oldest first.
+    /// The client of each span, oldest span first.
     order: VecDeque<ClientId>,
     limit_spans: usize,
-    /// Clients without spans, the first to be forgotten in front. A client that has spans again stays in the queue, and is skipped.
+    /// Clients without spans; the first one is forgotten first. A client that has spans again stays in the queue and is skipped.
     idle: VecDeque<ClientId>,
-    /// All operations of clients that were forgotten altogether lie below this offset: an unknown client may be one of them.
+    /// All operations of clients that were forgotten completely are below this offset. An unknown client may be one of them.
     forgotten_end: Offset,
 }
 
 impl RememberedOps {
-    /// An empty table. It remembers at most `limit_spans` spans, 32 bytes each and of at most 256 operations, and an eighth
-    /// as many clients without spans. Everything below `forgotten_end` counts as forgotten.
+    /// Returns an empty table. It remembers at most `limit_spans` spans, 32 bytes each and of at most 256 operations, and an eighth as many
+    /// clients without spans. Everything below `forgotten_end` counts as forgotten.
     pub fn new(limit_spans: usize, forgotten_end: Offset) -> Self {
         RememberedOps {
             clients: BTreeMap::new(),
@@ -119,8 +119,8 @@ impl RememberedOps {
         }
     }
 
-    /// Looks up `count` operations of one client with consecutive numbers from `first` on. Returns the answer for the first
-    /// of them, and how many from there on it covers. None of them is below `not_below`.
+    /// Looks up `count` operations of one client with consecutive numbers, starting at `first`. None of them is below `not_below`. Returns
+    /// the answer for the first of them, and for how many from there on it holds.
     pub fn look(&mut self, first: OpId, count: u32, not_below: Offset) -> (Known, u32) {
         if first.client.0 == 0 {
             return (Known::New, count);
@@ -131,8 +131,8 @@ impl RememberedOps {
         if not_below >= self.forgotten_end {
             return (Known::New, count);
         }
-        // Remember this client, so that operations of other clients forgotten later do not send it to scan again and again: its
-        // operations below that offset were forgotten, and none above.
+        // Remember this client. Otherwise, operations of other clients that are forgotten later would send it to scan again and again. Its
+        // own forgotten operations are all below the current offset.
         let recent = Recent { spans: VecDeque::new(), floor: u64::MAX, forgotten_end: self.forgotten_end };
         self.clients.insert(first.client, recent);
         self.idle.push_back(first.client);
@@ -146,8 +146,7 @@ impl RememberedOps {
             return;
         }
         let forgotten_end = self.forgotten_end;
-        // An unknown client: the caller that placed this operation knew that it was not forgotten, but the same is not known of
-        // the client's other operations.
+        // The client is unknown: the caller knew that this operation was not forgotten, but the client's other operations may have been.
         let recent = self.clients.entry(first.client).or_insert_with(|| Recent {
             floor: if forgotten_end == Offset::ZERO { 0 } else { u64::MAX },
             forgotten_end,
@@ -180,7 +179,7 @@ impl RememberedOps {
         }
     }
 
-    /// Enforces the bounds, forgetting the oldest spans below `settled` first.
+    /// Enforces the limits: forgets the oldest spans first, and only those below `settled`.
     pub fn forget_below(&mut self, settled: Offset) {
         while self.order.len() > self.limit_spans {
             let Some(client) = self.order.front().copied() else { return };
@@ -201,7 +200,7 @@ impl RememberedOps {
         self.forget_idle();
     }
 
-    /// Enforces the bound on clients without spans. An operation in flight has a span, so its client stays.
+    /// Enforces the limit on clients without spans. An operation in flight has a span, so its client stays.
     fn forget_idle(&mut self) {
         let limit = (self.limit_spans / SPANS_PER_IDLE_CLIENT).max(1);
         while self.idle.len() > limit {
@@ -213,12 +212,12 @@ impl RememberedOps {
         }
     }
 
-    /// Spans remembered.
+    /// Returns the number of spans that are remembered.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// True if nothing is remembered.
+    /// Returns whether no span is remembered.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
@@ -232,7 +231,7 @@ mod tests {
         OpId { client: ClientId(client), seq }
     }
 
-    /// Whoever asks knows nothing of where the operation is not.
+    /// Looks up operations for a caller that states no lower bound.
     fn look(d: &mut RememberedOps, op: OpId, count: u32) -> (Known, u32) {
         d.look(op, count, Offset::ZERO)
     }
@@ -289,7 +288,7 @@ mod tests {
             d.note(op(1 + n, 1), Offset(10 * n), 1);
         }
         d.forget_below(Offset(100));
-        // Spans of 5 and 6 are left, client 4 without any; the others lie below 21.
+        // The spans of clients 5 and 6 are left, and client 4 is known without a span. The operations of the others are below 21.
         assert_eq!(look(&mut d, op(1, 1), 1).0, Known::Forgotten, "the first number, too");
         assert_eq!(look(&mut d, op(1, 1), 1).0, Known::Forgotten, "until somebody has looked");
         assert_eq!(d.look(op(1, 1), 1, Offset(31)).0, Known::New);

@@ -1,4 +1,4 @@
-//! Asking servers of loglets how they stand. A request names some loglets, never all that a server keeps, which may be a million.
+//! Asks servers of Loglets for their state. A request names some Loglets, never all that a server keeps, which may be a million.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::message::{Delete, LogletStatus, STATUS_PAGE, Status, StatusOf, Verdic
 
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Most pages that are asked of one server.
+/// The most pages that are requested from one server.
 const MAX_PAGES: usize = 1000;
 
-/// How one server stands with these loglets; None if it does not answer. Loglets that it does not keep are missing.
+/// Returns the status of these Loglets on one server; None if it does not answer. Loglets that it does not have are left out.
 pub async fn ask_status(
     env: &Env,
     node: NodeId,
     role: RoleKind,
     loglets: &[LogletId],
 ) -> Option<BTreeMap<LogletId, LogletStatus>> {
-    // An older program refuses to be asked for some: it tells of all. This node's own program is not older.
+    // An older program refuses a request for some Loglets, so request all of them. This node's own program is not older.
     if node != env.node() && !env.levels().allows(since::STATUS_OF) {
         return ask_all(env, node, role).await;
     }
@@ -48,11 +48,11 @@ async fn ask_all(env: &Env, node: NodeId, role: RoleKind) -> Option<BTreeMap<Log
     Some(all)
 }
 
-/// How far a server is with an extent, by what it said of the loglet; None: it keeps nothing of it.
+/// Returns how far a server is with an extent, according to its status of the Loglet. None means that it has nothing of the Loglet.
 pub fn progress_of(status: Option<&LogletStatus>, extent: &Extent) -> Progress {
     let (from, to) = (extent.range.start, extent.range.end);
     let Some(status) = status else { return Progress { has_up_to: from, lacks: to.since(from) } };
-    // What the server counts as missing lies below its known tail; above it, it has what is below its local tail.
+    // What the server counts as missing is below its known tail; above that, it has everything below its local tail.
     let seen = status.state.known_tail.max(from).min(to);
     let held_above = status.state.local_tail.min(to).since(seen);
     let lacks = status.missing.min(to.since(from)) + to.since(seen).saturating_sub(held_above);
@@ -60,14 +60,14 @@ pub fn progress_of(status: Option<&LogletStatus>, extent: &Extent) -> Progress {
     Progress { has_up_to, lacks }
 }
 
-/// Some loglets with ids above this one that a role of this node keeps, in the order of ids, and whether there are more. None if the
-/// role does not answer.
+/// Returns Loglets above this one that a role of this node keeps, in the order of their ids, and whether there are more. None if the role
+/// does not answer.
 pub async fn held_here(env: &Env, role: RoleKind, above: Option<LogletId>) -> Option<(Vec<LogletId>, bool)> {
     let page = env.within(ANSWER, env.call_role(env.node(), role, Status { above })).await.ok()?.ok()?;
     Some((page.loglets.into_iter().map(|l| l.loglet).collect(), page.more))
 }
 
-/// Has a role of this node delete a loglet; whether the tombstone is durable.
+/// Tells a role of this node to delete a Loglet, and returns whether the tombstone is durable. False means that it is unknown.
 pub async fn delete_here(env: &Env, role: RoleKind, loglet: LogletId, patience: Duration) -> bool {
     let asked = env.call_role(env.node(), role, Delete { loglet });
     let answer = env.within(patience, asked).await.ok().and_then(Result::ok);

@@ -1,4 +1,4 @@
-//! What a handle knows of the tail without asking, and the local procedures that wait for it to move.
+//! What a handle knows about the tail without asking a server, and the local procedures that wait for the tail to move.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,20 +10,21 @@ use atoll_core::sync::lock;
 
 #[derive(Debug, Default)]
 struct Known {
-    /// From acks, open tails and unsealed servers: readable, and never from a zombie (native-T3).
+    /// The highest readable tail. It comes only from acknowledgements, open tails and unsealed servers: the known tail of a sealed server
+    /// may be above the stop (native-T3).
     tail: Offset,
-    /// The sealed tail, once a check found one.
+    /// The sealed tail, if a check has found one.
     sealed: Option<Offset>,
     /// At most one per waiting procedure.
     wakers: Vec<Waker>,
 }
 
-/// See the module documentation.
+/// The tails that a handle knows; see the module documentation.
 #[derive(Debug, Default)]
 pub struct Tails(Mutex<Known>);
 
 impl Tails {
-    /// Learns of a tail that is readable, and not from a zombie.
+    /// Raises the known tail and wakes the waiters. The tail must be readable, and not the known tail of a sealed server.
     pub fn learn(&self, tail: Offset) {
         let wakers = {
             let mut known = lock(&self.0);
@@ -36,7 +37,7 @@ impl Tails {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Records that a check found the loglet sealed.
+    /// Records that a check found the Loglet sealed, and wakes the waiters.
     pub fn learn_sealed(&self, tail: Offset) {
         let wakers = {
             let mut known = lock(&self.0);
@@ -46,17 +47,17 @@ impl Tails {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The highest readable tail that this handle knows.
+    /// Returns the highest readable tail that this handle knows.
     pub fn tail(&self) -> Offset {
         lock(&self.0).tail
     }
 
-    /// The sealed tail, once a check found one.
+    /// Returns the sealed tail, if a check has found one.
     pub fn sealed(&self) -> Option<Offset> {
         lock(&self.0).sealed
     }
 
-    /// The sealed tail if there is one, otherwise an open tail above `above`.
+    /// Returns the sealed tail if there is one, otherwise an open tail if it is above `above`.
     pub fn above(&self, above: Offset) -> Option<Tail> {
         let known = lock(&self.0);
         match known.sealed {
@@ -66,7 +67,7 @@ impl Tails {
         }
     }
 
-    /// This handle's own news above `above`, or the output of `other`, whichever comes first.
+    /// Waits for [`Tails::above`] or for the output of `other`, whichever comes first.
     pub async fn or<F: Future + Unpin>(&self, above: Offset, mut other: F) -> Result<Tail, F::Output> {
         std::future::poll_fn(|cx| {
             if let Some(tail) = self.above(above) {

@@ -1,4 +1,4 @@
-//! Times one write and sync after the other: one JSON line per batch size.
+//! Times one write and sync after another, and prints one JSON line per payload size.
 //!
 //! `cargo run --release -p atoll-storage --example journal_bench -- DIR [SECONDS]`; DIR must be on the disk to be measured.
 //! For comparison, the `probe_*` lines do the same without the journal: one aligned write of as many bytes to a zero-filled
@@ -66,7 +66,7 @@ fn journal(dir: &Path, payload: usize, run: Duration) -> Result<(), Failure> {
         let places = journal.write(&batch)?;
         journal.sync()?;
         times.push(at.elapsed());
-        // A trim every few segments, as a log would.
+        // Like a log, trim every few segments.
         kept.extend(places.iter().map(|(_, loc)| *loc));
         if journal.stats().used_segments > SEGMENTS_KEPT as u64 {
             journal.free(&std::mem::take(&mut kept))?;
@@ -94,7 +94,7 @@ fn probe(dir: &Path, name: &str, flags: i32, payload: usize, run: Duration) -> R
     drop(file);
     let file = fs::OpenOptions::new().write(true).custom_flags(flags).open(&path)?;
     let len = payload.next_multiple_of(4096);
-    // O_DIRECT wants the memory aligned, too.
+    // O_DIRECT requires aligned memory, too.
     let memory = vec![0xa5_u8; len + 4096];
     let skip = memory.as_ptr().align_offset(4096);
     let bytes = &memory[skip..skip + len];

@@ -1,5 +1,5 @@
-//! What the journal sees of a disk: a directory of files, positioned reads and writes, syncs. Two implementations:
-//! [`crate::RealDisk`] and, for the simulator, [`crate::MemDisk`].
+//! The interface between the journal and a disk: a directory of files, positioned reads and writes, and syncs. There are two
+//! implementations: [`crate::RealDisk`] and, for the simulator, [`crate::MemDisk`].
 
 use std::fmt;
 use std::io::IoSlice;
@@ -9,12 +9,12 @@ use std::io::IoSlice;
 pub struct DiskPath(String);
 
 impl DiskPath {
-    /// The directory that the disk stands for.
+    /// Returns the root directory of the disk.
     pub fn root() -> Self {
         DiskPath(String::new())
     }
 
-    /// The path of `text`, or None if a component is empty, `.`, `..`, or has another character than those allowed.
+    /// Returns the path `text`, or None if a component is empty, consists of dots, or contains a character that is not allowed.
     pub fn new(text: &str) -> Option<Self> {
         let fine = |part: &str| {
             !part.is_empty()
@@ -24,18 +24,18 @@ impl DiskPath {
         text.split('/').all(fine).then(|| DiskPath(text.to_owned()))
     }
 
-    /// A path known when the program was written.
+    /// Returns a path that is a constant of the program, or built from one.
     pub(crate) fn fixed(text: &str) -> Self {
         debug_assert!(Self::new(text).is_some(), "{text}");
         DiskPath(text.to_owned())
     }
 
-    /// The text, without a slash at either end.
+    /// Returns the text, which has no slash at either end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The directory that holds it; the root for a name without a slash.
+    /// Returns the parent directory, which is the root for a name without a slash.
     pub fn parent(&self) -> DiskPath {
         DiskPath(self.0.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned())
     }
@@ -68,18 +68,18 @@ pub enum DiskOp {
 /// A disk operation that failed. What a failed write or sync left behind is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
-    /// The file system is full, or the quota used up. The file is as it was, or longer by a part.
+    /// The file system is full, or the quota is used up. The file is unchanged, or part of the write has extended it.
     #[error("{path}: no space left on the disk ({op:?})")]
     NoSpace {
-        /// What was being done.
+        /// The operation that failed.
         op: DiskOp,
-        /// To which file.
+        /// The file.
         path: String,
     },
-    /// There is no such file. Nothing happened.
+    /// The file does not exist. Nothing happened.
     #[error("{path}: no such file")]
     NotFound {
-        /// Which.
+        /// The file.
         path: String,
     },
     /// Another process has the directory open. Nothing happened.
@@ -88,12 +88,12 @@ pub enum DiskError {
         /// The lock file.
         path: String,
     },
-    /// Anything else that the operating system reports. Whether it happened is unknown.
+    /// Any other error of the operating system. Whether the operation happened is unknown.
     #[error("{path}: {op:?} failed: {reason}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         op: DiskOp,
-        /// To which file.
+        /// The file.
         path: String,
         /// The operating system's message.
         reason: String,
@@ -103,11 +103,11 @@ pub enum DiskError {
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
-    /// An existing file, to read.
+    /// Opens an existing file for reading.
     Read,
-    /// An existing file, to read and write.
+    /// Opens an existing file for reading and writing.
     Write,
-    /// A new file, to read and write; an existing one is made empty. The name is durable after [`Disk::sync_dir`].
+    /// Creates a file for reading and writing, or empties an existing one. The name is durable after [`Disk::sync_dir`].
     Create,
 }
 
@@ -116,53 +116,53 @@ pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &DiskPath, how: Open) -> Result<Box<dyn File>, DiskError>;
 
-    /// Names of the files in a directory, sorted; none if the directory is not there.
+    /// Returns the names of the files in a directory, sorted. The list is empty if the directory does not exist.
     fn list(&self, dir: &DiskPath) -> Result<Vec<String>, DiskError>;
 
-    /// Makes a directory; succeeds if it exists already. Durable after [`Disk::sync_dir`] of its parent.
+    /// Creates a directory; succeeds if it exists already. The directory is durable after [`Disk::sync_dir`] of its parent.
     fn create_dir(&self, dir: &DiskPath) -> Result<(), DiskError>;
 
-    /// Renames a file in one step; an existing file of the new name is replaced. Durable after [`Disk::sync_dir`].
+    /// Renames a file atomically and replaces an existing file of the new name. The change is durable after [`Disk::sync_dir`].
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<(), DiskError>;
 
-    /// Removes a file. Durable after [`Disk::sync_dir`].
+    /// Removes a file. The change is durable after [`Disk::sync_dir`].
     fn remove(&self, path: &DiskPath) -> Result<(), DiskError>;
 
-    /// Names in this directory, as they are now, survive a power cut once this returns.
+    /// Makes the current names in this directory durable: they survive a power cut once this returns.
     fn sync_dir(&self, dir: &DiskPath) -> Result<(), DiskError>;
 
-    /// Bytes that may still be allocated. A hint: others write, too.
+    /// Returns how many bytes may still be allocated. This is a hint, because other programs write, too.
     fn free_bytes(&self) -> Result<u64, DiskError>;
 }
 
 /// An open file.
 pub trait File: Send + Sync {
-    /// Reads from `offset` until `into` is full or the file ends; returns how many bytes it read.
+    /// Reads from `offset` until `into` is full or the file ends, and returns how many bytes it read.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, DiskError>;
 
-    /// Writes all of `from`, one slice after the other, from `offset`. On an error any part may be written.
+    /// Writes all slices of `from` one after the other, starting at `offset`. After an error, any part may have been written.
     fn write_at(&mut self, offset: u64, from: &[IoSlice<'_>]) -> Result<(), DiskError>;
 
-    /// Everything written, and the length, survives a power cut once this returns (fdatasync).
+    /// Makes everything written, and the length, durable: both survive a power cut once this returns (fdatasync).
     fn sync_data(&mut self) -> Result<(), DiskError>;
 
-    /// Forgets what memory knows of synced bytes, so that reads show what the medium holds. After a failed sync, memory
-    /// may show bytes that were never written (native-T22). A hint.
+    /// Drops cached bytes that are synced, so that reads return what the medium holds. After a failed sync, the cache may hold bytes that
+    /// were never written (native-T22). This is a hint.
     fn forget_cached(&mut self);
 
     /// Cuts the file, or extends it with zeros, which need not be allocated.
     fn set_len(&mut self, len: u64) -> Result<(), DiskError>;
 
-    /// Its length in bytes.
+    /// Returns the length of the file in bytes.
     fn len(&self) -> Result<u64, DiskError>;
 
-    /// Whether it has no bytes.
+    /// Returns whether the file has no bytes.
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }
 }
 
-/// Reads a whole file of at most `limit` bytes; None if it is longer.
+/// Reads a whole file. Returns None if it is longer than `limit` bytes.
 pub(crate) fn read_all(disk: &dyn Disk, path: &DiskPath, limit: u64) -> Result<Option<Vec<u8>>, DiskError> {
     let file = disk.open(path, Open::Read)?;
     let len = file.len()?;
@@ -175,8 +175,8 @@ pub(crate) fn read_all(disk: &dyn Disk, path: &DiskPath, limit: u64) -> Result<O
     Ok(Some(bytes))
 }
 
-/// Replaces a file in one step: a power cut leaves the old one or the new one. Durable on return.
-/// On [`DiskError::NoSpace`] the old one is untouched.
+/// Replaces a file atomically: a power cut leaves the old file or the new one. The new file is durable on return. After
+/// [`DiskError::NoSpace`] the old file is unchanged.
 pub(crate) fn replace(
     disk: &dyn Disk,
     path: &DiskPath,
@@ -198,7 +198,7 @@ pub(crate) fn replace(
     disk.sync_dir(&path.parent())
 }
 
-/// A full disk may have had no room for the name itself.
+/// Removes a file that may not exist: a full disk may have had no room even for its name.
 pub(crate) fn remove_if_there(disk: &dyn Disk, path: &DiskPath) -> Result<(), DiskError> {
     match disk.remove(path) {
         Err(DiskError::NotFound { .. }) => Ok(()),

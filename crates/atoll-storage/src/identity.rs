@@ -1,8 +1,8 @@
 //! The marker of a data directory says which node owns it. It is written and synced before anything else in the directory is used
 //! (native-T8).
 //!
-//! A disk that was replaced or wiped has no marker, so its node gets a new [`StorageId`] and takes no part in Loglets
-//! configured with the old one.
+//! A disk that was replaced or wiped has no marker, so its node gets a new [`StorageId`] and takes no part in Loglets that are configured
+//! with the old one.
 
 use std::fmt::Write as _;
 
@@ -11,43 +11,43 @@ use atoll_core::{NodeId, StorageId};
 use crate::disk::{Disk, DiskError, DiskPath, Open, read_all, replace};
 use crate::journal::{JOURNAL_DIR, is_segment_name, manifest};
 
-/// The marker's name.
+/// The file name of the marker.
 const MARKER: &str = "node";
 const MARKER_ASIDE: &str = "node.new";
 const TITLE: &str = "atoll data directory";
 const FORMAT: u32 = 1;
-/// More than any marker of this format is long.
+/// An upper limit for the length of a marker of this format, in bytes.
 const MAX_MARKER_BYTES: u64 = 4096;
-/// Longest name of a cluster, in bytes.
+/// The longest name of a cluster, in bytes.
 pub const MAX_CLUSTER_NAME_BYTES: usize = 64;
 
-/// Whose a data directory is.
+/// The owner of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster's name: 1 to [`MAX_CLUSTER_NAME_BYTES`] letters, digits, `.`, `_`, `-`.
     pub cluster: String,
-    /// The node that it belongs to.
+    /// The node that owns the directory.
     pub node: NodeId,
-    /// This directory, and no other that this node ever had.
+    /// The storage identity of this directory. The node has never had another directory with the same one.
     pub storage: StorageId,
 }
 
-/// A data directory that must not be used as it is. Nothing was changed.
+/// Why a data directory must not be used as it is. Nothing was changed, unless the disk failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The disk failed.
+    /// A disk operation failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// There are journal segments, or a manifest of a journal that was in use, and no marker.
+    /// The marker is missing, although there are journal segments or the manifest of a journal that was in use.
     #[error(
         "the marker file `{MARKER}` is missing, and {segments} journal segments are there: part of this directory is lost; \
          move it away and start with an empty one, which gets a new identity"
     )]
     LostMarker {
-        /// How many.
+        /// The number of journal segments.
         segments: usize,
     },
-    /// It belongs to another node.
+    /// The directory belongs to another node.
     #[error(
         "this data directory belongs to node {found} of cluster `{found_cluster}`, not to node {node} of `{cluster}`"
     )]
@@ -61,19 +61,19 @@ pub enum IdentityError {
         /// The owner's cluster.
         found_cluster: String,
     },
-    /// It was written by another version.
+    /// Another version of the program wrote the marker.
     #[error("the data directory has format {found}, this program reads format {FORMAT}")]
     UnsupportedFormat {
-        /// Its version.
+        /// The format version in the marker.
         found: u32,
     },
-    /// It cannot be read, or its checksum is wrong.
+    /// The marker is damaged: it cannot be parsed, or its checksum is wrong.
     #[error("the marker file `{MARKER}` is damaged: {what}")]
     Damaged {
-        /// What was wrong.
+        /// What is wrong with it.
         what: &'static str,
     },
-    /// The cluster's name has a character that is not allowed, or none, or too many.
+    /// The cluster's name is empty, too long, or contains a character that is not allowed.
     #[error(
         "cluster name `{name}`: 1 to {MAX_CLUSTER_NAME_BYTES} letters, digits, `.`, `_` and `-` are allowed"
     )]
@@ -84,8 +84,8 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// Reads the marker of a data directory and checks whose it is; an empty directory gets one, with a new storage id,
-    /// which is durable on return. The flag tells whether it is new.
+    /// Reads the marker of a data directory and checks that it names this cluster and node. An empty directory gets a marker with a new
+    /// storage id, which is durable on return. The flag says whether the marker is new.
     pub fn open(
         disk: &dyn Disk,
         cluster: &str,
@@ -127,7 +127,7 @@ impl Identity {
         }
     }
 
-    /// Whether there is a marker, whichever node it names.
+    /// Returns whether there is a marker, whichever node it names.
     pub(crate) fn is_there(disk: &dyn Disk) -> Result<bool, DiskError> {
         match disk.open(&DiskPath::fixed(MARKER), Open::Read) {
             Ok(_) => Ok(true),
@@ -158,7 +158,7 @@ impl Identity {
             let (k, v) = lines.next()?.split_once(" = ")?;
             (k == key).then_some(v)
         };
-        // The version is checked first: in another one, everything after it may look different.
+        // The version is checked first, because another version may have a different layout after it.
         let format = value("format").and_then(|v| v.parse().ok()).ok_or(damaged("no format line"))?;
         if format != FORMAT {
             return Err(IdentityError::UnsupportedFormat { found: format });

@@ -1,15 +1,15 @@
-//! The disk of a node: one journal for all its roles, and the marker that says whose directory it is.
+//! The disk of a node: one journal for all its roles, and the marker that says which node owns the directory.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `disk.rs` | what the journal sees of a disk |
-//! | `real_disk.rs` | a directory, real syncs, the lock against a second process |
-//! | `mem_disk.rs` | the simulator's: power cuts with torn writes, full and failing, rot |
+//! | `disk.rs` | the interface between the journal and a disk |
+//! | `real_disk.rs` | a directory of the file system, with real syncs and a lock against a second process |
+//! | `mem_disk.rs` | the simulated disk: power cuts with torn writes, a full or failing disk, rot |
 //! | `identity.rs` | the marker of a data directory (native-T8) |
-//! | `journal/` | append-only recycled segments, group commit, recovery (native-T9, native-T22) |
+//! | `journal/` | recycled append-only segments, group commit, recovery (native-T9, native-T22) |
 //! | `mutants.rs` | known bugs and coverage marks, for tests |
 //!
-//! A data directory: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
+//! A data directory contains: `node` (marker), `lock`, `journal.manifest`, `journal/GENERATION.seg`, `journal/spare-GENERATION.seg`,
 //! `journal/checkpoint`, `journal/reserve`.
 
 mod disk;

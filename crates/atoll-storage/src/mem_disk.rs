@@ -1,11 +1,12 @@
-//! A disk in memory for the simulator: it knows what a power cut may keep, and fails on request.
+//! A disk in memory for the simulator. It keeps track of what a power cut may lose, and fails on request.
 //!
 //! * A **power cut** ([`MemDisk::crash`]) keeps any subset of the 512-byte sectors written since the last sync of their file,
 //!   and any subset of the directory operations since the last sync of their directory (native-T9).
-//! * A **failed sync** loses data: its sectors show in reads until the cut, but no later sync makes them durable, as on Linux (native-T22).
+//! * A **failed sync** loses data: reads show its sectors until the power cut, but no later sync makes them durable, as on Linux
+//!   (native-T22).
 //! * Zeros written to unused sectors take no memory, so that thousands of small journals can be prepared.
 //!
-//! Everything is deterministic: the caller supplies what is left to chance.
+//! Everything is deterministic: the caller makes every random choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -13,22 +14,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
 
-/// The unit that a power cut keeps or loses as a whole.
+/// The length in bytes of the unit that a power cut keeps or loses as a whole.
 pub const SECTOR_BYTES: usize = 512;
 
 type Sector = Box<[u8; SECTOR_BYTES]>;
 const ZEROS: [u8; SECTOR_BYTES] = [0; SECTOR_BYTES];
 
-/// A file's content. A sector that is not there is zero.
+/// The content of a file. A sector that is absent holds zeros.
 #[derive(Clone, Default)]
 struct Inode {
     len: u64,
     sectors: BTreeMap<u64, Sector>,
-    /// What the medium holds in place of sectors written since the last sync. None is zeros.
+    /// For each sector written since the last sync, what the medium still holds. None stands for zeros.
     unsynced: BTreeMap<u64, Option<Sector>>,
-    /// The same for sectors whose sync failed: reads show the new, the medium keeps the old.
+    /// The same for sectors whose sync failed: reads return the new content, the medium keeps the old.
     lost: BTreeMap<u64, Option<Sector>>,
-    /// The length that the medium knows.
+    /// The length on the medium.
     synced_len: u64,
 }
 
@@ -39,7 +40,7 @@ impl Inode {
         into.fill(0);
         let end = offset + n as u64;
         let sector_bytes = SECTOR_BYTES as u64;
-        // Of a file that was prepared most sectors are not there.
+        // In a file that was filled with zeros, most sectors are absent.
         for (index, sector) in self.sectors.range(offset / sector_bytes..end.div_ceil(sector_bytes)) {
             let (from, to) = ((index * sector_bytes).max(offset), ((index + 1) * sector_bytes).min(end));
             let within = (from % sector_bytes) as usize;
@@ -105,7 +106,7 @@ impl Inode {
 
     fn forget_lost(&mut self) {
         for (index, old) in std::mem::take(&mut self.lost) {
-            // Written again since: that write is on its way.
+            // A sector that was written again since is not lost: that write is still unsynced.
             if !self.unsynced.contains_key(&index) {
                 self.put(index, old);
             }
@@ -122,7 +123,7 @@ impl Inode {
         if self.len != self.synced_len && !keep() {
             self.len = self.synced_len;
         }
-        // What lies behind the end reads as zeros if the file grows again.
+        // Bytes after the end must read as zeros if the file grows again.
         self.sectors.split_off(&self.len.div_ceil(SECTOR_BYTES as u64));
         self.synced_len = self.len;
     }
@@ -177,14 +178,14 @@ impl Names {
     }
 }
 
-/// What a [`MemDisk`] was asked to fail.
+/// The kind of operation that a [`MemDisk`] is told to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A write: nothing of it is written.
+    /// The next write fails, and nothing of it is written.
     Write,
-    /// A sync: its sectors are lost, see the module.
+    /// The next sync fails, and its sectors are lost; see the module.
     Sync,
-    /// A read.
+    /// The next read fails.
     Read,
 }
 
@@ -197,9 +198,9 @@ struct State {
     pending: Vec<Rename>,
     capacity_bytes: Option<u64>,
     failing: BTreeMap<Fault, u32>,
-    /// Changes until every call fails.
+    /// How many more changes succeed; see [`MemDisk::die_after`].
     dies_after: Option<u64>,
-    /// Rises at every crash and wipe: handles of an earlier life are refused.
+    /// Rises at every crash, kill and wipe: handles of an earlier life are refused.
     life: u64,
     calls: u64,
     trace: u64,
@@ -208,7 +209,7 @@ struct State {
 }
 
 impl State {
-    /// Every call begins here.
+    /// Every traced call begins here: checks that the process still lives, and adds the call to the trace.
     fn note(&mut self, op: DiskOp, path: &DiskPath, a: u64, b: u64) -> Result<(), DiskError> {
         let changes = !matches!(op, DiskOp::Read | DiskOp::List | DiskOp::Open | DiskOp::FreeBytes);
         match &mut self.dies_after {
@@ -257,7 +258,7 @@ impl State {
         self.names.files.get(path).copied().ok_or(DiskError::NotFound { path: path.to_string() })
     }
 
-    /// Drops content that no name refers to, now or after a crash.
+    /// Drops files that no name refers to, neither now nor after a crash.
     fn drop_unnamed(&mut self) {
         let pending = self.pending.iter().filter_map(|c| match c {
             Rename::Link(_, inode) => Some(*inode),
@@ -273,12 +274,12 @@ fn io_error(op: DiskOp, path: &DiskPath, reason: &str) -> DiskError {
     DiskError::Io { op, path: path.to_string(), reason: reason.into() }
 }
 
-/// A handle to one simulated disk; clones are the same disk.
+/// A handle to one simulated disk. Clones refer to the same disk.
 #[derive(Clone, Default)]
 pub struct MemDisk(Arc<Mutex<State>>);
 
 impl MemDisk {
-    /// An empty disk without a limit.
+    /// Returns an empty disk without a capacity limit.
     pub fn new() -> Self {
         Self::default()
     }
@@ -287,7 +288,8 @@ impl MemDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A power cut: `keep` is asked once for every unsynced sector, length and directory operation. Open files are dead.
+    /// Simulates a power cut: `keep` decides for every unsynced sector, length and directory operation whether it survives. Open files
+    /// become invalid.
     pub fn crash(&self, keep: &mut dyn FnMut() -> bool) {
         let mut state = self.state();
         state.life += 1;
@@ -304,7 +306,7 @@ impl MemDisk {
         state.drop_unnamed();
     }
 
-    /// [`MemDisk::crash`] with choices drawn from a seed.
+    /// Does [`MemDisk::crash`] with choices drawn from a seed.
     pub fn crash_seeded(&self, seed: u64) {
         let mut x = seed;
         self.crash(&mut || {
@@ -317,14 +319,14 @@ impl MemDisk {
         });
     }
 
-    /// `kill -9`: memory of the operating system stays, open files are dead (X6).
+    /// Simulates `kill -9`: unsynced data survives, as it does in the memory of the operating system (X6). Open files become invalid.
     pub fn kill_process(&self) {
         let mut state = self.state();
         state.life += 1;
         state.dies_after = None;
     }
 
-    /// The disk is replaced by an empty one. Limits and faults stay.
+    /// Replaces the disk with an empty one. Limits and faults stay.
     pub fn wipe(&self) {
         let mut state = self.state();
         state.life += 1;
@@ -335,7 +337,7 @@ impl MemDisk {
         state.inodes.clear();
     }
 
-    /// A copy as it is now: another disk.
+    /// Returns an independent copy of the disk as it is now, without its faults.
     #[must_use]
     pub fn fork(&self) -> MemDisk {
         let state = self.state();
@@ -350,17 +352,17 @@ impl MemDisk {
         })))
     }
 
-    /// Limits the sum of file lengths; None lifts the limit. What is there stays.
+    /// Limits the sum of file lengths in bytes; None lifts the limit. Existing files stay.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity_bytes = bytes;
     }
 
-    /// Fails the next `n` operations of this kind.
+    /// Makes the next `n` operations of this kind fail.
     pub fn fail_next(&self, fault: Fault, n: u32) {
         self.state().failing.insert(fault, n);
     }
 
-    /// Rot: flips one bit, on the medium as in memory. False if the file is not there or shorter.
+    /// Simulates rot: flips one bit, both on the medium and in memory. Returns false if the file does not exist or is too short.
     pub fn flip_bit(&self, path: &DiskPath, offset: u64, bit: u8) -> bool {
         let mut state = self.state();
         let Ok(inode) = state.inode(path) else { return false };
@@ -371,14 +373,14 @@ impl MemDisk {
         true
     }
 
-    /// Deletes a file from outside, durably.
+    /// Deletes a file durably, as if somebody else had done it.
     pub fn lose(&self, path: &DiskPath) {
         let mut state = self.state();
         state.names.files.remove(path);
         state.durable_names.files.remove(path);
     }
 
-    /// Cuts a file from outside, durably. Nothing happens if it is shorter.
+    /// Cuts a file durably, as if somebody else had done it. Does nothing if the file is not longer than `len`.
     pub fn cut(&self, path: &DiskPath, len: u64) {
         let mut state = self.state();
         let Ok(inode) = state.inode(path) else { return };
@@ -388,7 +390,8 @@ impl MemDisk {
         }
     }
 
-    /// Puts a file back from outside, durably, as it is on another disk; the file is removed if that disk does not have it.
+    /// Replaces a file durably with its copy on another disk, as if somebody else had put it back. Removes the file if that disk does not
+    /// have it.
     pub fn put_back(&self, path: &DiskPath, from: &MemDisk) {
         let copy = {
             let from = from.state();
@@ -404,29 +407,29 @@ impl MemDisk {
         state.durable_names.files.insert(path.clone(), inode);
     }
 
-    /// Lets `n` more changes (writes, syncs, names) happen; then every call fails until the next crash. With a crash
-    /// afterwards, this is a process that dies between any two steps.
+    /// Lets `n` more changes (writes, syncs, names) succeed; then every call except [`Disk::list`], [`Disk::free_bytes`] and [`File::len`]
+    /// fails until the next crash. Followed by a crash, this simulates a process that dies between any two steps.
     pub fn die_after(&self, n: u64) {
         self.state().dies_after = Some(n);
     }
 
-    /// Sum of file lengths.
+    /// Returns the sum of file lengths in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.state().used_bytes()
     }
 
-    /// Operations so far, and a hash over each with its file, offset and length: equal runs have equal traces.
+    /// Returns the number of operations so far, and a hash over their kinds, files, offsets and lengths. Equal runs have equal hashes.
     pub fn calls(&self) -> (u64, u64) {
         let state = self.state();
         (state.calls, state.trace)
     }
 
-    /// Syncs of files so far.
+    /// Returns the number of file syncs so far, including failed ones.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn written_bytes(&self) -> u64 {
         self.state().written_bytes
     }
@@ -444,7 +447,7 @@ impl Disk for MemDisk {
             match existing.and_then(|i| state.inodes.get_mut(&i)) {
                 Some(inode) => inode.set_len(0),
                 None => {
-                    // As on file systems that make inodes when they are needed.
+                    // A full disk refuses a new file, as file systems do that allocate inodes on demand.
                     state.room_for(1, DiskOp::Open, path)?;
                     state.next_inode += 1;
                     let inode = state.next_inode;
@@ -536,7 +539,7 @@ impl File for MemFile {
         let mut state = self.live(DiskOp::Read)?;
         state.note(DiskOp::Read, &self.path, offset, into.len() as u64)?;
         state.fails(Fault::Read, DiskOp::Read, &self.path)?;
-        // The file has no name and is no longer kept for a crash: what it held is unknown.
+        // An absent inode means that the file has no name and no crash can restore it. Its content is unknown.
         Ok(state.inodes.get(&self.inode).map_or(0, |i| i.read(offset, into)))
     }
 

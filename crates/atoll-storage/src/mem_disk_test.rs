@@ -1,4 +1,4 @@
-//! What a power cut keeps, and what faults do.
+//! Tests what a power cut keeps, and what faults do.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

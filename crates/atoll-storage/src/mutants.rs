@@ -1,5 +1,5 @@
-//! Known bugs of the journal, for tests to put in, each with the scenarios of the simulator in which an oracle
-//! must find it, and the coverage marks that a long run must reach.
+//! Known bugs of the journal that tests can switch on. Each names the scenarios of the simulator in which an oracle must find it. Also
+//! lists the coverage marks that a long run must reach.
 
 use atoll_core::testing::{Listed, listed};
 
@@ -8,6 +8,6 @@ atoll_core::mutants! {
     NATIVE_T9 = "NativeT9", caught by ["crashes", "disks"];
 }
 
-/// What a long run of the simulator must have reached: a run that never gets there does not test what it is meant to.
+/// The marks that a long run of the simulator must reach. A run that does not reach them does not test what it should.
 pub const COVERAGE: &[Listed] =
     &[listed("journal: lost files are missed", &["sim.fault.lost_files", "journal.recover.missing"])];

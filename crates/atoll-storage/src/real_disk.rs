@@ -1,4 +1,4 @@
-//! A directory of the file system.
+//! Implements a disk as a directory of the file system.
 
 use std::fs;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
@@ -10,35 +10,35 @@ use rustix::fs::{Advice, fadvise, statvfs};
 
 use crate::disk::{Disk, DiskError, DiskOp, DiskPath, File, Open};
 
-/// Name of the lock file in a data directory.
+/// The name of the lock file in a data directory.
 const LOCK: &str = "lock";
-/// Slices per writev call; the kernel takes no more.
+/// Slices per `writev` call; the kernel accepts no more.
 const MAX_SLICES: usize = 1024;
 
 /// Whether syncs reach the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syncs {
-    /// Every sync is done.
+    /// Every sync reaches the medium.
     Real,
-    /// Every sync returns at once. Whatever was acknowledged is lost with the power: only to show that a test of
-    /// durability can fail (X6).
+    /// Every sync returns at once, so a power cut loses data that was acknowledged. Use it only to show that a test of durability can fail
+    /// (X6).
     OffForTests,
 }
 
-/// A directory of the file system, locked against other processes for as long as this or a clone lives.
+/// A directory of the file system. It is locked against other processes until this value and all its clones are dropped.
 #[derive(Clone)]
 pub struct RealDisk {
     root: PathBuf,
     syncs: Syncs,
-    /// Held, never read: the lock goes when the last clone does.
+    /// Never read: dropping the last clone releases the lock.
     _lock: Arc<fs::File>,
 }
 
 impl RealDisk {
-    /// Opens a directory, making it if need be, and takes its lock file.
+    /// Opens a directory, creates it if necessary, and locks its lock file.
     ///
     /// # Errors
-    /// [`DiskError::Locked`] if another process (or another `RealDisk`) has it.
+    /// Returns [`DiskError::Locked`] if another process (or another `RealDisk`) holds the lock.
     pub fn open(root: &Path, syncs: Syncs) -> Result<Self, DiskError> {
         let text = root.display().to_string();
         fs::create_dir_all(root).map_err(|e| error(DiskOp::CreateDir, &text, &e))?;
@@ -58,7 +58,7 @@ impl RealDisk {
         Ok(RealDisk { root: root.to_owned(), syncs, _lock: Arc::new(lock) })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -101,7 +101,7 @@ impl Disk for RealDisk {
         for entry in entries {
             let entry = entry.map_err(fail)?;
             if entry.file_type().map_err(fail)?.is_file() {
-                // A name that is not UTF-8 is none of ours.
+                // The journal uses no name that is not UTF-8.
                 names.extend(entry.file_name().into_string());
             }
         }
@@ -141,8 +141,8 @@ struct RealFile {
     file: fs::File,
     path: String,
     syncs: Syncs,
-    /// Where the next `writev` goes: positioned vectored writes are not stable in the standard library, and a journal
-    /// writes mostly on from where it was.
+    /// The file's current offset, where the next `writev` goes. Positioned vectored writes are not stable in the standard library, and a
+    /// journal mostly continues where its last write ended.
     cursor: u64,
 }
 
@@ -202,7 +202,7 @@ impl File for RealFile {
     }
 
     fn forget_cached(&mut self) {
-        // Advice only: where it is refused, reads come from memory as ever.
+        // This is only advice: if the kernel ignores it, reads still come from the page cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 

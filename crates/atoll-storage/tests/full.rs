@@ -1,4 +1,5 @@
-//! A full disk: what was taken is written, facts go on, a checkpoint can always be put, and nothing is filled in vain.
+//! Tests of a full disk: accepted batches are written, facts are still accepted, a checkpoint can always be written, and no file is filled
+//! in vain.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -21,12 +22,12 @@ fn open(disk: &MemDisk, options: &JournalOptions) -> Journal {
     }
 }
 
-/// Segments of 64 KiB, and of 8 KiB where the writer makes them.
+/// Options with segments of 64 KiB, and of 8 KiB where the writer makes them.
 fn short() -> JournalOptions {
     JournalOptions { first_segment_bytes: 8 * 1024, ..JournalOptions::small(STORAGE) }
 }
 
-/// Writes and syncs a batch; where it went.
+/// Writes and syncs a batch, and returns the locations of its records.
 fn write(journal: &mut Journal, batch: &atoll_core::JournalBatch) -> Vec<Loc> {
     let places = journal.write(batch).unwrap().iter().map(|(_, loc)| *loc).collect();
     journal.sync().unwrap();
@@ -38,13 +39,13 @@ fn checkpoint(journal: &Journal, bytes: usize) -> Checkpoint {
     Checkpoint { covers: journal.synced(), states }
 }
 
-/// A trim is a fact, and behind a batch that finds no room it would wait for ever: nobody else makes any.
+/// A trim is a fact. Queued after a batch that finds no room, it would wait forever, because only a trim frees room.
 #[test]
 fn batches_that_were_taken_before_the_disk_was_known_to_be_full_are_written_and_facts_after_them() {
     for batch_entries in 1..12 {
         let disk = MemDisk::new();
         disk.set_capacity(Some(500 * KIB));
-        // Twice what may wait, and as much for facts as is written below.
+        // Twice the bytes that may wait, plus as much for facts as is written below.
         let entry_bytes = batch_entries * 2100;
         let options = JournalOptions { fact_reserve_bytes: 2 * entry_bytes + 16 * KIB, ..short() };
         let mut journal = open(&disk, &options);
@@ -74,7 +75,7 @@ fn a_checkpoint_takes_the_room_of_a_spare_file() {
         next += 1;
         journal.free(&places).unwrap();
         if journal.stats().recycled == 0 {
-            // Held by its fact, until the checkpoint.
+            // The fact keeps the segment until the checkpoint.
             write(&mut journal, &facts(next, 1, 10));
             next += 1;
         }
@@ -86,14 +87,14 @@ fn a_checkpoint_takes_the_room_of_a_spare_file() {
     disk.set_capacity(Some(disk.used_bytes()));
     let spares = journal.stats().spare_segments;
     take_marks();
-    // One that is longer than what the last one left.
+    // A checkpoint that is longer than the space left by the last one.
     let larger = checkpoint(&journal, 6000);
     journal.write_checkpoint(&larger).unwrap();
     assert!(take_marks().contains_key("journal.checkpoint.from_spare"));
     assert!(journal.stats().spare_segments < spares);
 }
 
-/// Zeros that do not end in a segment would take the room of others on the same disk.
+/// Zeros that never become a segment would take space that other programs on the same disk need.
 #[test]
 fn no_segment_is_begun_that_does_not_fit() {
     let disk = MemDisk::new();
@@ -107,7 +108,7 @@ fn no_segment_is_begun_that_does_not_fit() {
     let job = journal.needs_segment().unwrap();
     journal.prepared(job.run()).unwrap();
     assert_eq!(journal.stats().ready_segments, 1);
-    // A disk that has none left, or does not tell, is tried.
+    // If the free space is 0 or unknown, the journal tries.
     let disk = MemDisk::new();
     let mut journal = open(&disk, &JournalOptions::small(STORAGE));
     disk.set_capacity(Some(disk.used_bytes()));
@@ -116,7 +117,7 @@ fn no_segment_is_begun_that_does_not_fit() {
     assert_eq!(journal.stats().ready_segments, 0);
 }
 
-/// A short file that is used again is no sign of room: entries would be taken and refused in turn.
+/// A short file that is reused does not show that there is room. If it did, entries would be accepted and refused in turn.
 #[test]
 fn a_disk_stays_full_until_the_reserve_is_whole() {
     let disk = MemDisk::new();
@@ -128,7 +129,7 @@ fn a_disk_stays_full_until_the_reserve_is_whole() {
         next += 1;
         assert!(journal.needs_segment().is_none());
     }
-    // Facts take what is kept for them.
+    // Facts use their reserve.
     for _ in 0..16 {
         write(&mut journal, &facts(next, 1, 1000));
         next += 1;
@@ -149,7 +150,7 @@ fn a_disk_stays_full_until_the_reserve_is_whole() {
     assert_eq!(journal.space(), Space::Plenty);
 }
 
-/// Copies would go where trims must be journaled.
+/// Copies would use the space in which trims must be journaled.
 #[test]
 fn a_full_disk_asks_for_no_compaction() {
     let disk = MemDisk::new();
@@ -173,7 +174,7 @@ fn a_full_disk_asks_for_no_compaction() {
     assert!(journal.sparse_segment().is_some());
 }
 
-/// The next checkpoint is longer than the last: a reserve for the last one is better than none.
+/// The next checkpoint is longer than the last. A reserve of the old length is better than none.
 #[test]
 fn a_reserve_that_cannot_grow_is_kept() {
     let disk = MemDisk::new();
@@ -189,13 +190,13 @@ fn a_reserve_that_cannot_grow_is_kept() {
     disk.set_capacity(None);
     journal.write_checkpoint(&larger).unwrap();
     assert!(reserve() > 24 * KIB);
-    // As long, a restart finds it so.
+    // A restart finds the reserve at the same length.
     drop(journal);
     drop(open(&disk, &JournalOptions::small(STORAGE)));
     assert!(reserve() > 24 * KIB);
 }
 
-/// While the preparation was under way nothing could be recycled; its failure must not be the end of that.
+/// Nothing could be recycled during the preparation. Recycling must resume when the preparation fails.
 #[test]
 fn a_preparation_that_finds_the_disk_full_lets_go_of_what_it_held() {
     let disk = MemDisk::new();

@@ -1,4 +1,4 @@
-//! Files of a data directory that are lost, cut, put back from an older copy, or another directory's: recovery finds all that was
+//! Tests of files that are lost, cut, put back from an older copy, or taken from another directory: recovery finds everything that was
 //! synced, or refuses and names the file.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -17,10 +17,10 @@ use atoll_storage::{
 use bytes::Bytes;
 use common::{STORAGE, entries, facts};
 
-/// All that a start finds: what the checkpoint covers, and the records.
+/// Everything that a start finds: the number up to which the checkpoint covers facts, and the records.
 type Found = (Lsn, BTreeSet<u64>);
 
-/// Starts like a node: the marker first.
+/// Starts like a node: opens the marker, then the journal.
 fn start_as(disk: &MemDisk, new: StorageId) -> Result<(Journal, Found), String> {
     let (marker, _) = Identity::open(disk, "reef", NodeId(1), || new).map_err(|error| error.to_string())?;
     let mut options = JournalOptions::small(marker.storage);
@@ -45,7 +45,7 @@ fn start(disk: &MemDisk) -> Result<(Journal, Found), String> {
     start_as(disk, STORAGE)
 }
 
-/// Entries and facts by turns, over several segments, some of them recycled. What must be found: the facts and the live entries.
+/// A directory with entries and facts in several segments, some of which are recycled. A start must find the facts and the live entries.
 struct Life {
     disk: MemDisk,
     journal: Journal,
@@ -62,7 +62,7 @@ impl Life {
         Life { disk, journal, live: BTreeMap::new(), next: 1, covers: Lsn(0), round: 0 }
     }
 
-    /// Writes some; the older half of the entries is freed.
+    /// Writes this many batches and frees the older half of their entries.
     fn work(&mut self, rounds: u64) {
         let mut places = Vec::new();
         for _ in 0..rounds {
@@ -100,7 +100,7 @@ impl Life {
         self.journal.sync().unwrap();
     }
 
-    /// What a start of this disk has lost, or why it refuses.
+    /// Starts from this disk. Returns the reason if the start refuses, and panics if it succeeds although records are lost.
     fn verdict(&self, disk: &MemDisk) -> Result<(), String> {
         let (_, (covers, records)) = start(disk)?;
         let lost: Vec<_> = self
@@ -117,7 +117,7 @@ impl Life {
     }
 }
 
-/// A directory with a history, and an older copy of it.
+/// Returns a used directory, and an older copy of it.
 fn used() -> (Life, MemDisk) {
     let mut life = Life::new(STORAGE);
     life.work(12);
@@ -151,7 +151,7 @@ fn read(disk: &MemDisk, file: &DiskPath) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The file with these bytes; gone if there are none.
+/// Writes these bytes to the file, or removes the file if there are none.
 fn put(disk: &MemDisk, file: &DiskPath, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => {
@@ -167,7 +167,7 @@ fn is_segment(file: &DiskPath) -> bool {
     file.as_str().ends_with(".seg") && !file.as_str().contains("spare")
 }
 
-/// Each file, and all of the journal at once.
+/// Returns groups of files to lose together: each file alone, all segments, and the whole journal.
 fn groups(disk: &MemDisk) -> Vec<Vec<DiskPath>> {
     let all = files(disk);
     let journal: Vec<_> = all.iter().filter(|f| f.as_str().starts_with("journal/")).cloned().collect();
@@ -218,7 +218,7 @@ fn an_older_copy_is_told_from_the_current_one() {
             assert!(error.contains(file.as_str()), "{error} does not name {file}");
         }
     }
-    // The whole folder, as it was then.
+    // The whole folder is put back.
     let disk = life.disk.fork();
     for file in files(&life.disk).iter().chain(&files(&older)).filter(|f| f.as_str().starts_with("journal/"))
     {
@@ -228,7 +228,7 @@ fn an_older_copy_is_told_from_the_current_one() {
     assert!(error.contains("journal"), "{error}");
 }
 
-/// Writes facts, and now and then a checkpoint, which leaves spares. Returns a copy of the disk for each batch.
+/// Writes facts, and after every sixth batch a checkpoint, which leaves spares. Returns a copy of the disk for each batch.
 fn write_facts(disk: &MemDisk, journal: &mut Journal, batches: u64) -> Vec<MemDisk> {
     let mut copies = Vec::new();
     for batch in 0..batches {
@@ -246,8 +246,8 @@ fn write_facts(disk: &MemDisk, journal: &mut Journal, batches: u64) -> Vec<MemDi
     copies
 }
 
-/// A recycled segment whose file comes back from an older copy stands beside the spare that was made of it, and becomes that spare
-/// once more. The journal must not count it twice: it would close when it uses it for the second time.
+/// An old copy of a recycled segment is put back next to the spare that was made of it, and becomes that spare again. The journal must not
+/// count it twice: it would close when it uses the file for the second time.
 #[test]
 fn a_segment_put_back_beside_its_spare_is_one_spare() {
     let disk = MemDisk::new();
@@ -274,7 +274,7 @@ fn a_segment_put_back_beside_its_spare_is_one_spare() {
 #[test]
 fn the_end_of_the_newest_segment_is_missed_once_marked() {
     let mut life = Life::new(STORAGE);
-    // Facts, which take a block each.
+    // Facts, of which each batch takes one block.
     life.round = 2;
     life.work(1);
     let older = life.disk.fork();
@@ -300,7 +300,7 @@ fn files_of_another_directory_are_refused() {
     for file in files(&other.disk) {
         let disk = life.disk.fork();
         put(&disk, &file, read(&other.disk, &file).as_deref());
-        // A spare file says nothing, whoever wrote it.
+        // A spare file holds nothing that is needed, whoever wrote it.
         match life.verdict(&disk) {
             Err(error) => assert!(!error.is_empty()),
             Ok(()) => assert!(!is_segment(&file), "{file} of another directory was taken"),
@@ -313,7 +313,7 @@ fn a_marker_without_a_journal_is_refused_and_an_empty_directory_is_new() {
     let disk = MemDisk::new();
     let (identity, new) = Identity::open(&disk, "reef", NodeId(1), || STORAGE).unwrap();
     assert!(new);
-    // Nothing was ever written: the first start may have ended here.
+    // Nothing was ever written, so the first start may have ended here.
     start(&disk.fork()).unwrap();
     let marker = read(&disk, &path("node")).unwrap();
     let lost = MemDisk::new();
@@ -323,7 +323,7 @@ fn a_marker_without_a_journal_is_refused_and_an_empty_directory_is_new() {
     assert_eq!(identity.storage, STORAGE);
 }
 
-/// Every crash in the life of a directory, from its first step on, leaves one that opens.
+/// A crash at any moment, from the first step on, leaves a directory that opens.
 #[test]
 fn a_crash_between_any_two_steps_refuses_nothing() {
     for steps in (0..400).step_by(1) {
@@ -351,7 +351,7 @@ fn a_crash_between_any_two_steps_refuses_nothing() {
             if let Err(error) = start(&crashed) {
                 panic!("dead after {steps} steps, seed {seed}: {error}");
             }
-            // And the next start, after one that died on its way.
+            // The start after one that died before it was complete must succeed, too.
             let again = disk.fork();
             again.crash_seeded(seed);
             again.die_after(steps % 23);

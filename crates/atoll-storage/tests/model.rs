@@ -1,5 +1,5 @@
-//! The journal against a model, under power cuts, kills, full disks and reuse: what was synced is there, in order and
-//! unchanged; nothing else ever shows.
+//! Tests the journal against a model, under power cuts, kills, full disks and reuse: synced records are there, in order and unchanged, and
+//! nothing else ever appears.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -18,7 +18,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Sizes of the records; even ones are entries.
+    /// Writes records of these sizes. Those of even size are entries, the others facts.
     Write(Vec<u16>),
     Sync,
     /// Frees every n-th live entry, from the oldest.
@@ -32,15 +32,15 @@ enum Op {
     Cut(u64),
     /// `kill -9`.
     Kill,
-    /// The disk is nearly full, or has space again.
+    /// Makes the disk nearly full, or gives it space again.
     Fill(bool),
-    /// After so many more changes to the disk the process dies, and with it, by this seed, the power goes.
+    /// After this many more changes to the disk the process dies, followed by a power cut with this seed.
     Die(u8, u64),
-    /// A power cut, and a death after so many changes of the recovery.
+    /// A power cut, after which the process dies once recovery has made this many changes.
     CutTwice(u8, u64),
 }
 
-/// The journal said that it is closed: only a restart helps.
+/// The journal is closed; only a restart helps.
 struct Dead;
 
 fn op() -> impl Strategy<Value = Op> {
@@ -67,16 +67,16 @@ struct Model {
     options: JournalOptions,
     journal: Journal,
     job: Option<PrepareJob>,
-    /// Written, or tried to, and not cut off; with the place once known.
+    /// Records that were written, or may have been, and were not cut off. Each has its location once it is known.
     records: BTreeMap<u64, (Record, Option<Loc>)>,
     live: BTreeSet<u64>,
     synced: Lsn,
     checkpoint: Option<Checkpoint>,
-    /// Under way when the process died: this one or the other.
+    /// The checkpoint that was being written when the process died. Recovery may find this one or the previous one.
     maybe: Option<Checkpoint>,
-    /// For the cut that comes with a death.
+    /// The seed of the power cut that follows a death.
     dying: u64,
-    /// Makes every record's content its own, over all lives.
+    /// Makes the content of every record unique across all lives.
     counter: u64,
 }
 
@@ -138,7 +138,7 @@ impl Model {
                 let locs: Vec<Loc> = freed.iter().filter_map(|lsn| self.records[lsn].1).collect();
                 freed.iter().for_each(|lsn| assert!(self.live.remove(lsn)));
                 self.alive(|m| m.journal.free(&locs))?;
-                // A second time does no harm.
+                // Freeing a second time does no harm.
                 self.alive(|m| m.journal.free(&locs))?;
             }
             Op::Checkpoint => {
@@ -231,7 +231,7 @@ impl Model {
         loop {
             match open(&self.disk, &self.options) {
                 Ok(opened) => return opened,
-                // A start needs a segment; with a full disk it may say so, and succeed once space is back.
+                // A start needs a segment. On a full disk it may fail with this error, and succeeds once there is space.
                 Err(RecoverError::Journal(JournalError::NoSpace { .. })) => self.disk.set_capacity(None),
                 Err(RecoverError::Journal(e)) => {
                     assert!(died::<()>(e).is_err());
@@ -293,7 +293,7 @@ fn options(block_bytes: u32, first_blocks: u32) -> JournalOptions {
     options
 }
 
-/// Every rare branch of the journal that this test is for.
+/// The rare branches of the journal that this test must reach.
 const MARKS: [&str; 16] = [
     "journal.checkpoint.from_reserve",
     "journal.checkpoint.no_space",
@@ -351,8 +351,8 @@ fn replay(ops: Vec<Op>, block_bytes: u32, first_blocks: u32) {
     }
 }
 
-/// Found by the test above: a segment was recycled while the one behind it still waited for its sync; a restart saw the
-/// gap beside a segment that looked empty, and called it rot.
+/// A bug that the test above found: a segment was recycled while the next one still waited for its sync. A restart saw the gap next to a
+/// segment that looked empty, and reported rot.
 #[test]
 fn no_recycling_beside_a_segment_that_waits_for_its_sync() {
     let ops = vec![
@@ -369,8 +369,8 @@ fn no_recycling_beside_a_segment_that_waits_for_its_sync() {
     replay(ops, 4096, 9);
 }
 
-/// Found by the test above: all records were freed and recycled; a restart put the empty segment, whose header alone knew
-/// the last number, among the spares, and died before it had the next segment. The restart after it began at 1 again.
+/// A bug that the test above found: all records were freed and recycled. A restart turned the empty segment, whose header alone held the
+/// last number, into a spare, and died before it had made the next segment. The next restart began at 1 again.
 #[test]
 fn numbers_survive_a_death_between_two_segments() {
     for deaths in 0..40 {
@@ -384,7 +384,7 @@ fn numbers_survive_a_death_between_two_segments() {
             model.run(Op::Write(vec![1380, 466, 700]));
             model.run(Op::Sync);
             model.run(Op::Cut(seed));
-            // All of it is freed, and recycled, for the active segment's header says what was synced.
+            // Everything is freed and recycled, because the header of the active segment says what was synced.
             model.run(Op::Free(1));
             model.run(Op::TakeJob);
             model.run(Op::FinishJob);

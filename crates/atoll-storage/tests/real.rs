@@ -1,4 +1,4 @@
-//! The same journal in a directory of the file system.
+//! Tests of the journal in a directory of the file system.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

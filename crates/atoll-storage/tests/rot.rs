@@ -1,4 +1,5 @@
-//! Damage: below the synced point it is refused and named, above it is cut, and no bytes in a file make recovery panic.
+//! Tests of damage: recovery refuses and reports damage to synced records, cuts damage above them, and never panics, whatever bytes a file
+//! contains.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -52,7 +53,7 @@ fn length(disk: &MemDisk, path: &DiskPath) -> u64 {
     disk.open(path, Open::Read).unwrap().len().unwrap()
 }
 
-/// Three synced batches over two segments, the last one marked.
+/// Writes three synced batches to two segments and marks the last one.
 fn synced() -> (MemDisk, Vec<(Lsn, Loc)>) {
     let disk = MemDisk::new();
     let (mut journal, ..) = open(&disk).unwrap();
@@ -93,7 +94,7 @@ fn every_flipped_bit_is_refused_or_changes_nothing() {
                     Err(JournalError::Damaged { file, offset: at, .. }) => {
                         refused += 1;
                         assert_eq!(file, segment(generation).to_string());
-                        // The batch or record that the bit is in, or the end of batches for a footer.
+                        // The error reports the start of the damaged batch or record, or the end of batches if the footer is damaged.
                         assert!(at <= offset, "byte {offset} bit {bit}, reported at {at}");
                     }
                     Err(e) => panic!("{e}"),
@@ -134,7 +135,7 @@ fn a_torn_tail_is_cut_and_never_comes_back() {
     let (mut journal, ..) = open(&disk).unwrap();
     journal.write(&entries(1, 1, 100)).unwrap();
     journal.sync().unwrap();
-    // Over three segments; only what lies in the last one survives.
+    // The batch spans three segments. Only its part in the last one survives.
     journal.write(&facts(2, 8, 900)).unwrap();
     let tail = disk.fork();
     drop(journal);
@@ -145,7 +146,7 @@ fn a_torn_tail_is_cut_and_never_comes_back() {
     });
     let (mut journal, last, records) = open(&disk).unwrap();
     assert_eq!((last, records.len()), (Lsn(1), 1));
-    // The same numbers again, with other content: the old ones must not be seen, in any later life.
+    // The same numbers are written again, with other content. No later life must see the old records.
     let batch = entries(2, 3, 50);
     journal.write(&batch).unwrap();
     journal.sync().unwrap();
@@ -166,7 +167,7 @@ fn what_was_handed_out_is_durable() {
     let disk = MemDisk::new();
     let (mut journal, ..) = open(&disk).unwrap();
     journal.write(&entries(1, 2, 100)).unwrap();
-    // Killed before the sync: memory still has it, so recovery hands it out; then the power goes.
+    // The process is killed before the sync. The page cache still has the records, so recovery hands them out; then the power fails.
     disk.kill_process();
     assert_eq!(open(&disk).unwrap().1, Lsn(2));
     disk.crash(&mut || false);
@@ -216,7 +217,7 @@ fn other_versions_directories_and_checkpoints_are_refused() {
     let Err(JournalError::UnsupportedFormat { found: 7, .. }) = open(&disk) else { panic!() };
 }
 
-/// Opening must not panic; what it says is its own affair.
+/// Checks that opening does not panic. It may succeed or fail.
 fn survives(disk: &MemDisk) {
     if let Ok((mut journal, last, records)) = open(disk) {
         assert!(records.is_sorted_by_key(|s| s.lsn.0));
@@ -280,7 +281,7 @@ proptest! {
         synced_upto in prop_oneof![0u64..20, any::<u64>()],
         tail in prop::collection::vec(any::<u8>(), 0..64),
     ) {
-        // A batch header as the format says, whose numbers lie.
+        // A batch header with a valid format and checksum, but wrong numbers.
         let (disk, _) = synced();
         let seed = crc32c::crc32c_append(crc32c::crc32c(&STORAGE.0.to_le_bytes()), &2u64.to_le_bytes());
         let fields = [

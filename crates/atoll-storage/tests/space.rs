@@ -1,4 +1,4 @@
-//! Space: trims give it back, a full disk refuses before anything is written, failures close for good.
+//! Tests of space: trims free it, a full disk refuses a batch before anything is written, and failures close the journal permanently.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -20,7 +20,7 @@ fn open(disk: &MemDisk, options: JournalOptions) -> (Journal, Lsn) {
     }
 }
 
-/// What a host does between two batches.
+/// Does what a host does between two batches.
 fn tend(journal: &mut Journal) {
     if let Some(job) = journal.next_job() {
         journal.prepared(job.run()).unwrap();
@@ -63,7 +63,7 @@ fn a_hundred_times_the_disk_goes_through_a_trimmed_journal() {
     let stats = journal.stats();
     assert!(stats.recycled > 1000 && stats.checkpoints > 100, "{stats:?}");
     assert!(stats.spare_segments <= 2 && disk.used_bytes() < 800 * KIB, "{stats:?}");
-    // Everything goes: so does the disk space.
+    // Once every entry is freed, the disk space is free, too.
     journal.free(kept.make_contiguous()).unwrap();
     journal.write(&facts(next, 1, 10)).unwrap();
     journal.sync().unwrap();
@@ -133,7 +133,7 @@ fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
         tend(&mut journal);
     }
     assert_eq!(journal.space(), Space::FactsOnly);
-    // The reserve takes facts: seals, trims, registers; and a checkpoint of them.
+    // The reserve holds facts (seals, trims, registers) and a checkpoint of them.
     for _ in 0..40 {
         journal.write(&facts(next, 1, 200)).unwrap();
         next += 1;
@@ -143,7 +143,7 @@ fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
     let covers = journal.synced();
     journal.write_checkpoint(&Checkpoint { covers, states: Vec::new() }).unwrap();
     assert_eq!(journal.space(), Space::FactsOnly);
-    // A trim gives space back without a restart.
+    // A trim frees space without a restart.
     let trimmed: Vec<Loc> = places.drain(..places.len() / 2).map(|(_, loc)| loc).collect();
     journal.free(&trimmed).unwrap();
     tend(&mut journal);
@@ -151,7 +151,7 @@ fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
     journal.write(&entries(next, 2, 3000)).unwrap();
     journal.sync().unwrap();
     next += 2;
-    // And so does somebody else who frees some.
+    // The journal also resumes after another program has freed space.
     while journal.space() == Space::Plenty {
         journal.write(&entries(next, 2, 3000)).unwrap();
         next += 2;
@@ -163,7 +163,7 @@ fn a_full_disk_leaves_room_for_facts_and_goes_on_when_space_is_back() {
     assert_eq!(journal.space(), Space::Plenty);
 }
 
-/// Nobody prepares segments: only the writer finds the disk full, and while there is room for facts yet.
+/// No job prepares segments. The writer itself finds the disk full, while there is still room for facts.
 #[test]
 fn a_writer_that_is_faster_than_the_preparation_leaves_room_for_facts() {
     let disk = MemDisk::new();
@@ -249,7 +249,7 @@ fn records_too_large_are_refused_and_the_largest_is_taken() {
     assert_eq!(open(&disk, options).1, Lsn(1));
 }
 
-/// Every write of the node waits for it.
+/// Every write of the node waits for that segment.
 #[test]
 fn a_segment_that_the_writer_makes_itself_is_a_short_one() {
     let disk = MemDisk::new();
@@ -261,7 +261,7 @@ fn a_segment_that_the_writer_makes_itself_is_a_short_one() {
         ..JournalOptions::small(STORAGE)
     };
     let (mut journal, _) = open(&disk, options);
-    // Nobody runs the job: the writer needs one segment after the other.
+    // No job runs, so the writer has to make one segment after the other.
     let job = journal.needs_segment().unwrap();
     let mut lsn = 0;
     let mut grown = |journal: &mut Journal, record_bytes: usize| {
@@ -275,15 +275,15 @@ fn a_segment_that_the_writer_makes_itself_is_a_short_one() {
     };
     assert_eq!(grown(&mut journal, 6000), short.into());
     assert_eq!(grown(&mut journal, 20_000), whole.into(), "a short one would not take the record");
-    // The preparation goes on all the while, and what it made is used for a later one.
+    // The preparation continues meanwhile, and its segment is used later.
     journal.prepared(job.run()).unwrap();
     let job = journal.needs_segment().unwrap();
     journal.prepared(job.run()).unwrap();
     assert_eq!(journal.stats().ready_segments, 1);
 }
 
-/// A writer that is faster than the preparation, over a log that is trimmed: what was freed is used again, short files too, though
-/// they are given back slowly.
+/// A writer that is faster than the preparation, on a log that is trimmed: freed files are reused, including short ones, although they are
+/// given back slowly.
 #[test]
 fn short_files_are_used_again() {
     let disk = MemDisk::new();
@@ -308,16 +308,16 @@ fn short_files_are_used_again() {
     }
     let few = 100 * 2048 + 3 * u64::from(whole);
     assert!(journal.stats().inline_prepares > 100 && most < few, "{most} {:?}", journal.stats());
-    // They survive a restart, which has no use for them, and go back in pieces; spares of full length stay.
+    // Short spares survive a restart, which does not need them, and are given back in pieces. Spares of full length stay.
     drop(journal);
     let (mut journal, _) = open(&disk, options);
     (0..200).for_each(|_| tend(&mut journal));
     let stats = journal.stats();
-    // Beside the reserve and the manifest.
+    // The sum allows for the reserve and the manifest.
     assert!(!journal.has_excess() && disk.used_bytes() <= stats.disk_bytes + (16 + 8) * KIB, "{stats:?}");
 }
 
-/// A due checkpoint may wait for a good moment, but not while new files are filled because nothing is free.
+/// A due checkpoint may be delayed, but not while new files are filled because no spare is free.
 #[test]
 fn a_checkpoint_that_would_free_the_next_file_is_told() {
     let disk = MemDisk::new();
@@ -351,7 +351,7 @@ fn sparse_segments_are_emptied_by_their_owner() {
     let (mut journal, _) = open(&disk, JournalOptions::small(STORAGE));
     let mut live: Vec<Loc> = Vec::new();
     let mut next = 1;
-    // One entry in ten stays for ever.
+    // One entry in ten stays forever.
     for _ in 0..400 {
         let places = journal.write(&entries(next, 10, 800)).unwrap();
         next += 10;
@@ -415,7 +415,7 @@ fn a_file_is_given_back_in_pieces_while_segments_are_made() {
     journal.mark().unwrap();
     journal.sync().unwrap();
     journal.free(&[]).unwrap();
-    // Whoever waits for a segment is served first.
+    // Preparing a segment takes precedence over giving back a file.
     let job = journal.needs_segment().unwrap();
     assert!(journal.has_excess() && journal.gives_back().is_none(), "one job at a time");
     journal.prepared(job.run()).unwrap();
@@ -429,7 +429,7 @@ fn a_file_is_given_back_in_pieces_while_segments_are_made() {
         true
     };
     assert!(step(&mut journal) && step(&mut journal));
-    // A restart finds a part of a file, and finishes the work.
+    // A restart finds a file that is partly given back, and completes the work.
     drop(journal);
     let (mut journal, _) = open(&disk, options);
     tend(&mut journal);
@@ -461,7 +461,7 @@ fn a_restart_gives_the_unused_end_of_a_segment_back_in_pieces() {
     };
     assert!(step(&mut journal) && step(&mut journal));
     assert_eq!(disk.used_bytes(), before - (2 << 20));
-    // Freed while it is shortened: the file keeps its name until that is done.
+    // The segment is freed while it is shortened: the file keeps its name until the job is done.
     let job = journal.gives_back().unwrap();
     journal.write(&entries(11, 1, 100)).unwrap();
     journal.sync().unwrap();
@@ -471,7 +471,7 @@ fn a_restart_gives_the_unused_end_of_a_segment_back_in_pieces() {
     assert_eq!(journal.stats().used_segments, 2);
     journal.prepared(job.run()).unwrap();
     assert_eq!(journal.stats().used_segments, 1);
-    // A power cut in the middle: nothing is lost.
+    // A power cut while an end is given back loses nothing.
     let kept = journal.write(&entries(12, 10, 5000)).unwrap();
     journal.sync().unwrap();
     drop(journal);
@@ -487,7 +487,7 @@ fn a_restart_gives_the_unused_end_of_a_segment_back_in_pieces() {
     assert!(journal.stats().disk_bytes < (8 << 20) + (1 << 20), "{:?}", journal.stats());
 }
 
-/// The room is back before anybody looks how much there is: it need not grow any more.
+/// Space is free again before the journal looks how much there is, so the figure may never grow any more.
 #[test]
 fn a_disk_that_was_full_for_a_moment_is_tried_again() {
     let disk = MemDisk::new();

@@ -1,6 +1,5 @@
-//! A cluster in one thread on virtual time: node cores, a network that loses, duplicates and reorders messages, and disks
-//! that sync late and lose whatever was not synced. Deliberately small: the full simulator is another crate. Misuse by the
-//! test panics.
+//! Runs a cluster in one thread on virtual time: node cores, a network that loses, duplicates and reorders messages, and disks that sync
+//! late and lose what was not synced. It is deliberately small; the full simulator is another crate. Wrong use by a test panics.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +48,7 @@ enum Event {
     Fetched { node: NodeId, life: u64, fetch: Fetch },
 }
 
-/// The member role: answers with the identity of the node.
+/// The member role: answers every message with the identity of the node.
 struct Member(Identity);
 
 impl Role for Member {
@@ -95,7 +94,7 @@ pub struct Node {
     pub life: u64,
 }
 
-/// Adds the roles of a node, at each of its starts.
+/// Adds the roles of a node. Called at each start of the node.
 pub type Assemble = Arc<dyn Fn(&mut NodeCore, StorageId)>;
 
 pub struct Cluster {
@@ -104,7 +103,7 @@ pub struct Cluster {
     pub rng: Rng,
     pub faults: Faults,
     pub sync: Duration,
-    /// Directed pairs of nodes between which every message is lost silently.
+    /// Pairs (from, to) of nodes between which every message is lost silently.
     pub cut: BTreeSet<(NodeId, NodeId)>,
     pub steps: u64,
     assemble: Assemble,
@@ -192,7 +191,7 @@ impl Cluster {
         self.turn(at);
     }
 
-    /// `kill -9`: everything that is not synced is lost.
+    /// Kills a node. Everything that is not synced is lost.
     pub fn kill(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).unwrap();
         if let Some(core) = node.core.take() {
@@ -213,7 +212,7 @@ impl Cluster {
         self.turn(id);
     }
 
-    /// Restarts the node on an empty disk, with a new identity or, as an operator's mistake that must be caught, with the old one.
+    /// Restarts a killed node on an empty disk with a new storage identity.
     pub fn wipe(&mut self, id: NodeId) {
         let node = self.nodes.remove(&id).unwrap();
         assert!(node.core.is_none(), "kill it first");
@@ -245,7 +244,7 @@ impl Cluster {
         self.nodes[&NodeId(id)].env.clone()
     }
 
-    /// All nodes, as a provider sees them.
+    /// Returns all nodes, as a provider sees them.
     pub fn directory(&self) -> Arc<dyn Directory> {
         Arc::new(All(self.nodes.keys().copied().collect()))
     }
@@ -322,7 +321,7 @@ impl Cluster {
         }
     }
 
-    /// Processes one event, or advances to the next deadline; false if nothing will ever happen.
+    /// Processes the next event or deadline. Returns false if nothing will ever happen.
     pub fn step(&mut self) -> bool {
         let due = self
             .nodes
@@ -400,7 +399,7 @@ impl Cluster {
         }
     }
 
-    /// Runs until a ticket is complete, up to `limit` of virtual time.
+    /// Runs until a ticket is complete. Returns None after `limit` of virtual time, or if the ticket is abandoned or nothing more happens.
     pub fn wait<T>(&mut self, mut ticket: Ticket<T>, limit: Duration) -> Option<T> {
         let until = self.now.after(limit);
         loop {
@@ -414,7 +413,7 @@ impl Cluster {
         }
     }
 
-    /// Runs a future on a node to completion.
+    /// Runs a future on a node to completion. Panics if it takes more than a minute of virtual time.
     pub fn on<T: Send + 'static>(&mut self, at: u32, f: impl Future<Output = T> + Send + 'static) -> T {
         let ticket = self.env(at).launch("test", f);
         self.wait(ticket, Duration::from_secs(60)).expect("ends within a minute of virtual time")

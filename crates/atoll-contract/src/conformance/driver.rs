@@ -1,5 +1,5 @@
-//! Nodes in one thread on virtual time, with a network that loses nothing and a journal that is durable at once. This is
-//! enough for the conformance suites; the simulator covers faults.
+//! Runs nodes in one thread on virtual time, with a network that loses nothing and a journal that is durable at once. This is enough for
+//! the conformance suites; the simulator covers faults.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,11 +11,11 @@ use atoll_core::{
     Tick,
 };
 
-/// One-way latency between two nodes, unless set otherwise.
+/// The one-way latency between two nodes, unless set otherwise.
 pub const DEFAULT_LATENCY: Duration = Duration::from_micros(50);
-/// Virtual time after which a future that is still pending counts as stuck.
+/// The virtual time after which a future that is still pending counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(3600);
-/// Turns at one instant after which the driver reports a spin.
+/// The number of rounds at one instant after which the driver reports an endless loop.
 const MAX_TURNS_PER_INSTANT: u32 = 100_000;
 
 /// The state that outlives a node's process.
@@ -32,7 +32,7 @@ struct Journal {
 struct Host {
     core: NodeCore,
     journal: Journal,
-    /// The node got input since its last turn.
+    /// Whether the node got input since its last turn.
     fed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Journal {
     }
 }
 
-/// See the module documentation.
+/// Nodes on virtual time; see the module documentation.
 pub struct Driver {
     now: Tick,
     seed: u64,
@@ -68,7 +68,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver without nodes. All randomness comes from the seed.
+    /// Returns a driver without nodes. All randomness comes from the seed.
     pub fn new(seed: u64) -> Self {
         Driver {
             now: Tick(0),
@@ -96,7 +96,7 @@ impl Driver {
         self.env(node)
     }
 
-    /// Kills a node and restarts it over the same journal. All its links break and come up anew.
+    /// Kills a node and restarts it with the same journal. All its links break and come up again.
     pub fn restart(
         &mut self,
         node: NodeId,
@@ -122,12 +122,12 @@ impl Driver {
         Ok(self.env(node))
     }
 
-    /// The handle of a node. Panics if there is no such node.
+    /// Returns the handle of a node. Panics if there is no such node.
     pub fn env(&self, node: NodeId) -> Env {
         self.core(node).env()
     }
 
-    /// A node, for its roles and measures. Panics if there is no such node.
+    /// Returns the core of a node, for its roles and measures. Panics if there is no such node.
     pub fn core(&self, node: NodeId) -> &NodeCore {
         match self.nodes.get(&node) {
             Some(host) => &host.core,
@@ -135,12 +135,12 @@ impl Driver {
         }
     }
 
-    /// The current virtual time.
+    /// Returns the current virtual time.
     pub fn now(&self) -> Tick {
         self.now
     }
 
-    /// Runs a future as a procedure of a node until it ends. Panics if it never does.
+    /// Runs a future as a procedure of a node until it ends. Panics if nothing more happens, or after an hour of virtual time.
     pub fn block_on<T: Send + 'static>(
         &mut self,
         node: NodeId,
@@ -169,7 +169,7 @@ impl Driver {
         self.now = until;
     }
 
-    /// Does what is due, or advances to the next event; false if there is none up to `limit`.
+    /// Does what is due, or advances the time to the next event. Returns false if there is none up to `limit`.
     pub fn step(&mut self, limit: Tick) -> bool {
         if self.turn_all() {
             self.turns_at_now += 1;
@@ -188,7 +188,7 @@ impl Driver {
         }
     }
 
-    /// Delivers what is due and takes one turn of each node that has work; false if none has.
+    /// Delivers what is due and runs one turn of each node that has work. Returns false if none has.
     fn turn_all(&mut self) -> bool {
         let mut worked = false;
         while let Some(first) = self.wires.first_entry()

@@ -1,10 +1,10 @@
-//! What clients did and saw, in the one order of the driver's thread.
+//! Records what clients did and saw. All events have one order, because the driver has one thread.
 
 use std::sync::{Arc, Mutex};
 
 use atoll_core::sync::lock;
 
-/// One operation. It began after every event with a lower number, and ended before every event with a higher number.
+/// One operation, with the numbers of its begin and its end. A lower number means an earlier moment.
 #[derive(Clone, Debug)]
 pub(super) struct Event<T> {
     pub(super) start: u64,
@@ -18,7 +18,7 @@ struct Record<T> {
     events: Vec<Event<T>>,
 }
 
-/// Cheap to clone; all clones share one state.
+/// The history of a test. Cheap to clone; all clones share one state.
 #[derive(Debug)]
 pub(super) struct History<T>(Arc<Mutex<Record<T>>>);
 
@@ -33,7 +33,7 @@ impl<T: Clone> History<T> {
         History(Arc::new(Mutex::new(Record { clock: 0, events: Vec::new() })))
     }
 
-    /// Records the start of an operation.
+    /// Records the start of an operation and returns its number.
     pub(super) fn begin(&self) -> u64 {
         let mut r = lock(&self.0);
         r.clock += 1;
@@ -53,7 +53,7 @@ impl<T: Clone> History<T> {
     }
 }
 
-/// A small random generator for the choices of a test; the product draws its randomness from the node.
+/// A small random generator for the choices of a test. The product draws its randomness from the node.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 

@@ -1,4 +1,4 @@
-//! Checks vlog-L1–vlog-L9 of virtuallog §2 for any Loglet. [`all`] runs everything; each part can also be called by itself.
+//! Checks vlog-L1–vlog-L9 of virtuallog §2 for any Loglet. [`all`] runs everything; each part can also be called separately.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,31 +20,31 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The interface through which the suite drives an implementation.
 pub trait LogletHarness {
-    /// The nodes.
+    /// Returns the driver of the nodes.
     fn driver(&mut self) -> &mut Driver;
 
-    /// The nodes that clients run on: at least two.
+    /// Returns the nodes that clients run on: at least two.
     fn clients(&self) -> Vec<NodeId>;
 
-    /// Makes an empty, open Loglet and returns a name for it.
+    /// Creates an empty, open Loglet and returns a number that names it.
     fn fresh(&mut self) -> u64;
 
-    /// Opens a handle on a node; a new one at every call.
+    /// Opens a new handle on a node.
     fn open(&mut self, loglet: u64, client: NodeId) -> Arc<dyn Loglet>;
 
-    /// Deletes a Loglet for ever; false if this implementation cannot.
+    /// Deletes a Loglet permanently. Returns false if this implementation cannot.
     fn delete(&mut self, _loglet: u64) -> bool {
         false
     }
 
-    /// Called now and then during a random test; may start or end a fault.
+    /// Called from time to time during a random test. May start or end a fault.
     fn disturb(&mut self, _random: u64) {}
 
     /// Ends all faults.
     fn heal(&mut self) {}
 }
 
-/// Runs everything, with these seeds for the random part.
+/// Runs the whole suite, with these seeds for the random part.
 pub fn all(h: &mut dyn LogletHarness, seeds: std::ops::Range<u64>) {
     appends_are_read_back(h);
     one_handle_keeps_its_order(h);
@@ -59,7 +59,7 @@ pub fn all(h: &mut dyn LogletHarness, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// A batch of `count` entries named from `seq` on. Each entry has its name as its payload.
+/// Returns a batch of `count` entries, numbered from `seq` on.
 fn batch(client: u64, seq: u64, count: u64) -> Batch {
     Batch::of((seq..seq + count).map(|seq| entry(client, seq)))
 }
@@ -97,7 +97,7 @@ pub(super) async fn patiently<'a, T>(
     }
 }
 
-/// All entries of `[from, to)`.
+/// Reads all entries of `[from, to)`.
 pub(super) async fn read_all(
     env: &Env,
     l: &Arc<dyn Loglet>,
@@ -127,7 +127,7 @@ fn pair(h: &mut dyn LogletHarness) -> (NodeId, NodeId) {
     (nodes[0], nodes[1])
 }
 
-/// vlog-L1, vlog-L4, vlog-L6: acknowledged entries are below any tail that is checked afterwards, on any node, and every node
+/// Checks vlog-L1, vlog-L4 and vlog-L6: acknowledged entries are below any tail that is checked afterwards on any node, and every node
 /// reads them back.
 pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
@@ -139,7 +139,7 @@ pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     let writer = la.clone();
     let placed = on(h, a, async move { append(&writer, batch(1, 1, 5)).await });
     assert_eq!(placed, Ok(Placement::contiguous(Offset::ZERO, 5)), "offsets are dense, from 0");
-    // A client that got an offset may read it without checking the tail.
+    // A client that knows the offset of its append may read it without a tail check.
     let (env, reader) = (h.driver().env(a), la);
     let own = on(h, a, async move { read_all(&env, &reader, Offset(4), Offset(5)).await });
     assert_eq!(own, Ok(vec![entry(1, 5)]));
@@ -152,7 +152,7 @@ pub fn appends_are_read_back(h: &mut dyn LogletHarness) {
     assert_eq!(read, Ok((1..6).map(|seq| entry(1, seq)).collect()));
 }
 
-/// vlog-L8: appends of one handle land in call order, if the Loglet says so.
+/// Checks vlog-L8: appends of one handle land in the order of the calls, if the Loglet promises that.
 pub fn one_handle_keeps_its_order(h: &mut dyn LogletHarness) {
     let (a, _) = pair(h);
     let log = h.fresh();
@@ -178,7 +178,7 @@ pub fn one_handle_keeps_its_order(h: &mut dyn LogletHarness) {
     assert_eq!(offsets, (0..24).map(Offset).collect::<Vec<_>>(), "L8: in the order of the calls");
 }
 
-/// Retries under the same names get the places of the first attempt, or "forgotten", never a second copy.
+/// Checks that retries with the same names get the offsets of the first attempt, or "forgotten", but never a second copy.
 pub fn retries_are_not_doubled(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -195,7 +195,7 @@ pub fn retries_are_not_doubled(h: &mut dyn LogletHarness) {
     assert_eq!(tail.map(|t| t.at), Ok(Offset(4)), "no second copy");
 }
 
-/// vlog-L2, vlog-L3: a seal is idempotent and permanent; appends after it fail; its tail covers what was acknowledged.
+/// Checks vlog-L2 and vlog-L3: a seal is idempotent and permanent, appends after it fail, and its tail is above what was acknowledged.
 pub fn a_seal_is_for_ever(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -220,7 +220,7 @@ pub fn a_seal_is_for_ever(h: &mut dyn LogletHarness) {
     }
 }
 
-/// vlog-L9: sealing an empty Loglet gives tail 0 and a sealed configuration (native-T21).
+/// Checks vlog-L9: sealing an empty Loglet gives tail 0 and a sealed configuration (native-T21).
 pub fn an_empty_loglet_seals_at_zero(h: &mut dyn LogletHarness) {
     let (a, _) = pair(h);
     let log = h.fresh();
@@ -233,7 +233,7 @@ pub fn an_empty_loglet_seals_at_zero(h: &mut dyn LogletHarness) {
     assert!(matches!(tail, Ok(Tail { at: Offset::ZERO, sealed: Some(_) })), "got {tail:?}");
 }
 
-/// A wait ends when another client's append moves the tail, and when the Loglet is sealed (native-T18).
+/// Checks that a wait ends when another client's append moves the tail, and when the Loglet is sealed (native-T18).
 pub fn waiting_ends(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -271,7 +271,7 @@ pub fn waiting_ends(h: &mut dyn LogletHarness) {
     }
 }
 
-/// Trimmed offsets are gone for all handles, the others stay, and the tail does not move (native-T12).
+/// Checks that trimmed offsets are gone for all handles, that the others stay, and that the tail does not move (native-T12).
 pub fn trimmed_is_gone(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();
@@ -293,7 +293,7 @@ pub fn trimmed_is_gone(h: &mut dyn LogletHarness) {
     });
 }
 
-/// vlog-L7: a deleted Loglet is gone for ever; it never looks empty and open.
+/// Checks vlog-L7: a deleted Loglet is gone permanently and never appears empty and open.
 pub fn deleted_is_gone(h: &mut dyn LogletHarness) {
     let (a, b) = pair(h);
     let log = h.fresh();

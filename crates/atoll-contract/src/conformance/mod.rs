@@ -1,7 +1,7 @@
-//! The suites that every implementation of a Loglet (vlog-L1–vlog-L9) or a register must pass, and a driver that runs nodes
-//! on virtual time. For tests: behind the feature `testing`.
+//! The suites that every implementation of a Loglet (vlog-L1–vlog-L9) or a register must pass, and a driver that runs nodes on virtual
+//! time. Only available with the feature `testing`.
 //!
-//! An implementation provides a small harness: nodes in a [`Driver`], and handles on each of them.
+//! An implementation provides a small harness: nodes in a [`Driver`], and handles on each node.
 
 pub mod cluster;
 mod driver;

@@ -1,4 +1,4 @@
-//! The random part of the Loglet suite: many clients at once, and checks of the history that they observed.
+//! The random part of the Loglet suite: runs many clients concurrently, and checks the history that they observed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Client {
         self.env.now() < self.until
     }
 
-    /// Appends, with some appends in flight, until the Loglet is sealed.
+    /// Appends, with several appends in flight if the Loglet keeps order, until the Loglet is sealed.
     async fn append(mut self) {
         let mut next = 1;
         let mut call = 0;
@@ -130,7 +130,7 @@ impl Client {
     }
 }
 
-/// Runs appenders, sealers, checkers, followers and trims at once under the harness's faults, and then checks the history.
+/// Runs clients that append, check the tail, follow, seal and trim concurrently under the harness's faults, and then checks the history.
 pub fn random(h: &mut dyn LogletHarness, seed: u64) {
     let mut dice = Dice::new(seed);
     let log = h.fresh();
@@ -210,7 +210,8 @@ fn acks(events: &[Event<Seen>]) -> impl Iterator<Item = (u64, u64, Vec<Offset>)>
     })
 }
 
-/// vlog-L3, vlog-L4: sealed tails lie above all acks. Open tails lie above earlier acks, never above a sealed tail, and never go back.
+/// Checks vlog-L3 and vlog-L4: sealed tails are above all acknowledged offsets. Open tails are above all offsets acknowledged before, never
+/// above a sealed tail, and never fall.
 fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     let tails: Vec<(u64, u64, Tail, bool)> = events
         .iter()
@@ -250,7 +251,7 @@ fn judge_tails(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L2: after a seal has returned, no check reports open, and no append that began later is acknowledged.
+/// Checks vlog-L2: after a seal has returned, no check reports an open Loglet, and no append that began later is acknowledged.
 fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     let sealed_by = |e: &&Event<Seen>| match &e.what {
         Seen::Seal(Ok(())) => true,
@@ -269,7 +270,7 @@ fn judge_seals(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L1, vlog-L8: acknowledged appends follow real-time order, and appends of one handle follow call order.
+/// Checks vlog-L1 and vlog-L8: acknowledged appends follow real-time order, and appends of one handle follow the order of the calls.
 fn judge_order(seed: u64, events: &[Event<Seen>]) {
     let acks: Vec<_> = acks(events).collect();
     let mut by_end: Vec<_> = acks.iter().collect();
@@ -301,8 +302,8 @@ fn judge_order(seed: u64, events: &[Event<Seen>]) {
     }
 }
 
-/// vlog-L1, vlog-L6 and trims: every reader reads the same, acknowledged entries are at their acknowledged offsets, no entry is there
-/// twice, and every entry was appended by a client.
+/// Checks vlog-L1, vlog-L6 and trims: every reader reads the same, acknowledged entries are at their acknowledged offsets, no entry is
+/// there twice, and a client appended every entry.
 fn judge_contents(seed: u64, events: &[Event<Seen>], contents: &[(Offset, Tail, Vec<Entry>)]) {
     let mut all: BTreeMap<Offset, &Entry> = BTreeMap::new();
     for (from, _, entries) in contents {

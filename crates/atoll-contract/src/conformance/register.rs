@@ -1,5 +1,5 @@
-//! The suite that every [`Register`] must pass: conditional writes, versions that rise by one, linearizable reads, and marks
-//! by which a writer finds out whether its write happened.
+//! The suite that every [`Register`] must pass: conditional writes, versions that rise by one, linearizable reads, and nonces by which a
+//! writer finds out whether its write happened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The interface through which the suite drives an implementation.
 pub trait RegisterHarness {
-    /// The nodes.
+    /// Returns the driver of the nodes.
     fn driver(&mut self) -> &mut Driver;
 
-    /// The nodes that clients run on: at least two, unless the implementation has only one node.
+    /// Returns the nodes that clients run on: at least two, unless the implementation has only one node.
     fn clients(&self) -> Vec<NodeId>;
 
-    /// The registers, seen from a node.
+    /// Returns the registers as a node sees them.
     fn registers(&mut self, client: NodeId) -> Arc<dyn Registers>;
 
-    /// Called now and then during a random test; may start or end a fault.
+    /// Called from time to time during a random test. May start or end a fault.
     fn disturb(&mut self, _random: u64) {}
 
     /// Ends all faults.
     fn heal(&mut self) {}
 }
 
-/// Runs everything, with these seeds for the random part.
+/// Runs the whole suite, with these seeds for the random part.
 pub fn all(h: &mut dyn RegisterHarness, seeds: std::ops::Range<u64>) {
     versions_rise_by_one(h);
     the_same_mark_answers_as_the_first_time(h);
@@ -77,7 +77,8 @@ async fn write(env: &Env, r: &Arc<dyn Register>, expected: u64, n: u64, nonce: u
     }
 }
 
-/// The version is 0 at first, and each write raises it by one. A write at another version changes nothing and returns the current value.
+/// Checks that the version is 0 at first and that each write raises it by one. A write at another version changes nothing and returns the
+/// current value.
 pub fn versions_rise_by_one(h: &mut dyn RegisterHarness) {
     let nodes = h.clients();
     let (a, b) = (nodes[0], nodes[nodes.len() - 1]);
@@ -101,7 +102,7 @@ pub fn versions_rise_by_one(h: &mut dyn RegisterHarness) {
     });
 }
 
-/// The same write again, by mark and also through another node, gets the first answer and is not applied again.
+/// Checks that a repeated write, recognised by its nonce, gets the first answer and is not applied again, even through another node.
 pub fn the_same_mark_answers_as_the_first_time(h: &mut dyn RegisterHarness) {
     let nodes = h.clients();
     for node in [nodes[0], nodes[0], nodes[nodes.len() - 1]] {
@@ -113,7 +114,7 @@ pub fn the_same_mark_answers_as_the_first_time(h: &mut dyn RegisterHarness) {
     }
 }
 
-/// Written registers are listed in order, by prefix.
+/// Checks that written registers are listed in order, by prefix.
 pub fn names_are_listed(h: &mut dyn RegisterHarness) {
     let node = h.clients()[0];
     let (all, env) = (h.registers(node), h.driver().env(node));
@@ -133,14 +134,14 @@ pub fn names_are_listed(h: &mut dyn RegisterHarness) {
     assert_eq!(names, ["list/a", "list/b"]);
 }
 
-/// A mark changes with the value, and with nothing else.
+/// Checks that the mark of a listed register changes with each write, and with nothing else.
 pub fn marks_tell_values_apart(h: &mut dyn RegisterHarness) {
     let node = h.clients()[0];
     let (all, env) = (h.registers(node), h.driver().env(node));
     h.driver().block_on(node, async move {
         let marks = async || loop {
             let listed = all.list("mark/").await;
-            // Until all acceptors have the vote, there may be no mark.
+            // There may be no mark until all acceptors have the vote.
             match listed.map(|l| l.iter().filter_map(|l| l.mark).collect::<Vec<_>>()) {
                 Ok(marks) if marks.len() == 2 => return marks,
                 _ => env.sleep(Duration::from_millis(5)).await,
@@ -163,7 +164,7 @@ enum Seen {
     Wrote { nonce: u128, value: Bytes, got: Result<Written, RegisterError>, expected: Version },
 }
 
-/// Reads, then writes at the observed version under a new mark. A write without an answer is left open or followed up.
+/// Reads, then writes at the observed version with a new nonce. A write without an answer is abandoned or repeated.
 async fn client(env: Env, r: Arc<dyn Register>, seen: History<Seen>, mut dice: Dice, until: Tick, base: u64) {
     let mut n = base;
     while env.now() < until {
@@ -191,7 +192,7 @@ async fn client(env: Env, r: Arc<dyn Register>, seen: History<Seen>, mut dice: D
     }
 }
 
-/// Runs many clients at once under the harness's faults, then checks the history.
+/// Runs many clients concurrently under the harness's faults, then checks the history.
 pub fn random(h: &mut dyn RegisterHarness, seed: u64) {
     let mut dice = Dice::new(seed);
     let name = format!("random/{seed}");
@@ -231,7 +232,7 @@ pub fn random(h: &mut dyn RegisterHarness, seed: u64) {
 }
 
 fn judge(seed: u64, events: &[Event<Seen>]) {
-    // The content of each version, as far as any client saw it: one value, one mark.
+    // The content of each version that any client saw: one value with one nonce.
     let mut versions: BTreeMap<Version, (Nonce, Bytes)> = BTreeMap::new();
     let mut sent: BTreeMap<u128, (Version, Bytes)> = BTreeMap::new();
     let mut shown: Vec<(u64, u64, Versioned)> = Vec::new();
@@ -269,9 +270,8 @@ fn judge(seed: u64, events: &[Event<Seen>]) {
     judge_real_time(seed, events, &shown);
 }
 
-/// No client sees an older version than one that was seen, or acknowledged, before its read began. A `Yes` answer to a
-/// repeated write may be old, though it is still true of its version: it counts for what it acknowledges, not for what it
-/// shows.
+/// Checks that no client sees an older version than one that was seen or acknowledged before its read began. A `Yes` answer to a repeated
+/// write may be old, although it is still true for its version. It therefore counts as an acknowledgement, not as a read.
 fn judge_real_time(seed: u64, events: &[Event<Seen>], shown: &[(u64, u64, Versioned)]) {
     let looks = events.iter().filter_map(|e| match &e.what {
         Seen::Read(v) | Seen::Wrote { got: Ok(Written::Conflict(v)), .. } => Some((e.start, v.version)),

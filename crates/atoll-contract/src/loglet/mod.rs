@@ -18,8 +18,8 @@ pub use error::{AppendError, LogletError, ReadError, Unavailability};
 pub use provider::{Binding, Duties, Duty, Extent, LogletProvider, Progress, Registry, RoleOfKind};
 pub use spec::{LogletSpec, PlanError};
 
-/// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install race have
-/// already provisioned their Loglets. The virtual log encodes in it the change that the Loglet was made for.
+/// The name of a Loglet. It is globally unique and never reused (virtuallog §1), because the losers of an install have already created
+/// their Loglets. The virtual log encodes in it the reconfiguration that the Loglet was made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogletId(pub u128);
 
@@ -41,33 +41,33 @@ impl atoll_core::Decode for LogletId {
     }
 }
 
-/// What a reader of a sealed segment needs, opaque to the virtual log (vlog-L9). Empty for native and local.
+/// What a reader of a sealed segment needs, opaque to the virtual log (vlog-L9). Empty for native and local Loglets.
 pub type SealedConfig = Bytes;
 
 /// The end of a Loglet: the first offset that cannot be read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// Every offset below is readable; acknowledged offsets are below every sealed tail (vlog-L3).
+    /// Every offset below is readable. Acknowledged offsets are below every sealed tail (vlog-L3).
     pub at: Offset,
     /// Set once the Loglet is sealed. Sealed tails may differ between calls (vlog-L5): only the installed one counts.
     pub sealed: Option<SealedConfig>,
 }
 
-/// The offsets of a batch's entries, in the order of the batch, as runs of consecutive offsets. There is one run unless
-/// some entries were already there from an earlier attempt.
+/// The offsets of a batch's entries, in the order of the batch, as runs of consecutive offsets. There is one run unless an earlier attempt
+/// has already appended some of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// First offset and length of each run.
+    /// The first offset and the number of entries of each run.
     pub runs: Vec<(Offset, u32)>,
 }
 
 impl Placement {
-    /// Consecutive offsets from `first`.
+    /// Returns a placement of `count` entries at consecutive offsets from `first` on.
     pub fn contiguous(first: Offset, count: u32) -> Self {
         Placement { runs: vec![(first, count)] }
     }
 
-    /// One offset per entry.
+    /// Returns the offset of each entry.
     pub fn offsets(&self) -> impl Iterator<Item = Offset> + '_ {
         self.runs.iter().flat_map(|(first, n)| (0..u64::from(*n)).map(|i| first.plus(i)))
     }
@@ -78,14 +78,14 @@ impl Placement {
 pub enum ReadFrom {
     /// This node's copy if it has one, otherwise any server's.
     Anywhere,
-    /// Only the copy on this node's disk.
+    /// Only this node's disk.
     LocalOnly,
 }
 
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBatch {
-    /// Consecutive entries from the start of the range: at least one.
+    /// Consecutive entries from the start of the range on, at least one.
     pub entries: Vec<Entry>,
     /// How many of them came from another node.
     pub remote: u64,
@@ -93,35 +93,34 @@ pub struct ReadBatch {
 
 /// A log with a fixed configuration (vlog-L1–vlog-L9).
 pub trait Loglet: Send + Sync + fmt::Debug {
-    /// Appends all entries of a batch, in order, or none. The answer comes once they are durable on this Loglet's quorum
-    /// (vlog-L1). The batch is queued before this returns, so appends of one caller keep their order where
-    /// [`Loglet::keeps_order`] says so. If the window is full, the answer is `NotAppended(Busy)`.
+    /// Appends all entries of a batch in order, or none of them. The answer comes once they are durable on this Loglet's quorum (vlog-L1).
+    /// The batch is queued before this returns, so appends of one caller keep their order if [`Loglet::keeps_order`] returns true. If the
+    /// window is full, the answer is `NotAppended(Busy)`.
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>>;
 
-    /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: either it knew a tail of at
-    /// least that offset before the first attempt, or it has searched for the entries up to there. A Loglet that has forgotten
-    /// operations at or above that offset answers [`AppendError::Forgotten`]. The caller must then search further, up to a tail that
-    /// it checks afterwards.
+    /// Like [`Loglet::append`], for a caller that knows that none of these entries is below `not_below`: it either knew a tail of at least
+    /// that offset before the first attempt, or has searched for the entries up to there. A Loglet that has forgotten operations at or
+    /// above that offset answers [`AppendError::Forgotten`]. The caller must then search further, up to a tail that it checks afterwards.
     fn append_above(&self, batch: Batch, not_below: Offset) -> Ticket<Result<Placement, AppendError>> {
         let _ = not_below;
         self.append(batch)
     }
 
-    /// Whether appends in flight land in call order (vlog-L8).
+    /// Returns whether appends in flight land in the order of the calls (vlog-L8).
     fn keeps_order(&self) -> bool;
 
     /// Returns a tail above every append acknowledged before the call. An open tail is never above a sealed one (vlog-L3, vlog-L4).
     fn check_tail(&self) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
-    /// Waits until the tail may be above `above`, or the Loglet is sealed, and returns the known tail. This is a hint, not
-    /// a check: the tail is readable, but a later one may exist. It may return early without news.
+    /// Waits until the tail may be above `above`, or the Loglet is sealed, and returns the known tail. This is a hint, not a check: the
+    /// tail is readable, but a higher one may exist. It may return early although nothing has changed.
     fn wait_tail(&self, above: Offset) -> BoxFuture<'_, Result<Tail, LogletError>>;
 
-    /// The highest tail that this node knows of without asking: a lower bound for later scans.
+    /// Returns the highest tail that this node knows without asking a server: a lower bound for later searches.
     fn known_tail(&self) -> Offset;
 
-    /// Reads entries from `range.start`, up to `range.end` (exclusive) and about `max_bytes`, but at least one. The range must
-    /// be below a tail or stop that the caller obtained (vlog-L6).
+    /// Reads entries from `range.start` up to `range.end` (exclusive), about `max_bytes` of them, but at least one entry. The range must be
+    /// below a tail or stop that the caller has obtained (vlog-L6).
     fn read(
         &self,
         range: Range<Offset>,
@@ -129,9 +128,9 @@ pub trait Loglet: Send + Sync + fmt::Debug {
         from: ReadFrom,
     ) -> BoxFuture<'_, Result<ReadBatch, ReadError>>;
 
-    /// Gives up offsets below `to` (exclusive), for ever. `to` is at most a known tail. Idempotent.
+    /// Permanently gives up the offsets below `to`, which is at most a known tail. Idempotent.
     fn prefix_trim(&self, to: Offset) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// Ends appends for ever. The seal is durable on the seal quorum when this returns. Idempotent (vlog-L2).
+    /// Permanently ends appends. The seal is durable on the seal quorum on return. Idempotent (vlog-L2).
     fn seal(&self) -> BoxFuture<'_, Result<(), LogletError>>;
 }

@@ -12,32 +12,32 @@ use atoll_core::{BoxFuture, Incarnation, NodeId, StorageId};
 use super::{Loglet, LogletError, LogletId, LogletSpec, PlanError, SealedConfig};
 use crate::position::Offset;
 
-/// How a node is bound to a Loglet.
+/// What ties a node to a Loglet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// It holds entries, in this data directory: another directory must not answer for them (native-T8).
+    /// The node holds entries in this data directory; another directory must not answer for it (native-T8).
     Holds(StorageId),
-    /// It orders appends, in this life of its process: another life has forgotten which offsets were given (native-T6).
+    /// The node orders appends in this life of its process; another life does not know which offsets were assigned (native-T6).
     Orders(Incarnation),
 }
 
 /// A role that nodes have for Loglets of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleOfKind {
-    /// Its name.
+    /// The name of the role.
     pub name: &'static str,
-    /// Nodes in it hold entries; else they order appends.
+    /// Whether its nodes hold entries; otherwise they order appends.
     pub holds: bool,
 }
 
 /// What one node does for one Loglet. A node with two roles has two duties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duty {
-    /// The role, as specifications and people call it.
+    /// The role, as specifications and operators call it.
     pub role: &'static str,
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// As what.
+    /// What ties the node to the Loglet.
     pub binding: Binding,
 }
 
@@ -46,7 +46,7 @@ pub struct Duty {
 pub struct Duties(pub Vec<Duty>);
 
 impl Duties {
-    /// The nodes that hold entries, with the data directories that were configured.
+    /// Returns the nodes that hold entries, with the data directories in the configuration.
     pub fn holders(&self) -> impl Iterator<Item = (NodeId, StorageId)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
             Binding::Holds(storage) => Some((duty.node, storage)),
@@ -54,7 +54,7 @@ impl Duties {
         })
     }
 
-    /// The nodes that order appends, with the lives that were configured.
+    /// Returns the nodes that order appends, with the lives in the configuration.
     pub fn orderers(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.0.iter().filter_map(|duty| match duty.binding {
             Binding::Orders(life) => Some((duty.node, life)),
@@ -62,17 +62,17 @@ impl Duties {
         })
     }
 
-    /// Whether this node holds entries.
+    /// Returns whether this node holds entries.
     pub fn is_holder(&self, node: NodeId) -> bool {
         self.holders().any(|(n, _)| n == node)
     }
 
-    /// Whether this node orders appends.
+    /// Returns whether this node orders appends.
     pub fn is_orderer(&self, node: NodeId) -> bool {
         self.orderers().any(|(n, _)| n == node)
     }
 
-    /// The nodes in a role, in order and each once.
+    /// Returns the nodes in a role, in order and each once.
     pub fn in_role(&self, role: &str) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.0.iter().filter(|d| d.role == role).map(|d| d.node).collect();
         nodes.sort_unstable();
@@ -81,48 +81,48 @@ impl Duties {
     }
 }
 
-/// A Loglet, and the part of it that is asked about.
+/// A part of a Loglet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which.
+    /// The Loglet.
     pub loglet: LogletId,
     /// Its configuration.
     pub config: Bytes,
-    /// The offsets, of which the end is not one.
+    /// The offsets; the end is exclusive.
     pub range: Range<Offset>,
 }
 
-/// How far one node is with an [`Extent`].
+/// How much of an [`Extent`] one node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The first offset of the extent that the node does not have in order.
+    /// The offset up to which the node has the extent without a gap.
     pub has_up_to: Offset,
-    /// Offsets of the extent that it lacks.
+    /// How many offsets of the extent it lacks.
     pub lacks: u64,
 }
 
-/// Makes Loglets of one kind from opaque configurations.
+/// Creates Loglets of one kind from opaque configurations.
 pub trait LogletProvider: Send + Sync + fmt::Debug {
-    /// The name in chains and specifications.
+    /// Returns the name of the kind in chains and specifications.
     fn kind(&self) -> &'static str;
 
-    /// The roles that nodes have for a Loglet of this kind: what a specification may place.
+    /// Returns the roles that nodes have for a Loglet of this kind. A specification may place nodes in these roles.
     fn roles(&self) -> &'static [RoleOfKind];
 
-    /// A configuration for what is wanted; `previous` is the active segment's if it is of the same kind.
+    /// Returns a configuration that satisfies `spec`. `previous` is the active segment's configuration if it is of the same kind.
     fn plan<'a>(
         &'a self,
         spec: &'a LogletSpec,
         previous: Option<&'a Bytes>,
     ) -> BoxFuture<'a, Result<Bytes, PlanError>>;
 
-    /// Tells the servers about a new Loglet. Idempotent; only an optimisation, they also learn from the first message.
+    /// Announces a new Loglet to its servers. Idempotent. This is only an optimisation: servers also learn of it from the first message.
     fn provision(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// A handle. Cheap; no server is asked.
+    /// Returns a handle to a Loglet. Cheap; no server is contacted.
     fn open(&self, id: LogletId, config: &Bytes) -> Result<Arc<dyn Loglet>, PlanError>;
 
-    /// A handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds need none.
+    /// Returns a handle to a sealed Loglet, with the sealed configuration that was installed (vlog-L9). Most kinds do not need it.
     fn open_sealed(
         &self,
         id: LogletId,
@@ -132,8 +132,8 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
         self.open(id, config)
     }
 
-    /// A new, sealed Loglet that holds exactly these entries from offset 0 on, for `reconfig_modify` (virtuallog §7). They are read
-    /// through `source`. Durable on a quorum when it returns.
+    /// Creates a new, sealed Loglet that holds exactly these entries, starting at offset 0, for a rebuild (virtuallog §7). They are read
+    /// through `source`. The Loglet is durable on a quorum on return.
     fn build_sealed<'a>(
         &'a self,
         id: LogletId,
@@ -145,31 +145,32 @@ pub trait LogletProvider: Send + Sync + fmt::Debug {
     /// Deletes a Loglet's data on all servers that answer, and leaves tombstones (vlog-L7, vlog-V6). Idempotent.
     fn delete(&self, id: LogletId, config: &Bytes) -> BoxFuture<'_, Result<(), LogletError>>;
 
-    /// The configuration as fields and values, for `atoll chain show`.
+    /// Returns the configuration as fields and values, for `atoll chain show`.
     fn describe(&self, config: &Bytes) -> Vec<(&'static str, String)>;
 
-    /// Who does what for a Loglet: for failure detection, membership and the placement of the next one. Empty if the configuration cannot
-    /// be read.
+    /// Returns which node does what for a Loglet. Failure detection, membership changes and the placement of the next Loglet use it. It is
+    /// empty if the configuration cannot be decoded.
     fn duties(&self, config: &Bytes) -> Duties;
 
     /// Returns whether these nodes suffice to seal. A node that seals without reaching enough of them would stop the log and start no new
     /// segment (vlog-V18).
     fn can_seal(&self, config: &Bytes, reached: &dyn Fn(NodeId) -> bool) -> bool;
 
-    /// How far a node is with each of these Loglets, in their order. None if it does not answer.
+    /// Returns how much of each of these extents a node has, in their order. None if it does not answer.
     fn progress<'a>(&'a self, node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>>;
 
-    /// Has this node fetch what it lacks of a sealed Loglet below `upto`, the sealed tail that was installed (X7). A hint: nobody learns
-    /// whether it was done. Kinds with a single copy have nothing to fetch.
+    /// Makes this node fetch what it lacks of a sealed Loglet below `upto`, the sealed tail that was installed (X7). This is a hint: the
+    /// caller does not learn whether it was done. Kinds with a single copy have nothing to fetch.
     fn back_fill(&self, _id: LogletId, _config: &Bytes, _upto: Offset) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Some Loglets that this node's disk holds, in the order of their ids, above this one; and whether there are more. None if it does
-    /// not answer.
+    /// Returns Loglets on this node's disk with ids above this one, in the order of their ids, and whether there are more. None if the
+    /// disk's role does not answer.
     fn held_here(&self, above: Option<LogletId>) -> BoxFuture<'_, Option<(Vec<LogletId>, bool)>>;
 
-    /// Deletes a Loglet from this node's disk alone, behind a tombstone (vlog-V6); whether it is done. For Loglets that no chain names.
+    /// Deletes a Loglet from this node's disk only, leaving a tombstone (vlog-V6). Returns whether it is done. For Loglets that no chain
+    /// names.
     fn delete_here(&self, id: LogletId) -> BoxFuture<'_, bool>;
 }
 
@@ -180,7 +181,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry without kinds.
+    /// Returns a registry without kinds.
     pub fn new() -> Self {
         Self::default()
     }
@@ -192,12 +193,12 @@ impl Registry {
         self
     }
 
-    /// The roles of this name, of all kinds that have one.
+    /// Returns the roles with this name, of all kinds that have one.
     pub fn roles_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = RoleOfKind> + 'a {
         self.providers.values().flat_map(|p| p.roles()).filter(move |r| r.name == name).copied()
     }
 
-    /// The provider of a kind.
+    /// Returns the provider of a kind.
     pub fn provider(&self, kind: &str) -> Result<&Arc<dyn LogletProvider>, PlanError> {
         self.providers.get(kind).ok_or_else(|| PlanError::UnknownKind {
             wanted: kind.to_owned(),
@@ -205,12 +206,12 @@ impl Registry {
         })
     }
 
-    /// The providers, in the order of their kinds.
+    /// Returns the providers in the order of their kinds.
     pub fn providers(&self) -> impl Iterator<Item = &Arc<dyn LogletProvider>> {
         self.providers.values()
     }
 
-    /// All kinds.
+    /// Returns all kinds.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.providers.keys().copied()
     }

@@ -1,4 +1,4 @@
-//! What a Loglet is to be, and why there is no configuration for it.
+//! The specification of a new Loglet, and the reasons why there is no configuration for it.
 
 use std::collections::BTreeMap;
 
@@ -8,51 +8,51 @@ use super::LogletProvider;
 
 /// What an operator or a policy requires of the next Loglet. The provider chooses everything else, usually as it was before.
 ///
-/// Roles and options are the kind's own, and a refusal of a wrong one names those that it has. So a new protocol needs no
-/// change of this type, nor of the public API.
+/// Each kind has its own roles and options, and the error for a wrong one lists them. A new protocol therefore requires no change to this
+/// type or to the public API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogletSpec {
     /// The kind of Loglet.
     pub kind: Option<String>,
-    /// By role: exactly these nodes hold it.
+    /// For each role, exactly these nodes have it.
     pub places: BTreeMap<String, Vec<NodeId>>,
     /// Options of the kind, by name.
     pub options: BTreeMap<String, String>,
-    /// Not these nodes, if it can be helped: they are thought to have failed or are being drained.
+    /// Nodes to avoid if possible, because they seem to have failed or are being drained.
     pub avoid: Vec<NodeId>,
 }
 
 impl LogletSpec {
-    /// Of this kind, and otherwise as it was.
+    /// Returns a specification of this kind, with everything else left to the provider.
     pub fn of(kind: &str) -> Self {
         LogletSpec { kind: Some(kind.to_owned()), ..LogletSpec::default() }
     }
 
-    /// The same, with exactly these nodes in a role.
+    /// Adds that exactly these nodes have a role.
     #[must_use]
     pub fn place(mut self, role: &str, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         self.places.insert(role.to_owned(), nodes.into_iter().collect());
         self
     }
 
-    /// The same, without these nodes if it can be helped.
+    /// Adds nodes to avoid if possible.
     #[must_use]
     pub fn avoiding(mut self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         self.avoid.extend(nodes);
         self
     }
 
-    /// The nodes wanted for a role; None if that is left to the provider.
+    /// Returns the nodes for a role; None if that is left to the provider.
     pub fn placed(&self, role: &str) -> Option<&[NodeId]> {
         self.places.get(role).map(Vec::as_slice)
     }
 
-    /// All nodes that are wanted by name, each as often as it is named.
+    /// Returns all nodes that the specification names, each as often as it is named.
     pub fn named(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.places.values().flatten().copied()
     }
 
-    /// Refuses roles and options that a kind does not have.
+    /// Checks that the kind has all these roles and options.
     pub fn check(&self, provider: &dyn LogletProvider, options: &[&'static str]) -> Result<(), PlanError> {
         let roles: Vec<&str> = provider.roles().iter().map(|r| r.name).collect();
         let unknown = |wanted: &String, what, known: &[&str]| {
@@ -69,15 +69,15 @@ impl LogletSpec {
     }
 }
 
-/// Why there is no configuration for what was wanted. Nothing was changed.
+/// Why there is no configuration for a specification. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No provider has this name.
     #[error("no loglet kind {wanted:?}; known kinds: {known}")]
     UnknownKind {
-        /// What was asked for.
+        /// The requested kind.
         wanted: String,
-        /// What there is.
+        /// The known kinds.
         known: String,
     },
     /// The kind has no such role or option.
@@ -87,33 +87,33 @@ pub enum PlanError {
         kind: &'static str,
         /// "role" or "option".
         what: &'static str,
-        /// What was asked for.
+        /// The requested role or option.
         wanted: String,
-        /// What there is.
+        /// The roles or options of the kind.
         known: String,
     },
-    /// Some of the nodes wanted did not answer.
+    /// One of the requested nodes did not answer.
     #[error("node {0} does not answer; name servers that are up (see `atoll status`)")]
     NodeDown(NodeId),
-    /// Fewer servers answer than are needed: fewer than a majority, or one that never was a server of the log is missing.
+    /// Too few servers answer: fewer than a majority, or one is missing that was never a server of the log.
     #[error(
         "{up} of {wanted} servers answer; a segment needs a majority of them, and the others must have been the log's before (see `atoll status`)"
     )]
     TooFew {
-        /// Servers that answered.
+        /// The number of servers that answered.
         up: usize,
-        /// Servers needed.
+        /// The number of servers of the segment.
         wanted: usize,
     },
     /// The specification contradicts the kind's rules.
     #[error("{what}: {allowed}")]
     Invalid {
-        /// What was wrong.
+        /// What is wrong.
         what: &'static str,
         /// What is allowed.
         allowed: &'static str,
     },
-    /// A configuration in the chain does not decode.
+    /// A configuration in the chain cannot be decoded.
     #[error("a loglet configuration in the chain is not readable: {0}")]
     Unreadable(#[from] atoll_core::DecodeError),
 }

@@ -1,9 +1,9 @@
-//! A command of a trace: a name, words, and options.
+//! Parses a command of a trace: a name, words, and options.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// `name word... key=value...`, taken apart from the left. A word or an option that nobody has taken is an error, because otherwise a
-/// misspelled option would just have no effect.
+/// A line `name word... key=value...`, consumed from the left. A word or option that nobody has consumed is an error, because otherwise a
+/// misspelled option would silently have no effect.
 #[derive(Debug)]
 pub struct Command<'a> {
     text: &'a str,
@@ -12,7 +12,7 @@ pub struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Reads a line.
+    /// Parses a line.
     pub fn new(text: &'a str) -> Self {
         let (options, words): (Vec<&str>, Vec<&str>) =
             text.split_whitespace().partition(|word| word.contains('='));
@@ -20,45 +20,45 @@ impl<'a> Command<'a> {
         Command { text, words: words.into(), options }
     }
 
-    /// The whole line.
+    /// Returns the whole line.
     pub fn text(&self) -> &'a str {
         self.text
     }
 
-    /// The next word; the first one is the command's name.
+    /// Takes the next word; the first one is the command's name. Panics if there is none.
     pub fn word(&mut self) -> &'a str {
         self.words.pop_front().unwrap_or_else(|| panic!("{:?}: a word is missing", self.text))
     }
 
-    /// The next word, a number.
+    /// Takes the next word, which must be a number.
     pub fn number(&mut self) -> u64 {
         let word = self.word();
         self.parse(word)
     }
 
-    /// The next word, a number, if there is one.
+    /// Takes the next word, if there is one. It must be a number.
     pub fn maybe_number(&mut self) -> Option<u64> {
         (!self.words.is_empty()).then(|| self.number())
     }
 
-    /// All further words.
+    /// Takes all remaining words.
     pub fn words(&mut self) -> Vec<&'a str> {
         self.words.drain(..).collect()
     }
 
-    /// Whether this word stands anywhere behind those that were taken.
+    /// Takes this word, wherever it is among the remaining words, and returns whether it was there.
     pub fn flag(&mut self, name: &str) -> bool {
         let before = self.words.len();
         self.words.retain(|word| *word != name);
         before != self.words.len()
     }
 
-    /// The value of an option.
+    /// Takes the value of an option, if it is given.
     pub fn option(&mut self, key: &str) -> Option<&'a str> {
         self.options.remove(key)
     }
 
-    /// The value of an option, a number.
+    /// Takes the value of an option, which must be a number. Returns `otherwise` if the option is not given.
     pub fn number_of(&mut self, key: &str, otherwise: u64) -> u64 {
         self.option(key).map_or(otherwise, |word| self.parse(word))
     }
@@ -67,7 +67,7 @@ impl<'a> Command<'a> {
         word.parse().unwrap_or_else(|_| panic!("{:?}: {word} is no number", self.text))
     }
 
-    /// Panics if something is left.
+    /// Panics if a word or an option is left.
     pub fn end(self) {
         assert!(
             self.words.is_empty() && self.options.is_empty(),

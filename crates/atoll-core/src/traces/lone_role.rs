@@ -1,18 +1,18 @@
-//! One role without a node: a trace feeds it, and sees what it stages, sends and asks for.
+//! Runs one role without a node: a trace feeds it, and sees what it stages, sends and requests.
 //!
 //! | command | what happens |
 //! | --- | --- |
-//! | `sync [N]` | what is staged, up to record N, becomes durable |
-//! | `after MS` | so many milliseconds pass |
-//! | `deadline` | time passes until the role wants to run |
+//! | `sync [N]` | what is staged, up to record N if given, becomes durable |
+//! | `after MS` | MS milliseconds pass |
+//! | `deadline` | time passes until the role's deadline |
 //! | `space plenty`, `space facts-only`, `space closed` | how much the journal accepts |
-//! | `disk`, `disk damaged` | the reads under way are answered: with the records, or with an error |
-//! | `piece` | the next piece of a checkpoint, which is not the last |
-//! | `checkpoint` | a checkpoint is completed |
-//! | `recycle` | the places that the role has freed are lost |
-//! | `restart`, `restart alone` | the role begins anew from its checkpoint and its journal; or from its checkpoint alone |
+//! | `disk`, `disk damaged` | the pending reads are answered with the records, or with an error |
+//! | `piece` | the role assembles the next piece of a checkpoint, which must not be the last |
+//! | `checkpoint` | the role completes a checkpoint |
+//! | `recycle` | the records that the role has freed are lost |
+//! | `restart`, `restart alone` | the role starts again from its checkpoint and its journal; `alone` leaves out the journal's facts |
 //!
-//! In the output, `after N` stands at what leaves only once record N is durable.
+//! In the output, `after N` marks what leaves only once record N is durable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,41 +24,41 @@ use crate::frame::{Class, Frame};
 use crate::ids::{Lsn, NodeId, RoleKind, Tick};
 use crate::role::{Caller, Effect, Effects, FetchError, Loc, Record, RecordKind, Role, Space, Stored};
 
-/// How a trace shows what only the role's protocol can read.
+/// How a trace prints what only the role's protocol can decode.
 #[derive(Clone, Copy, Debug)]
 pub struct Wording {
-    /// A message that the role sends.
+    /// Formats a message that the role sends.
     pub message: fn(Frame) -> String,
-    /// A record that the role stages.
+    /// Formats a record that the role stages.
     pub record: fn(&Record) -> String,
 }
 
-/// See the module documentation.
+/// A role without a node; see the module documentation.
 pub struct LoneRole {
     make: Box<dyn Fn() -> Box<dyn Role>>,
     role: Box<dyn Role>,
     wording: Wording,
     out: Effects,
     now: Tick,
-    /// Records on their way to the disk.
+    /// Records that are staged and not durable yet.
     staged: Vec<(Lsn, Record)>,
-    /// Records on the disk.
+    /// Records that are durable.
     journal: Vec<Stored>,
     freed: Vec<Loc>,
     /// The last checkpoint, and the record up to which it replaces facts.
     checkpoint: Option<(Lsn, Bytes)>,
-    /// The same record of a checkpoint under way.
+    /// The record up to which the checkpoint under construction replaces facts.
     covers: Option<Lsn>,
-    /// The commands that wait for an answer, by request.
+    /// The commands whose requests have no answer yet, by request number.
     asked: BTreeMap<u64, String>,
     next_request: u64,
-    /// Reads under way, by tag.
+    /// Pending reads, by tag.
     fetches: Vec<(u64, Vec<Loc>)>,
     /// The output of this turn.
     lines: Vec<String>,
 }
 
-/// The place of a record, from which its number can be told.
+/// Returns the location of a record, which encodes its number.
 fn place(lsn: Lsn) -> Loc {
     Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes: 1 }
 }
@@ -68,7 +68,7 @@ fn numbers(places: &[Loc]) -> String {
 }
 
 impl LoneRole {
-    /// A role of this node and kind; `make` makes it, also after each restart.
+    /// Returns a role of this node and kind. `make` creates it, and again after each restart.
     pub fn new(
         node: NodeId,
         kind: RoleKind,
@@ -93,7 +93,7 @@ impl LoneRole {
         }
     }
 
-    /// A request, whose answer will be shown with this command.
+    /// Delivers a request. The output shows its answer together with this command.
     pub fn request(&mut self, from: NodeId, command: &str, frame: Frame) {
         let request = self.next_request;
         self.next_request += 1;
@@ -101,7 +101,7 @@ impl LoneRole {
         self.give(Caller { node: from, request: Some(request), class: Class::Data }, frame);
     }
 
-    /// A message that wants no answer.
+    /// Delivers a one-way message.
     pub fn post(&mut self, from: NodeId, frame: Frame) {
         self.give(Caller { node: from, request: None, class: Class::Data }, frame);
     }
@@ -111,13 +111,13 @@ impl LoneRole {
         self.gather();
     }
 
-    /// A connection came up or went down.
+    /// Reports that a connection came up or went down.
     pub fn link(&mut self, peer: NodeId, class: Class, up: bool) {
         self.role.on_link(self.now, peer, class, up, &mut self.out);
         self.gather();
     }
 
-    /// Carries out a command that is not the protocol's own.
+    /// Carries out a command of the table above, which does not depend on the protocol.
     pub fn command(&mut self, name: &str, command: &mut Command) {
         match name {
             "sync" => self.sync(command.maybe_number()),
@@ -199,7 +199,7 @@ impl LoneRole {
             replaced = *covers;
             self.role.restore(image.clone()).unwrap_or_else(|e| panic!("the checkpoint: {e}"));
         }
-        // Facts come twice, because a fact may be replayed over a checkpoint that has it already.
+        // Facts are replayed twice, because a fact may be replayed over a checkpoint that already includes it.
         for pass in 1..=2 {
             for stored in &self.journal {
                 let wanted = match stored.record.kind {
@@ -216,7 +216,7 @@ impl LoneRole {
         self.out.free(dead);
     }
 
-    /// Puts in lines what the role has staged, freed and asked for since the last time.
+    /// Adds to the output what the role has staged, freed and requested since the last call.
     fn gather(&mut self) {
         for (lsn, record) in self.out.take_staged() {
             self.lines.push(format!("journal {}: {}", lsn.0, (self.wording.record)(&record)));
@@ -234,7 +234,7 @@ impl LoneRole {
             };
             let line = match effect {
                 Effect::Reply { to, frame } => {
-                    // An answer to a post goes nowhere.
+                    // An answer to a post is dropped.
                     let Some(request) = to.request else { continue };
                     let command = self.asked.remove(&request);
                     let command = command.as_deref().unwrap_or("answered before");
@@ -255,7 +255,7 @@ impl LoneRole {
         }
     }
 
-    /// The end of a turn: returns what came of it.
+    /// Ends a turn and returns its output.
     pub fn end_turn(&mut self) -> Vec<String> {
         self.role.flush(self.now, &mut self.out);
         self.gather();

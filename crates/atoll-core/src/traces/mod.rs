@@ -1,7 +1,7 @@
-//! Traces of roles as data, for tests: what goes into a role, and what comes out. Behind the feature `testing`.
+//! Traces of roles as data, for tests: the input of a role and its output. Only available with the feature `testing`.
 //!
-//! A trace is a file of paragraphs: commands, one on each line, then `----`, then what came of them, up to an empty line. Lines that
-//! begin with `#` are comments.
+//! A trace is a file of paragraphs. A paragraph consists of commands, one per line, then `----`, then their output up to an empty line.
+//! Lines that begin with `#` are comments.
 //!
 //! ```text
 //! # A server that is sealed stores nothing (native-T1).
@@ -10,13 +10,13 @@
 //! send to 1: Stored Sealed, round 1, next 1, sealed lt=1 kt=0
 //! ```
 //!
-//! With `ATOLL_REWRITE_TRACES=1`, a test writes what comes out now in place of what was expected. Read it before you commit it: a
-//! trace says what the protocol demands, not what the code happens to do.
+//! With `ATOLL_REWRITE_TRACES=1`, a test replaces the expected output with the actual one. Read it before you commit it: a trace must state
+//! what the protocol demands, not what the code happens to do.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `command.rs` | a command, taken apart |
-//! | `lone_role.rs` | a role without a node: its journal, its clock, what it asks for |
+//! | `command.rs` | parses a command |
+//! | `lone_role.rs` | a role without a node: its journal, its clock, its requests |
 
 mod command;
 mod lone_role;
@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 pub use command::Command;
 pub use lone_role::{LoneRole, Wording};
 
-/// Between the commands and what came of them.
+/// The line between the commands and their output.
 const SEPARATOR: &str = "----";
 const REWRITE: &str = "ATOLL_REWRITE_TRACES";
 
-/// Plays all traces of a folder, each with what `begin` returns: it carries out the commands of a paragraph, and puts in lines what came
-/// of them. Panics with the first difference in each file, or rewrites the files.
+/// Plays all traces of a folder. For each, `begin` returns a function that carries out the commands of a paragraph and returns the lines of
+/// their output. Panics with the first difference in each file, or rewrites the files.
 pub fn check<P: FnMut(&[&str]) -> Vec<String>>(folder: &Path, begin: impl Fn() -> P) {
     check_or_rewrite(folder, std::env::var(REWRITE).is_ok_and(|value| value == "1"), begin);
 }
@@ -54,7 +54,7 @@ fn check_or_rewrite<P: FnMut(&[&str]) -> Vec<String>>(folder: &Path, rewrite: bo
     );
 }
 
-/// Whether some trace of a folder comes out otherwise than it says, as it must with a known bug.
+/// Returns whether the output of some trace in a folder differs from what it expects, as it must with a known bug.
 pub fn differ<P: FnMut(&[&str]) -> Vec<String>>(folder: &Path, begin: impl Fn() -> P) -> bool {
     traces(folder).iter().any(|(file, text)| play(file, text, false, begin()).is_err())
 }
@@ -77,17 +77,17 @@ fn write(file: &Path, text: &str) {
     println!("{} is rewritten", file.display());
 }
 
-/// A part of a trace, in lines of the file.
+/// A paragraph of a trace.
 #[derive(Debug, PartialEq, Eq)]
 struct Paragraph<'a> {
     commands: Vec<&'a str>,
-    /// The number of the line with the first command, from 1 on.
+    /// The number of the line with the first command, counted from 1.
     line: usize,
-    /// Where the output is, counted from 0.
+    /// The lines of the output, counted from 0.
     output: Range<usize>,
 }
 
-/// The paragraphs, or what is wrong in which line.
+/// Returns the paragraphs, or the number of the first wrong line and the reason.
 fn paragraphs<'a>(lines: &[&'a str]) -> Result<Vec<Paragraph<'a>>, (usize, &'static str)> {
     let (mut all, mut commands, mut first, mut at) = (Vec::new(), Vec::new(), 0, 0);
     while let Some(line) = lines.get(at) {
@@ -114,7 +114,7 @@ fn paragraphs<'a>(lines: &[&'a str]) -> Result<Vec<Paragraph<'a>>, (usize, &'sta
     if commands.is_empty() { Ok(all) } else { Err((at, "no dashes below the last commands")) }
 }
 
-/// Tells where a trace was when a test panics.
+/// Prints the position in the trace if a test panics.
 struct Place<'a>(&'a Path, usize);
 
 impl Drop for Place<'_> {
@@ -125,7 +125,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The trace with the output of now. If it differs from what is expected, that is an error unless it is to be rewritten.
+/// Plays a trace and returns its text with the actual output. A difference from the expected output is an error unless `rewrite` is set.
 fn play(
     file: &Path,
     text: &str,
@@ -184,7 +184,7 @@ quiet
 # The end.
 ";
 
-    /// Adds up the numbers of each command.
+    /// Returns a function that adds up the numbers in each command.
     fn adder() -> impl FnMut(&[&str]) -> Vec<String> {
         let mut sum = 0;
         move |commands| {

@@ -1,5 +1,5 @@
-//! Which durable runs are held in memory: the newest, up to a bound in bytes. So tailing readers and apply never wait for
-//! the disk (contracts §3.8).
+//! Determines which durable runs are held in memory: the newest, up to a limit in bytes. Tailing readers and the apply loop therefore never
+//! wait for the disk (contracts §3.8).
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use atoll_contract::{LogletId, Offset};
 
-/// Runs up to this size are copied: a slice of a network buffer would pin all of it (X13).
+/// Runs below this size are copied, because a slice of a network buffer would pin all of it (X13).
 const COPY_BELOW_BYTES: usize = 4096;
 
-/// The accounting of cached bytes; the bytes themselves are stored in the runs. First in, first out.
+/// Accounts for cached bytes, first in, first out. The bytes themselves are stored in the runs.
 #[derive(Debug)]
 pub struct TailCache {
     limit_bytes: usize,
@@ -19,12 +19,12 @@ pub struct TailCache {
 }
 
 impl TailCache {
-    /// An empty cache with this bound.
+    /// Returns an empty cache with this limit.
     pub fn new(limit_bytes: usize) -> Self {
         TailCache { limit_bytes, used_bytes: 0, order: VecDeque::new() }
     }
 
-    /// Converts bytes to the form in which they are stored.
+    /// Returns the bytes in the form in which the cache keeps them: short ones are copied.
     pub fn keep(bytes: &Bytes) -> Bytes {
         if bytes.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(bytes) } else { bytes.clone() }
     }
@@ -35,7 +35,7 @@ impl TailCache {
         self.order.push_back((loglet, first, len_bytes));
     }
 
-    /// While over the bound: the oldest run, whose bytes must be dropped now.
+    /// Returns the oldest run while the cache is over its limit. The caller must drop its bytes now.
     pub fn overflow(&mut self) -> Option<(LogletId, Offset)> {
         if self.used_bytes <= self.limit_bytes {
             return None;
@@ -45,7 +45,7 @@ impl TailCache {
         Some((loglet, first))
     }
 
-    /// Bytes counted. A run that was trimmed in the meantime counts until its turn comes.
+    /// Returns the bytes counted. A trimmed run counts until its turn comes.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes
     }

@@ -1,4 +1,4 @@
-//! Handling of the journal's answers, and of its requests to empty sparse segments.
+//! Handles the journal's answers, and its requests to empty sparse segments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,13 +14,14 @@ use super::runs::Place;
 /// Live runs that are being moved out of sparse segments.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// Moves that have not started, with the place of each run when the journal asked. At most the runs of the requested segments.
+    /// Moves that have not started, with the location of each run when the journal asked. There are at most as many as runs in the
+    /// requested segments.
     todo: VecDeque<(LogletId, Offset, Loc)>,
-    /// Segments whose runs are being searched for. The journal asks for each segment only once.
+    /// Segments whose runs are being searched for, each at most once.
     searches: VecDeque<Search>,
-    /// Moves whose runs are being read back, by tag.
+    /// Moves whose runs are being read, by tag.
     reading: BTreeMap<u64, (LogletId, Offset, Loc)>,
-    /// Number of moves being read or journaled again, at most [`MOVES_IN_FLIGHT`]. Their bytes are bounded by the options.
+    /// The number of moves that are being read or journaled again, at most [`MOVES_IN_FLIGHT`]. Their bytes are bounded by the options.
     in_flight: usize,
     in_flight_bytes: usize,
 }
@@ -37,7 +38,7 @@ impl Moves {
     }
 }
 
-/// A search for the runs of a segment, with its position.
+/// A search for the runs of a segment, and its position.
 #[derive(Debug)]
 struct Search {
     segment: u64,
@@ -46,23 +47,24 @@ struct Search {
     at: Tick,
 }
 
-/// Runs that a search looks at in one turn: some 100 us of this thread. Searching a whole segment at once would hold it up for long.
+/// The number of runs that a search examines in one turn: about 100 us of this thread. Searching a whole segment at once would block the
+/// thread for long.
 const SEARCH_RUNS: usize = 4096;
-/// A loglet costs a search as much as this many consecutive runs, because it is somewhere else in memory.
+/// The cost of a Loglet for a search, in consecutive runs. It is higher because the Loglet is elsewhere in memory.
 const SEARCH_LOGLET: usize = 8;
-/// Runs that are moved at a time: less than a millisecond of this thread for each of the two steps. A segment of tiny entries has a
-/// hundred thousand runs, and moving all at once would delay everything else on this thread.
+/// The number of runs that are moved at a time: less than a millisecond of this thread for each of the two steps. A segment of tiny entries
+/// has a hundred thousand runs, and moving all at once would delay everything else on this thread.
 const MOVES_IN_FLIGHT: usize = 128;
-/// Most runs that one sweep forgets: some 50 us of this thread, and as much of the journal's. Without the limit, a trim of
-/// several minutes of appends would hold up both for tens of milliseconds, on a majority at once.
+/// The most runs that one sweep removes: about 50 us of this thread, and as much of the journal's. Without the limit, a trim of several
+/// minutes of appends would block both for tens of milliseconds, on a majority of the servers at once.
 const SWEEP_RUNS: usize = 512;
-/// How soon a sweep continues on an otherwise idle node.
+/// The delay before a sweep continues on an otherwise idle node.
 const SWEEP_EVERY: Duration = Duration::from_millis(1);
-/// The sweep limit for a deleted loglet: all of its runs.
+/// The sweep offset of a deleted Loglet: all of its runs.
 const EVERYTHING: Offset = Offset(u64::MAX);
 
 impl<P: Protocol> LogletStore<P> {
-    /// One record is durable: returns what the protocol must know of it.
+    /// Handles one record that became durable. Returns the change on which the protocol must act, if any.
     pub fn on_durable(&mut self, lsn: Lsn, loc: Loc, out: &mut Effects) -> Option<Durable> {
         let (staged_lsn, what) = self.staged.pop_front()?;
         invariant!(staged_lsn == lsn, "{lsn} became durable, {staged_lsn} was next");
@@ -90,13 +92,13 @@ impl<P: Protocol> LogletStore<P> {
         }
     }
 
-    /// When [`LogletStore::sweep`] has more to do, sweeping or searching.
+    /// Returns when [`LogletStore::sweep`] has more to sweep or search; None if never.
     pub fn sweep_at(&self) -> Option<Tick> {
         self.sweep_at
     }
 
-    /// Frees some of the places that durable trims and deletions gave up, and continues the search of [`LogletStore::start_moves`]. Call
-    /// this in every turn, and at the time that `sweep_at` returns.
+    /// Frees some of the locations that durable trims and deletions released, and continues the search of [`LogletStore::start_moves`].
+    /// Call this in every turn, and at the time that `sweep_at` returns.
     pub fn sweep(&mut self, now: Tick, out: &mut Effects) {
         let mut left = SWEEP_RUNS;
         if self.moves.searches.front().is_some_and(|search| search.at <= now) {
@@ -165,7 +167,7 @@ impl<P: Protocol> LogletStore<P> {
         None
     }
 
-    /// Drops the oldest cached bytes.
+    /// Drops the oldest cached bytes until the cache is within its limit.
     pub fn trim_cache(&mut self) {
         while let Some((loglet, first)) = self.cache.overflow() {
             if let Some(run) = self.loglets.get_mut(&loglet).and_then(|k| k.runs.get_mut(first))
@@ -176,16 +178,16 @@ impl<P: Protocol> LogletStore<P> {
         }
     }
 
-    /// Compaction: journals every live run of a sparse segment again, while there is room for more than facts. [`LogletStore::sweep`]
-    /// searches for these runs in steps, among the loglets that have runs in the segment.
+    /// Starts the compaction of a sparse segment: every live run in it is journaled again while the journal accepts more than facts.
+    /// [`LogletStore::sweep`] searches for these runs in steps, among the Loglets that have runs in the segment.
     pub fn start_moves(&mut self, segment: u64) {
         if !self.moves.searches.iter().any(|search| search.segment == segment) {
             self.moves.searches.push_back(Search { segment, next: (LogletId(0), Offset::ZERO), at: Tick(0) });
         }
     }
 
-    /// Continues the first search. A run that enters the index behind the search is in a newer segment, because this one was closed
-    /// before the search began.
+    /// Continues the first search. It cannot miss a run that is added behind it: such a run is in a newer segment, because this one was
+    /// closed before the search began.
     fn search(&mut self, out: &mut Effects) {
         let Some(search) = self.moves.searches.front_mut() else { return };
         let mut left = SEARCH_RUNS;
@@ -198,7 +200,7 @@ impl<P: Protocol> LogletStore<P> {
                 break;
             }
             left = left.saturating_sub(SEARCH_LOGLET);
-            // The runs of a loglet that was deleted meanwhile are freed where they are.
+            // The runs of a Loglet that was deleted meanwhile are freed at their old locations.
             let Some(kept) = self.loglets.get(&id) else { continue };
             for (first, run) in kept.runs.from(from) {
                 if left == 0 {
@@ -222,7 +224,7 @@ impl<P: Protocol> LogletStore<P> {
         self.next_moves(out);
     }
 
-    /// The room in the journal has changed: moves continue, or wait. Moves must not use the reserve for facts (contracts X5):
+    /// Reports that the room in the journal has changed: moves continue, or wait. Moves must not use the reserve for facts (contracts X5):
     /// otherwise a trim could no longer be journaled, and no space would ever be freed.
     pub fn on_room(&mut self, out: &mut Effects) {
         self.next_moves(out);
@@ -277,7 +279,7 @@ impl<P: Protocol> LogletStore<P> {
                 let lsn = out.journal(RecordKind::Entry, head.to_bytes(), stored.record.payload);
                 self.staged.push_back((lsn, Staged::Moved { loglet, first, from: loc }));
             }
-            // Damaged, or trimmed meanwhile. A damaged run stays where it is, for an operator to inspect.
+            // The run is damaged, or was trimmed meanwhile. A damaged run stays where it is, for an operator to inspect.
             _ => self.moves.end(loc),
         }
         self.next_moves(out);
@@ -296,7 +298,7 @@ impl<P: Protocol> LogletStore<P> {
                 self.occupied.add(loglet, to);
                 out.free([from]);
             }
-            // Trimmed or deleted meanwhile: its old place was already freed.
+            // The run was trimmed or deleted meanwhile, and its old location is already freed.
             _ => out.free([to]),
         }
         self.next_moves(out);
@@ -334,7 +336,7 @@ mod tests {
         }
     }
 
-    /// One by one until nothing is due: how much each sweep freed.
+    /// Sweeps until nothing is due, and returns how many runs each sweep freed.
     fn sweep_all(keeper: &mut LogletStore<Plain>, out: &mut Effects) -> Vec<usize> {
         let mut freed = Vec::new();
         loop {
@@ -360,7 +362,7 @@ mod tests {
             }
         }
         settle(&mut keeper, &mut out);
-        // Frees only what a durable trim gave up, even if another trim follows.
+        // A sweep frees only what a durable trim released, even if another trim is staged.
         keeper.stage_trim(kept, Offset(RUNS - 10), &mut out);
         let first = out.take_staged();
         keeper.stage_trim(kept, Offset(RUNS), &mut out);
@@ -374,7 +376,7 @@ mod tests {
             keeper.on_durable(lsn, Loc { segment: 1, offset_bytes: lsn.0 as u32, len_bytes: 0 }, &mut out);
         }
         assert_eq!(sweep_all(&mut keeper, &mut out), [10]);
-        // Deleted in the middle of a sweep.
+        // The Loglet is deleted in the middle of a sweep.
         keeper.stage_trim(left, Offset(RUNS), &mut out);
         settle(&mut keeper, &mut out);
         keeper.sweep(Tick(0), &mut out);
@@ -385,7 +387,7 @@ mod tests {
         assert!(keeper.dying.is_empty() && keeper.sweeping.is_empty() && keeper.occupied.is_empty());
     }
 
-    /// One run each for loglets `1..=n`, durable in this segment.
+    /// Adds `n` Loglets with one run each, durable in this segment.
     fn tiny(keeper: &mut LogletStore<Plain>, n: u128, segment: u64, out: &mut Effects) {
         for id in 1..=n {
             let loglet = LogletId(id + u128::from(segment) * 1_000_000);
@@ -399,7 +401,7 @@ mod tests {
         }
     }
 
-    /// Compaction used to look at every loglet for each sparse segment, a million of them in a log that was changed as often, and then
+    /// Compaction once examined every Loglet for each sparse segment (a million of them in a log that had been changed as often), and then
     /// moved everything at once: the node's clients waited for seconds.
     #[test]
     fn compaction_looks_at_its_segment_and_moves_some_at_a_time() {

@@ -12,86 +12,86 @@ pub(super) const CHECKPOINT_FORMAT: u8 = 1;
 atoll_core::choice! {
     /// A fact record. Replaying one twice changes nothing.
     pub enum Fact {
-        /// A loglet exists here.
+        /// A Loglet exists here.
         0 = Create {
-            /// The loglet.
+            /// The Loglet.
             loglet: LogletId,
             /// Its configuration.
             config: Bytes
         },
         /// The seal bit.
         1 = Seal {
-            /// The loglet.
+            /// The Loglet.
             loglet: LogletId
         },
-        /// Offsets below `to` are given up.
+        /// Offsets below `to` are trimmed.
         2 = Trim {
-            /// The loglet.
+            /// The Loglet.
             loglet: LogletId,
             /// The first offset that stays.
             to: Offset,
-            /// The tail outlives the entries (native-T12).
+            /// The local tail, which must not fall when the entries are gone (native-T12).
             local_tail: Offset
         },
-        /// Deleted for ever (native-T10).
+        /// The Loglet was deleted permanently (native-T10).
         3 = Tombstone {
-            /// The loglet.
+            /// The Loglet.
             loglet: LogletId
         },
-        /// Where the sealed loglet ends.
+        /// Where the sealed Loglet ends.
         4 = Known {
-            /// The loglet.
+            /// The Loglet.
             loglet: LogletId,
-            /// Everything below is committed.
+            /// Everything below is globally committed.
             known_tail: Offset
         },
     }
 }
 
 atoll_core::record! {
-    /// The head of an entry record; its payload is the encoded batch as it came.
+    /// The head of an entry record. The payload is the encoded batch as it was received.
     pub struct EntryHead {
         /// [`ENTRY_FORMAT`].
         pub format: u8,
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
-        /// Offset of the first entry.
+        /// The offset of the first entry.
         pub first: Offset,
-        /// Number of entries.
+        /// The number of entries.
         pub count: u32,
-        /// The entry came by back-fill: it is not evidence of a tail.
+        /// Whether the entries came by back-fill. Such entries are no evidence of a tail.
         pub filled: bool,
-        /// The known tail at the time of writing: persisted along with the entry at no cost.
+        /// The known tail at the time of writing. It is persisted with the entries at no extra cost.
         pub known_tail: Offset,
     }
 }
 
 atoll_core::record! {
-    /// One loglet in the checkpoint.
+    /// One Loglet in the checkpoint.
     pub struct KeptState {
-        /// The loglet.
+        /// The Loglet.
         pub loglet: LogletId,
         /// Its configuration.
         pub config: Bytes,
         /// The seal bit; may still be only staged.
         pub sealed: bool,
-        /// Durable local tail, which rests on no staged entry.
+        /// The local tail, which depends on no staged entry.
         pub local_tail: Offset,
-        /// Known tail.
+        /// The known tail.
         pub known_tail: Offset,
-        /// The trim; may still be only staged.
+        /// The trim point; may still be only staged.
         pub trim: Offset,
-        /// The end of the loglet is known.
+        /// Whether the end of the Loglet is known.
         pub settled: bool,
     }
 }
 
 atoll_core::record! {
-    /// All facts. Tombstones grow by 16 bytes for every segment that was ever deleted.
+    /// All facts. The tombstones grow by 16 bytes with every segment that is deleted.
     pub struct CheckpointState {
         /// [`CHECKPOINT_FORMAT`].
         pub format: u8,
-        /// Every loglet.
+        /// Every Loglet.
         pub kept: Vec<KeptState>,
         /// Every tombstone.
         pub tombstones: Vec<LogletId>,

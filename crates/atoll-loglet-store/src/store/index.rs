@@ -1,5 +1,5 @@
-//! The runs of one loglet, by their first offset. Most loglets of a long log are sealed and have only one or a few runs. Those runs are
-//! stored in an exactly sized list, since the smallest node of a tree has room for eleven.
+//! The runs of one Loglet, by their first offset. Most Loglets of a long log are sealed and have only one or a few runs. Those runs are
+//! stored in a list without spare room, because the smallest node of a tree has room for eleven.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use atoll_contract::Offset;
 
 use super::runs::Run;
 
-/// Most runs in a list. Too many: inserting a late run moves those behind it.
+/// The most runs in a list. A larger list would make late runs expensive to insert, because all runs after them must move.
 const FEW: usize = 8;
 
-/// See the module documentation. A list is in order.
+/// The runs of one Loglet; see the module documentation. The list is sorted.
 #[derive(Debug)]
 pub(super) enum Index {
     Few(Vec<(Offset, Run)>),
@@ -24,7 +24,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// The number of runs.
+    /// Returns the number of runs.
     pub fn len(&self) -> usize {
         match self {
             Index::Few(list) => list.len(),
@@ -32,7 +32,7 @@ impl Index {
         }
     }
 
-    /// Adds a run, or replaces the one that begins there.
+    /// Adds a run, or replaces the one that begins at `first`.
     pub fn insert(&mut self, first: Offset, run: Run) {
         match self {
             Index::Few(list) => match list.binary_search_by_key(&first, |(known, _)| *known) {
@@ -53,7 +53,7 @@ impl Index {
         }
     }
 
-    /// The run that begins there.
+    /// Returns the run that begins at `first`.
     pub fn get(&self, first: Offset) -> Option<&Run> {
         match self {
             Index::Few(list) => {
@@ -64,7 +64,7 @@ impl Index {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the run that begins at `first`, for changes.
     pub fn get_mut(&mut self, first: Offset) -> Option<&mut Run> {
         match self {
             Index::Few(list) => {
@@ -86,7 +86,7 @@ impl Index {
         }
     }
 
-    /// The last run that starts at or before `at`.
+    /// Returns the last run that starts at or before `at`.
     pub fn last_upto(&self, at: Offset) -> Option<(Offset, &Run)> {
         match self {
             Index::Few(list) => {
@@ -98,7 +98,7 @@ impl Index {
         }
     }
 
-    /// The runs that start at or after `at`, in order.
+    /// Returns the runs that start at or after `at`, in order.
     pub fn from(&self, at: Offset) -> impl Iterator<Item = (Offset, &Run)> {
         let (few, many) = match self {
             Index::Few(list) => (&list[list.partition_point(|(first, _)| *first < at)..], None),

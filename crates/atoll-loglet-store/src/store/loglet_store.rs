@@ -1,4 +1,4 @@
-//! The loglets that a role stores: their durable state, and the path of every change through the journal.
+//! The Loglets that a role stores: their durable state, and the path of every change through the journal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -23,48 +23,49 @@ use super::reads::{PendingReads, finish_read, plan_read};
 use super::recovery::Walk;
 use super::runs::{Place, Run, Runs};
 
-/// The state that a protocol adds to a stored loglet; rebuilt from the configuration at a restart.
+/// The state that a protocol adds to a stored Loglet. A restart rebuilds it from the configuration.
 pub trait Protocol: Sized {
-    /// A decoded configuration. Shared by all loglets that have it.
+    /// A decoded configuration. All Loglets with the same one share it.
     type Config: Clone + std::fmt::Debug;
 
-    /// Reads a configuration.
+    /// Decodes a configuration.
     fn read_config(config: &Bytes) -> Result<Self::Config, DecodeError>;
 
-    /// The protocol's part of a loglet with this configuration.
+    /// Returns the protocol's part of a Loglet with this configuration.
     fn new(config: Self::Config) -> Self;
 }
 
-/// Decoded configurations that are kept for sharing. Successive segments mostly have the same one.
+/// The number of decoded configurations that are kept for sharing. Successive segments mostly have the same one.
 const SHARED_CONFIGS: usize = 64;
 
 /// The seal bit, and its intermediate state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {
-    /// Entries are taken.
+    /// Entries are accepted.
     Open,
-    /// No more entries. The admitted entries, followed by the bit, are on the way to the disk (native-T4).
+    /// No more entries are accepted. The accepted entries, followed by the bit, are on the way to the disk (native-T4).
     Staged(Lsn),
-    /// Durable.
+    /// The bit is durable.
     Sealed,
 }
 
-/// One loglet.
+/// One Loglet.
 #[derive(Debug)]
 pub struct LogletState<P> {
     /// The encoded configuration.
     pub config_bytes: Bytes,
     /// The seal bit. Never cleared (native-N2).
     pub seal: Sealing,
-    /// Above every durable entry that counts. Never falls, not even by a restart or a trim (native-N2, native-T12).
+    /// The offset above every durable entry that did not come by back-fill. Never falls, not even after a restart or a trim (native-N2,
+    /// native-T12).
     pub local_tail: Offset,
-    /// The same, including entries on the way to the disk.
+    /// Like `local_tail`, including entries on the way to the disk.
     pub staged_tail: Offset,
-    /// Everything below is committed.
+    /// Everything below is globally committed, as far as this node knows.
     pub known_tail: Offset,
-    /// Everything below was given up. It may still be only staged: seeing it early, and not at all after a crash, is harmless.
+    /// Everything below was trimmed. The trim may still be only staged: seeing it early, and not at all after a crash, is harmless.
     pub trim: Offset,
-    /// The chain's owner, or a check of a majority, has reported where the sealed loglet ends.
+    /// Whether the chain's owner, or a check of a majority, has reported where the sealed Loglet ends.
     pub settled: bool,
     /// The entries.
     pub runs: Runs,
@@ -87,7 +88,7 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// Raises the known tail. The caller has checked the source of the value (native-K). True if it rose.
+    /// Raises the known tail, and returns whether it rose. The caller has checked the source of the value (native-K).
     pub fn raise_known_tail(&mut self, to: Offset) -> bool {
         let up = to > self.known_tail;
         self.known_tail = self.known_tail.max(to);
@@ -100,7 +101,7 @@ impl<P> LogletState<P> {
         self.local_tail = self.local_tail.max(end);
     }
 
-    /// Restores the local tail at a restart, when the entries are trimmed (native-T12).
+    /// Restores the local tail at a restart, even if the entries below it are trimmed (native-T12).
     pub(super) fn restore_tail(&mut self, tail: Offset) {
         if !mutant(mutants::NATIVE_T12) {
             self.local_tail = self.local_tail.max(tail);
@@ -108,7 +109,7 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// The newest staged record among the runs of `[from, end)`. [`Lsn::NONE`] if all are durable; None if some are missing.
+    /// Returns the newest staged record among the runs of `[from, end)`: [`Lsn::NONE`] if all are durable, None if some are missing.
     pub fn newest_staged(&self, from: Offset, end: Offset) -> Option<Lsn> {
         let (mut at, mut newest) = (from, Lsn::NONE);
         while at < end {
@@ -121,14 +122,14 @@ impl<P> LogletState<P> {
         Some(newest)
     }
 
-    /// True if something below the known tail is missing here.
+    /// Returns whether something below the known tail is missing here.
     pub fn lags(&self) -> bool {
         !self.runs.missing(self.known_tail, 1).is_empty()
     }
 }
 
 impl<P> LogletState<P> {
-    /// Durable facts only (native-T9).
+    /// Returns the state, durable facts only (native-T9).
     pub fn state(&self) -> ServerState {
         ServerState {
             sealed: self.seal == Sealing::Sealed,
@@ -138,7 +139,7 @@ impl<P> LogletState<P> {
         }
     }
 
-    /// The state once everything staged is durable.
+    /// Returns the state as it will be once everything staged is durable.
     pub fn staged_state(&self) -> ServerState {
         ServerState {
             sealed: self.seal != Sealing::Open,
@@ -161,25 +162,25 @@ pub(super) enum Staged {
     Known,
 }
 
-/// A change that became durable, for the protocol to act on.
+/// A change that became durable, on which the protocol acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// Entries; the local tail already includes them.
+    /// Entries of this Loglet. The local tail already includes them.
     Entries(LogletId),
-    /// Copies that do not count for the local tail.
+    /// Back-filled entries, which do not count for the local tail.
     Filled(LogletId),
-    /// The seal bit. The state does not show it yet, so that the protocol can finish what came before.
+    /// The seal bit. The state does not include it yet, so that the protocol can finish what came before.
     Seal(LogletId),
 }
 
 /// The outcome of a read.
 #[derive(Debug)]
 pub enum ReadOutcome {
-    /// Encoded batches with their counts. Send the answer no earlier than this record is durable.
+    /// The encoded batches and the number of entries in each. The answer must not be sent before this record is durable.
     Ready(Vec<u32>, Vec<Bytes>, Lsn),
     /// [`LogletStore::on_fetched`] will return the answer.
     Fetching,
-    /// The entries are not here.
+    /// This store does not have the entries.
     NotHere,
     /// Too many reads are waiting for the disk.
     Busy,
@@ -187,14 +188,14 @@ pub enum ReadOutcome {
     Damaged(String),
 }
 
-/// Bounds of a loglet store.
+/// The limits of a Loglet store.
 #[derive(Clone, Debug)]
 pub struct LogletStoreOptions {
-    /// Bytes of entries held in memory for tailing readers. Too small: readers that are a little behind go to the disk.
+    /// Bytes of entries held in memory for tailing readers. If it is too small, readers that are a little behind read from the disk.
     pub cache_bytes: usize,
-    /// Reads of this node that wait for the disk. Beyond that, reads are refused as busy.
+    /// The most reads of this node that may wait for the disk. Further reads are refused as busy.
     pub max_disk_reads: usize,
-    /// Bytes that compaction has in flight.
+    /// The most bytes that compaction has in flight.
     pub move_bytes: usize,
 }
 
@@ -204,20 +205,20 @@ impl Default for LogletStoreOptions {
     }
 }
 
-/// See the module documentation.
+/// The Loglets of one role; see the module documentation.
 #[derive(Debug)]
 pub struct LogletStore<P: Protocol> {
-    /// The stored loglets, boxed because a third of the slots in a tree's nodes is empty.
+    /// The stored Loglets, boxed because a third of the slots in a tree's nodes is empty.
     pub loglets: BTreeMap<LogletId, Box<LogletState<P>>>,
-    /// Loglets that were deleted for ever; 16 bytes for each.
+    /// The Loglets that were deleted, which is permanent; 16 bytes for each.
     pub tombstones: BTreeSet<LogletId>,
-    /// Deleted loglets. Their places are freed once the tombstone is durable, some at a time.
+    /// Deleted Loglets. Once the tombstone is durable, their locations are freed, a limited number at a time.
     pub(super) dying: BTreeMap<LogletId, Box<LogletState<P>>>,
-    /// The configurations seen last, for sharing, so that an idle loglet has no copy of its own.
+    /// The latest configurations, kept for sharing, so that an idle Loglet has no copy of its own.
     configs: BTreeMap<Bytes, P::Config>,
-    /// Bytes of the entries of `loglets`, kept up to date because summing over all loglets takes longer the more there are.
+    /// Bytes of the entries of `loglets`. It is kept up to date, because a node may have a million Loglets to sum over.
     pub(super) entry_bytes: u64,
-    /// Where runs are to be forgotten: those that end at or below this offset, after a durable trim or tombstone.
+    /// The Loglets whose runs are to be removed, after a durable trim or tombstone: those runs that end at or below this offset.
     pub(super) sweeping: BTreeMap<LogletId, Offset>,
     pub(super) sweep_at: Option<Tick>,
     pub(super) staged: VecDeque<(Lsn, Staged)>,
@@ -228,14 +229,14 @@ pub struct LogletStore<P: Protocol> {
     /// The runs of `loglets` and `dying` by segment.
     pub(super) occupied: Occupied,
     pub(super) options: LogletStoreOptions,
-    /// A checkpoint under construction.
+    /// The checkpoint under construction.
     pub(super) walk: Option<Walk>,
-    /// During recovery only: places that are no longer needed.
+    /// During recovery only: locations that are no longer needed.
     pub(super) dead_places: Vec<Loc>,
 }
 
 impl<P: Protocol> LogletStore<P> {
-    /// An empty store.
+    /// Returns an empty store.
     pub fn new(options: LogletStoreOptions) -> Self {
         LogletStore {
             loglets: BTreeMap::new(),
@@ -263,20 +264,20 @@ impl<P: Protocol> LogletStore<P> {
         lsn
     }
 
-    /// Whether this id was deleted: for ever (native-T10).
+    /// Returns whether this Loglet was deleted, which is permanent (native-T10).
     pub fn is_gone(&self, loglet: LogletId) -> bool {
         self.tombstones.contains(&loglet)
             && !mutant(mutants::NATIVE_T10)
             && !mutant(atoll_contract::mutants::VLOG_REVIVED_LOGLET)
     }
 
-    /// A configuration, decoded and shared by the loglets that have the same one.
+    /// Returns a configuration, encoded and decoded. Loglets with the same configuration share it.
     pub fn config(&mut self, config: &Bytes) -> Result<(Bytes, P::Config), DecodeError> {
         if let Some((bytes, read)) = self.configs.get_key_value(config) {
             return Ok((bytes.clone(), read.clone()));
         }
         let read = P::read_config(config)?;
-        // Copy the bytes: a slice would pin a network buffer for the life of the loglet (X13).
+        // Copy the bytes: a slice would pin a network buffer for the life of the Loglet (X13).
         let bytes = Bytes::copy_from_slice(config);
         if self.configs.len() >= SHARED_CONFIGS {
             self.configs.clear();
@@ -285,14 +286,15 @@ impl<P: Protocol> LogletStore<P> {
         Ok((bytes, read))
     }
 
-    /// Creates a loglet, with a configuration from [`LogletStore::config`]. The caller has checked that it may be here and was not deleted.
+    /// Creates a Loglet with a configuration from [`LogletStore::config`]. The caller has checked that it may exist here and was not
+    /// deleted.
     pub fn create(&mut self, loglet: LogletId, config: (Bytes, P::Config), out: &mut Effects) {
         let (bytes, read) = config;
         self.stage_fact(Fact::Create { loglet, config: bytes.clone() }, Staged::Create, out);
         self.loglets.entry(loglet).or_insert_with(|| Box::new(LogletState::new(P::new(read), bytes)));
     }
 
-    /// Journals entries at `first`. Copies that were `filled` in do not move the staged tail.
+    /// Journals entries at `first` and returns their record. Entries that were `filled` in do not raise the staged tail.
     pub fn stage_entries(
         &mut self,
         loglet: LogletId,
@@ -317,7 +319,8 @@ impl<P: Protocol> LogletStore<P> {
         lsn
     }
 
-    /// Journals the seal bit behind every entry admitted so far: once the bit is durable, those entries are, too (native-T4).
+    /// Journals the seal bit after every entry accepted so far, and returns its record: once the bit is durable, those entries are, too
+    /// (native-T4).
     pub fn stage_seal(&mut self, loglet: LogletId, out: &mut Effects) -> Lsn {
         let lsn = self.stage_fact(Fact::Seal { loglet }, Staged::Seal { loglet }, out);
         if let Some(kept) = self.loglets.get_mut(&loglet) {
@@ -326,7 +329,7 @@ impl<P: Protocol> LogletStore<P> {
         lsn
     }
 
-    /// Journals where the sealed loglet ends, so that a restart knows what is missing.
+    /// Journals where the sealed Loglet ends, so that a restart knows what is missing.
     pub fn stage_known(&mut self, loglet: LogletId, known_tail: Offset, out: &mut Effects) -> Lsn {
         if let Some(kept) = self.loglets.get_mut(&loglet) {
             kept.settled = true;
@@ -334,7 +337,7 @@ impl<P: Protocol> LogletStore<P> {
         self.stage_fact(Fact::Known { loglet, known_tail }, Staged::Known, out)
     }
 
-    /// Trims; returns the record to wait for. Once it is durable, [`LogletStore::sweep`] frees the places.
+    /// Trims the Loglet and returns the record to wait for. Once it is durable, [`LogletStore::sweep`] frees the locations.
     pub fn stage_trim(&mut self, loglet: LogletId, to: Offset, out: &mut Effects) -> Lsn {
         let Some(kept) = self.loglets.get_mut(&loglet) else { return Lsn::NONE };
         // Journal the trim again even if it changes nothing: the first one may still be on its way to the disk.
@@ -346,7 +349,7 @@ impl<P: Protocol> LogletStore<P> {
         self.stage_fact(Fact::Trim { loglet, to, local_tail }, Staged::Trim { loglet, to }, out)
     }
 
-    /// Deletes the loglet, leaving a tombstone even if it never existed here; returns the record to wait for.
+    /// Deletes the Loglet and returns the record to wait for. It leaves a tombstone even if the Loglet never existed here.
     pub fn stage_delete(&mut self, loglet: LogletId, out: &mut Effects) -> Lsn {
         let lsn = self.stage_fact(Fact::Tombstone { loglet }, Staged::Tombstone { loglet }, out);
         self.tombstones.insert(loglet);
@@ -357,7 +360,7 @@ impl<P: Protocol> LogletStore<P> {
         lsn
     }
 
-    /// Reads consecutive entries from exactly `range.start` on.
+    /// Reads consecutive entries, starting exactly at `range.start`.
     pub fn read(
         &mut self,
         caller: Caller,
@@ -387,7 +390,7 @@ impl<P: Protocol> LogletStore<P> {
         ReadOutcome::Fetching
     }
 
-    /// The disk has answered: returns the caller and its answer; None if the fetch was for compaction.
+    /// Takes an answer of the disk. Returns the caller of the read and its answer; None if the fetch was for compaction.
     pub fn on_fetched(
         &mut self,
         tag: u64,
@@ -415,12 +418,13 @@ impl<P: Protocol> LogletStore<P> {
         Some((caller, loglet, first, outcome))
     }
 
-    /// The journal is closed. Everything on its way to the disk is lost to this life; the durable state still answers requests.
+    /// Reports that the journal is closed. Everything on its way to the disk is lost until a restart; the durable state still answers
+    /// requests.
     pub fn on_closed(&mut self) {
         self.staged.clear();
     }
 
-    /// Figures, under a prefix of names.
+    /// Appends the store's figures under these names.
     pub fn measure(&self, names: [&'static str; 5], out: &mut Vec<Measure>) {
         let figures = [
             self.loglets.len() as f64,

@@ -1,23 +1,24 @@
-//! Which loglets have runs in which segment of the journal. Compaction looks only at those loglets, however many others there are.
+//! Records which Loglets have runs in which segment of the journal, so that compaction examines only those Loglets, however many others
+//! there are.
 
 use std::collections::BTreeMap;
 
 use atoll_contract::LogletId;
 use atoll_core::{Loc, invariant};
 
-/// The number of runs of each loglet in each segment, complete. About 30 bytes for each pair of loglet and segment.
+/// The number of durable runs of each Loglet in each segment. It takes about 30 bytes for each pair of Loglet and segment.
 #[derive(Debug, Default)]
 pub(super) struct Occupied {
     by_segment: BTreeMap<u64, BTreeMap<LogletId, u32>>,
 }
 
 impl Occupied {
-    /// Records that a run of the loglet got this place.
+    /// Records that a run of the Loglet got this location.
     pub fn add(&mut self, loglet: LogletId, loc: Loc) {
         *self.by_segment.entry(loc.segment).or_default().entry(loglet).or_default() += 1;
     }
 
-    /// Records that runs of the loglet left these places.
+    /// Records that runs of the Loglet left these locations.
     pub fn remove(&mut self, loglet: LogletId, locs: &[Loc]) {
         for loc in locs {
             let here = self.by_segment.get_mut(&loc.segment);
@@ -37,13 +38,13 @@ impl Occupied {
         }
     }
 
-    /// The loglets with runs in a segment, in order, starting from `from`.
+    /// Returns the Loglets with runs in a segment, in order, starting at `from`.
     pub fn of(&self, segment: u64, from: LogletId) -> impl Iterator<Item = LogletId> {
         self.by_segment.get(&segment).into_iter().flat_map(move |all| all.range(from..).map(|(id, _)| *id))
     }
 
     #[cfg(test)]
-    /// True if no segment has a run.
+    /// Returns whether no segment has a run.
     pub fn is_empty(&self) -> bool {
         self.by_segment.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Reads of consecutive entries: cached runs at once, and the rest with one fetch from the disk.
+//! Reads consecutive entries: cached runs from memory, and the rest with one fetch from the disk.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,38 +10,38 @@ use atoll_core::{Caller, DecodeError, Loc, Lsn, Stored};
 
 use super::runs::{Place, Runs};
 
-/// Most payload bytes in one answer to a read, unless a single run is longer.
+/// The most payload bytes in one answer to a read, unless a single run is longer.
 pub const MAX_READ_BYTES: usize = 1024 * 1024;
-/// Most runs in one answer.
+/// The most runs in one answer.
 const MAX_READ_RUNS: usize = 256;
 
 #[derive(Debug)]
 enum Source {
     Memory(Bytes),
-    /// The n-th of the records fetched.
+    /// The fetched record with this index.
     Disk(usize),
 }
 
 #[derive(Debug)]
 struct Piece {
-    /// The requested entries of the run.
+    /// The indices of the requested entries in the run.
     part: Range<usize>,
-    /// Number of entries in the run.
+    /// The number of entries in the run.
     of: usize,
     source: Source,
 }
 
-/// The plan of a read, to be completed once the disk has answered.
+/// The plan of a read, which is completed once the disk has answered.
 #[derive(Debug)]
 pub struct ReadPlan {
     pieces: Vec<Piece>,
-    /// What to fetch; empty if all is in memory.
+    /// The records to fetch; empty if everything is in memory.
     pub locs: Vec<Loc>,
     /// The newest staged record that the answer would reveal (X1).
     pub reveals: Lsn,
 }
 
-/// Plans a read of consecutive entries from exactly `range.start` on. None: that entry is not here (native-T11).
+/// Plans a read of consecutive entries, starting exactly at `range.start`. Returns None if that entry is not here (native-T11).
 pub fn plan_read(runs: &Runs, range: Range<Offset>, max_bytes: usize) -> Option<ReadPlan> {
     let max_bytes = max_bytes.min(MAX_READ_BYTES);
     let mut plan = ReadPlan { pieces: Vec::new(), locs: Vec::new(), reveals: Lsn::NONE };
@@ -73,7 +73,7 @@ pub fn plan_read(runs: &Runs, range: Range<Offset>, max_bytes: usize) -> Option<
     (!plan.pieces.is_empty()).then_some(plan)
 }
 
-/// The encoded batches of a plan, with their counts, given the records that were fetched for it.
+/// Returns the number of entries in each batch of a plan, and the encoded batches, given the records that were fetched for it.
 pub fn finish_read(plan: ReadPlan, fetched: Vec<Stored>) -> Result<(Vec<u32>, Vec<Bytes>), DecodeError> {
     let mut counts = Vec::with_capacity(plan.pieces.len());
     let mut payloads = Vec::with_capacity(plan.pieces.len());
@@ -103,7 +103,7 @@ pub fn finish_read(plan: ReadPlan, fetched: Vec<Stored>) -> Result<(Vec<u32>, Ve
     Ok((counts, payloads))
 }
 
-/// Reads that wait for the disk, bounded in number.
+/// A bounded number of reads that wait for the disk.
 #[derive(Debug)]
 pub struct PendingReads<K> {
     pending: BTreeMap<u64, (Caller, K, ReadPlan)>,
@@ -111,12 +111,12 @@ pub struct PendingReads<K> {
 }
 
 impl<K> PendingReads<K> {
-    /// No reads yet; at most `limit`.
+    /// Returns an empty list that holds at most `limit` reads.
     pub fn new(limit: usize) -> Self {
         PendingReads { pending: BTreeMap::new(), limit }
     }
 
-    /// True if no further read may wait.
+    /// Returns whether no further read may wait.
     pub fn is_full(&self) -> bool {
         self.pending.len() >= self.limit
     }
@@ -126,12 +126,12 @@ impl<K> PendingReads<K> {
         self.pending.insert(tag, (caller, key, plan));
     }
 
-    /// Takes the read with this tag.
+    /// Removes and returns the read with this tag.
     pub fn take(&mut self, tag: u64) -> Option<(Caller, K, ReadPlan)> {
         self.pending.remove(&tag)
     }
 
-    /// Number of waiting reads.
+    /// Returns the number of waiting reads.
     pub fn len(&self) -> usize {
         self.pending.len()
     }

@@ -1,4 +1,4 @@
-//! Checkpoint and restart.
+//! Writes checkpoints, and restores the store at a restart.
 
 use std::ops::Bound;
 
@@ -13,7 +13,7 @@ use super::facts::*;
 use super::loglet_store::{LogletState, LogletStore, Protocol, Sealing};
 use super::runs::{Place, Run};
 
-/// Initial capacity for a [`KeptState`] of three servers; the buffer grows if needed.
+/// The usual size in bytes of a [`KeptState`] of three servers; the buffer grows if needed.
 const USUAL_STATE_BYTES: usize = 160;
 
 fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeError> {
@@ -23,13 +23,13 @@ fn check_format(what: &'static str, got: u8, known: u8) -> Result<(), DecodeErro
     Err(DecodeError::Invalid { what, value: got.into(), allowed: "1" })
 }
 
-/// A [`CheckpointState`] under construction, built in steps: encoding a million loglets takes a while, and the list of their states must
-/// not be in memory in addition to the bytes.
+/// A [`CheckpointState`] under construction. It is built in steps, because encoding a million Loglets takes a while. It is encoded
+/// directly, so that the list of their states is not in memory in addition to the bytes.
 #[derive(Debug)]
 pub(super) struct Walk {
     out: BytesMut,
     list: OpenList,
-    /// The last loglet in the list.
+    /// The last Loglet in the list.
     after: Option<LogletId>,
     in_tombstones: bool,
 }
@@ -42,7 +42,7 @@ impl Walk {
         Walk { out, list, after: None, in_tombstones: false }
     }
 
-    /// The loglets that are not in the list yet.
+    /// Returns the range of Loglets that are not in the list yet.
     fn rest(&self) -> (Bound<LogletId>, Bound<LogletId>) {
         (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
@@ -65,7 +65,7 @@ impl Walk {
 }
 
 impl<P: Protocol> LogletStore<P> {
-    /// Encodes all facts, about `max_bytes` more in each call; returns None until all are included. Nothing in the result rests on an
+    /// Encodes all facts, about `max_bytes` more in each call; returns None until all are included. Nothing in the result depends on an
     /// entry that is only staged (see [`atoll_core::Role::checkpoint`]).
     pub fn checkpoint(&mut self, max_bytes: usize) -> Option<Bytes> {
         let begun = self.walk.take();
@@ -107,7 +107,7 @@ impl<P: Protocol> LogletStore<P> {
         check_format("version of a checkpoint of loglets", state.format, CHECKPOINT_FORMAT)?;
         self.tombstones = state.tombstones.into_iter().collect();
         for saved in state.kept {
-            // The loglet was deleted between two steps of the checkpoint.
+            // A Loglet that was deleted between two steps of the checkpoint is in both lists.
             if self.tombstones.contains(&saved.loglet) {
                 continue;
             }
@@ -126,7 +126,7 @@ impl<P: Protocol> LogletStore<P> {
         Ok(self.loglets.entry(loglet).or_insert_with(|| Box::new(LogletState::new(P::new(read), bytes))))
     }
 
-    /// Replays a record. New entries are passed on, for whatever else the protocol keeps of them.
+    /// Replays a record. Returns the entries if they are new, so that the protocol can recover what else it keeps about them.
     pub fn recover(&mut self, stored: Stored) -> Result<Option<(LogletId, Offset, Bytes)>, DecodeError> {
         match stored.record.kind {
             RecordKind::Fact => {
@@ -199,7 +199,7 @@ impl<P: Protocol> LogletStore<P> {
             kept.local_tail = kept.staged_tail;
         }
         if let Some(run) = kept.runs.get_mut(head.first) {
-            // Compaction moved the run, and the old place is not recycled yet: the later record counts.
+            // Compaction has moved the run, and the old location is not recycled yet: the later record counts.
             if let Place::At(old) = std::mem::replace(&mut run.place, Place::At(loc)) {
                 self.occupied.remove(head.loglet, &[old]);
                 self.dead_places.push(old);
@@ -214,7 +214,7 @@ impl<P: Protocol> LogletStore<P> {
         Ok(true)
     }
 
-    /// The last record was replayed; returns places that are no longer needed.
+    /// Ends recovery after the last record. Returns the locations that are no longer needed.
     pub fn recovered(&mut self) -> Vec<Loc> {
         let mut dead = std::mem::take(&mut self.dead_places);
         for (id, kept) in &mut self.loglets {
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(again.checkpoint(usize::MAX).unwrap(), bytes);
     }
 
-    /// A loglet deleted between two steps is gone, whether the walk had passed it or not. A loglet created meanwhile is in the
-    /// checkpoint or in the journal.
+    /// A Loglet that is deleted between two steps is gone, whether or not the checkpoint had already passed it. A Loglet created meanwhile
+    /// is in the checkpoint or in the journal.
     #[test]
     fn a_checkpoint_in_steps_shows_no_deleted_loglet() {
         for deleted in 1..=20u128 {
@@ -302,6 +302,6 @@ mod tests {
         }
     }
 
-    /// The size of a step of one or two loglets.
+    /// The bytes of a step that covers one or two Loglets.
     const KEPT: usize = 60;
 }

@@ -1,4 +1,4 @@
-//! The index of one loglet on one node.
+//! The index of one Loglet on one node.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,24 +13,24 @@ use super::index::Index;
 /// The location of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Handed to the journal under this number; not durable yet.
+    /// Passed to the journal under this number; not durable yet.
     Staged(Lsn),
-    /// Durable, here.
+    /// Durable at this location.
     At(Loc),
 }
 
 /// Consecutive entries that arrived together and were journaled as one record.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Entries; at least one.
+    /// The number of entries; at least one.
     pub count: u32,
-    /// Encoded length.
+    /// The length of the encoded entries in bytes.
     pub len_bytes: u32,
-    /// On disk, or on its way there.
+    /// Where it is on the disk, or its number on the way there.
     pub place: Place,
     /// The encoded entries while they are cached. Always present while the run is staged.
     pub cached: Option<Bytes>,
-    /// The run came by back-fill: it is a copy, and not evidence of a tail.
+    /// Whether the run came by back-fill. Such a run is no evidence of a tail.
     pub filled: bool,
 }
 
@@ -38,9 +38,9 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct Runs {
     by_first: Index,
-    /// Offsets in `[trim, horizon)` that no run covers: start to end, end not in it.
+    /// The offsets in `[trim, horizon)` that no run covers: the start of each range, and its end, which is exclusive.
     holes: BTreeMap<Offset, Offset>,
-    /// Above every offset that a run covers or that a trim gave up.
+    /// The offset above every offset that a run covers or that was trimmed.
     horizon: Offset,
     len_bytes: u64,
 }
@@ -85,28 +85,28 @@ impl Runs {
         }
     }
 
-    /// The run that holds an offset, and its first offset.
+    /// Returns the run that contains an offset, and its first offset.
     pub fn holding(&self, at: Offset) -> Option<(Offset, &Run)> {
         let (first, run) = self.by_first.last_upto(at)?;
         (at < first.plus(run.count.into())).then_some((first, run))
     }
 
-    /// The run that starts here.
+    /// Returns the run that starts at `first`, for changes.
     pub fn get_mut(&mut self, first: Offset) -> Option<&mut Run> {
         self.by_first.get_mut(first)
     }
 
-    /// The run that starts here.
+    /// Returns the run that starts at `first`.
     pub fn get(&self, first: Offset) -> Option<&Run> {
         self.by_first.get(first)
     }
 
-    /// The first run that starts at or after `at`.
+    /// Returns the first run that starts at or after `at`.
     pub fn next_from(&self, at: Offset) -> Option<(Offset, &Run)> {
         self.by_first.from(at).next()
     }
 
-    /// True if every offset of the range is covered.
+    /// Returns whether runs cover every offset of the range.
     pub fn covers(&self, range: Range<Offset>) -> bool {
         let mut at = range.start;
         while at < range.end {
@@ -118,7 +118,7 @@ impl Runs {
         true
     }
 
-    /// The missing offsets of `[trim, upto)`: at most `limit` ranges, lowest first.
+    /// Returns the missing offsets of `[trim, upto)` as at most `limit` ranges, lowest first.
     pub fn missing(&self, upto: Offset, limit: usize) -> Vec<Range<Offset>> {
         let mut out: Vec<Range<Offset>> = self
             .holes
@@ -133,7 +133,7 @@ impl Runs {
         out
     }
 
-    /// The number of missing offsets in `[trim, upto)`.
+    /// Returns the number of missing offsets in `[trim, upto)`.
     pub fn missing_count(&self, upto: Offset) -> u64 {
         let holes: u64 = self
             .holes
@@ -144,14 +144,14 @@ impl Runs {
         holes + upto.since(self.horizon)
     }
 
-    /// Offsets below `to` no longer count as missing. [`Runs::sweep`] removes the runs there.
+    /// Trims to `to`: offsets below it no longer count as missing. [`Runs::sweep`] removes the runs there.
     pub fn give_up_below(&mut self, to: Offset) {
         self.close_hole(Offset::ZERO..to);
         self.horizon = self.horizon.max(to);
     }
 
-    /// Forgets durable runs that end at or below `to`, lowest first, at most `limit` of them; returns their places. If it
-    /// returns fewer, none is left. A staged run stays, because it has no place to free yet.
+    /// Removes durable runs that end at or below `to`, lowest first and at most `limit` of them, and returns their locations. If it returns
+    /// fewer than `limit`, none is left. A staged run stays, because it has no location to free yet.
     pub fn sweep(&mut self, to: Offset, limit: usize) -> Vec<Loc> {
         let below: Vec<(Offset, Loc)> = self
             .by_first
@@ -172,22 +172,22 @@ impl Runs {
         below.into_iter().map(|(_, loc)| loc).collect()
     }
 
-    /// Every run that starts at or after `at`, in order.
+    /// Returns every run that starts at or after `at`, in order.
     pub fn from(&self, at: Offset) -> impl Iterator<Item = (Offset, &Run)> {
         self.by_first.from(at)
     }
 
-    /// How many runs.
+    /// Returns the number of runs.
     pub fn len(&self) -> usize {
         self.by_first.len()
     }
 
-    /// True if there is none.
+    /// Returns whether there is no run.
     pub fn is_empty(&self) -> bool {
         self.by_first.len() == 0
     }
 
-    /// Encoded bytes of all runs.
+    /// Returns the encoded length of all runs in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -203,10 +203,10 @@ mod tests {
         Run { count, len_bytes: 10, place: Place::At(loc), cached: None, filled: false }
     }
 
-    /// Runs in any order leave exactly the uncovered offsets as holes.
+    /// Runs that are inserted in any order leave exactly the uncovered offsets as holes.
     #[test]
     fn holes_are_what_no_run_covers() {
-        // Runs of 1 to 4 entries over [0, 40); every subset by a fixed sequence, inserted from both ends.
+        // Every subset of runs of 1 to 4 entries in [0, 40), inserted from both ends.
         let all: Vec<(u64, u32)> = (0..10).map(|i| (i * 4, (i % 4 + 1) as u32)).collect();
         for mask in 0u32..1024 {
             let mut runs = Runs::default();

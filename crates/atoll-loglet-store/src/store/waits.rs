@@ -1,5 +1,5 @@
-//! Requests that wait for a tail, bounded in number. Each is answered when its tail is reached, when the loglet is sealed
-//! or deleted, or when its patience ends.
+//! A bounded number of requests that wait for a tail. Each is answered when its tail is reached, when the Loglet is sealed or deleted, or
+//! when its patience ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_contract::{LogletId, Offset};
 use atoll_core::{Caller, Tick};
 
-/// Longest that a request may wait.
+/// The longest time that a request may wait.
 const MAX_PATIENCE: Duration = Duration::from_secs(30);
 
 /// One waiting request.
@@ -15,11 +15,11 @@ const MAX_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Waiter {
     /// The caller.
     pub caller: Caller,
-    /// The loglet whose tail it waits for.
+    /// The Loglet whose tail it waits for.
     pub loglet: LogletId,
     /// The tail to wait for.
     pub target: Offset,
-    /// Only the known tail counts, not the local one.
+    /// Whether only the known tail counts, not the local one.
     pub known_only: bool,
 }
 
@@ -34,13 +34,13 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// No requests yet; at most `limit`.
+    /// Returns an empty list that holds at most `limit` requests.
     pub fn new(limit: usize) -> Self {
         let (waiters, by_loglet, ends) = Default::default();
         Waits { waiters, by_loglet, ends, next: 0, limit }
     }
 
-    /// Parks a request. False if there are too many already: then answer it at once.
+    /// Adds a request. Returns false if there are too many: the caller then answers it at once.
     pub fn push(&mut self, now: Tick, patience: Duration, waiter: Waiter) -> bool {
         if self.waiters.len() >= self.limit {
             return false;
@@ -60,7 +60,7 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Takes the requests of a loglet for which `due` holds, in order of arrival.
+    /// Removes and returns the requests of a Loglet for which `due` holds, in the order of their arrival.
     pub fn take(&mut self, loglet: LogletId, due: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
         let ids: Vec<u64> = self
             .by_loglet
@@ -71,28 +71,28 @@ impl Waits {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes the requests whose patience has ended.
+    /// Removes and returns the requests whose patience has ended.
     pub fn take_ended(&mut self, now: Tick) -> Vec<Waiter> {
         let ids: Vec<u64> = self.ends.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes all.
+    /// Removes and returns all requests.
     pub fn take_all(&mut self) -> Vec<Waiter> {
         self.take_ended(Tick(u64::MAX))
     }
 
-    /// When the next request's patience ends.
+    /// Returns when the patience of the next request ends.
     pub fn next_end(&self) -> Option<Tick> {
         self.ends.first().map(|(at, _)| *at)
     }
 
-    /// How many wait.
+    /// Returns how many requests wait.
     pub fn len(&self) -> usize {
         self.waiters.len()
     }
 
-    /// True if none waits.
+    /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }

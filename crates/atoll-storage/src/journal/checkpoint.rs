@@ -1,6 +1,7 @@
-//! The roles' facts, written aside as a whole. Once a checkpoint is written, no segment is kept for a fact that it covers (contracts X4).
+//! Writes all facts of the roles to one file, the checkpoint. Once it is written, no segment is kept for a fact that it covers (contracts
+//! X4).
 //!
-//! `magic 8 | format u32 | crc u32 | storage u128 | covers u64 | states`; the checksum covers all that follows it.
+//! `magic 8 | format u32 | crc u32 | storage u128 | covers u64 | states`; the checksum covers everything after it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -19,16 +20,17 @@ pub const CHECKPOINT_FORMAT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"ATOLCKP\n";
 const CRC_END: usize = 16;
-/// Longest checkpoint: far above what roles hold, far below memory.
+/// The length of the longest checkpoint, in bytes: far above what roles hold, and far below the size of memory.
 const MAX_CHECKPOINT_BYTES: u64 = 1 << 30;
-/// Bytes between syncs of one that is written.
+/// Bytes between two syncs while a checkpoint is written.
 const PIECE_BYTES: usize = 256 * 1024;
 
 fn aside_path() -> DiskPath {
     DiskPath::fixed("journal/checkpoint.new")
 }
 
-/// A checkpoint as it is in its file. In parts: the states of a log with a million segments take hundreds of megabytes, and are not copied.
+/// A checkpoint as it is in its file. It consists of parts so that the states are not copied: those of a log with a million segments take
+/// hundreds of megabytes.
 struct Image {
     parts: Vec<Bytes>,
     len_bytes: u64,
@@ -59,7 +61,7 @@ impl Image {
         Image { parts, len_bytes }
     }
 
-    /// In pieces of at most so many bytes, each of slices that follow each other.
+    /// Splits the image into pieces of at most `most_bytes`, each a list of consecutive slices.
     fn pieces(&self, most_bytes: usize) -> Vec<Vec<IoSlice<'_>>> {
         let (mut pieces, mut room) = (Vec::new(), 0);
         for mut part in self.parts.iter().map(|part| &part[..]) {
@@ -79,7 +81,7 @@ impl Image {
     }
 }
 
-/// The last checkpoint, or None if there never was one.
+/// Returns the last checkpoint, or None if there never was one.
 pub(crate) fn load(disk: &dyn Disk, storage: StorageId) -> Result<Option<Checkpoint>, JournalError> {
     let path = checkpoint_path();
     let damaged = |offset, what| JournalError::Damaged { file: path.to_string(), offset, what };
@@ -122,8 +124,8 @@ pub(crate) fn load(disk: &dyn Disk, storage: StorageId) -> Result<Option<Checkpo
     }
 }
 
-/// Writes a checkpoint aside: the checkpoint of a log with a million segments takes hundreds of megabytes, and no batch may wait for it.
-/// Runs on any thread; hand the outcome to [`Journal::checkpointed`].
+/// Writes a checkpoint to a temporary file on another thread: the checkpoint of a log with a million segments takes hundreds of megabytes,
+/// and no batch may wait for it. Hand the result to [`Journal::checkpointed`].
 pub struct CheckpointJob {
     disk: Arc<dyn Disk>,
     checkpoint: Checkpoint,
@@ -131,17 +133,17 @@ pub struct CheckpointJob {
     reserve: Reserve,
 }
 
-/// The outcome of a [`CheckpointJob`].
+/// The result of a [`CheckpointJob`].
 pub struct Aside {
     covers: Lsn,
-    /// To be written again if the disk was full.
+    /// The content, which is written again if the disk was full.
     image: Image,
     written: Result<(), DiskError>,
     reserve: Result<u64, DiskError>,
 }
 
 impl CheckpointJob {
-    /// Runs the job as fast as the disk goes.
+    /// Runs the job at the full speed of the disk.
     pub fn run(self) -> Aside {
         self.run_paced(&mut || {})
     }
@@ -160,7 +162,7 @@ impl CheckpointJob {
     }
 }
 
-/// Writes in pieces, so that what the device has queued ahead of the writer's next sync stays small.
+/// Writes the temporary file in synced pieces, to limit what the device has queued ahead of the writer's next sync.
 fn write_aside(disk: &dyn Disk, image: &Image, pause: &mut dyn FnMut()) -> Result<(), DiskError> {
     let written = (|| {
         let mut file = disk.open(&aside_path(), Open::Create)?;
@@ -179,19 +181,20 @@ fn write_aside(disk: &dyn Disk, image: &Image, pause: &mut dyn FnMut()) -> Resul
     written
 }
 
-/// What a checkpoint of so many bytes may need when it is written again.
+/// Returns how many bytes to reserve so that a checkpoint like this one can be written again.
 fn reserve_for(image: &Image) -> u64 {
     2 * image.len_bytes
 }
 
-/// A file of zeros that is given up when a checkpoint finds the disk full: without one, nothing could be freed any more (contracts X5).
+/// A file of zeros that is removed when a checkpoint finds the disk full. Without a checkpoint, nothing could be freed any more (contracts
+/// X5).
 struct Reserve {
     kept_bytes: u64,
     least_bytes: u64,
 }
 
 impl Reserve {
-    /// Extends the reserve if it is shorter than wanted, and returns its length. The length stays as before if there is no space now.
+    /// Extends the reserve if it is too short, and returns its length. The length stays as it was if the disk has no room for more.
     fn keep(&self, disk: &dyn Disk, wanted_bytes: u64, pause: &mut dyn FnMut()) -> Result<u64, DiskError> {
         let (kept, wanted) = (self.kept_bytes, wanted_bytes.max(self.least_bytes));
         if kept >= wanted {
@@ -215,7 +218,7 @@ fn lengthen_reserve(disk: &dyn Disk, bytes: Range<u64>, pause: &mut dyn FnMut())
     disk.sync_dir(&journal_dir())
 }
 
-/// Cuts the reserve back to what it was: anything less would be less than the last checkpoint was found to need.
+/// Cuts the reserve back to its previous length. With less, the checkpoint that the reserve was made for might not fit.
 fn cut_reserve(disk: &dyn Disk, kept: u64) -> Result<(), DiskError> {
     if kept == 0 {
         return remove_if_there(disk, &reserve_path());
@@ -224,18 +227,19 @@ fn cut_reserve(disk: &dyn Disk, kept: u64) -> Result<(), DiskError> {
 }
 
 impl Journal {
-    /// Writes a checkpoint aside, syncs it, puts it in the old one's place, and recycles what it frees. Durable on return. What
-    /// [`Journal::checkpoint_job`] and [`Journal::checkpointed`] do, in one go.
+    /// Writes a checkpoint to a temporary file, syncs it, replaces the old one with it, and recycles the segments that it frees. The
+    /// checkpoint is durable on return. This does the work of [`Journal::checkpoint_job`] and [`Journal::checkpointed`] in one call.
     ///
     /// # Errors
-    /// As those of [`Journal::checkpointed`].
+    /// The same as those of [`Journal::checkpointed`].
     pub fn write_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), JournalError> {
         self.check_open()?;
         let aside = self.checkpoint_job(checkpoint.clone()).run();
         self.checkpointed(aside)
     }
 
-    /// Writing a checkpoint aside, as a job for any thread. One at a time: the outcome goes to [`Journal::checkpointed`] before the next.
+    /// Returns a job that writes a checkpoint to a temporary file on any thread. Only one runs at a time: hand its result to
+    /// [`Journal::checkpointed`] before you create the next.
     pub fn checkpoint_job(&self, checkpoint: Checkpoint) -> CheckpointJob {
         CheckpointJob {
             disk: self.disk.clone(),
@@ -249,11 +253,12 @@ impl Journal {
         Reserve { kept_bytes: self.reserved_bytes, least_bytes: self.options.checkpoint_reserve_bytes }
     }
 
-    /// Puts what a [`CheckpointJob`] wrote into the old checkpoint's place, and recycles what it frees. Durable on return.
+    /// Replaces the old checkpoint with the one that a [`CheckpointJob`] wrote, and recycles the segments that it frees. The checkpoint is
+    /// durable on return.
     ///
     /// # Errors
-    /// [`JournalError::NoSpace`]: not written, the old one is in force, the journal stays open; try again when there is space again. Any
-    /// other error closes the journal for good.
+    /// After [`JournalError::NoSpace`], the old checkpoint remains in force and the journal stays open; try again when there is space. Any
+    /// other error closes the journal permanently.
     pub fn checkpointed(&mut self, aside: Aside) -> Result<(), JournalError> {
         self.check_open()?;
         let Aside { covers, image, written, reserve } = aside;
@@ -276,14 +281,14 @@ impl Journal {
             }
             Err(error) => return Err(self.fail(&error)),
         }
-        // This comes before anything is removed that then only the checkpoint holds.
+        // The manifest must know of the checkpoint before anything is removed that only the checkpoint still holds.
         self.manifest.raise(self.synced, covers).map_err(|error| self.fail(&error))?;
         self.covers = covers;
         self.fact_bytes = 0;
         self.stats.checkpoints += 1;
         self.stats.checkpoint_bytes = image.len_bytes;
         self.recycle()?;
-        // The job has lengthened it, or found no space for that. Only what was given up here is made again here.
+        // The job has extended the reserve, or found no space for that. Here it is only made again if it was given up above.
         if self.reserved_bytes == 0 { self.keep_reserve(reserve_for(&image)) } else { Ok(()) }
     }
 
@@ -292,7 +297,7 @@ impl Journal {
         self.disk.sync_dir(&journal_dir())
     }
 
-    /// The disk was too full for the checkpoint: the reserve is given up for it, and then spare files, one by one. Without a checkpoint
+    /// Frees space for a checkpoint that did not fit: removes the reserve first, and then spare files, one by one. Without a checkpoint
     /// nothing would be freed any more.
     fn put_with_less(&mut self, image: &Image, mut full: DiskError) -> Result<(), DiskError> {
         loop {
@@ -315,7 +320,7 @@ impl Journal {
         }
     }
 
-    /// Keeps a reserve of so many bytes, or of what there was if there is no space now.
+    /// Extends the reserve to `wanted_bytes`. It stays as it was if the disk has no room for that.
     pub(crate) fn keep_reserve(&mut self, wanted_bytes: u64) -> Result<(), JournalError> {
         let kept = self.reserve().keep(&*self.disk, wanted_bytes, &mut || {});
         self.reserved_bytes = kept.map_err(|error| self.fail(&error))?;
@@ -331,8 +336,8 @@ mod tests {
     use super::*;
     use crate::MemDisk;
 
-    /// States that end inside of pieces, on their edges, and nowhere: the file must read back as what was written, and the checksum of
-    /// the parts must be that of the whole.
+    /// States that end inside pieces, at their ends, and that are empty: the file must read back as it was written, and the checksum over
+    /// the parts must equal the checksum over the whole.
     #[test]
     fn a_checkpoint_of_many_pieces_reads_back() {
         let storage = StorageId(7);

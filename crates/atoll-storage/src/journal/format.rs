@@ -1,4 +1,4 @@
-//! Bytes of a segment. All numbers are little endian; blocks are [`crate::JournalOptions::block_bytes`] long.
+//! Encodes and decodes segments. All numbers are little endian; blocks are [`crate::JournalOptions::block_bytes`] long.
 //!
 //! ```text
 //! segment = header, padded to a block | batches, each from a block's start | ... | footer in the last block, once closed
@@ -13,9 +13,9 @@
 use atoll_core::{Loc, Lsn, Record, RecordKind, RoleKind, StorageId, Stored};
 use bytes::Bytes;
 
-/// The version of segments that this program writes. The same bytes as in version 1, but a manifest lists them.
+/// The version of segments that this program writes. Its bytes are laid out as in version 1, but a manifest lists the segments.
 pub const SEGMENT_FORMAT: u32 = 2;
-/// The version before there was a manifest; it is read, too.
+/// The version from before there was a manifest. This program reads it, too.
 pub(crate) const UNLISTED_FORMAT: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"ATOLSEG\n";
@@ -35,7 +35,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// What every checksum in a segment begins with.
+/// The initial value of every checksum in a segment, except the one in the segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(u32);
 
@@ -46,18 +46,18 @@ impl Seed {
     }
 }
 
-/// The first block of a segment; durable before the segment has its name.
+/// The first block of a segment. It is durable before the file gets a segment's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub format: u32,
     pub block_bytes: u32,
     pub generation: u64,
-    /// Everything up to here was synced, elsewhere, when this was written: no record here has a lower number.
+    /// Everything up to here was synced, in other segments, when this was written. No record in this segment has a number up to this one.
     pub floor: Lsn,
     pub storage: StorageId,
 }
 
-/// Why a segment's header was not accepted.
+/// Why a segment's header was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BadHeader {
     Damaged,
@@ -81,7 +81,7 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER_BYTES || bytes[..8] != SEGMENT_MAGIC {
             return Err(BadHeader::Damaged);
         }
-        // The version is checked first: in another one, everything after it may look different.
+        // The version is checked first, because another version may have a different layout after it.
         let format = u32_at(bytes, 8);
         if format != SEGMENT_FORMAT && format != UNLISTED_FORMAT {
             return Err(BadHeader::Format(format));
@@ -100,16 +100,16 @@ impl SegmentHeader {
     }
 }
 
-/// Before the records that were written as one.
+/// The header of a batch, in front of its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
-    /// The batch's own offset: a batch that was written to another place is not valid.
+    /// The offset of the batch itself: a batch that was written to another offset is not valid.
     pub offset: u32,
-    /// Records; none in a mark, which only carries `synced_upto`.
+    /// The number of records; 0 in a mark, which only carries `synced_upto`.
     pub count: u32,
     /// Bytes of all records, without padding.
     pub body_bytes: u32,
-    /// Number of the first record; in a mark, of the next.
+    /// The number of the first record; in a mark, of the next record that will be written.
     pub first_lsn: Lsn,
     /// Everything up to here was synced when this was written (native-T9).
     pub synced_upto: Lsn,
@@ -129,7 +129,7 @@ impl BatchHeader {
         out
     }
 
-    /// The header at `offset` of a segment's bytes, if a valid one stands there.
+    /// Returns the header at `offset` in a segment, if there is a valid one.
     pub(crate) fn parse(segment: &[u8], offset: usize, seed: Seed) -> Option<BatchHeader> {
         let bytes = segment.get(offset..offset.checked_add(BATCH_HEADER_BYTES)?)?;
         if bytes[..4] != BATCH_MAGIC || crc32c::crc32c_append(seed.0, &bytes[8..]) != u32_at(bytes, 4) {
@@ -149,10 +149,10 @@ impl BatchHeader {
     }
 }
 
-/// In the last block of a segment that takes no more batches: where they end.
+/// The last block of a closed segment. It says where the batches end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
-    /// Behind the last batch, on a block boundary.
+    /// The offset after the last batch, on a block boundary.
     pub end: u32,
     pub first_lsn: Lsn,
     pub last_lsn: Lsn,
@@ -172,7 +172,7 @@ impl Footer {
         out
     }
 
-    /// The footer in a segment's last block, if a valid one stands there.
+    /// Returns the footer in a segment's last block, if there is a valid one.
     pub(crate) fn parse(bytes: &[u8], seed: Seed) -> Option<Footer> {
         let bytes = bytes.get(..FOOTER_BYTES)?;
         if bytes[..4] != FOOTER_MAGIC || crc32c::crc32c_append(seed.0, &bytes[8..]) != u32_at(bytes, 4) {
@@ -187,13 +187,13 @@ impl Footer {
     }
 }
 
-/// Length of a record on disk.
+/// Returns the length of a record on disk, in bytes.
 pub(crate) fn record_bytes(record: &Record) -> usize {
     RECORD_HEADER_BYTES + record.head.len() + record.payload.len()
 }
 
-/// Appends a record's header and head to `out`; its payload, which the checksum covers too, follows on disk uncopied.
-/// `len` is [`record_bytes`], checked to fit.
+/// Appends a record's header and head to `out`. The checksum also covers the payload, which the caller writes after them without copying
+/// it. `len` is [`record_bytes`], which the caller has checked to fit.
 pub(crate) fn put_record(lsn: Lsn, record: &Record, len: u32, seed: Seed, out: &mut Vec<u8>) {
     let start = out.len();
     let kind: u8 = match record.kind {
@@ -211,8 +211,8 @@ pub(crate) fn put_record(lsn: Lsn, record: &Record, len: u32, seed: Seed, out: &
     out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The record that fills the front of `bytes`, sharing them; None if it is incomplete or wrong. `generation` and `offset` become its
-/// [`Loc`].
+/// Decodes the record at the start of `bytes` without copying it. Returns None if it is incomplete or damaged. `generation` and `offset`
+/// become its [`Loc`].
 pub(crate) fn parse_record(bytes: &Bytes, generation: u64, offset: u32, seed: Seed) -> Option<Stored> {
     if bytes.len() < RECORD_HEADER_BYTES {
         return None;
@@ -243,7 +243,7 @@ pub(crate) fn parse_record(bytes: &Bytes, generation: u64, offset: u32, seed: Se
     })
 }
 
-/// `n` rounded up to whole blocks.
+/// Returns `n` rounded up to whole blocks.
 pub(crate) fn padded(n: usize, block_bytes: u32) -> usize {
     n.next_multiple_of(block_bytes as usize)
 }

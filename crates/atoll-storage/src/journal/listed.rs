@@ -1,4 +1,5 @@
-//! Checks that everything that must exist does exist: what the manifest lists, the checkpoint that it mentions, and the manifest itself.
+//! Checks that everything that must exist does exist: the segments that the manifest lists, the checkpoint that it mentions, and the
+//! manifest itself.
 
 use atoll_core::testing::{hit, mutant};
 use atoll_core::{Checkpoint, Lsn, StorageId};
@@ -12,14 +13,14 @@ use crate::disk::{Disk, DiskError, Open};
 use crate::identity::Identity;
 use crate::mutants;
 
-/// The header of a spare file: the one of its last use as a segment, until it is used again.
+/// Returns the header of a spare file. It is the header of the file's last use as a segment, until the file is reused.
 pub(super) fn spare_header(disk: &dyn Disk, generation: u64) -> Result<Option<SegmentHeader>, DiskError> {
     let mut block = [0; MIN_BLOCK_BYTES as usize];
     disk.open(&spare_path(generation), Open::Read)?.read_at(0, &mut block)?;
     Ok(SegmentHeader::parse(&block).ok())
 }
 
-/// Checks that everything that the manifest mentions exists.
+/// Checks that everything that the manifest mentions exists and is not an older copy.
 pub(super) fn check_listed(
     disk: &dyn Disk,
     listed: &Facts,
@@ -37,7 +38,7 @@ pub(super) fn check_listed(
         };
         if !files.segments.contains(&generation) && !is_recycled()? {
             hit("journal.recover.missing");
-            // The error names both files, because it cannot be determined here which of the two is not the current one.
+            // The error names both files, because either may be the older copy.
             let why = "journal.manifest lists it, if that is not an older copy itself";
             return Err(JournalError::Missing { file: segment_path(generation).to_string(), why });
         }
@@ -58,7 +59,7 @@ pub(super) fn check_listed(
     }
 }
 
-/// Whether a directory without a manifest dates from before there were manifests, or is new. If it is neither, the manifest is lost.
+/// Accepts a directory without a manifest if it is new, or dates from before there were manifests. Otherwise the manifest is lost.
 pub(super) fn check_unlisted(
     disk: &dyn Disk,
     files: &Files,

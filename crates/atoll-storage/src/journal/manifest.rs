@@ -1,21 +1,22 @@
-//! A list of what must exist, kept outside of the segments. Recovery uses it to tell a recycled segment from a lost one, and a file that
-//! was put back from an older copy from the current one.
+//! A list of the files that must exist, kept outside the segments. Recovery uses it to tell a recycled segment from a lost one, and the
+//! current file from an older copy that somebody put back.
 //!
-//! The file `journal.manifest` is next to the folder of segments, so that losing one does not lose the other. It has two slots. A change
-//! overwrites the older slot in place and syncs it, so that a full disk does not stop the change, and a torn write leaves the other slot
-//! intact.
+//! The file `journal.manifest` is next to the folder of segments, so that the loss of one does not take the other with it. It has two
+//! slots. A change overwrites the older slot in place and syncs it. A full disk therefore does not prevent a change, and a torn write
+//! leaves the other slot intact.
 //!
-//! Order of steps, so that a power cut between any two leaves a directory that opens:
-//! * A segment is listed after its name and header are durable, and before a record goes into it. One that is not listed has none.
+//! The steps have this order, so that a power cut between any two leaves a directory that opens:
+//! * A segment is listed after its name and header are durable, and before a record goes into it. A segment that is not listed has no
+//!   records.
 //! * A recycled segment keeps its header as a spare file, which proves that it was recycled. It is delisted after the rename is
 //!   durable, and before the header is overwritten or the file removed.
-//! * `covers` rises after the checkpoint is durable. `synced` rises with any change, and in a quiet moment.
+//! * `covers` rises after the checkpoint is durable. `synced` rises with any change, and when the journal is idle.
 //!
 //! ```text
 //! slot = magic 8 | format u32 | crc u32 | slot_bytes u32 | body_bytes u32 | body
 //! body = seq u64 | storage u128 | synced u64 | covers u64 | newest u64 | count u32 | generations, each as LEB128 above the last
 //! ```
-//! The checksum, CRC32C, covers all that follows it.
+//! The checksum is a CRC32C over everything after it.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -30,7 +31,7 @@ use crate::disk::{Disk, DiskError, DiskPath, File, Open, read_all, replace};
 /// The version of manifests that this program writes, and the only one that it reads.
 pub const MANIFEST_FORMAT: u32 = 1;
 
-/// Its name in the data directory.
+/// The name of the manifest in the data directory.
 pub(crate) const MANIFEST: &str = "journal.manifest";
 const MANIFEST_ASIDE: &str = "journal.manifest.new";
 const MAGIC: [u8; 8] = *b"ATOLMAN\n";
@@ -49,16 +50,16 @@ pub(crate) fn manifest_path() -> DiskPath {
 pub(crate) struct Facts {
     /// Everything up to here was synced.
     pub synced: Lsn,
-    /// A checkpoint covers at least everything up to here.
+    /// A checkpoint exists that covers at least everything up to here.
     pub covers: Lsn,
     /// The highest generation that was ever listed.
     pub newest: u64,
-    /// Segments that exist, or whose spare files do.
+    /// Segments that exist, as segments or as spare files.
     pub segments: BTreeSet<u64>,
 }
 
 impl Facts {
-    /// A segment is there.
+    /// Adds a segment.
     pub(crate) fn list(&mut self, generation: u64) {
         self.newest = self.newest.max(generation);
         self.segments.insert(generation);
@@ -95,7 +96,7 @@ impl Facts {
     }
 }
 
-/// Takes numbers off the front of a slice; None where it ends.
+/// Takes numbers off the front of a slice. Each method returns None if the slice is too short.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -126,7 +127,7 @@ impl Numbers<'_> {
     }
 }
 
-/// A slot that is whole.
+/// An intact slot.
 struct Slot {
     seq: u64,
     storage: StorageId,
@@ -185,7 +186,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Reads it; None if there is none.
+    /// Reads the manifest. Returns None if there is none.
     pub(crate) fn load(disk: &Arc<dyn Disk>, storage: StorageId) -> Result<Option<Manifest>, JournalError> {
         let Some(found) = read(&**disk)? else { return Ok(None) };
         if found.slot.storage != storage {
@@ -201,7 +202,7 @@ impl Manifest {
         Ok(Some(Manifest { disk: disk.clone(), storage, state: Mutex::new(state) }))
     }
 
-    /// Makes one, durable on return.
+    /// Creates a manifest, which is durable on return.
     pub(crate) fn create(
         disk: &Arc<dyn Disk>,
         storage: StorageId,
@@ -214,21 +215,21 @@ impl Manifest {
         Ok(Manifest { disk: disk.clone(), storage, state: Mutex::new(state) })
     }
 
-    /// What it says.
+    /// Returns a copy of the content.
     pub(crate) fn facts(&self) -> Facts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).facts.clone()
     }
 
-    /// Whether it lists one of them.
+    /// Returns whether at least one of these segments is listed.
     pub(crate) fn lists_any(&self, generations: &[u64]) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         generations.iter().any(|g| state.facts.segments.contains(g))
     }
 
-    /// Changes it; durable on return. Nothing is written if nothing changes.
+    /// Changes the manifest; the change is durable on return. Nothing is written if nothing changes.
     ///
     /// # Errors
-    /// In memory the manifest is as before; on the disk it is the old or the new one.
+    /// After an error, the manifest in memory is unchanged, and the one on the disk is either the old or the new one.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Facts)) -> Result<(), DiskError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut facts = state.facts.clone();
@@ -251,7 +252,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Raises what is synced and covered. A full disk may refuse even an overwrite; then the manifest stays as before, which is still true.
+    /// Raises `synced` and `covers`. A full disk may refuse even an overwrite. The manifest then stays as it was, which is still true.
     pub(crate) fn raise(&self, synced: Lsn, covers: Lsn) -> Result<(), DiskError> {
         let raised = self.change(|facts| {
             facts.synced = facts.synced.max(synced);
@@ -264,7 +265,7 @@ impl Manifest {
     }
 }
 
-/// Writes a whole file in the place of the old one.
+/// Replaces the whole file; durable on return.
 fn put(
     disk: &dyn Disk,
     facts: &Facts,
@@ -279,7 +280,7 @@ fn put(
     replace(disk, &manifest_path(), &DiskPath::fixed(MANIFEST_ASIDE), &bytes)
 }
 
-/// Bytes of a slot that takes these facts; not less than `least`.
+/// Returns the size in bytes of a slot that can hold these facts; at least `least`.
 fn slot_for(facts: &Facts, storage: StorageId, least: usize) -> usize {
     let needed = facts.to_bytes(0, storage, 0).len();
     let mut slot_bytes = least;
@@ -327,13 +328,13 @@ fn read(disk: &dyn Disk) -> Result<Option<Found>, JournalError> {
 /// What the manifest says about a directory without a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orphan {
-    /// There is none, or the first start of this directory ended between it and the marker.
+    /// There is no manifest, or the first start of this directory ended after it wrote the manifest and before it wrote the marker.
     Fresh,
     /// The directory was in use.
     Used,
 }
 
-/// Looks whether a directory without a marker was in use.
+/// Determines whether a directory without a marker was in use.
 pub(crate) fn orphan(disk: &dyn Disk) -> Result<Orphan, DiskError> {
     Ok(match read(disk) {
         Ok(None) => Orphan::Fresh,
@@ -343,7 +344,8 @@ pub(crate) fn orphan(disk: &dyn Disk) -> Result<Orphan, DiskError> {
     })
 }
 
-/// Makes the manifest of a new directory, before its marker: once there is a marker, a missing journal is a lost one.
+/// Creates the manifest of a new directory. This happens before the marker is written: once there is a marker, a missing journal is a lost
+/// journal.
 pub(crate) fn create_first(disk: &dyn Disk, storage: StorageId) -> Result<(), DiskError> {
     put(disk, &Facts::default(), 1, storage, FIRST_SLOT_BYTES)
 }

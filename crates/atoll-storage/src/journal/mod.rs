@@ -1,38 +1,38 @@
-//! The journal of a node holds what its roles must not forget. It is written in one file after another, with one sync for everything that
-//! arrived in the meantime.
+//! The journal of a node stores what the node's roles must not forget. It consists of a sequence of files. One sync covers everything that
+//! arrived while the previous sync was running.
 //!
 //! **Segments** are filled with zeros ahead of time and reused, so that a write never allocates. A batch starts on a block of its own (X3:
-//! a block with acknowledged bytes is never written again) and never spans segments; each of its records has a checksum over its content
-//! and the segment's generation. A closed segment has a footer that says where its batches end. A record's place ([`Loc`]) is its segment's
+//! a block with acknowledged bytes is never written again) and never spans segments. Each record has a checksum over its content and the
+//! segment's generation. A closed segment has a footer that says where its batches end. The location of a record ([`Loc`]) is its segment's
 //! generation, offset and length; the journal keeps no other index.
 //!
 //! **Recovery** tells a torn tail from rot (native-T9): every batch header, segment header and footer says what was synced when it was
-//! written. Records that are missing up to the highest such number are rot: the directory is refused, with file and offset. Records that
-//! are missing above it were never acknowledged, whichever of their sectors survived: they are cut off and never looked at again, because a
-//! restart goes on in a new segment. The one case that no header can show is rot in the very last batch; [`Journal::mark`] makes that case
-//! small.
+//! written. A record that is missing at or below the highest such number is rot: recovery refuses the directory and reports file and
+//! offset. Records that are missing above it were never acknowledged, even if some of their sectors survived. Recovery cuts them off and
+//! never reads them again, because a restart continues in a new segment. Headers cannot reveal rot in the very last batch;
+//! [`Journal::mark`] keeps that window small.
 //!
-//! **Losses as a whole** (a segment, the checkpoint, the folder, the end of the last segment since the last mark) are detected by a
-//! manifest next to the folder. It records which segments exist, what was synced, and what a checkpoint covers. A directory with a loss is
-//! refused, and the error names what is missing.
+//! **Lost files** (a segment, the checkpoint, the folder, the end of the last segment since the last mark) are detected by a manifest next
+//! to the folder. It records which segments exist, what was synced, and what a checkpoint covers. Recovery refuses a directory that lacks
+//! any of it, and the error names what is missing.
 //!
-//! **Space** is reserved before it is written: only preparing a segment can find the disk full. Segments are recycled when their entries
-//! are freed and a checkpoint covers their facts (X4). Sparse ones are reported, so that the owner of their entries moves them.
+//! **Space** is reserved before it is written: only preparing a segment can find the disk full. A segment is recycled when all its entries
+//! are freed and a checkpoint covers its facts (X4). Sparse segments are reported, so that the owner of their entries can move them.
 //!
-//! **Failure**: after a failed write or sync the journal is closed for good and says why (native-T22).
+//! **Failure**: a failed write or sync closes the journal permanently, and every later call returns the reason (native-T22).
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `format.rs` | bytes of a segment |
-//! | `manifest.rs` | what must exist, recorded outside of the segments |
-//! | `segment.rs` | what is still needed in one |
-//! | `prepare.rs` | making one, away from the writer |
-//! | `recover.rs` | reading all of it back |
-//! | `listed.rs` | checks that everything that must exist does exist |
-//! | `checkpoint.rs` | facts, written aside |
-//! | `space.rs` | freeing, recycling, sparse segments, what the journal takes |
-//! | `spares.rs` | files for reuse |
-//! | `reader.rs` | records by place |
+//! | `format.rs` | the encoding of a segment |
+//! | `manifest.rs` | the list of files that must exist, kept outside the segments |
+//! | `segment.rs` | what is still needed in one segment |
+//! | `prepare.rs` | preparing segments on another thread than the writer's |
+//! | `recover.rs` | reading the journal back at a start |
+//! | `listed.rs` | checks that every file that must exist does exist |
+//! | `checkpoint.rs` | checkpoints of the facts |
+//! | `space.rs` | freeing, recycling, sparse segments, and when the journal refuses entries |
+//! | `spares.rs` | files that can be reused |
+//! | `reader.rs` | reading records by location |
 
 mod checkpoint;
 mod format;
@@ -71,9 +71,9 @@ pub use space::Stats;
 
 /// The directory of segments.
 pub(crate) const JOURNAL_DIR: &str = "journal";
-/// Largest block: padding comes from a buffer of this length.
+/// The largest block: padding comes from a buffer of this length.
 const MAX_BLOCK_BYTES: u32 = 65_536;
-/// Largest segment: places have 32-bit offsets, and recovery reads one at a time.
+/// The largest segment: a [`Loc`] has a 32-bit offset, and recovery holds one segment in memory.
 const MAX_SEGMENT_BYTES: u32 = 1 << 30;
 static ZEROS: [u8; MAX_BLOCK_BYTES as usize] = [0; MAX_BLOCK_BYTES as usize];
 
@@ -97,7 +97,7 @@ fn reserve_path() -> DiskPath {
     DiskPath::fixed("journal/reserve")
 }
 
-/// The generation in a segment's file name.
+/// Returns the generation in a segment's file name.
 fn generation_of(name: &str) -> Option<u64> {
     let hex = name.strip_suffix(".seg").filter(|h| h.len() == 16)?;
     u64::from_str_radix(hex, 16).ok()
@@ -110,38 +110,41 @@ pub(crate) fn is_segment_name(name: &str) -> bool {
 /// Sizes and limits of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalOptions {
-    /// The data directory's identity; part of every checksum.
+    /// The data directory's storage identity. Every checksum covers it.
     pub storage: StorageId,
-    /// Length of a segment. Larger: fewer rolls; smaller: trims give space back sooner. At least four blocks.
+    /// Length of a segment in bytes, at least four blocks. Larger segments roll less often; smaller ones let a trim return space sooner.
     pub segment_bytes: u32,
-    /// Length of the segment that a start makes if there is no spare one, and of one that the writer has to make itself: small, so that
-    /// neither takes long.
+    /// Length in bytes of the segment that a start makes if there is no spare, and of a segment that the writer has to make itself. It is
+    /// small, so that neither takes long.
     pub first_segment_bytes: u32,
-    /// What is never written again once acknowledged: the device's block. A power of two, 512 to 65536. Each batch takes
-    /// whole blocks.
+    /// The unit that is never written again once it holds acknowledged bytes: the device's block, in bytes. A power of two, 512 to 65536.
+    /// Each batch takes whole blocks.
     pub block_bytes: u32,
     /// Segments prepared ahead of the active one.
     pub ready_segments: usize,
-    /// Files kept for reuse, and as many bytes of short ones; more are removed, but slowly: under load they are reused before that.
+    /// Whole files kept for reuse; the same number of bytes is also kept in short files. Excess files are removed, but slowly: under load
+    /// they are reused before that.
     pub spare_segments: usize,
-    /// With the disk full and less than this left in prepared segments, only facts are taken (contracts X5). What has been taken by then
-    /// and waits to be written goes there, too: twice what a sequencer has on its way to a server, and more for the facts. On a disk
-    /// with room it costs nothing.
+    /// With the disk full and less than this many bytes left in prepared segments, the journal accepts only facts (contracts X5). Entries
+    /// that were accepted before and still wait to be written use this space, too: it holds twice what a sequencer has in flight to a
+    /// server, plus room for the facts. It costs nothing while the disk has room.
     pub fact_reserve_bytes: u64,
-    /// Kept as a file of zeros, to be given up if a checkpoint finds the disk full; at least twice the last checkpoint.
+    /// Bytes kept in a file of zeros, which is given up if a checkpoint finds the disk full. The file is at least twice as long as the last
+    /// checkpoint.
     pub checkpoint_reserve_bytes: u64,
-    /// Bytes of facts since the last checkpoint that make the next one due, if the last one was not longer.
+    /// A checkpoint is due after this many bytes of facts since the last one, or after as many bytes as the last one was long if that is
+    /// more.
     pub checkpoint_facts_bytes: u64,
-    /// Closed segments may hold this many percent of their live bytes and two segments more, or their live bytes and `dead_segments`
-    /// if that is more, before a sparse one is reported. Smaller: less disk, more copying.
+    /// Closed segments may take this many percent of their live bytes plus two segments, or their live bytes plus `dead_segments` if that
+    /// is more, before a sparse one is reported. A smaller value uses less disk and copies more.
     pub sparse_percent: u64,
-    /// See `sparse_percent`. With room for only two, what was copied goes into segments that are sparse again at once, and is copied over
-    /// and over. This happened to entries of a hundred bytes among facts: some forty were copied for each change of a long log.
+    /// See `sparse_percent`. With room for only two, copies go into segments that soon become sparse again, and are copied over and over.
+    /// This happened to entries of a hundred bytes among facts: about forty entries were copied for each change of a long log.
     pub dead_segments: u64,
 }
 
 impl JournalOptions {
-    /// For a node: 64 MiB segments of 4 KiB blocks.
+    /// Returns the options of a node: 64 MiB segments of 4 KiB blocks.
     pub fn new(storage: StorageId) -> Self {
         JournalOptions {
             storage,
@@ -158,7 +161,7 @@ impl JournalOptions {
         }
     }
 
-    /// For the simulator: everything rolls, recycles and runs out early.
+    /// Returns the options of the simulator: everything rolls, recycles and runs out early.
     pub fn small(storage: StorageId) -> Self {
         JournalOptions {
             storage,
@@ -175,12 +178,12 @@ impl JournalOptions {
         }
     }
 
-    /// Longest record, head and payload and 24 bytes, that a segment takes.
+    /// Returns the length in bytes of the longest record that a segment can hold: head, payload, and a header of 24 bytes.
     pub fn max_record_bytes(&self) -> usize {
         self.max_record_bytes_in(self.segment_bytes)
     }
 
-    /// The same of a segment of this length. Its first block and its last hold no records.
+    /// Like [`JournalOptions::max_record_bytes`], for a segment of this length. The first and the last block of a segment hold no records.
     fn max_record_bytes_in(&self, segment_bytes: u32) -> usize {
         (segment_bytes - 2 * self.block_bytes) as usize - BATCH_HEADER_BYTES
     }
@@ -202,7 +205,7 @@ impl JournalOptions {
     }
 }
 
-/// What to do about a directory that is refused.
+/// What the operator can do about a refused directory.
 const REJOIN: &str = "the node may have forgotten what it acknowledged, so this data directory must not be used: put back the current \
     file if it is somewhere, or move the whole directory away and start with an empty one; the node then joins under a new storage \
     identity and is rebuilt from its peers";
@@ -210,17 +213,17 @@ const REJOIN: &str = "the node may have forgotten what it acknowledged, so this 
 /// Why the journal refused or failed an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// The disk failed during recovery.
+    /// A disk operation failed during recovery.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// Something that was synced is not as it was written. The node must not serve what it held (native-T8, native-T9).
+    /// Synced data differs from what was written. The node must not serve what the journal held (native-T8, native-T9).
     #[error("{file} at byte {offset}: {what}; synced records are lost or changed; {REJOIN}")]
     Damaged {
         /// The file, below the data directory.
         file: String,
-        /// Where in it.
+        /// The byte offset in the file.
         offset: u64,
-        /// What was found.
+        /// The kind of damage.
         what: &'static str,
     },
     /// A file that must exist is missing, or the manifest is missing.
@@ -228,73 +231,73 @@ pub enum JournalError {
     Missing {
         /// The file, below the data directory.
         file: String,
-        /// How it is known.
+        /// How the journal knows that the file must exist.
         why: &'static str,
     },
-    /// A file is older than what was durable in its place: it was put back from an older copy.
+    /// A file is older than the version that was durable: somebody put back an older copy.
     #[error("{file} is an older copy: {why}; {REJOIN}")]
     Older {
         /// The file, below the data directory.
         file: String,
-        /// How it is known, with what was found and what was expected.
+        /// How the journal knows that, with the found and the expected value.
         why: String,
     },
-    /// Written by another version.
+    /// Another version of the program wrote the file.
     #[error("{file} has format {found}, this program reads format {supported}")]
     UnsupportedFormat {
         /// The file, below the data directory.
         file: String,
-        /// Its version.
+        /// The format version of the file.
         found: u32,
-        /// The one that this program reads.
+        /// The format version that this program reads.
         supported: u32,
     },
-    /// A file of another data directory.
+    /// The file belongs to another data directory.
     #[error(
         "{file} belongs to storage {found}, this is storage {expected}: it is another data directory's; {REJOIN}"
     )]
     Foreign {
         /// The file, below the data directory.
         file: String,
-        /// Whose it is.
+        /// The storage identity in the file.
         found: StorageId,
-        /// Whose it should be.
+        /// The storage identity of this directory.
         expected: StorageId,
     },
-    /// A write or sync failed, now or earlier. What was being written may or may not be durable. Nothing further will be, until a restart
-    /// recovers.
+    /// A write or sync failed, now or earlier. Whether the data of that call is durable is unknown. Nothing more becomes durable until a
+    /// restart runs recovery.
     #[error("the journal is closed until the node restarts: {reason}")]
     Closed {
         /// The first failure.
         reason: String,
     },
-    /// No segment can be prepared. Nothing was written; the same call may succeed once there is space again.
+    /// No segment could be prepared. Nothing was written; the same call may succeed once there is space again.
     #[error("the disk is full: {needed_bytes} more bytes are needed; nothing was written")]
     NoSpace {
-        /// How many.
+        /// The bytes that are missing.
         needed_bytes: u64,
     },
-    /// A record that no segment can hold. Nothing of the batch was written.
+    /// A record is longer than any segment can hold. Nothing of the batch was written.
     #[error("{lsn} is {bytes} bytes long, a segment takes records of up to {limit}; nothing was written")]
     TooLarge {
-        /// Which.
+        /// The number of the record.
         lsn: Lsn,
-        /// Its length on disk.
+        /// The length of the record on disk, in bytes.
         bytes: usize,
-        /// The limit.
+        /// The longest record that a segment can hold, in bytes.
         limit: usize,
     },
-    /// An option outside its range.
+    /// An option is outside its range.
     #[error("journal option {option}: {allowed}")]
     BadOption {
-        /// Its name.
+        /// The name of the option.
         option: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
 
-/// See the module documentation. All calls block; one thread makes them.
+/// The journal of one data directory; see the module documentation. All calls block, and only one thread makes them.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     options: JournalOptions,
@@ -302,67 +305,67 @@ pub struct Journal {
     last: Lsn,
     /// The last record known to be durable.
     synced: Lsn,
-    /// What a [`Journal::mark`] has made known already.
+    /// The last record that a [`Journal::mark`] has recorded as synced.
     marked: Lsn,
     active: Active,
-    /// Files of segments closed since the last sync: to be synced before the active one.
+    /// Files of the segments that were closed since the last sync. They must be synced before the active one.
     closing: Vec<Box<dyn File>>,
-    /// Prepared, in the order of use.
+    /// Prepared segments, in the order of use.
     ready: VecDeque<Ready>,
     closed: BTreeMap<u64, Segment>,
     spares: Spares,
-    /// What closed segments have behind their last batch, to be given back.
+    /// The unused ends of closed segments, which are to be given back.
     slacks: Slacks,
-    /// The segment that a job shortens: its file keeps its name meanwhile.
+    /// The segment that a running job shortens. The segment must not be recycled meanwhile, because the job opens the file by its name.
     shortening: Option<u64>,
     next_generation: u64,
-    /// The job given out, by its generation.
+    /// The generation of the job that is under way.
     job: Option<u64>,
     full: Option<space::Full>,
     failure: Option<String>,
-    /// The last checkpoint has all facts up to here.
+    /// The last checkpoint holds all facts up to here.
     covers: Lsn,
     fact_bytes: u64,
     reserved_bytes: u64,
-    /// The sparse segment reported last, and bytes written by then.
+    /// The sparse segment that was reported last, and the bytes written up to then.
     asked: Option<(u64, u64)>,
     readable: Arc<Readable>,
-    /// What a restart must find.
+    /// What a restart must find on the disk.
     manifest: Arc<Manifest>,
     scratch: Vec<u8>,
     stats: Stats,
 }
 
-/// Records of a batch that go into one segment.
+/// The records of a batch that go into one segment.
 struct Chunk {
-    /// Segments to roll before.
+    /// How many rolls come before it, counted from the start of the batch.
     ahead: usize,
     records: std::ops::Range<usize>,
     body_bytes: usize,
 }
 
 impl Journal {
-    /// The number of the last record written.
+    /// Returns the number of the last record written, whether it is durable or not.
     pub fn last(&self) -> Lsn {
         self.last
     }
 
-    /// Everything up to here is durable.
+    /// Returns the number of the last durable record. All records before it are durable, too.
     pub fn synced(&self) -> Lsn {
         self.synced
     }
 
-    /// A reader of this journal's records, for any thread.
+    /// Returns a reader of this journal's records, for use on any thread.
     pub fn reader(&self) -> JournalReader {
         JournalReader(self.readable.clone())
     }
 
-    /// Writes a batch; nothing of it is durable before [`Journal::sync`]. Payloads are written from where they are. Returns
-    /// the place of each record, in order.
+    /// Writes a batch and returns the location of each record, in order. Nothing of it is durable before [`Journal::sync`]. Payloads are
+    /// written without being copied.
     ///
     /// # Errors
-    /// [`JournalError::NoSpace`], [`JournalError::TooLarge`]: nothing was written, the journal is as before. Otherwise
-    /// closed for good, and whether it was written is unknown.
+    /// After [`JournalError::NoSpace`] or [`JournalError::TooLarge`], nothing was written and the journal stays open. Any other error
+    /// closes the journal permanently, and whether the batch was written is unknown.
     pub fn write(&mut self, batch: &JournalBatch) -> Result<Vec<(Lsn, Loc)>, JournalError> {
         self.check_open()?;
         for (i, (lsn, _)) in batch.records.iter().enumerate() {
@@ -394,7 +397,7 @@ impl Journal {
         self.closing.is_empty() && whole as u64 <= self.active.room() && !self.eats_reserve(whole as u64)
     }
 
-    /// Splits a batch over segments, and makes sure that they are there, before a byte is written (X5).
+    /// Splits a batch over segments, and prepares every segment that it needs before a byte is written (X5).
     fn plan(&mut self, batch: &JournalBatch) -> Result<Vec<Chunk>, JournalError> {
         let batch_bytes: u64 = batch.records.iter().map(|(_, record)| record_bytes(record) as u64).sum();
         while self.eats_reserve(batch_bytes) {
@@ -432,7 +435,7 @@ impl Journal {
         Ok(chunks)
     }
 
-    /// Makes a segment when the writer was faster than the preparation, and has a record of this size.
+    /// Makes a segment that can hold a record of this size, when the writer was faster than the preparation.
     fn prepare_inline(&mut self, record_bytes: usize) -> Result<(), JournalError> {
         match self.make_inline(record_bytes)? {
             true => Ok(()),
@@ -440,8 +443,8 @@ impl Journal {
         }
     }
 
-    /// Makes a segment that takes such a record; false if the disk is full. Everything waits for it, so a new file is a short one: the
-    /// preparation goes on meanwhile.
+    /// Makes a segment that can hold a record of this size. Returns false if the disk is full. Every caller of the journal waits for it, so
+    /// a new file is short; the regular preparation continues meanwhile.
     fn make_inline(&mut self, record_bytes: usize) -> Result<bool, JournalError> {
         hit("journal.segment.inline");
         self.stats.inline_prepares += 1;
@@ -457,7 +460,7 @@ impl Journal {
         Ok(there)
     }
 
-    /// Closes the active segment and goes on in the next one, which is ready.
+    /// Closes the active segment and continues in the next one, which must have been prepared.
     fn roll(&mut self) -> Result<(), DiskError> {
         hit("journal.segment.roll");
         let Some(ready) = self.ready.pop_front() else {
@@ -533,11 +536,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes everything written durable (fdatasync of the segment file); returns the number of the last record. Free if nothing was
-    /// written since. The host writes all records that wait as one batch before it calls this: the group commit.
+    /// Makes everything written so far durable (fdatasync of the segment files) and returns the number of the last record. It costs nothing
+    /// if nothing was written since the last sync. The host writes all waiting records as one batch before it calls this: that is the group
+    /// commit.
     ///
     /// # Errors
-    /// Closed for good: a failed sync is never retried, for it may report success over lost pages (native-T22).
+    /// An error closes the journal permanently. A failed sync is never retried, because a retry may report success although pages were lost
+    /// (native-T22).
     pub fn sync(&mut self) -> Result<Lsn, JournalError> {
         self.check_open()?;
         if self.active.dirty || !self.closing.is_empty() {
@@ -554,9 +559,9 @@ impl Journal {
         Ok(self.synced)
     }
 
-    /// Records that everything so far is synced, if no later batch has said so. From then on, rot in the last batch can be told from a torn
-    /// one, and a file that ends earlier from the current one. Call it in a quiet moment, and before a clean stop. Takes one block, which
-    /// the next sync covers, and a write and sync of the manifest.
+    /// Records on disk that everything so far is synced, unless a later batch has already said so. From then on, recovery can tell rot in
+    /// the last batch from a torn batch, and detects a segment that ends earlier than it did. Call it when the journal is idle, and before
+    /// a clean stop. It writes one block, which the next sync covers, and writes and syncs the manifest.
     pub fn mark(&mut self) -> Result<(), JournalError> {
         self.check_open()?;
         let block = self.active.block_bytes;

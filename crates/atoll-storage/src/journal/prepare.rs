@@ -1,7 +1,7 @@
-//! Segments are made ahead of time, away from the writer: zero-filled (overwriting allocated blocks syncs in a third of the time that
-//! growing a file takes), or taken from the spares. Only here can the disk be full (contracts X5). Files that are no longer needed are
-//! given back here, too, piece by piece: on a file system that discards what it frees, every sync of the device waits for the discard, and
-//! a discard of 64 MiB takes 70 to 90 ms.
+//! Makes segments ahead of time, on another thread than the writer's. A segment is either filled with zeros (a sync of overwritten blocks
+//! takes a third of the time that a sync of a growing file takes) or made from a spare. Only here can the disk be full (contracts X5). This
+//! module also gives back files that are no longer needed, piece by piece: on a file system that discards what it frees, every sync of the
+//! device waits for the discard, and a discard of 64 MiB takes 70 to 90 ms.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::spares::Spare;
 use super::{journal_dir, segment_path, spare_path};
 use crate::disk::{Disk, DiskError, DiskPath, Open};
 
-/// Zeros per write.
+/// Bytes of zeros per write.
 const FILL_BYTES: usize = 256 * 1024;
-/// Zeros between syncs. This keeps small what the device has queued ahead of the writer's next sync.
+/// Bytes of zeros between syncs. Frequent syncs limit what the device has queued ahead of the writer's next sync.
 const FILL_BYTES_PER_SYNC: u64 = 256 * 1024;
-/// How much of a file that is no longer needed, or of the unused end of a segment, is given back per job.
+/// Bytes that one job gives back, of a file that is no longer needed or of the unused end of a segment.
 pub(crate) const REMOVE_BYTES: u64 = 1024 * 1024;
 
 /// Where the file comes from.
@@ -32,8 +32,7 @@ pub(crate) enum Source {
     New,
 }
 
-/// One segment to be made, or a piece of a file to be given back. Runs on any thread; hand the outcome to
-/// [`super::Journal::prepared`].
+/// A job that makes one segment or gives back a piece of a file. It runs on any thread; hand its result to [`super::Journal::prepared`].
 pub struct PrepareJob {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) task: Task,
@@ -41,16 +40,16 @@ pub struct PrepareJob {
 
 pub(crate) enum Task {
     Make(Make),
-    /// The generation of a spare file.
+    /// Gives back a piece of the spare file of this generation.
     Remove(u64, Arc<Manifest>),
     Shorten(Shorten),
 }
 
-/// A piece of what lies behind the last batch of a segment that a restart has closed.
+/// A piece of the unused end of a segment that a restart has closed.
 pub(crate) struct Shorten {
     pub generation: u64,
     pub file_bytes: u64,
-    /// Behind the last batch.
+    /// The offset after the last batch.
     pub end: u64,
     /// The last block.
     pub footer: Vec<u8>,
@@ -65,23 +64,23 @@ pub(crate) struct Make {
     pub floor: Lsn,
     pub storage: StorageId,
     pub manifest: Arc<Manifest>,
-    /// Generations of spare files, renamed before this was made: the manifest need not list them any more.
+    /// Generations of the spare files. They were renamed before this job was created, so the manifest need not list them any more.
     pub spares: Vec<u64>,
 }
 
-/// The outcome of a [`PrepareJob`].
+/// The result of a [`PrepareJob`].
 pub struct Prepared(pub(crate) Preparation);
 
 pub(crate) enum Preparation {
     Made(Source, Result<Ready, DiskError>),
-    /// Bytes that the file still has; none if it is gone.
+    /// The length that the file still has, in bytes; None if the file is gone.
     Removed(u64, Result<Option<u64>, DiskError>),
-    /// Bytes that the file still has.
+    /// The length that the file still has, in bytes.
     Shortened(u64, Result<u64, DiskError>),
 }
 
 impl PrepareJob {
-    /// Runs the job as fast as the disk goes.
+    /// Runs the job at the full speed of the disk.
     pub fn run(self) -> Prepared {
         self.run_paced(&mut || {})
     }
@@ -99,8 +98,9 @@ impl PrepareJob {
     }
 }
 
-/// Cuts a piece off the end of a spare file, or removes what is left of it; returns the bytes that it still has. The cut is synced, so that
-/// the file system does not combine the pieces but frees each at once. The length of the file tells a restart that it is not a spare.
+/// Cuts a piece off the end of a spare file, or removes the file if it has no more than one piece. Returns the length that is left. The cut
+/// is synced, so that the file system frees each piece at once instead of combining them. A restart recognises by the length that the file
+/// is not a usable spare.
 fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result<Option<u64>, DiskError> {
     let path = spare_path(generation);
     let mut file = disk.open(&path, Open::Write)?;
@@ -109,7 +109,7 @@ fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result
         drop(file);
         return match forget_spares(disk, manifest, &[generation]) {
             Ok(()) => disk.remove(&path).map(|()| None),
-            // Not even an overwrite was possible: try again later.
+            // The disk had no room even for an overwrite. A later job tries again.
             Err(DiskError::NoSpace { .. }) => Ok(Some(REMOVE_BYTES)),
             Err(error) => Err(error),
         };
@@ -120,8 +120,8 @@ fn remove_piece(disk: &dyn Disk, manifest: &Manifest, generation: u64) -> Result
     Ok(Some(left))
 }
 
-/// Takes spare files off the manifest, because their headers will no longer show that they were recycled. Their old names are durably gone
-/// before that.
+/// Removes spare files from the manifest, because their headers will no longer show that they were recycled. Before that, it makes the
+/// renames durable that removed their segment names.
 pub(crate) fn forget_spares(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -135,7 +135,7 @@ pub(crate) fn forget_spares(
 }
 
 impl Shorten {
-    /// The length that is durable on return. The last block of the file is the footer at every moment.
+    /// Shortens the file and returns its new length, which is durable on return. The last block of the file is the footer at every moment.
     pub(crate) fn run(self, disk: &dyn Disk) -> Result<u64, DiskError> {
         let least = self.end + self.footer.len() as u64;
         let left = self.file_bytes.saturating_sub(REMOVE_BYTES).max(least);
@@ -150,17 +150,17 @@ impl Shorten {
 }
 
 impl Make {
-    /// The segment's name and header are durable on return, and the manifest lists it.
+    /// Makes the segment. Its name and header are durable on return, and the manifest lists it.
     pub(crate) fn run(self, disk: &dyn Disk, pause: &mut dyn FnMut()) -> Result<Ready, DiskError> {
         let (aside, mut file) = match self.source {
             Source::Spare((generation, _)) => {
-                // The old name must be durably gone before the header changes: a power cut in between would otherwise leave a segment whose
+                // The old name must be durably gone before the header changes. Otherwise a power cut in between would leave a segment whose
                 // header contradicts its name.
                 disk.sync_dir(&journal_dir())?;
                 forget_spares(disk, &self.manifest, &[generation])?;
                 let aside = spare_path(generation);
                 let mut file = disk.open(&aside, Open::Write)?;
-                // The footer is looked for in the last block.
+                // Recovery looks for the footer in the last block.
                 if file.len()? != self.file_bytes {
                     file.set_len(self.file_bytes)?;
                 }
@@ -173,7 +173,7 @@ impl Make {
                 if let Err(error) = fill(&mut *file, 0..self.file_bytes, pause) {
                     hit("journal.segment.fill_failed");
                     drop(file);
-                    // Gives back what was allocated. If that fails, too, the first error is the one to report.
+                    // This frees what was allocated. If it fails, too, the first error is the one to report.
                     let _ = disk.remove(&aside);
                     return Err(error);
                 }
@@ -205,7 +205,8 @@ impl Make {
 }
 
 impl Make {
-    /// Without room for the manifest the file gets its old name back, and nothing was made.
+    /// Adds the segment to the manifest. If the disk has no room for that, a spare gets its old name back, a new file is removed, and
+    /// nothing was made.
     fn list(&self, disk: &dyn Disk, aside: &DiskPath) -> Result<(), DiskError> {
         let listed = self.manifest.change(|facts| {
             self.spares.iter().for_each(|g| _ = facts.segments.remove(g));
@@ -224,7 +225,7 @@ impl Make {
     }
 }
 
-/// Writes zeros over these bytes; synced on return.
+/// Overwrites these bytes with zeros, which are synced on return.
 pub(crate) fn fill(
     file: &mut dyn crate::disk::File,
     range: std::ops::Range<u64>,

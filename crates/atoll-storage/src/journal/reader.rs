@@ -1,4 +1,4 @@
-//! Reads records back by place, beside the writer, from any thread.
+//! Reads records back by location, concurrently with the writer and from any thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use super::format::{Seed, parse_record};
 use super::segment_path;
 use crate::disk::{Disk, File, Open};
 
-/// Most files held open.
+/// The most files held open.
 const MAX_OPEN_FILES: usize = 64;
-/// Most bytes in one read of neighbouring records.
+/// The most bytes in one read of adjacent records.
 const MAX_RUN_BYTES: u64 = 1024 * 1024;
 
-/// Segments that may be read, with their files once opened.
+/// The segments that may be read, with their files once they are opened.
 pub(crate) struct Readable {
     disk: Arc<dyn Disk>,
     storage: StorageId,
@@ -35,7 +35,7 @@ impl Readable {
         self.segments().insert(generation, None);
     }
 
-    /// Before the file is used for something else.
+    /// Must be called before the file is used for something else.
     pub(crate) fn forget(&self, generation: u64) {
         self.segments().remove(&generation);
     }
@@ -63,12 +63,12 @@ impl Readable {
 pub struct JournalReader(pub(crate) Arc<Readable>);
 
 impl JournalReader {
-    /// The records in the order asked, each with its checksum verified. Neighbours are read together and share one buffer
-    /// of at most 1 MiB (or of one record): copy what is to outlive the answer (contracts X13).
+    /// Returns the records at `locs`, in that order, after verifying the checksum of each. Adjacent records are read together and share one
+    /// buffer of at most 1 MiB (or of one record): copy what outlives the answer (contracts X13).
     ///
     /// # Errors
-    /// The first record that cannot be read, with file and offset: recycled, damaged, or the disk failed. Never another
-    /// record in its place: checksums cover the segment's generation.
+    /// Reports the first record that cannot be read, with file and offset: it was recycled or is damaged, or the disk failed. A reader
+    /// never returns another record in its place, because checksums cover the segment's generation.
     pub fn read(&self, locs: &[Loc]) -> Result<Vec<Stored>, FetchError> {
         let mut out = Vec::with_capacity(locs.len());
         let mut rest = locs;
@@ -89,7 +89,7 @@ impl JournalReader {
         Ok(out)
     }
 
-    /// Records of one segment, one behind the other.
+    /// Reads adjacent records of one segment.
     fn read_run(&self, run: &[Loc], out: &mut Vec<Stored>) -> Result<(), FetchError> {
         let generation = run[0].segment;
         let file = self.0.file(generation)?;
@@ -98,7 +98,7 @@ impl JournalReader {
         let fail = |offset: u64, what: &str| FetchError {
             reason: format!("{} at byte {offset}: {what}", segment_path(generation)),
         };
-        // A place comes from this journal, or from a peer's mistake: it must not make us allocate more than is there.
+        // A location may be wrong because of a peer's mistake. It must not make this node allocate more than the file holds.
         let there = file.len().map_err(|e| FetchError { reason: e.to_string() })?;
         if start + len as u64 > there {
             return Err(fail(start, "behind the end of the file"));

@@ -1,9 +1,9 @@
-//! Reading a journal back, segment by segment, and telling a torn tail from rot (native-T9).
+//! Reads a journal back, segment by segment, and tells a torn tail from rot (native-T9).
 //!
-//! Two passes. The first goes backwards over the segments that may hold unsynced records, brings them to the medium, and finds the
-//! *evidence*: the highest number that some header says was synced. The second goes forward and hands out records. Where the next number is
-//! missing, it is rot if the evidence reaches it, else the journal is cut there. Numbers may be missing between two closed segments: those
-//! in between were recycled, because everything that the manifest lists exists.
+//! Recovery makes two passes. The first goes backwards over the segments that may hold unsynced records, syncs them, and finds the
+//! *evidence*: the highest number that some header says was synced. The second goes forward and hands out records. If a number is missing
+//! and the evidence reaches it, that is rot; if the evidence does not reach it, the journal is cut there. Numbers may be missing between
+//! two closed segments: the segments in between were recycled, because every segment that the manifest lists exists.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -30,23 +30,23 @@ use super::{
 use crate::disk::{Disk, DiskError, DiskPath, File, Open};
 use crate::mutants;
 
-/// What recovery hands out.
+/// One item that recovery hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recovered {
-    /// First, if there is one: all facts up to a number.
+    /// Comes first, if there is a checkpoint: all facts up to the number that it covers.
     Checkpoint(Checkpoint),
-    /// Then, in order: every entry, and every fact above what the checkpoint covers. Its bytes share a segment's buffer: copy what you keep
-    /// (contracts X13).
+    /// Follows in order: every entry, and every fact above what the checkpoint covers. Its bytes share a segment's buffer: copy what you
+    /// keep (contracts X13).
     Record(Stored),
 }
 
-/// A journal that cannot be used.
+/// Why recovery failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError<E> {
-    /// The journal, or its disk.
+    /// The journal is damaged or refused, or its disk failed.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The visitor did not take a record.
+    /// The visitor refused an item.
     #[error("{0}")]
     Visitor(E),
 }
@@ -76,7 +76,7 @@ struct Loaded {
     header: SegmentHeader,
     footer: Option<Footer>,
     file_bytes: u64,
-    /// From the start to the footer's end of batches, or all of the file.
+    /// From the start to the end of the batches, if there is a footer; otherwise the whole file.
     bytes: Bytes,
     seed: Seed,
 }
@@ -121,7 +121,7 @@ fn load(file: &dyn File, generation: u64, storage: StorageId) -> Result<Loaded, 
     Ok(Loaded { header, footer, file_bytes, bytes: bytes.into(), seed })
 }
 
-/// The records of the batch behind `header`, or the offset of what is wrong.
+/// Returns the records of the batch that follows `header`, or the offset of the first record that is damaged.
 fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usize> {
     let mut at = header.offset as usize + BATCH_HEADER_BYTES;
     let end =
@@ -139,7 +139,8 @@ fn read_batch(loaded: &Loaded, header: &BatchHeader) -> Result<Vec<Stored>, usiz
     if at == end { Ok(records) } else { Err(at) }
 }
 
-/// The first pass. Everything that it has read is on the medium: what is handed out must not be lost by a later power cut.
+/// The first pass: returns the evidence. It syncs every segment that it reads, because what recovery hands out must survive a later power
+/// cut.
 fn find_evidence(
     disk: &dyn Disk,
     files: &Files,
@@ -147,7 +148,7 @@ fn find_evidence(
     covers: Lsn,
 ) -> Result<Lsn, JournalError> {
     let mut evidence = covers;
-    // A restart puts empty segments away before it has the next one: until then, the number may be in a spare file only.
+    // A restart puts empty segments away before it makes the next one. If it crashes in between, only a spare file may hold the number.
     for &generation in &files.spares {
         if let Some(header) = spare_header(disk, generation)?
             && header.storage == storage
@@ -173,7 +174,7 @@ fn find_evidence(
                 first.get_or_insert(header.first_lsn);
             }
         }
-        // What was written before a synced record is synced.
+        // Everything that was written before a synced record is synced, too.
         if first.is_some_and(|first| first <= evidence) {
             break;
         }
@@ -185,7 +186,7 @@ fn find_evidence(
 struct Unclosed {
     segment: Segment,
     block_bytes: u32,
-    /// Behind its last good batch.
+    /// The offset after its last good batch.
     end: u32,
     first_lsn: Lsn,
 }
@@ -196,26 +197,26 @@ struct Walk {
     evidence: Lsn,
     covers: Lsn,
     last: Lsn,
-    /// Where records may be missing, if numbers turn out to be: the end of a segment without a footer, or an empty one.
+    /// Where records may be missing, if a later number shows a gap: the end of a segment without a footer, or an empty segment.
     suspect: Option<Place>,
-    /// Everything from here on was never acknowledged.
+    /// Whether the journal is cut: everything from here on was never acknowledged.
     cut: bool,
-    /// With records and a footer.
+    /// Segments with records and a footer.
     closed: Vec<Segment>,
-    /// With records and without a footer.
+    /// Segments with records and without a footer.
     open: Vec<Unclosed>,
-    /// Without a record that counts: the file is free.
+    /// Segments without a valid record, whose files can be reused.
     empty: Vec<u64>,
-    /// Of a new segment.
+    /// The length of a new segment, in bytes.
     segment_bytes: u64,
     slacks: Slacks,
     fact_bytes: u64,
-    /// Segments that may have records; None if there was no manifest yet.
+    /// Segments that may have records. None if there was no manifest yet.
     listed: Option<BTreeSet<u64>>,
 }
 
 impl Walk {
-    /// Numbers above `last` are missing at `place`: an error if they were synced, else the end.
+    /// Handles a gap after `last` at `place`: returns an error if the missing records were synced, otherwise cuts the journal there.
     fn missing(&mut self, place: Place, what: &'static str) -> Result<(), JournalError> {
         if self.last < self.evidence && !mutant(mutants::NATIVE_T9) {
             hit("journal.recover.rot");
@@ -278,7 +279,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether a batch with this first number may stand here. False: the journal ends before it.
+    /// Returns whether a batch with this first number may follow here. False means that the journal ends before it.
     fn follows(
         &mut self,
         generation: u64,
@@ -302,7 +303,8 @@ impl Walk {
         Ok(true)
     }
 
-    /// A segment is listed before a record goes into it: one with records that is not listed is older than the manifest, or newer.
+    /// Checks that a segment with records is listed, because a segment is listed before a record goes into it. If it is not listed, either
+    /// the segment or the manifest is an older copy.
     fn check_known(&self, generation: u64) -> Result<(), JournalError> {
         let is_known = self.listed.as_ref().is_none_or(|listed| listed.contains(&generation));
         if is_known || mutant(mutants::JOURNAL_LOSS_UNSEEN) {
@@ -331,7 +333,7 @@ impl Walk {
         visit(Recovered::Record(stored)).map_err(RecoverError::Visitor)
     }
 
-    /// Batches end at `at`; if that is too early, `trouble` is what ended them.
+    /// Classifies a segment whose batches end at `at`. If its footer says that they end later, `trouble` is the offset of the damage.
     fn end_of_segment(
         &mut self,
         loaded: &Loaded,
@@ -356,7 +358,7 @@ impl Walk {
                 self.closed.push(segment);
             }
             Some(first_lsn) => {
-                // Within 32 bits: segments are at most 1 GiB long.
+                // This fits into 32 bits: a segment is at most 1 GiB long.
                 let (end, block_bytes) = (at as u32, loaded.header.block_bytes);
                 self.open.push(Unclosed { segment, block_bytes, end, first_lsn });
                 self.suspect = Some(Place { generation, offset: trouble });
@@ -371,8 +373,8 @@ impl Walk {
         Ok(())
     }
 
-    /// An earlier start closed the segment and did not finish giving back the unused end. A full segment is left as it is: its file can be
-    /// reused for the next one.
+    /// Notes the unused end of a segment that an earlier start closed but did not finish shortening. A segment of full length keeps an end
+    /// of up to an eighth, because its file can be reused for the next segment.
     fn note_slack(&mut self, loaded: &Loaded, segment: &Segment) {
         let Some(footer) = &loaded.footer else { return };
         let (end, block_bytes) = (u64::from(footer.end), u64::from(loaded.header.block_bytes));
@@ -398,7 +400,7 @@ impl Walk {
     }
 }
 
-/// Files of a journal, by name.
+/// The files of a journal, by the generation in their names.
 pub(crate) struct Files {
     pub(crate) segments: Vec<u64>,
     pub(crate) spares: Vec<u64>,
@@ -417,13 +419,14 @@ fn list(disk: &dyn Disk) -> Result<Files, DiskError> {
 }
 
 impl Journal {
-    /// Opens the journal of a data directory, an empty one if the directory is empty, and hands `visit` all that it holds: the checkpoint
-    /// first, then records in the order of their numbers. Returns the last number in use. All that was handed out is durable on return;
-    /// what was not, never comes back. Memory: one segment at a time. A directory from before there were manifests gets one.
+    /// Opens the journal of a data directory, and makes an empty one if the directory is empty. Hands `visit` everything that it holds: the
+    /// checkpoint first, then records in the order of their numbers. Returns the journal and the last number in use. Everything that was
+    /// handed out is durable on return; a record that was not handed out never reappears. Recovery holds one segment in memory at a time. A
+    /// directory from before there were manifests gets one.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like:
-    /// nothing was changed, and the records visited so far must not be served.
+    /// After [`JournalError::Damaged`], [`JournalError::Missing`], [`JournalError::Older`], [`JournalError::Foreign`] and the like, no
+    /// segment was changed, and the records visited so far must not be served.
     pub fn recover<E>(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -484,8 +487,8 @@ impl Journal {
         Ok((journal, last))
     }
 
-    /// Makes the segment to go on in, once everything on disk is in order. It is never the segment that was written last, because remains
-    /// of a torn batch of the same generation may lie behind its end.
+    /// Makes the segment in which the journal continues, once everything on disk is in order. It is never the segment that was written
+    /// last, because parts of a torn batch of the same generation may remain after its end.
     fn start(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -542,12 +545,12 @@ fn adopt(disk: &Arc<dyn Disk>, walk: &Walk, newest: u64) -> Result<Manifest, Dis
     Manifest::create(disk, walk.storage, facts)
 }
 
-/// Files of empty and cut-off segments become spares, by name at least: the highest generation ever used stays visible,
-/// so that it is never used again. Durable on return, before anything closes the segments before them.
+/// Turns the files of empty and cut-off segments into spares, at least by name: the highest generation ever used stays visible and is never
+/// used again. The renames are durable on return, before any earlier segment gets its footer.
 fn put_away_empty(disk: &dyn Disk, walk: &Walk, files: &mut Files) -> Result<(), DiskError> {
     for &generation in &walk.empty {
         disk.rename(&segment_path(generation), &spare_path(generation))?;
-        // A file that was put back from an older copy replaces the spare that was made of it.
+        // A segment that somebody put back from an older copy replaces the spare that had been made of it.
         if !files.spares.contains(&generation) {
             files.spares.push(generation);
         }
@@ -558,9 +561,9 @@ fn put_away_empty(disk: &dyn Disk, walk: &Walk, files: &mut Files) -> Result<(),
     Ok(())
 }
 
-/// Segments that were being written get their footer, in the last block; what lies between the last good batch and that was
-/// never acknowledged. The journal gives it back later, piece by piece: on a file system that discards what it
-/// frees, every sync of the device would wait for all of it at once. Where space is short it is given back here.
+/// Writes a footer into the last block of every segment that was still being written. What lies between the last good batch and the footer
+/// was never acknowledged. The journal returns that space later, piece by piece: on a file system that discards what it frees, every sync
+/// of the device would wait for all of it at once. If space is short, it is returned here.
 fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
     let scarce = disk.free_bytes().is_ok_and(|free| free < 2 * walk.segment_bytes);
     for Unclosed { mut segment, block_bytes, end, first_lsn } in std::mem::take(&mut walk.open) {
@@ -587,8 +590,8 @@ fn close_open(disk: &dyn Disk, walk: &mut Walk) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Makes the segment to go on in, from what is there: a spare, a new file, and on a full disk a spare of odd length or the reserve.
-/// Returns the spares left, the segment, and the bytes of the reserve.
+/// Makes the segment in which the journal continues, from a spare or a new file, and on a full disk from a spare of odd length or the
+/// reserve. Returns the remaining spares, the segment, and the length of the reserve in bytes.
 fn first_segment(
     disk: &Arc<dyn Disk>,
     options: &JournalOptions,
@@ -620,7 +623,7 @@ fn first_segment(
             run(Source::Spare(odd), whole_blocks(odd.1, options))
         }
         (Err(DiskError::NoSpace { .. }), None) if files.reserve => {
-            // With less, facts could not be written, and nothing could be freed.
+            // With no segment at all, no fact could be written, and so nothing could be freed.
             hit("journal.recover.from_reserve");
             disk.remove(&reserve_path())?;
             disk.sync_dir(&journal_dir())?;

@@ -1,4 +1,4 @@
-//! What the writer knows of one segment: what in it is still needed, and, of the active one, where the next batch goes.
+//! What the writer knows about one segment: which of its records are still needed, and for the active segment, where the next batch goes.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use atoll_core::{Loc, Lsn, RecordKind};
 use super::format::{FOOTER_BYTES, Footer, SEGMENT_HEADER_BYTES, Seed};
 use crate::disk::File;
 
-/// Space accounting of one segment. Four bytes and a bit per entry: exact, so that freeing a place twice does no harm.
+/// Space accounting of one segment. It takes four bytes and a bit per entry, and is exact, so that freeing a location twice does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
     pub generation: u64,
     pub file_bytes: u64,
     pub last_lsn: Lsn,
-    /// The last fact in it; its segment stays until a checkpoint covers that.
+    /// The last fact in the segment. The segment stays until a checkpoint covers that fact.
     pub last_fact: Lsn,
-    /// Offsets of entries, rising.
+    /// Offsets of the entries, in ascending order.
     entries: Vec<u32>,
-    /// A bit per entry.
+    /// One bit per entry.
     freed: Vec<u64>,
     pub live_entries: usize,
     pub live_bytes: u64,
@@ -43,7 +43,7 @@ impl Segment {
         }
     }
 
-    /// False if there is no such entry, or it was freed before.
+    /// Frees an entry. Returns false if there is no such entry, or if it was freed before.
     pub(crate) fn free(&mut self, loc: Loc) -> bool {
         let Ok(index) = self.entries.binary_search(&loc.offset_bytes) else { return false };
         let (word, bit) = (index / 64, 1 << (index % 64));
@@ -57,18 +57,18 @@ impl Segment {
     }
 }
 
-/// A closed segment whose file goes on behind its last batch.
+/// The unused end of a closed segment's file.
 pub(crate) struct Slack {
-    /// Behind the last batch.
+    /// The offset after the last batch.
     pub end: u64,
     /// The last block of the file.
     pub footer: Vec<u8>,
 }
 
-/// By generation.
+/// Unused ends, by the generation of their segments.
 pub(crate) type Slacks = BTreeMap<u64, Slack>;
 
-/// A prepared segment: its name and header are durable, nothing is in it.
+/// A prepared segment: its name and header are durable, and it holds no batch.
 pub(crate) struct Ready {
     pub generation: u64,
     pub file: Box<dyn File>,
@@ -78,7 +78,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Bytes for batches: all but the header's block and the footer's.
+    /// Returns the bytes available for batches: everything except the header's block and the footer's.
     pub(crate) fn room(&self) -> u64 {
         self.file_bytes.saturating_sub(2 * u64::from(self.block_bytes))
     }
@@ -90,14 +90,14 @@ pub(crate) struct Active {
     pub segment: Segment,
     pub seed: Seed,
     pub block_bytes: u32,
-    /// Where the next batch goes, on a block boundary.
+    /// The offset of the next batch, on a block boundary.
     pub position: u32,
     pub first_lsn: Option<Lsn>,
-    /// Written since the last sync.
+    /// Whether something was written since the last sync.
     pub dirty: bool,
-    /// Its headers say that everything up to here is synced.
+    /// Its headers say that everything up to here is synced. They may be unsynced themselves.
     pub claims: Lsn,
-    /// The same, but only by headers that are synced themselves: a restart sees at least this.
+    /// The same, but only by headers that are synced themselves: a restart sees at least this number.
     pub proves: Lsn,
 }
 
@@ -116,7 +116,7 @@ impl Active {
         }
     }
 
-    /// Bytes left for batches.
+    /// Returns the bytes left for batches.
     pub(crate) fn room(&self) -> u64 {
         let end = self.segment.file_bytes.saturating_sub(self.block_bytes.into());
         end.saturating_sub(self.position.into())

@@ -1,4 +1,4 @@
-//! Which segments are still needed, and what the journal takes (native-T22, contracts X4, X5).
+//! Determines which segments are still needed, and what the journal accepts (native-T22, contracts X4, X5).
 
 use atoll_core::testing::hit;
 use atoll_core::{Loc, Space, invariant};
@@ -13,7 +13,7 @@ use crate::disk::DiskError;
 pub struct Stats {
     /// Bytes written to segments, padding included.
     pub written_bytes: u64,
-    /// Bytes of records among them.
+    /// Bytes of records among them, without padding and batch headers.
     pub record_bytes: u64,
     /// Batches written.
     pub batches: u64,
@@ -21,21 +21,21 @@ pub struct Stats {
     pub syncs: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Length of the last one.
+    /// Length of the last checkpoint in bytes.
     pub checkpoint_bytes: u64,
-    /// Segments that the writer had to prepare itself, because no job had.
+    /// Segments that the writer had to prepare itself, because no job had prepared one in time.
     pub inline_prepares: u64,
     /// Segments recycled or removed.
     pub recycled: u64,
-    /// Places freed that were free already, or never entries.
+    /// Calls to free a location that was free already, or never held an entry.
     pub stray_frees: u64,
     /// Segments that hold records, the active one included.
     pub used_segments: u64,
-    /// Segments prepared.
+    /// Segments that are prepared and not in use yet.
     pub ready_segments: u64,
     /// Files kept for reuse.
     pub spare_segments: u64,
-    /// Bytes of entries not freed.
+    /// Bytes of entries that are not freed.
     pub live_bytes: u64,
     /// Bytes of all segment files, spares included.
     pub disk_bytes: u64,
@@ -47,23 +47,23 @@ pub struct Stats {
 /// batches, or 16 s without a batch. Each failure doubles the number.
 const FIRST_PATIENCE: u64 = 64;
 
-/// With room for fewer new segments than this, plus the reserve, a disk may be full before the next look.
+/// A disk with room for fewer new segments than this, plus the reserve, may be full before the next look.
 const NEAR_SEGMENTS: u64 = 4;
 
-/// The disk was full.
+/// The state of a journal that found the disk full.
 pub(crate) struct Full {
-    /// Bytes that were free right after.
+    /// Bytes that were free right after the failure.
     pub free_bytes: u64,
-    /// How often it was asked since.
+    /// How often the free space was looked at since.
     pub asks: u64,
-    /// How many times it is asked at least before the next attempt, while the room has not grown.
+    /// While the free space has not grown, the number of looks before the next attempt.
     pub patience: u64,
-    /// Not even a spare file could be used: the file system writes nothing in place.
+    /// Not even a spare file could be used, because the file system had no room for an overwrite either.
     pub no_reuse: bool,
 }
 
 impl Journal {
-    /// Figures, now.
+    /// Returns the current figures.
     pub fn stats(&self) -> Stats {
         let ready: u64 = self.ready.iter().map(|r| r.file_bytes).sum();
         let used = self.closed.values().chain([&self.active.segment]);
@@ -80,9 +80,9 @@ impl Journal {
         }
     }
 
-    /// These entries are not needed any more. A segment without live entries, whose facts a checkpoint covers, is recycled.
-    /// Not durable: after a restart freed entries may be back, to be freed again (by [`atoll_core::Role::recovered`]).
-    /// Freeing a place twice, or a place of a recycled segment, does nothing.
+    /// Frees entries that are no longer needed. A segment without live entries whose facts a checkpoint covers is recycled. Freeing is not
+    /// durable: after a restart freed entries may be live again, and [`atoll_core::Role::recovered`] has to free them again. Freeing a
+    /// location twice, or a location in a recycled segment, does nothing.
     pub fn free(&mut self, locs: &[Loc]) -> Result<(), JournalError> {
         self.check_open()?;
         let mut emptied = false;
@@ -100,8 +100,8 @@ impl Journal {
         if emptied { self.recycle() } else { Ok(()) }
     }
 
-    /// Puts away every segment that is no longer needed. Renames are not synced here: a restart that finds the old name finds freed entries
-    /// and covered facts, which is harmless; a [`PrepareJob`] syncs the directory before it reuses the file.
+    /// Turns every segment that is no longer needed into a spare. The renames are not synced here. A restart that finds the old name finds
+    /// only freed entries and covered facts, which is harmless. A [`PrepareJob`] syncs the directory before it reuses the file.
     pub(crate) fn recycle(&mut self) -> Result<(), JournalError> {
         // A restart takes a gap in the numbers for a loss, unless a header on disk proves that the missing records were synced: only
         // records up to `proven` may go. It also suspects a loss if a segment next to the gap looks empty: nothing may go while a closed
@@ -129,14 +129,14 @@ impl Journal {
         Ok(())
     }
 
-    /// A segment's file becomes a spare, at least by name.
+    /// Turns a segment's file into a spare, at least by name.
     fn put_away(&mut self, generation: u64, file_bytes: u64) -> Result<(), DiskError> {
         self.disk.rename(&segment_path(generation), &spare_path(generation))?;
         self.spares.put(generation, file_bytes);
         Ok(())
     }
 
-    /// What there is to do beside writing: [`Journal::needs_segment`], or else [`Journal::gives_back`].
+    /// Returns the next background job: the one of [`Journal::needs_segment`], or else the one of [`Journal::gives_back`].
     pub fn next_job(&mut self) -> Option<PrepareJob> {
         match self.needs_segment() {
             None => self.gives_back(),
@@ -144,8 +144,9 @@ impl Journal {
         }
     }
 
-    /// A segment should be prepared: run the job on any thread and hand the outcome to [`Journal::prepared`]. One job at a time. After the
-    /// disk was full, it asks the disk again each time, so that the journal goes on when there is space again.
+    /// Returns a job that prepares a segment, if one is wanted. Run the job on any thread and hand its result to [`Journal::prepared`].
+    /// Only one job runs at a time. After the disk was full, each call looks at the free space again, so that the journal resumes when
+    /// there is space.
     pub fn needs_segment(&mut self) -> Option<PrepareJob> {
         let wanted = self.ready.len() < self.options.ready_segments || self.space() == Space::FactsOnly;
         if self.failure.is_some() || self.job.is_some() || !wanted || !self.may_have_space() {
@@ -156,18 +157,18 @@ impl Journal {
         Some(PrepareJob { disk: self.disk.clone(), task: Task::Make(make) })
     }
 
-    /// Whether there is a file, or an end of one, to give back.
+    /// Returns whether there is a file, or the end of a file, to give back.
     pub fn has_excess(&self) -> bool {
         self.failure.is_none() && (!self.slacks.is_empty() || self.spares.has_excess())
     }
 
-    /// A piece of a file to give back, as a job like those of [`Journal::needs_segment`]. It can wait, and should, because it may hold up a
-    /// syncing journal.
+    /// Returns a job that gives back a piece of a file; it runs like those of [`Journal::needs_segment`]. It can wait, and should, because
+    /// it may delay the syncs of the journal.
     pub fn gives_back(&mut self) -> Option<PrepareJob> {
         if self.job.is_some() || !self.has_excess() {
             return None;
         }
-        // It makes no segment, so nothing can overtake it.
+        // This job makes no segment, so the writer cannot overtake it.
         self.job = Some(u64::MAX);
         let task = self
             .shorten()
@@ -191,9 +192,10 @@ impl Journal {
         self.slacks.retain(|g, slack| *g != generation || slack.end + (slack.footer.len() as u64) < left);
     }
 
-    /// Whether making a segment may be tried. For a new file there must be room for all of it; otherwise the zeros would take the space
-    /// that others on this disk live on, only to be removed again. After the disk was full, there must be more room than right after the
-    /// failure, or some time must have passed: room may have appeared between the failure and the look, and then it need never grow again.
+    /// Returns whether to try to make a segment. A new file needs room for its whole length; otherwise its zeros would take the space that
+    /// other programs on this disk need, only to be removed again. After the disk was full, either there must be more room than right after
+    /// the failure, or `patience` looks must have passed: room may have appeared between the failure and the first look at the free space,
+    /// and then the figure need never grow.
     fn may_have_space(&mut self) -> bool {
         let no_reuse = self.full.as_ref().is_some_and(|full| full.no_reuse);
         if !self.spares.is_empty() && !no_reuse {
@@ -206,7 +208,7 @@ impl Journal {
                 full.asks += 1;
                 room && (free > full.free_bytes || full.asks >= full.patience)
             }
-            // With nothing left, or where the system does not tell, a trial costs nothing and says more.
+            // If the figure is 0, the disk is full or the system does not know. An attempt then costs nothing and gives a definite answer.
             None if room || free == 0 => true,
             None => {
                 self.found_full(false);
@@ -215,7 +217,7 @@ impl Journal {
         }
     }
 
-    /// There was no room for a segment, or not even for a spare file's new header.
+    /// Notes that there was no room for a segment, or not even for the new header of a spare file.
     fn found_full(&mut self, no_reuse: bool) {
         hit("journal.space.full");
         let free_bytes = self.disk.free_bytes().unwrap_or(0);
@@ -223,8 +225,9 @@ impl Journal {
         self.full = Some(Full { free_bytes, asks: 0, patience, no_reuse });
     }
 
-    /// A segment that takes records of this size, from a spare file if there is one. A short spare will do: it is there at once, while a
-    /// new file is filled first, and files that are not reused are given back too slowly for a writer that makes many.
+    /// Describes the next segment, which must hold a record of this size. It uses a spare file if there is one. A short spare will do: it
+    /// is available at once, while a new file must first be filled, and unused files are given back too slowly for a writer that makes
+    /// many.
     pub(crate) fn make(&mut self, record_bytes: usize) -> Make {
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -250,10 +253,10 @@ impl Journal {
         }
     }
 
-    /// The outcome of a job from [`Journal::needs_segment`] or [`Journal::gives_back`].
+    /// Takes the result of a job from [`Journal::needs_segment`] or [`Journal::gives_back`].
     ///
     /// # Errors
-    /// Closed for good if the disk failed; a full disk is no failure, see [`Journal::space`].
+    /// An error means that the disk failed and the journal is closed permanently. A full disk is not an error; see [`Journal::space`].
     pub fn prepared(&mut self, prepared: Prepared) -> Result<(), JournalError> {
         self.job = None;
         self.check_open()?;
@@ -282,16 +285,18 @@ impl Journal {
                 let newest = self.ready.back().map_or(self.active.segment.generation, |r| r.generation);
                 if ready.generation > newest {
                     self.ready.push_back(ready);
-                    // A spare file says nothing of the disk: while it fills no more than the reserve, the disk counts as full.
+                    // A reused spare does not show that the disk has room: as long as no more than the reserve is prepared, the disk counts
+                    // as full.
                     if !self.is_reserve_all(0) {
                         self.full = None;
                     }
                     return Ok(());
                 }
-                // The writer prepared one itself meanwhile: segments are used in the order of their generations.
+                // The writer has prepared a segment itself meanwhile. Segments are used in the order of their generations, so this one is
+                // put away.
                 hit("journal.segment.overtaken");
                 let Ready { generation, file_bytes, .. } = ready;
-                // Its old name must be gone before a neighbour may go, see `recycle`.
+                // Its segment name must be durably gone before a neighbour is recycled; see `recycle`.
                 let put = self.put_away(generation, file_bytes);
                 let put = put.and_then(|()| self.disk.sync_dir(&journal_dir()));
                 put.map_err(|error| self.fail(&error))?;
@@ -302,14 +307,14 @@ impl Journal {
                     self.spares.put(generation, bytes);
                 }
                 self.found_full(matches!(source, Source::Spare(_)));
-                // Nothing was recycled while a job was under way, and recycling is all that helps now.
+                // Recycling may have been held up by the job, and nothing else can free space now.
                 self.recycle()
             }
             Err(error) => Err(self.fail(&error)),
         }
     }
 
-    /// What the journal takes now. [`Space::FactsOnly`]: the disk is full, and what is prepared is kept for facts.
+    /// Returns what the journal accepts now. [`Space::FactsOnly`]: the disk is full, and the prepared segments are kept for facts.
     pub fn space(&self) -> Space {
         if self.failure.is_some() {
             return Space::Closed;
@@ -326,9 +331,9 @@ impl Journal {
         prepared < self.options.fact_reserve_bytes + taken_bytes
     }
 
-    /// Whether a batch of this size would go where facts would have to go if the disk turned out to be full. The disk is nearly full, but
-    /// it has not been asked yet, because the writer was faster than the preparation. Without that room a trim could not be journaled, and
-    /// nothing would ever free any.
+    /// Returns whether a batch of this size would use the reserve for facts on a disk that is nearly full. Nobody has found the disk full
+    /// yet, because the writer was faster than the preparation. Without the reserve a trim could not be journaled, and nothing would ever
+    /// free space.
     pub(crate) fn eats_reserve(&self, batch_bytes: u64) -> bool {
         let near = NEAR_SEGMENTS * u64::from(self.options.segment_bytes) + self.options.fact_reserve_bytes;
         self.full.is_none()
@@ -336,9 +341,10 @@ impl Journal {
             && self.disk.free_bytes().is_ok_and(|free| free < near)
     }
 
-    /// Whether a checkpoint is due: many facts since the last one, or a segment kept by facts alone; but not before as much was written
-    /// as the last one was long, unless the disk is full. So checkpoints at most double what is written, however much they hold. Stays
-    /// so until [`Journal::write_checkpoint`]: ask for one at a time.
+    /// Returns whether a checkpoint is due: there are many facts since the last one, or facts alone keep segments from being recycled. Each
+    /// must amount to at least as many bytes as the last checkpoint had, so that checkpoints at most double what is written; on a full
+    /// disk, one kept segment is enough. The result stays true until [`Journal::write_checkpoint`] or [`Journal::checkpointed`]: start only
+    /// one checkpoint at a time.
     pub fn wants_checkpoint(&self) -> bool {
         let last = self.stats.checkpoint_bytes;
         let many = self.fact_bytes > self.options.checkpoint_facts_bytes.max(last);
@@ -347,23 +353,24 @@ impl Journal {
         self.failure.is_none() && (many || worth_it)
     }
 
-    /// Whether the next segment takes a new file although a checkpoint would free as much: one that is due should not wait.
+    /// Returns whether the next segment needs a new file although a checkpoint would free as much. A checkpoint that is due should then not
+    /// be delayed.
     pub fn lacks_files(&self) -> bool {
         let kept_bytes: u64 = self.kept_by_facts().map(|s| s.file_bytes).sum();
         self.spares.is_empty() && kept_bytes >= self.options.segment_bytes.into()
     }
 
-    /// Segments that the next checkpoint frees.
+    /// Returns the segments that the next checkpoint frees.
     fn kept_by_facts(&self) -> impl Iterator<Item = &super::Segment> {
         let pinned = |s: &&super::Segment| s.last_fact > self.covers && s.last_fact <= self.synced;
         self.closed.values().filter(|s| s.live_entries == 0).filter(pinned)
     }
 
-    /// A closed segment whose live entries should be journaled again and then freed, if the files have grown out of proportion. Each is
-    /// reported once, and again only after a segment's worth of writing.
+    /// Returns a closed segment whose live entries should be journaled again and then freed, if the files have become too large for their
+    /// live bytes. After a report it returns None until that segment has no live entries, or a segment's worth of bytes has been written.
     pub fn sparse_segment(&mut self) -> Option<u64> {
         let segment_bytes = u64::from(self.options.segment_bytes);
-        // Space that is given back anyway is no reason to copy.
+        // Space that is about to be given back anyway is no reason to copy.
         let file_bytes = |s: &super::Segment| {
             self.slacks.get(&s.generation).map_or(s.file_bytes, |slack| slack.end + slack.footer.len() as u64)
         };
@@ -373,7 +380,7 @@ impl Journal {
             .fold((0, 0), |(files, live), s| (files + file_bytes(s), live + s.live_bytes));
         let in_proportion = live * self.options.sparse_percent / 100 + 2 * segment_bytes;
         let at_least = live + self.options.dead_segments * segment_bytes;
-        // The reserve for facts is not for copies: on a full disk, it is a trim that frees room.
+        // Copies must not use the reserve for facts: on a full disk, only a trim frees space.
         if self.space() != Space::Plenty || files <= in_proportion.max(at_least) {
             return None;
         }
@@ -383,7 +390,7 @@ impl Journal {
                 return None;
             }
         }
-        // Least live in proportion: the most space for the least copying.
+        // The segment with the smallest live share frees the most space for the least copying.
         let candidates = self.closed.values().filter(|s| s.live_entries > 0 && s.last_lsn <= self.synced);
         let generation = candidates
             .min_by_key(|s| (s.live_bytes * 1000 / file_bytes(s).max(1), s.generation))

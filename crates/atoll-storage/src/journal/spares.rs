@@ -1,25 +1,25 @@
-//! Files of segments that are no longer needed: kept for reuse, or to be given back.
+//! Keeps the files of segments that are no longer needed, to be reused or given back.
 
 use super::recover::Files;
 use super::{JournalOptions, spare_path};
 use crate::disk::{Disk, DiskError, Open};
 
-/// Of a file that can be used again: its generation and its length in bytes.
+/// A spare file: its generation and its length in bytes.
 pub(crate) type Spare = (u64, u64);
 
-/// See the module documentation. In each list, the file put in last is the last.
+/// The spare files of a journal. In `whole` and `short`, the file that was added last comes last.
 pub(crate) struct Spares {
-    /// Length of a whole segment, and of one that the writer makes itself.
+    /// Length in bytes of a whole segment, and of a short one, which the writer makes itself.
     whole_bytes: u64,
     short_bytes: u64,
-    /// Whole ones to be kept, and as many bytes of short ones.
+    /// How many whole files to keep. The same number of bytes is kept in short files.
     kept: usize,
     whole: Vec<u64>,
-    /// None if both lengths are the same.
+    /// Stays empty if both lengths are the same.
     short: Vec<u64>,
-    /// Of any other length: half prepared, or half given back, when an earlier life ended.
+    /// Files of any other length: an earlier life ended while it prepared them or gave them back.
     odd: Vec<Spare>,
-    /// The file that is being removed, and the bytes that it still has.
+    /// The file that is being removed, and its remaining length.
     shrinking: Option<Spare>,
 }
 
@@ -36,7 +36,7 @@ impl Spares {
         }
     }
 
-    /// Reads what an earlier life left behind.
+    /// Finds the spare files that an earlier life left behind.
     pub(crate) fn read(disk: &dyn Disk, files: &Files, options: &JournalOptions) -> Result<Self, DiskError> {
         let mut spares = Spares::new(options);
         for &generation in &files.spares {
@@ -46,8 +46,8 @@ impl Spares {
         Ok(spares)
     }
 
-    /// A file of this length has the name of the spare of this generation. It has replaced the spare of that name, if there was one: a
-    /// segment that was put back from an older copy stands beside the spare that was made of it, and is put away again.
+    /// Adds the spare file of this generation. It replaces an earlier spare of the same name. That happens when somebody puts back an old
+    /// copy of a segment next to the spare that was made of it: the segment is then put away again.
     pub(crate) fn put(&mut self, generation: u64, bytes: u64) {
         let others = |spare: &u64| *spare != generation;
         self.whole.retain(others);
@@ -63,47 +63,47 @@ impl Spares {
         }
     }
 
-    /// A file to use again, a whole one if there is one.
+    /// Takes a file for reuse: a whole one if there is one, otherwise a short one if `short_does`.
     pub(crate) fn take(&mut self, short_does: bool) -> Option<Spare> {
         let short = |generation| (generation, self.short_bytes);
         let whole = self.whole.pop().map(|generation| (generation, self.whole_bytes));
         whole.or_else(|| self.short.pop_if(|_| short_does).map(short))
     }
 
-    /// The longest file of odd length, if it has so many bytes.
+    /// Takes the longest file of odd length, if it has at least so many bytes.
     pub(crate) fn take_odd(&mut self, least_bytes: u64) -> Option<Spare> {
         self.odd.pop_if(|(_, bytes)| *bytes >= least_bytes)
     }
 
-    /// The file that is missed least; the caller removes it at once.
+    /// Takes the least useful file. The caller removes it at once.
     pub(crate) fn give_up(&mut self) -> Option<u64> {
         let odd = self.odd.pop().map(|(generation, _)| generation);
         odd.or_else(|| self.short.pop()).or_else(|| self.whole.pop())
     }
 
-    /// Whether [`Spares::take`] has none.
+    /// Returns whether [`Spares::take`] has no file to return.
     pub(crate) fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.short.is_empty()
     }
 
-    /// How many files can be used again.
+    /// Returns how many files can be reused.
     pub(crate) fn len(&self) -> usize {
         self.whole.len() + self.short.len()
     }
 
-    /// All files.
+    /// Returns the generations of all files.
     pub(crate) fn generations(&self) -> Vec<u64> {
         let odd = self.odd.iter().chain(&self.shrinking).map(|(generation, _)| *generation);
         self.whole.iter().chain(&self.short).copied().chain(odd).collect()
     }
 
-    /// Of all files.
+    /// Returns the length of all files together, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let odd: u64 = self.odd.iter().chain(&self.shrinking).map(|(_, bytes)| bytes).sum();
         odd + self.whole.len() as u64 * self.whole_bytes + self.short.len() as u64 * self.short_bytes
     }
 
-    /// Whether there is a file to give back.
+    /// Returns whether there is a file to give back.
     pub(crate) fn has_excess(&self) -> bool {
         self.shrinking.is_some()
             || !self.odd.is_empty()
@@ -111,8 +111,8 @@ impl Spares {
             || self.short.len() > self.short_kept()
     }
 
-    /// The file to take a piece from: one that has lost some, one that is no good as a spare, one too many. Not to be called without
-    /// an excess.
+    /// Returns the file to cut a piece from: the one that is already being removed, else one that cannot be reused, else one beyond the
+    /// number to keep. Must only be called if there is an excess.
     pub(crate) fn next_removal(&mut self) -> u64 {
         let (short, whole) = (self.short_bytes, self.whole_bytes);
         let (generation, bytes) = match (self.shrinking, self.odd.pop()) {
@@ -128,7 +128,7 @@ impl Spares {
         generation
     }
 
-    /// The file of [`Spares::next_removal`] has so many bytes left, or is gone.
+    /// Records the remaining length of the file of [`Spares::next_removal`], or None if it is gone.
     pub(crate) fn shrunk(&mut self, generation: u64, left: Option<u64>) {
         self.shrinking = left.map(|bytes| (generation, bytes));
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 pub const STORAGE: StorageId = StorageId(0x5eed);
 
-/// A record whose bytes all follow from `n`.
+/// Returns a record whose bytes are determined by `n` and its size.
 pub fn record(kind: RecordKind, n: u64, size: usize) -> Record {
     let fill = |salt: u64, len: usize| -> Bytes {
         (0..len as u64).map(|i| (n.wrapping_mul(31).wrapping_add(salt + i * 7) >> (i % 5)) as u8).collect()
@@ -15,12 +15,12 @@ pub fn record(kind: RecordKind, n: u64, size: usize) -> Record {
     Record { owner: RoleKind(1 + (n % 3) as u8), kind, head: head.into(), payload: fill(2, size) }
 }
 
-/// Entries of this size, numbered from `first`.
+/// Returns entries of this size, numbered from `first`.
 pub fn entries(first: u64, count: u64, size: usize) -> JournalBatch {
     batch(RecordKind::Entry, first, count, size)
 }
 
-/// Facts of this size, numbered from `first`.
+/// Returns facts of this size, numbered from `first`.
 pub fn facts(first: u64, count: u64, size: usize) -> JournalBatch {
     batch(RecordKind::Fact, first, count, size)
 }
