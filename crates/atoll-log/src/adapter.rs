@@ -1,4 +1,4 @@
-//! A virtual log as a Loglet: code written for a Loglet can run on a log that can be reconfigured. Sealing it ends the log for ever.
+//! A virtual log as a Loglet: code written for a Loglet can run on a log that can be reconfigured. Sealing it ends the log permanently.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct VirtualLoglet {
 }
 
 impl VirtualLoglet {
-    /// The log must exist: [`VirtualLog::create`] it first.
+    /// Wraps a log, which must exist; see [`VirtualLog::create`].
     pub fn new(env: Env, log: Arc<VirtualLog>) -> Self {
         VirtualLoglet { env, log }
     }
@@ -78,7 +78,7 @@ impl Loglet for VirtualLoglet {
     fn append(&self, batch: Batch) -> Ticket<Result<Placement, AppendError>> {
         let records =
             batch.entries().map(|e| LogRecord { op: e.op, floor: None, payload: e.payload }).collect();
-        // Submitted before this returns, so that calls keep their order.
+        // Submit before returning, so that appends keep the order of the calls.
         let wait = match self.log.submit(records) {
             Ok(wait) => wait,
             Err(_) => return Ticket::ready(Err(AppendError::NotAppended(Unavailability::Busy))),

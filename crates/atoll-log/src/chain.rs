@@ -1,9 +1,9 @@
-//! The chain: which Loglet holds which positions of a virtual log (virtuallog §1). It is the value of the log's register;
-//! its version is the register's.
+//! The chain: which Loglet holds which positions of a virtual log (virtuallog §1). The chain is the value of the log's register, and has
+//! the version of that register.
 //!
 //! Byte form, version 1: `1u8 | nonce u128 | trim u64 | audit [u128] | segments [Segment]`, little endian, lists with a u32
 //! length. Version 2, written only for a chain with index pages: `2u8 | nonce u128 | trim u64 | audit [u128] | pages [PageRef]
-//! | segments`, see [`crate::page`]. Decoding rejects an inconsistent chain, so no such chain is ever in use.
+//! | segments`, see [`crate::page`]. Decoding rejects an inconsistent chain, so none is ever used.
 
 use bytes::{Bytes, BytesMut};
 
@@ -28,11 +28,12 @@ pub const MAX_CHAIN_BYTES: usize = atoll_contract::register::MAX_VALUE_BYTES;
 pub const MAX_CONFIG_BYTES: usize = 16 * 1024;
 /// Longest name of a kind of Loglet, in bytes.
 pub const MAX_KIND_BYTES: usize = 64;
-/// Nonces of earlier installs that a chain remembers, so that a writer that lost its answer finds its own install (virtuallog §8).
+/// Number of nonces of earlier installs that a chain remembers. A writer that got no answer recognises its own install by its nonce
+/// (virtuallog §8).
 pub const AUDIT_NONCES: usize = 32;
-/// The kind of the segment that ends a log for ever. It is sealed and empty, and nothing follows it.
+/// The kind of the segment that ends a log permanently. It is sealed and empty, and nothing follows it.
 pub const END_KIND: &str = "end";
-/// The kind of the only segment of a deleted log. It is empty and takes no appends. A log that is created anew begins at its position.
+/// The kind of the only segment of a deleted log. It is empty and takes no appends. A log that is created anew starts at its position.
 pub const DELETED_KIND: &str = "deleted";
 
 /// Why bytes are not a valid chain, or why a change would not produce one.
@@ -76,16 +77,16 @@ pub enum ChainError {
     /// Two segments name one Loglet.
     #[error("loglet {0} is in the chain twice")]
     Twice(LogletId),
-    /// The trim position lies below the first segment.
+    /// The trim position is below the first segment.
     #[error("the trim position {0} lies before the first segment")]
     Trim(LogPos),
-    /// An index page is missing, or does not match what the chain says of it.
+    /// An index page is missing, or does not match the chain's reference to it.
     #[error("index page {0} is missing, or is not the one that the chain names")]
     Page(PageId),
     /// An index page has a level that is not possible there.
     #[error("an index page has level {0}, which it cannot have")]
     Level(u8),
-    /// A position cannot be mapped: it would exceed 2^64.
+    /// A position cannot be mapped, because it would exceed 2^64.
     #[error("segment {0} ends beyond 2^64")]
     Overflow(usize),
 }
@@ -95,9 +96,9 @@ pub enum ChainError {
 pub struct Segment {
     /// Its first position.
     pub start: LogPos,
-    /// The first position after it; None while it takes appends. Equal to `start` in an empty segment (vlog-V7).
+    /// The first position after it; None while the segment takes appends. Equal to `start` in an empty segment (vlog-V7).
     pub stop: Option<LogPos>,
-    /// Its Loglet. Segments are told apart by this, never by `start` alone (vlog-V7).
+    /// Its Loglet. This identifies the segment; `start` alone does not (vlog-V7).
     pub loglet: LogletId,
     /// The kind of provider that opens it.
     pub kind: String,
@@ -105,33 +106,33 @@ pub struct Segment {
     pub base: Offset,
     /// The Loglet's configuration, opaque here.
     pub config: Bytes,
-    /// What the sealer that installed the stop obtained from the Loglet, opaque here (vlog-L9).
+    /// The sealed configuration that the sealer obtained from the Loglet and installed with the stop; opaque here (vlog-L9).
     pub sealed_config: SealedConfig,
 }
 
 impl Segment {
-    /// An empty segment that takes appends, on a Loglet of its own.
+    /// Returns an empty segment that takes appends, on a Loglet of its own.
     pub fn open(start: LogPos, loglet: LogletId, kind: &str, config: Bytes) -> Self {
         let (kind, sealed_config) = (kind.to_owned(), SealedConfig::new());
         Segment { start, stop: None, loglet, kind, base: Offset::ZERO, config, sealed_config }
     }
 
-    /// The offset in the Loglet for a position of this segment.
+    /// Returns the offset in the Loglet for a position of this segment.
     pub fn offset_of(&self, at: LogPos) -> Offset {
         self.base.plus(at.since(self.start))
     }
 
-    /// The position of an offset in this segment's Loglet. Offsets below the base map to the start.
+    /// Returns the position of an offset in this segment's Loglet. Offsets below the base map to the start.
     pub fn position_of(&self, at: Offset) -> LogPos {
         self.start.plus(at.since(self.base))
     }
 
-    /// The stop, or the start while there is none.
+    /// Returns the stop, or the start while there is none.
     pub fn stop_or_start(&self) -> LogPos {
         self.stop.unwrap_or(self.start)
     }
 
-    /// Checks the limits, and that positions can be mapped. `i` is the segment's number, for the error.
+    /// Checks the limits, and that all positions can be mapped. `i` is the number of the segment, for the error.
     pub(crate) fn check(&self, i: usize) -> Result<(), ChainError> {
         let config = self.config.len().max(self.sealed_config.len());
         if config > MAX_CONFIG_BYTES {
@@ -150,12 +151,12 @@ impl Segment {
         Ok(())
     }
 
-    /// True if it stands for a log that was deleted.
+    /// Returns true if this segment marks the log as deleted.
     pub fn is_deletion(&self) -> bool {
         self.kind == DELETED_KIND
     }
 
-    /// True if nothing ever follows this segment, and nothing is in it.
+    /// Returns true if this segment ends the log: it is empty, and nothing ever follows it.
     pub fn is_end(&self) -> bool {
         self.kind == END_KIND
     }
@@ -193,19 +194,19 @@ pub struct VersionedChain {
 }
 
 impl Chain {
-    /// The first chain of a log: one open segment at position 0.
+    /// Returns the first chain of a log: one open segment at position 0.
     pub fn first(nonce: Nonce, loglet: LogletId, kind: &str, config: Bytes) -> Result<Self, ChainError> {
         let segment = Segment::open(LogPos::ZERO, loglet, kind, config);
         Chain { nonce, trim: LogPos::ZERO, audit: Vec::new(), pages: Vec::new(), segments: vec![segment] }
             .checked()
     }
 
-    /// The mark of the install that made this chain.
+    /// Returns the nonce of the install that made this chain.
     pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// The first readable position.
+    /// Returns the first readable position.
     pub fn trim(&self) -> LogPos {
         self.trim
     }
@@ -215,60 +216,60 @@ impl Chain {
         &self.pages
     }
 
-    /// The first position of the chain. Positions below it were trimmed.
+    /// Returns the first position of the chain. Positions below it were trimmed.
     pub fn start(&self) -> LogPos {
         self.pages.first().map_or(self.segments[0].start, |p| p.start)
     }
 
-    /// How many segments there are, those in pages included.
+    /// Returns the number of segments, including those in pages.
     pub fn segment_count(&self) -> u64 {
         self.pages.iter().map(|p| p.segments).sum::<u64>() + self.segments.len() as u64
     }
 
-    /// The reference to the page that holds a position; None if none does.
+    /// Returns the reference to the page that holds a position; None if none does.
     pub fn page_of(&self, at: LogPos) -> Option<&PageRef> {
         let after = self.pages.partition_point(|p| p.start <= at);
         after.checked_sub(1).map(|i| &self.pages[i]).filter(|p| at < p.stop)
     }
 
-    /// The segments that are in the chain itself, in order; one at least, the last one open.
+    /// Returns the segments that are in the chain itself, in order: at least one, of which the last is open.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The segment that takes appends.
+    /// Returns the active segment, which takes appends.
     pub fn active(&self) -> &Segment {
         &self.segments[self.segments.len() - 1]
     }
 
-    /// True if the log was deleted, and not created anew since.
+    /// Returns true if the log was deleted and has not been created anew.
     pub fn is_deleted(&self) -> bool {
         self.active().is_deletion()
     }
 
-    /// The sealed segments in the chain itself, in order: all but the active one.
+    /// Returns the sealed segments in the chain itself, in order: all but the active one.
     pub fn sealed(&self) -> impl Iterator<Item = &Segment> {
         self.segments[..self.segments.len() - 1].iter()
     }
 
-    /// The segment of a Loglet, if it is in the chain itself.
+    /// Returns the segment of a Loglet, if it is in the chain itself.
     pub fn segment(&self, loglet: LogletId) -> Option<&Segment> {
         self.segments.iter().find(|s| s.loglet == loglet)
     }
 
-    /// The segment in the chain itself that holds, or will hold, a position; None below the first of them: see
-    /// [`Chain::page_of`]. Of several segments that start at the same position, all but the last are empty (vlog-V7).
+    /// Returns the segment in the chain itself that holds, or will hold, a position; None for a position below the first of them (see
+    /// [`Chain::page_of`]). Of several segments that start at the same position, all but the last are empty (vlog-V7).
     pub fn locate(&self, at: LogPos) -> Option<&Segment> {
         let after = self.segments.partition_point(|s| s.start <= at);
         after.checked_sub(1).map(|i| &self.segments[i])
     }
 
-    /// True if the install with this mark made this chain, or one of the most recent chains before it.
+    /// Returns true if the install with this nonce made this chain, or one of the most recent chains before it.
     pub fn was_installed(&self, nonce: Nonce) -> bool {
         self.nonce == nonce || self.audit.contains(&nonce)
     }
 
-    /// The next chain: a copy with another mark, after `change`, checked.
+    /// Returns the next chain: a checked copy with the given nonce, to which `change` was applied.
     pub fn next(
         &self,
         nonce: Nonce,
@@ -289,8 +290,8 @@ impl Chain {
         next.checked()
     }
 
-    /// The chain after the deletion of the log at this tail. It names no data any more, and all positions below the tail are given up.
-    /// `id` distinguishes it from other deletions.
+    /// Returns the chain of the log after its deletion at this tail. It no longer names any data, and all positions below the tail are
+    /// given up. `id` distinguishes it from other deletions.
     pub fn deleted(&self, nonce: Nonce, id: LogletId, tail: LogPos) -> Result<Self, ChainError> {
         self.next_with_pages(nonce, |parts| {
             parts.pages.clear();
@@ -299,7 +300,7 @@ impl Chain {
         })
     }
 
-    /// The chain after a deleted log is created anew. Positions continue where they ended, so none is ever used twice.
+    /// Returns the chain of a deleted log that is created anew. Positions continue where they ended, so none is ever used twice.
     pub fn created_anew(
         &self,
         nonce: Nonce,
@@ -323,12 +324,12 @@ impl Chain {
         Chain::from_bytes(bytes)?.checked()
     }
 
-    /// Length of its byte form.
+    /// Returns the length of the byte form.
     pub fn size_bytes(&self) -> usize {
         self.to_bytes().len()
     }
 
-    /// The value for a register.
+    /// Returns the value for a register.
     pub fn to_value(&self) -> Result<Bytes, ChainError> {
         let bytes = self.to_bytes();
         if bytes.len() > MAX_CHAIN_BYTES {
@@ -337,7 +338,7 @@ impl Chain {
         Ok(bytes)
     }
 
-    /// vlog-VL2: checks contiguity, that only the last segment is open, that no Loglet occurs twice, and the limits.
+    /// Checks that segments are contiguous, that only the last one is open, that no Loglet occurs twice (vlog-VL2), and the limits.
     fn checked(self) -> Result<Self, ChainError> {
         let n = self.segments.len();
         if n == 0 || n > MAX_SEGMENTS {

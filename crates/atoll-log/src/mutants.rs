@@ -1,5 +1,5 @@
-//! Known bugs of the virtual log, for tests to inject, each with the scenarios of the simulator in which an oracle must
-//! find it. Also the coverage marks that a long run must reach.
+//! Known bugs of the virtual log that tests can inject, each with the scenarios of the simulator in which an oracle must find it, and the
+//! coverage marks that a long run must reach.
 
 use atoll_core::testing::{Listed, listed};
 
@@ -12,16 +12,16 @@ atoll_core::mutants! {
     VLOG_V7 = "VlogV7", caught by ["vlog-seals", "virtuallog", "crashes", "all"];
     VLOG_V14 = "VlogV14", caught by ["vlog-seals", "virtuallog", "crashes", "all"];
     VLOG_INSTALL_WITHOUT_SEAL = "VlogInstallWithoutSeal", caught by ["vlog-seals", "virtuallog", "crashes", "all"];
-    /// No node completes what a reconfigurer began before it died.
+    /// No node completes a reconfiguration whose reconfigurer died.
     VLOG_NO_ROLL_FORWARD = "VlogNoRollForward", caught by ["vlog-movers"];
     /// A chain may name a page before the page is durable.
     VLOG_PAGE_TOO_LATE = "VlogPageTooLate", caught by ["vlog-long"];
-    /// A deleted log that is created anew begins at 0 again.
+    /// A deleted log that is created anew starts at position 0 again.
     VLOG_ANEW_FROM_ZERO = "VlogAnewFromZero", caught by ["vlog-deleted"];
     DB_APPLIES_COPIES = "DbAppliesCopies", caught by ["zookeeper"];
 }
 
-/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it is meant to test.
+/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
 pub const COVERAGE: &[Listed] = &[
     listed(
         "virtuallog: a reconfigurer dies after each step",

@@ -1,27 +1,27 @@
-//! The change that made a Loglet, as encoded in the Loglet's id. Servers use it to tell a Loglet that its maker left behind
+//! The change that made a Loglet, as encoded in the Loglet's id. With it, servers can distinguish a Loglet that its creator has abandoned
 //! from one that is still to be installed (vlog-V8).
 //!
 //! | bits of a [`LogletId`] | |
 //! | --- | --- |
-//! | 127..80 | random: ids are never used again |
+//! | 127..80 | random: ids are never reused |
 //! | 79..32 | hash of the log's name |
 //! | 31..30 | the kind of change: 1 the log's first chain, 2 an extension, 3 a copy of a sealed segment |
 //! | 29..0 | hash of the id of the Loglet that it was made to follow, or is a copy of |
 //!
-//! Why it is safe to collect what [`Suspects::abandoned`] returns: a first Loglet can only be installed at version 0. A successor
-//! is installed by the same write that gives the preceding Loglet a stop, and a copy by the same write that takes its source out
-//! (`extend.rs`, `modify.rs`: both give up once that Loglet is gone). A Loglet never becomes active again and never comes back
-//! into a chain. So suppose that a chain was read *after* the Loglet was seen, does not have the preceding Loglet in its place,
-//! and does not name the Loglet itself. Then no chain will ever name it, however slow its maker is: the maker's conditional write
-//! fails, and the maker learns that its change did not happen. The argument does not depend on clocks. Two log names with the same
-//! 48 bits could be confused only while one of the two logs has no chain yet.
+//! Why it is safe to delete what [`Suspects::abandoned`] returns: A first Loglet can only be installed at version 0. A successor is
+//! installed by the same write that gives the preceding Loglet a stop, and a copy by the same write that removes its source (`extend.rs`,
+//! `modify.rs`: both give up once that Loglet is gone). A Loglet never becomes active again and never returns to a chain. So suppose that
+//! a chain was read *after* the Loglet was seen, does not have the preceding Loglet in its place, and does not name the Loglet itself.
+//! Then no chain will ever name it, however slow its creator is: the creator's conditional write fails, and the creator learns that its
+//! change did not happen. The argument does not depend on clocks. Two log names with the same 48 bits could be confused only while one of
+//! the two logs has no chain yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chain::{Chain, Segment};
 use atoll_contract::loglet::LogletId;
 
-/// The change that a Loglet is made for.
+/// The change for which a Loglet is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The first Loglet of its log.
@@ -37,7 +37,7 @@ const EXTEND: u32 = 2;
 const MODIFY: u32 = 3;
 const HASH_BITS: u32 = 30;
 
-/// FNV-1a with a final mix. It must never change, because ids outlive programs.
+/// Hashes with FNV-1a and a final mix. This must never change, because ids outlive programs.
 fn hash(bytes: &[u8]) -> u64 {
     let mut h = bytes
         .iter()
@@ -47,12 +47,12 @@ fn hash(bytes: &[u8]) -> u64 {
     h ^ (h >> 33)
 }
 
-/// The 48 bits that the ids of all Loglets of a log share.
+/// Returns the 48 bits that the ids of all Loglets of a log share.
 pub fn mark_of_log(name: &str) -> u64 {
     hash(name.as_bytes()) >> 16
 }
 
-/// The mark of the log that a Loglet was made for.
+/// Returns the mark of the log that a Loglet was made for.
 pub fn mark_in(id: LogletId) -> u64 {
     (id.0 >> 32) as u64 & 0xffff_ffff_ffff
 }
@@ -69,7 +69,7 @@ fn short(id: LogletId) -> u32 {
     (hash(&id.0.to_le_bytes()) >> (64 - HASH_BITS)) as u32
 }
 
-/// A new id. `random` makes it unique.
+/// Returns a new id. `random` makes it unique.
 pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
     let low = match origin {
         Origin::Create => CREATE << HASH_BITS,
@@ -80,10 +80,9 @@ pub fn new_id(random: u64, log: &str, origin: Origin) -> LogletId {
     LogletId(high | u128::from(mark_of_log(log)) << 32 | u128::from(low))
 }
 
-/// Loglets of one log that are on a server, and that no known segment names. Each counts as abandoned unless some segment
-/// shows otherwise; the module documentation explains why. Look at the segments of the log after the Loglets were seen, in
-/// the order of their positions, and at the chain itself last. Positions never move, so this order meets every Loglet that
-/// is part of the log throughout.
+/// Loglets of one log that are on a server, and that no known segment names. Each counts as abandoned unless a segment shows otherwise;
+/// the module documentation explains why. Inspect the segments of the log after the Loglets were seen, in the order of their positions,
+/// and the chain itself last. Positions never move, so this order covers every Loglet that belongs to the log throughout.
 #[derive(Clone, Debug)]
 pub struct Suspects {
     ids: BTreeSet<LogletId>,
@@ -109,7 +108,7 @@ impl Suspects {
         Suspects { ids, copies }
     }
 
-    /// True if no suspect is left.
+    /// Returns true if no suspect is left.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -124,8 +123,8 @@ impl Suspects {
         }
     }
 
-    /// The Loglets that can never be part of the log, or never again. `chain` must be read last, after [`Suspects::spare`] has seen all
-    /// segments in index pages.
+    /// Returns the Loglets that are not part of the log and can never become part of it. `chain` must be read last, after
+    /// [`Suspects::spare`] has seen all segments in index pages.
     pub fn abandoned(mut self, chain: &Chain) -> BTreeSet<LogletId> {
         self.spare(chain.segments());
         let active = short(chain.active().loglet);
@@ -148,7 +147,7 @@ mod tests {
         Suspects::new(log, [id]).abandoned(chain).contains(&id)
     }
 
-    /// What `extend` installs.
+    /// Returns the chain that `extend` installs.
     fn extended(chain: &Chain, by: LogletId, nonce: u128) -> Chain {
         let stop = LogPos(chain.active().start.0 + 5);
         let installed = chain.next(Nonce(nonce), |segments, _| {
@@ -184,7 +183,7 @@ mod tests {
         assert!(!is_abandoned(winner, LOG, &chain) && !is_abandoned(loser, LOG, &chain));
         let chain = extended(&chain, winner, 2);
         assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));
-        // This holds for ever, even when both are history.
+        // This stays true when both have been replaced.
         let third = new_id(4 << 40, LOG, Origin::Extend(winner));
         let chain = extended(&chain, third, 3);
         assert!(!is_abandoned(winner, LOG, &chain) && is_abandoned(loser, LOG, &chain));

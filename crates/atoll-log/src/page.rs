@@ -1,10 +1,9 @@
-//! Index pages: the part of a chain that is stored outside of it. Old sealed segments move to pages, a page of pages replaces many
-//! pages, and the chain keeps a few references. So neither the size of the chain nor the cost of a change grows with the number of
-//! segments.
+//! Index pages: the part of a chain that is stored outside of it. Old sealed segments move to pages, a page of pages replaces many pages,
+//! and the chain keeps only a few references. So neither the size of the chain nor the cost of a change grows with the number of segments.
 //!
-//! A page is immutable. It lives in a register of its own, which is written once, before any chain names the page, and emptied
-//! when no chain names it any more. Its id holds the version of the chain that it was made from: only the change from that
-//! version to the next can be the first to name it. So a page that the next chain does not name was made by a loser, and is
+//! A page is immutable. It is stored in a register of its own, which is written once, before any chain names the page, and emptied when no
+//! chain names it any more. The id of a page contains the version of the chain that it was made from. Only the change from that version to
+//! the next can be the first to name the page. So if the next chain does not name it, the change that made it has lost, and the page is
 //! garbage.
 //!
 //! Byte form, version 1: `1u8 | level u8 | segments` at level 0, `1u8 | level u8 | references [PageRef]` above; little endian, lists
@@ -26,12 +25,12 @@ use atoll_contract::register::{MAX_VALUE_BYTES, Version};
 const FORMAT: u8 = 1;
 /// Most segments or references in a page.
 pub const MAX_ITEMS: usize = MAX_SEGMENTS;
-/// Most levels of pages. Even with the fewest items, two per page, this is room for more segments than a chain has versions.
+/// Most levels of pages. Even with two items per page, the fewest possible, pages can hold more segments than a chain can have versions.
 pub const MAX_LEVEL: u8 = 63;
-/// Most data directories that a reference lists. Beyond that, it says that they are unknown.
+/// Most data directories that a reference lists. If there are more, the reference lists none and counts as unknown.
 pub const MAX_HOLDERS: usize = 32;
 
-/// Names a page; never used again.
+/// The name of a page. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageId {
     /// The version of the chain that it was made from.
@@ -59,10 +58,10 @@ impl PageId {
     }
 }
 
-/// Data directories that hold entries. None: too many to list.
+/// Data directories that hold entries; None if there are too many to list, or if they are unknown.
 pub type Holders = Option<Vec<(NodeId, StorageId)>>;
 
-/// What a chain, or a parent page, says of a page.
+/// A reference to a page, in a chain or in a parent page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRef {
     /// The id of the page.
@@ -80,7 +79,7 @@ pub struct PageRef {
 }
 
 impl PageRef {
-    /// Whether the entries of some segment may be on a data directory for which `is` holds.
+    /// Returns whether entries of some segment of the page may be in a data directory for which `is` holds.
     pub fn may_be_on(&self, mut is: impl FnMut(NodeId, StorageId) -> bool) -> bool {
         self.holders.as_ref().is_none_or(|h| h.iter().any(|(node, storage)| is(*node, *storage)))
     }
@@ -96,7 +95,7 @@ pub enum Page {
 }
 
 impl Page {
-    /// 0 for a page of segments.
+    /// Returns the level: 0 for a page of segments.
     pub fn level(&self) -> u8 {
         match self {
             Page::Segments(_) => 0,
@@ -104,8 +103,8 @@ impl Page {
         }
     }
 
-    /// The reference that a chain holds to this page; None if the page is empty. `holders` gives those of a segment, for a
-    /// page of segments.
+    /// Returns the reference that a chain holds to this page; None if the page is empty. For a page of segments, `holders` returns the
+    /// data directories that hold the entries of a segment.
     pub fn reference(&self, id: PageId, holders: impl Fn(&Segment) -> Holders) -> Option<PageRef> {
         let (start, stop, segments, all): (_, _, _, Vec<Holders>) = match self {
             Page::Segments(all) => {
@@ -146,7 +145,7 @@ impl Page {
         Ok(page)
     }
 
-    /// The value for a register.
+    /// Returns the value for a register.
     pub fn to_value(&self) -> Result<Bytes, ChainError> {
         self.check()?;
         let mut out = BytesMut::new();
@@ -162,7 +161,7 @@ impl Page {
         Ok(out.freeze())
     }
 
-    /// Checks that items are contiguous, every segment is sealed, and every reference is one level down.
+    /// Checks that items are contiguous, that every segment is sealed, and that every reference is to the level below.
     fn check(&self) -> Result<(), ChainError> {
         match self {
             Page::Segments(all) => {
@@ -190,7 +189,7 @@ impl Page {
     }
 }
 
-/// Checks that references are contiguous, and not too many.
+/// Checks that references are contiguous and within the limits.
 pub(crate) fn check_references(all: &[PageRef]) -> Result<(), ChainError> {
     if all.len() > MAX_ITEMS {
         return Err(ChainError::Segments(all.len()));
@@ -222,7 +221,7 @@ fn union(all: Vec<Holders>) -> Holders {
     Some(together)
 }
 
-/// Encodes segments that follow each other.
+/// Encodes contiguous segments.
 pub(crate) fn encode_segments(segments: &[Segment], out: &mut BytesMut) {
     let mut setups: Vec<(&String, &Bytes, &Bytes)> = Vec::new();
     let mut which = Vec::with_capacity(segments.len());

@@ -16,7 +16,7 @@ pub(crate) enum First<A, B> {
     B(B),
 }
 
-/// The first of two futures; `a` wins when both are ready.
+/// Waits for the first of two futures and returns its output. If both are ready, `a` wins.
 pub(crate) async fn race<A: Future, B: Future>(a: A, b: B) -> First<A::Output, B::Output> {
     let mut a = std::pin::pin!(a);
     let mut b = std::pin::pin!(b);
@@ -36,8 +36,8 @@ struct Shares<T> {
     running: bool,
 }
 
-/// An operation that many callers share. A caller that joins while a round is under way gets the next round, never the
-/// current one, whose answer may be older than the question (vlog-V14). Bounded by the waiting callers.
+/// An operation that many callers share. A caller that joins while a round is in progress gets the next round, never the current one,
+/// whose answer may be older than the question (vlog-V14). Bounded by the waiting callers.
 #[derive(Debug)]
 pub(crate) struct Rounds<T>(Mutex<Shares<T>>);
 
@@ -62,7 +62,7 @@ impl<T: Clone> Rounds<T> {
         (wait, start)
     }
 
-    /// Starts a round for all who wait; false if there is no waiter.
+    /// Starts a round for all waiting callers. Returns false if there is none.
     pub(crate) fn begin(&self) -> bool {
         let mut s = lock(&self.0);
         s.current = std::mem::take(&mut s.next);
@@ -71,7 +71,7 @@ impl<T: Clone> Rounds<T> {
         s.running
     }
 
-    /// Answers the round.
+    /// Answers all callers of the current round.
     pub(crate) fn finish(&self, result: &T) {
         let current = std::mem::take(&mut lock(&self.0).current);
         for c in current {

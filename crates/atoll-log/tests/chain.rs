@@ -1,4 +1,4 @@
-//! The chain: positions map one to one to places in Loglets (vlog-V12), and nothing that does not hold together is taken.
+//! The chain: positions map one to one to offsets in Loglets (vlog-V12), and inconsistent chains are rejected.
 #![allow(clippy::unwrap_used)]
 
 use atoll_contract::{LogPos, LogletId, Nonce, Offset, SealedConfig};
@@ -11,7 +11,7 @@ fn first() -> Chain {
     Chain::first(Nonce(1), LogletId(1), "memory", Bytes::from_static(b"config")).unwrap()
 }
 
-/// The chain after sealing the active segment `length` positions after its start, with the new segment's Loglet based at `base`.
+/// Returns the chain after sealing the active segment `length` positions after its start, with the new segment's Loglet based at `base`.
 fn extended(chain: &Chain, nonce: u128, length: u64, base: u64) -> Result<Chain, ChainError> {
     chain.next(Nonce(nonce), |segments, _| {
         let stop = segments.last().unwrap().start.plus(length);

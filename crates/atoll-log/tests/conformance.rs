@@ -1,4 +1,4 @@
-//! The conformance suites over Loglets and registers in memory, and over virtual logs that are reconfigured meanwhile.
+//! The conformance suites, run on Loglets and registers in memory, and on virtual logs that are reconfigured meanwhile.
 #![allow(clippy::unwrap_used)]
 
 mod common;

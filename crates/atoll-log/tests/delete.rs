@@ -1,4 +1,4 @@
-//! Logs that are deleted, and created anew: nobody is given a wrong answer, and nothing stays behind.
+//! Logs that are deleted and created anew: no caller gets a wrong answer, and no data is left behind.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -39,7 +39,7 @@ fn create(c: &mut Cluster, log: &Arc<VirtualLog>) {
     c.run(1, create).unwrap().unwrap();
 }
 
-/// An entry and an extension, `n` times.
+/// Appends an entry and extends the log, `n` times.
 fn grow(c: &mut Cluster, log: &Arc<VirtualLog>, n: u64) {
     for seq in 1..=n {
         append(c, 1, log, seq).unwrap();
@@ -59,7 +59,7 @@ fn a_deleted_log_says_so_to_everybody_and_leaves_nothing_on_its_servers() {
     assert_eq!(delete(&mut c, &log), Ok(false), "it may be repeated");
     let fresh = c.log(3, "log");
     for (node, log) in [(1, &log), (2, &there), (3, &fresh)] {
-        // A handle that knew the log sends to the sealed segment, and what it is answered there does not say that nothing happened.
+        // A handle that knew the log sends the record to the sealed segment. The answer there does not prove that nothing was appended.
         let refused = match node {
             2 => LogAppendError::Unknown(LogError::Deleted),
             _ => LogAppendError::NotAppended(LogError::Deleted),
@@ -129,7 +129,7 @@ fn a_log_that_is_created_anew_begins_where_it_ended() {
         assert_eq!(delete(&mut c, &log), Ok(true));
         create(&mut c, &log);
         assert_eq!(append(&mut c, 1, &log, 100 + round), Ok(LogPos(3 + round)), "no position is used twice");
-        // Handles of other nodes follow, whatever they knew.
+        // Handles on other nodes follow, whichever chain they knew.
         assert_eq!(read(&mut c, 2, &there, 3 + round), Ok(100 + round));
         assert_eq!(read(&mut c, 2, &there, 0), Err(LogReadError::Trimmed(LogPos(3 + round))));
     }
@@ -212,7 +212,7 @@ impl Acknowledged {
     }
 }
 
-/// Appends and reads on a node, against logs that go and come.
+/// Appends and reads on one node while the log is deleted and created again.
 async fn use_log(
     env: atoll_core::Env,
     log: Arc<VirtualLog>,
@@ -264,7 +264,7 @@ fn positions_of_deleted_logs_are_never_answered_wrongly() {
                 env.launch("user", user)
             })
             .into();
-        // One deletes and creates, another extends meanwhile.
+        // One node deletes and creates the log while another extends it.
         let (env, other) = (c.env(1), c.log(2, "log"));
         c.env(2).spawn(
             "extender",
@@ -285,7 +285,7 @@ fn positions_of_deleted_logs_are_never_answered_wrongly() {
                 env.sleep(Duration::from_millis(env.random() % 40)).await;
                 drop(log.create(LogletSpec::default()).await);
             }
-            // The users end only once the log is there again, so a create that fails is repeated.
+            // The users end only once the log exists again, so a failed create is repeated.
             loop {
                 match log.create(LogletSpec::default()).await {
                     Ok(Ok(_)) => return,

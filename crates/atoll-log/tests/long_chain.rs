@@ -15,12 +15,12 @@ use atoll_core::{BoxFuture, Level, Tick};
 use atoll_log::{Chain, LogAppendError, LogReadError, LogRecord, ReconfigError, Segment, VirtualLog};
 use common::Cluster;
 
-/// A cluster whose chains have no index pages: some member does not read them.
+/// Returns a cluster whose chains have no index pages, because some member may be unable to read them.
 fn without_pages(seed: u64) -> Cluster {
     Cluster::at_first_level(seed, 3)
 }
 
-/// A cluster with index pages of two.
+/// Returns a cluster whose index pages hold two items each.
 fn with_small_pages(seed: u64) -> Cluster {
     let mut c = Cluster::new(seed, 3);
     c.options.page_items = 2;
@@ -40,7 +40,7 @@ fn extend(c: &mut Cluster, log: &Arc<VirtualLog>) -> bool {
     c.run(1, extend).unwrap().is_ok()
 }
 
-/// Extends with an entry in each segment until that is refused.
+/// Extends the log, with an entry in each segment, until an extend is refused. Returns the number of segments.
 fn fill(c: &mut Cluster, log: &Arc<VirtualLog>) -> u64 {
     for seq in 1..2000 {
         assert!(append(c, log, seq).is_some(), "append {seq}");
@@ -67,7 +67,7 @@ fn a_full_chain_leaves_room_to_roll_forward_and_to_end() {
     let mut c = without_pages(32);
     let log = c.created("memory");
     let last = fill(&mut c, &log);
-    // Somebody seals the active segment and dies.
+    // A reconfigurer seals the active segment and dies.
     let chain = log.chain().unwrap();
     let active = chain.chain.active();
     let loglet = log.registry().provider("memory").unwrap().open(active.loglet, &active.config).unwrap();
@@ -92,7 +92,7 @@ fn empty_segments_leave_the_chain_at_once() {
     assert_eq!(c.servers.loglets(), 2, "their Loglets are deleted");
 }
 
-/// An entry and an extension, `n` times, from sequence number `first` on.
+/// Appends an entry and extends the log, `n` times, from sequence number `first` on.
 fn grow(c: &mut Cluster, log: &Arc<VirtualLog>, first: u64, n: u64) {
     for seq in first..first + n {
         assert_eq!(append(c, log, seq), Some(LogPos(seq - 1)));
@@ -100,7 +100,7 @@ fn grow(c: &mut Cluster, log: &Arc<VirtualLog>, first: u64, n: u64) {
     }
 }
 
-/// All segments from a position on, page by page.
+/// Returns all segments from a position on, read page by page.
 fn walk(c: &mut Cluster, log: &Arc<VirtualLog>, from: u64) -> Vec<Segment> {
     let (mut segments, mut at) = (Vec::new(), Some(LogPos(from)));
     while let Some(from) = at {
@@ -127,7 +127,7 @@ fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
     assert!(chain.chain.pages().len() <= 20, "{:?}", chain.chain.pages());
     assert!(chain.chain.pages()[0].level >= 3);
     assert_eq!(chain.chain.segment_count(), 101);
-    // vlog-V12: each position has one place, in order.
+    // vlog-V12: each position maps to one offset, in order.
     let segments = walk(&mut c, &log, 0);
     assert_eq!(segments.len(), 101);
     for (i, s) in segments.iter().enumerate() {
@@ -136,7 +136,7 @@ fn old_segments_move_to_pages_and_every_position_stays_where_it_is() {
         assert_eq!(s.stop, (i < 100).then_some(at.plus(1)));
     }
     assert_eq!(walk(&mut c, &log, 57), segments[57..]);
-    // Through a handle that has never seen any of it.
+    // Read through a handle that has seen none of the chain.
     let cold = c.log(2, "log");
     for at in [0, 99, 1, 50, 49, 98, 7] {
         assert_eq!(seq_at(&mut c, 2, &cold, at), Ok(at + 1));
@@ -194,8 +194,8 @@ impl Register for CountingRegister {
     }
 }
 
-/// The most register reads, and the longest virtual time, of reads of positions all over the log, each through a handle that has
-/// seen nothing.
+/// Reads positions all over the log, each through a handle that has seen nothing. Returns the highest number of register reads, and the
+/// longest virtual time, that one of these reads took.
 fn cold_reads(c: &mut Cluster, segments: u64) -> (u64, Duration) {
     let (mut reads, mut longest) = (0, Duration::ZERO);
     for at in (0..segments).step_by(segments as usize / 20) {
@@ -226,7 +226,7 @@ fn a_cold_read_of_an_old_position_takes_the_chain_and_a_page() {
     let (reads, late) = cold_reads(&mut c, 5000);
     assert_eq!(reads, 3, "the oldest pages are in a page of pages");
     assert!(late < longest * 4, "{longest:?} with 60 segments, {late:?} with 5,000");
-    // With two segments to a page the base of the logarithm is two.
+    // With two segments per page, the number of reads grows with the logarithm to base two.
     let mut c = with_small_pages(42);
     let log = c.created("memory");
     grow(&mut c, &log, 1, 2000);
@@ -280,7 +280,7 @@ fn a_segment_in_a_page_is_rebuilt() {
         let new = walk(&mut c, &log, at)[0].clone();
         assert_eq!((new.start, new.stop, new.kind.as_str()), (old.start, old.stop, "shuffled"));
         c.driver.run_for(Duration::from_secs(20));
-        // The handle that knows the old pages only finds them gone, and reads on.
+        // The handle that knows only the old pages finds them gone, refreshes its chain, and continues to read.
         assert_eq!(seq_at(&mut c, 2, &stale, at), Ok(at + 1));
         let again = log.modify(old.loglet, LogletSpec::default());
         assert_eq!(c.run(1, again).unwrap(), Err(ReconfigError::NoSuchSegment(old.loglet)));
@@ -306,7 +306,7 @@ fn a_damaged_entry_stalls_nobody_behind_it() {
     let mut c = Cluster::new(40, 3);
     let log = c.created("memory");
     append(&mut c, &log, 1).unwrap();
-    // Whether the second record is in the log is unknown when its segment is sealed, and the segment cannot be read.
+    // The outcome of the second record is unknown when its segment is sealed, and the segment cannot be read.
     c.servers.faults(|f| f.append_unknown = 1000);
     let op = OpId { client: ClientId(8), seq: 1 };
     let record = LogRecord { op, floor: None, payload: bytes::Bytes::from_static(b"doubtful") };

@@ -1,5 +1,5 @@
-//! The bytes of index pages. They carry no checksum: the journals of the acceptors have one. So a flipped bit may read as another page,
-//! but not as one of other positions than the chain says, and nothing that is cut is a page.
+//! The byte form of index pages. It has no checksum of its own, because the journals of the acceptors have one. So a flipped bit may
+//! produce another valid page, but never one for other positions than the chain says, and a truncated page is always rejected.
 #![allow(clippy::unwrap_used)]
 
 use atoll_contract::{LogPos, LogletId, Offset, Version};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 type Holders = Option<Vec<(NodeId, StorageId)>>;
 
-/// Sealed segments that follow each other, with few configurations.
+/// Generates pages of contiguous sealed segments with few distinct configurations.
 fn segments() -> impl Strategy<Value = Page> {
     let one = (1u64..1000, any::<u128>(), 0u64..1 << 40, 0u8..3);
     (0u64..1 << 50, vec(one, 1..24)).prop_map(|(mut at, all)| {
@@ -27,7 +27,7 @@ fn segments() -> impl Strategy<Value = Page> {
     })
 }
 
-/// References that follow each other.
+/// Generates pages of contiguous references.
 fn references() -> impl Strategy<Value = Page> {
     let holder = (1u32..9, any::<u128>()).prop_map(|(node, storage)| (NodeId(node), StorageId(storage)));
     let holders = proptest::option::of(vec(holder, 0..4));

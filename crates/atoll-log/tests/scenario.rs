@@ -1,5 +1,5 @@
-//! Whole clusters under faults: clients that move between nodes, operators that reconfigure and die half way, nodes that are
-//! killed. The oracles stand outside: they see what clients were told, and the log as it is read at the end (vlog-VL3–vlog-VL7).
+//! Whole clusters under faults: clients move between nodes, operators reconfigure the log and die half way, nodes are killed. The oracles
+//! are outside the product: they see the answers that clients got, and the log as it is read at the end (vlog-VL3–vlog-VL7).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,14 +20,14 @@ use common::{Cluster, spec};
 const NODES: u32 = 3;
 const CLIENTS: u64 = 4;
 
-/// What a client has to remember to go on through another node.
+/// What a client must remember to continue through another node.
 #[derive(Default)]
 struct ClientState {
     next: u64,
     pending: BTreeMap<u64, LogPos>,
 }
 
-/// What the outside saw.
+/// What the oracles have seen from outside.
 #[derive(Default)]
 struct Book {
     clients: BTreeMap<u64, ClientState>,
@@ -35,7 +35,7 @@ struct Book {
     /// Highest position acknowledged so far.
     highest: Option<LogPos>,
     content: BTreeMap<LogPos, Entry>,
-    /// Clients that gave an operation up without knowing its outcome: it may still come.
+    /// Clients that gave up an operation without knowing its outcome. It may still be appended.
     unknown: BTreeSet<ClientId>,
     checked: Option<LogPos>,
     violations: Vec<String>,
@@ -68,7 +68,7 @@ impl Book {
         }
     }
 
-    /// `above`: what was acknowledged before the first attempt, which this answers.
+    /// Records an acknowledgement. `above` is the highest position that was acknowledged before the first attempt of this operation.
     fn acked(&mut self, op: OpId, at: LogPos, above: Option<LogPos>) {
         self.acks += 1;
         if above.is_some_and(|h| at <= h) {
@@ -124,8 +124,8 @@ fn roll(env: &Env, sides: u64) -> u64 {
     env.random() % sides.max(1)
 }
 
-/// Appends with several submissions in flight; first of all what it does not know the outcome of. `patience` makes it leave
-/// without waiting for answers.
+/// Appends with several submissions in flight. First sends every operation again whose outcome the client does not know. Leaves after
+/// `patience` without waiting for answers.
 async fn client(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Tick, patience: Duration) {
     let leave = env.now().after(patience).min(until);
     let retries = book.lock().unwrap().retries(id);
@@ -168,7 +168,7 @@ async fn client(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Ti
                 }
             }
             Ok(Ok(Err(LogAppendError::Trimmed(_)))) => {
-                // It cannot be found out any more.
+                // The outcome can no longer be determined.
                 let mut b = book.lock().unwrap();
                 for op in ops {
                     b.settled(op);
@@ -179,7 +179,7 @@ async fn client(env: Env, log: Arc<VirtualLog>, book: Shared, id: u64, until: Ti
                 book.lock().unwrap().violations.push(format!("an append failed: {e}"));
                 return;
             }
-            // Out of patience: the rest is taken up elsewhere.
+            // Out of patience: the client continues on another node with the rest.
             Ok(Err(_)) | Err(_) => return,
         }
     }
@@ -193,7 +193,7 @@ async fn checker(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick) {
         };
         if let Ok(Ok(tail)) = log.check_tail().await {
             book.lock().unwrap().checked(tail, highest, checked);
-            // What is below a tail is readable, and stays.
+            // Entries below a tail are readable and never change.
             if tail > LogPos::ZERO {
                 let from = LogPos(tail.0.saturating_sub(1 + roll(&env, 5)));
                 if let Ok(Ok(read)) = log.read(from..tail, 4096, ReadFrom::Anywhere).await {
@@ -225,7 +225,7 @@ async fn reader(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick) {
     }
 }
 
-/// Reconfigures in all ways; often does not wait.
+/// Reconfigures the log in every way, often without waiting for the outcome.
 async fn operator(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick, kinds: [&'static str; 2]) {
     while env.now() < until {
         env.sleep(Duration::from_micros(roll(&env, 40_000))).await;
@@ -248,7 +248,7 @@ async fn operator(env: Env, log: Arc<VirtualLog>, book: Shared, until: Tick, kin
                 }
                 drop(env.within(patience * 3, log.trim(to)).await);
             }
-            // Seals and dies: somebody must roll the log forward.
+            // Seal and stop there: another node must roll the log forward.
             _ => {
                 if let Some(chain) = log.chain() {
                     let active = chain.chain.active();
@@ -318,7 +318,7 @@ impl World {
         env.spawn("operator", Box::pin(operator(env.clone(), log, book, until, self.kinds)));
     }
 
-    /// A client goes through one node after another, whenever it is out of patience there or the node dies.
+    /// Starts a client on some node. It is started again elsewhere when its patience ends or the node dies.
     fn start_client(&mut self, id: u64, random: u64) {
         let node = NodeId(1 + (random % u64::from(NODES)) as u32);
         let (env, log) = (self.cluster.driver.env(node), self.logs[&node].clone());
@@ -336,7 +336,7 @@ impl World {
             self.cluster.driver.run_for(Duration::from_millis(1 + r % 9));
             let now = self.cluster.driver.now();
             for id in 1..=CLIENTS {
-                // Longer than any patience: the one before has left.
+                // This is longer than any patience, so the client has left the previous node.
                 if *leases.entry(id).or_insert_with(|| now.after(Duration::from_millis(180))) <= now {
                     leases.insert(id, now.after(Duration::from_millis(180)));
                     self.start_client(id, r / 3 + id);
@@ -371,7 +371,7 @@ impl World {
         });
     }
 
-    /// Faults are over: the log goes on, everybody reads the same, and nothing acknowledged is missing.
+    /// Checks, after the faults have ended, that the log accepts appends, all nodes read the same, and no acknowledged entry is missing.
     fn judge(&mut self, seed: u64) {
         for id in 1..=CLIENTS {
             self.settle(id);
@@ -403,7 +403,7 @@ impl World {
             }
         }
         if self.kinds.iter().all(|k| *k == "memory") {
-            // X15: what a client sent in order is in the log in order, over seals, lost answers and changes of node.
+            // X15: the records that a client sent in order are in the log in that order, across seals, lost answers and changes of node.
             let in_order = places.iter().zip(places.iter().skip(1));
             for ((a, at), (b, then)) in
                 in_order.filter(|((a, _), (b, _))| a.client == b.client && !book.unknown.contains(&a.client))
@@ -422,7 +422,7 @@ impl World {
         assert!(book.reads > 20, "seed {seed}: only {} entries were read", book.reads);
     }
 
-    /// The last word on what a client does not know yet.
+    /// Resolves the operations whose outcome a client does not know yet.
     fn settle(&mut self, id: u64) {
         let (env, log, book) = (self.cluster.env(1), self.cluster.log(1, "log"), self.book.clone());
         self.cluster.run(1, async move {
@@ -432,7 +432,7 @@ impl World {
                 let ticket = log.submit(vec![record]).unwrap();
                 match env.within(Duration::from_secs(60), ticket).await {
                     Ok(Ok(Ok(at))) => book.lock().unwrap().acked(op, at[0], None),
-                    // It may have been in the part that was trimmed.
+                    // The record may have been in the part that was trimmed.
                     Ok(Ok(Err(LogAppendError::Trimmed(_)))) => {}
                     other => panic!("{op:?} has no answer after the faults are over: {other:?}"),
                 }
@@ -473,7 +473,7 @@ fn scenario(seed: u64) {
     world.judge(seed);
 }
 
-/// Seeds of one run; ATOLL_SEEDS asks for more.
+/// Seeds of one run. ATOLL_SEEDS sets another number.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let wanted = std::env::var("ATOLL_SEEDS").ok().and_then(|n| n.parse().ok());
     0..wanted.unwrap_or(usual)
@@ -509,7 +509,7 @@ fn the_log_holds_under_faults() {
     }
 }
 
-/// How many of `seeds` notice a mutant.
+/// Returns how many of `seeds` notice a mutant.
 fn caught(mutant: Mutant, seeds: std::ops::Range<u64>) -> usize {
     set_mutant(mutant);
     let n = seeds.filter(|seed| catch_unwind(AssertUnwindSafe(|| scenario(*seed))).is_err()).count();

@@ -24,7 +24,7 @@ fn append(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>, client: u64, seq: u
     c.run(node, ticket).unwrap().unwrap()[0]
 }
 
-/// The names of all records from the trim position on.
+/// Reads all records from the trim position on, and returns their names.
 fn read_all(c: &mut Cluster, node: u32, log: &Arc<VirtualLog>) -> Vec<(u64, u64)> {
     let log = log.clone();
     c.run(node, async move {
@@ -63,7 +63,7 @@ fn a_log_that_nobody_made() {
     assert_eq!(c.run(1, ticket).unwrap(), Err(LogAppendError::NotAppended(LogError::NoSuchLog)));
     let wait = log.wait_tail(LogPos::ZERO);
     assert_eq!(c.run(1, wait).unwrap(), Err(LogError::NoSuchLog));
-    // And it can be made and used afterwards.
+    // The log can be created and used afterwards.
     let made = log.create(spec("memory"));
     c.run(1, made).unwrap().unwrap();
     assert_eq!(append(&mut c, 1, &log, 1, 1), LogPos(0));
@@ -130,7 +130,7 @@ fn whoever_meets_a_sealed_segment_rolls_it_forward() {
     append(&mut c, 1, &log, 1, 1);
     let chain = log.chain().unwrap();
     let active = chain.chain.active().clone();
-    // A reconfigurer on node 2 seals and dies.
+    // A reconfigurer seals the active Loglet and dies.
     let provider = log.registry().provider("memory").unwrap().clone();
     let loglet = provider.open(active.loglet, &active.config).unwrap();
     c.run(1, async move { loglet.seal().await }).unwrap();
@@ -187,7 +187,7 @@ fn the_policy_hears_of_troubles() {
     }
 }
 
-/// Nobody reads the log here, so nothing but the look of its lane tells this node of the new segment.
+/// Nobody reads the log here, so this node learns of the new segment only because its lane looks for it.
 #[test]
 fn a_lane_without_answers_finds_the_segment_that_another_node_made() {
     let mut c = Cluster::new(6, 3);
@@ -219,7 +219,7 @@ fn the_window_is_bounded_in_bytes() {
     }
     let ticket = log.submit(vec![big(3)]).unwrap();
     assert_eq!(c.run(1, ticket).unwrap(), Ok(vec![LogPos(2)]));
-    // One that is larger than the window goes alone; one that is larger than an entry may be does not go at all.
+    // A submission larger than the window is sent alone. A record larger than the limit of an entry is refused.
     let ticket = log.submit((4..8).map(big).collect()).unwrap();
     assert_eq!(c.run(1, ticket).unwrap(), Ok((3..7).map(LogPos).collect()));
     let too_large = LogRecord { payload: Bytes::from(vec![7; 1_000_001]), ..record(1, 9) };
@@ -247,7 +247,7 @@ fn who_waits_for_room_is_woken_in_order() {
     let env = c.env(1);
     let tickets: Vec<_> =
         (1..=40).map(|seq| env.launch("append", append_with_room(log.clone(), big(seq)))).collect();
-    // One that gives up, while it waits and once it is woken, holds nobody up.
+    // A caller that gives up, while it waits or after it was woken, holds up nobody.
     let gave_up = log.room(1, 4000);
     drop(env.launch("gives up", gave_up));
     for (n, ticket) in tickets.into_iter().enumerate() {
@@ -288,7 +288,7 @@ fn all_logs_of_a_node_share_a_window() {
     let mut taken = Vec::new();
     for log in &logs {
         let before = taken.len();
-        // Each takes what it can get, and nobody takes all.
+        // Each log takes as much as it can get, and none takes everything.
         let busy = (1..).find_map(|seq| log.submit(vec![some(seq)]).map(|t| taken.push(t)).err());
         assert!(matches!(busy, Some(Busy::Node { .. })) || taken.len() > before, "{busy:?}");
     }
@@ -311,12 +311,12 @@ fn a_retry_through_another_node_is_found() {
     c.run(1, extend).unwrap().unwrap();
     append(&mut c, 1, &a, 1, 4);
     let retry = |seq| LogRecord { floor: Some(LogPos(1)), ..record(1, seq) };
-    // In one submission: one from the sealed segment, one from the active, one that never arrived.
+    // One submission with a record from the sealed segment, one from the active segment, and one that never arrived.
     let ticket = b.submit(vec![retry(2), retry(4), retry(5)]).unwrap();
     let behind = b.submit(vec![record(1, 6)]).unwrap();
     assert_eq!(c.run(2, ticket).unwrap(), Ok(vec![LogPos(1), LogPos(3), LogPos(4)]));
     assert_eq!(c.run(2, behind).unwrap(), Ok(vec![LogPos(5)]), "later ones of this client wait behind");
-    // What was trimmed cannot be looked for.
+    // Trimmed positions cannot be searched.
     let trim = a.trim(LogPos(3));
     assert_eq!(c.run(1, trim).unwrap(), Ok(LogPos(3)));
     let ticket = b.submit(vec![retry(7)]).unwrap();
@@ -341,7 +341,7 @@ fn readers_follow_over_segments_and_stop_at_stops() {
     for seq in 1..=30 {
         append(&mut c, 1, &log, 1, seq);
         if seq.is_multiple_of(5) {
-            // Two in a row have an empty segment between them (vlog-V7).
+            // Two extends in a row leave an empty segment between them (vlog-V7).
             for _ in 0..2 {
                 let extend = log.extend(LogletSpec::default());
                 c.run(1, extend).unwrap().unwrap();
@@ -366,7 +366,7 @@ fn a_stale_handle_reads_what_was_remapped_and_learns_of_trims() {
     let first = log.chain().unwrap().chain.active().loglet;
     let extend = log.extend(LogletSpec::default());
     c.run(1, extend).unwrap().unwrap();
-    // The first segment is copied, its head trimmed, to another kind.
+    // The first segment, whose head is trimmed, is rebuilt on another kind.
     let trim = log.trim(LogPos(4));
     assert_eq!(c.run(1, trim).unwrap(), Ok(LogPos(4)));
     let modify = log.modify(first, spec("shuffled"));
@@ -374,7 +374,7 @@ fn a_stale_handle_reads_what_was_remapped_and_learns_of_trims() {
     assert_eq!(chain.chain.segments()[0].kind, "shuffled");
     assert_eq!(chain.chain.segments()[0].start, LogPos(4));
     c.driver.run_for(Duration::from_secs(20));
-    // The old copy is deleted by now; the stale handle meets "gone", and reads on.
+    // The old Loglet is deleted by now. The stale handle gets "gone", refreshes its chain, and continues to read.
     let read = stale.read(LogPos(4)..LogPos(10), 10_000, ReadFrom::Anywhere);
     let read = c.run(2, read).unwrap().unwrap();
     assert_eq!(read.entries.iter().map(|e| e.op.seq).collect::<Vec<_>>(), [5, 6, 7, 8, 9, 10]);
@@ -444,7 +444,7 @@ fn dropped_submissions_that_were_not_sent_are_left_out() {
     c.servers.faults(|f| {
         f.stopped.insert(NodeId(1));
     });
-    // Eight batches are in flight and hang; what comes behind is given up before it is sent.
+    // Eight batches are in flight without an answer. The caller of the next record gives up before it is sent.
     c.options.max_inflight_batches = 8;
     let mut sent = Vec::new();
     for seq in 1..=8 {

@@ -20,16 +20,16 @@ use atoll_core::sync::lock;
 atoll_core::record! {
     /// The configuration of a Loglet in memory.
     pub struct MemoryConfig {
-        /// Nodes that it names.
+        /// The nodes that serve the Loglet.
         pub servers: Vec<NodeId>,
-        /// The node that stands for its sequencer.
+        /// The node that acts as its sequencer.
         pub sequencer: NodeId,
-        /// Number of sequencer restarts: a restarted sequencer refuses configurations from before.
+        /// Number of sequencer restarts: a restarted sequencer refuses earlier configurations.
         pub restarts: u64,
     }
 }
 
-/// Makes [`Loglet`]s in memory.
+/// Creates [`Loglet`]s in memory.
 #[derive(Debug)]
 pub struct MemoryProvider {
     pub(super) at: At,
@@ -37,10 +37,11 @@ pub struct MemoryProvider {
     pub(super) keeps_order: bool,
 }
 
-/// The order of one handle's appends. When one fails, those behind it fail too, and no further append is taken until all are answered.
+/// The order of one handle's appends. When one fails, those after it fail too, and no further append is accepted until all of them are
+/// answered.
 #[derive(Debug, Default)]
 struct Order {
-    /// When the last append is written; later ones come after that.
+    /// When the last append is written. Later ones are written after it.
     last: Tick,
     broken: bool,
     in_flight: usize,
@@ -170,7 +171,7 @@ impl LogletProvider for MemoryProvider {
     }
 
     fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
-        // One copy is everybody's.
+        // All nodes share one copy.
         let whole = extents.iter().map(|e| Progress { has_up_to: e.range.end, lacks: 0 }).collect();
         Box::pin(std::future::ready(Some(whole)))
     }
@@ -298,7 +299,7 @@ impl MemoryLoglet {
         })
     }
 
-    /// Records that this append fails: from now on, none behind it is written.
+    /// Records that this append fails. No append after it is written from now on.
     fn fails(&self, e: AppendError) -> Result<Placement, AppendError> {
         lock(&self.order).broken = self.keeps_order;
         Err(e)

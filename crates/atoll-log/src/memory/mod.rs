@@ -1,6 +1,6 @@
 //! Loglets and registers in memory, shared by all nodes of a test, with delays and faults. They keep the contracts of [`Loglet`] and
-//! [`Register`] and use all the freedom that these allow: zombies behind a seal, sealed tails that differ, entries that are in the
-//! log although their append failed, and lost answers.
+//! [`Register`] and use all the freedom that these allow: zombies (unacknowledged entries of a sealed Loglet), sealed tails that differ,
+//! entries that are in the log although their append failed, and lost answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -67,7 +67,7 @@ impl Default for Faults {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// Entries by offset, zombies included.
+    /// Entries by offset, including zombies.
     written: Vec<Entry>,
     places: BTreeMap<OpId, u64>,
     /// Offsets below this are acknowledged, or may be.
@@ -79,7 +79,7 @@ struct Log {
 #[derive(Debug, Default)]
 struct Cell {
     now: Versioned,
-    /// Every write that took effect, by its mark.
+    /// Every write that took effect, by its nonce.
     written: BTreeMap<u128, Version>,
 }
 
@@ -100,7 +100,7 @@ pub struct MemoryServers {
 }
 
 impl MemoryServers {
-    /// Servers on these nodes. A Loglet uses up to three of them, the first as its sequencer.
+    /// Creates servers on these nodes. A Loglet uses up to three of them, the first as its sequencer.
     pub fn new(nodes: &[NodeId]) -> Self {
         let servers = MemoryServers::default();
         lock(&servers.state).nodes = nodes.to_vec();
@@ -113,22 +113,23 @@ impl MemoryServers {
         self.changed.notify();
     }
 
-    /// The Loglets as one node sees them, under a name. With `keeps_order` false, appends in flight overtake each other.
+    /// Returns the Loglets as one node sees them, as a kind with this name. With `keeps_order` false, appends in flight overtake each
+    /// other.
     pub fn provider(&self, env: &Env, kind: &'static str, keeps_order: bool) -> Arc<MemoryProvider> {
         Arc::new(MemoryProvider { at: self.at(env), kind, keeps_order })
     }
 
-    /// The registers as one node sees them.
+    /// Returns the registers as one node sees them.
     pub fn registers(&self, env: &Env) -> Arc<MemoryRegisters> {
         Arc::new(MemoryRegisters(self.at(env)))
     }
 
-    /// Everything a Loglet holds, zombies included, for oracles.
+    /// Returns everything that a Loglet holds, including zombies, for oracles.
     pub fn entries(&self, loglet: LogletId) -> Vec<Entry> {
         lock(&self.state).logs.get(&loglet).map(|l| l.written.clone()).unwrap_or_default()
     }
 
-    /// How many Loglets there are: made, and not deleted since.
+    /// Returns the number of Loglets that were created and not deleted.
     pub fn loglets(&self) -> usize {
         lock(&self.state).logs.len()
     }
@@ -164,7 +165,7 @@ impl At {
         limit > 0 && self.env.random() % 1000 < limit
     }
 
-    /// A network step, then `f` on the Loglet, then a step back. The first message creates the Loglet (vlog-V6).
+    /// Simulates a message to the Loglet, runs `f` on it, and simulates the answer. The first message creates the Loglet (vlog-V6).
     async fn with_log<T>(&self, id: LogletId, f: impl FnOnce(&mut Log) -> T) -> Result<T, LogletError> {
         self.step().await;
         if self.chance(|f| f.unavailable) {
@@ -182,7 +183,7 @@ impl At {
         Ok(got)
     }
 
-    /// A tail as some majority would report it. A sealed tail may include any part of what was not acknowledged.
+    /// Returns a tail as some majority would report it. A sealed tail may include any number of the unacknowledged entries.
     fn tail(random: u64, log: &Log) -> Tail {
         if !log.sealed {
             return Tail { at: Offset(log.committed), sealed: None };

@@ -13,7 +13,7 @@ use atoll_contract::register::{
 };
 use atoll_core::sync::lock;
 
-/// Makes registers in memory.
+/// Creates registers in memory.
 #[derive(Debug)]
 pub struct MemoryRegisters(pub(super) At);
 
@@ -74,7 +74,7 @@ impl Register for MemoryRegister {
             let done = {
                 let mut s = lock(&self.at.servers.state);
                 let cell = s.cells.entry(self.name.clone()).or_default();
-                // Marks are not remembered for ever: a writer that asks later finds its mark in what followed.
+                // Old nonces are not remembered. A writer that asks later finds its nonce in the chains that followed.
                 let remembered = |v: &&Version| v.0 + 1 >= cell.now.version.0;
                 if let Some(version) = cell.written.get(&nonce.0).filter(remembered) {
                     Written::Yes(*version)

@@ -1,4 +1,4 @@
-//! Submissions: the records that a caller hands in together, and the answer that it waits for.
+//! Submissions: the records that a caller submits together, and the answer that it waits for.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use atoll_contract::entry::{ENTRY_HEADER_BYTES, MAX_ENTRY_BYTES, OpId};
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
-/// Approximate memory of a record besides its payload.
+/// Approximate memory that a record takes besides its payload, in bytes.
 pub(super) const ITEM_BYTES: usize = ENTRY_HEADER_BYTES + 80;
 
 /// A record to be appended.
@@ -22,7 +22,7 @@ pub(super) const ITEM_BYTES: usize = ENTRY_HEADER_BYTES + 80;
 pub struct LogRecord {
     /// Its name. Records of client 0 are not deduplicated: after a failure they may be in the log twice.
     pub op: OpId,
-    /// For a record that was sent before, through this node or another: the tail known at the first attempt. The log is
+    /// For a record that was already sent, through this node or another: a tail that was known before the first attempt. The log is
     /// searched from there before the record is appended (X16). None: this is the first attempt.
     pub floor: Option<LogPos>,
     /// The user's bytes.
@@ -33,7 +33,7 @@ pub struct LogRecord {
 struct Answer {
     positions: Vec<LogPos>,
     left: usize,
-    /// Some record is in the log, so "none was appended" would be false from now on.
+    /// Whether some record is in the log, so that "none was appended" would be false.
     touched: bool,
     done: Option<Completer<Result<Vec<LogPos>, LogAppendError>>>,
 }
@@ -79,19 +79,19 @@ impl Group {
     }
 }
 
-/// A record on its way.
+/// A record that is being appended.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) op: OpId,
     pub(super) payload: Bytes,
-    /// No copy of the record is below this position; an attempt, by this node or another, may have put one here or above.
-    /// None: not known, and this node was not told of any attempt.
+    /// No copy of the record is below this position; an attempt, by this node or another, may have put one here or above. None: unknown,
+    /// and this node has not been told of any attempt.
     pub(super) since: Option<LogPos>,
     /// The log must be searched from `since` before this node sends the record.
     pub(super) seek: bool,
     /// The record was sent before, through another node or in another life of its client.
     foreign: bool,
-    /// Attempts of this node that may be in the log.
+    /// Number of attempts by this node that may be in the log.
     tries: u32,
     index: usize,
     group: Arc<Group>,
@@ -110,7 +110,7 @@ impl Item {
         self.group.fail(why);
     }
 
-    /// Records that this node sends the record, for a place at `floor` or above.
+    /// Records that this node sends the record, to be placed at `floor` or above.
     pub(super) fn sent(&mut self, floor: LogPos) {
         self.since.get_or_insert(floor);
         self.tries = self.tries.saturating_add(1);
@@ -121,31 +121,30 @@ impl Item {
         self.tries = self.tries.saturating_sub(1);
     }
 
-    /// Records that no copy is below `end`, and none will be.
+    /// Records that no copy is or will be below `end`.
     pub(super) fn not_below(&mut self, end: LogPos) {
         if self.since.is_some_and(|s| s < end) {
             self.since = Some(end);
         }
     }
 
-    /// The position below which no copy is. None for a record of client 0, which is never searched for.
+    /// Returns a position below which there is no copy. None for a record of client 0, which is never searched for.
     pub(super) fn not_anywhere_below(&self) -> Option<LogPos> {
         self.since.filter(|_| self.op.client.0 != 0)
     }
 
-    /// True if the log must be searched up to `end` before the record is sent to a segment that starts there: another
-    /// attempt may have put it below, and that segment's Loglet knows nothing of it. Records of client 0 are never searched
-    /// for.
+    /// Returns true if the log must be searched up to `end` before the record is sent to a segment that starts there: another attempt may
+    /// have put it below `end`, and that segment's Loglet does not know of it. Records of client 0 are never searched for.
     pub(super) fn may_be_below(&self, end: LogPos) -> bool {
         self.op.client.0 != 0 && self.since.is_some_and(|s| s < end)
     }
 
-    /// True if some attempt may be in the log.
+    /// Returns true if some attempt may be in the log.
     pub(super) fn is_doubtful(&self) -> bool {
         self.tries > 0 || self.foreign
     }
 
-    /// True if its submitter has gone and it was never sent: it may be left out.
+    /// Returns true if its submitter is gone and it was never sent, so that it may be left out.
     pub(super) fn may_go(&self) -> bool {
         self.tries == 0 && self.group.is_abandoned()
     }
@@ -171,7 +170,7 @@ impl Shared {
         let positions = vec![LogPos::ZERO; n];
         let group =
             Arc::new(Group(Mutex::new(Answer { positions, left: n, touched: false, done: Some(done) })));
-        // The X16 mutant: it treats a first attempt as if it were made when it arrives.
+        // The X16 mutant treats a first attempt as if it was made when it arrives.
         let floor = known.filter(|_| !mutant(mutants::X16)).or_else(|| self.floor());
         let items = records.into_iter().enumerate().map(|(index, r)| {
             // Duplicates of the log's own records are harmless, and their names carry no information.
@@ -184,16 +183,16 @@ impl Shared {
         Ok(wait)
     }
 
-    /// A record that is submitted now for the first time by any client cannot be in the log below this position. It is the tail or,
-    /// while nothing was seen of the active segment, the start of that segment: a tail of an older segment may lie far back, and a
-    /// search from there would take long.
+    /// Returns a position below which a record that is submitted for the first time now, by any client, cannot be. It is the tail or, if
+    /// nothing was seen of the active segment, the start of that segment: a tail of an older segment may be far back, and a search from
+    /// there would take long.
     fn floor(&self) -> Option<LogPos> {
         let chain = self.cached()?;
         let active = chain.chain.active();
         Some(self.seen_in(active.loglet).unwrap_or(active.start))
     }
 
-    /// The answer to an append when the log cannot be used at all.
+    /// Returns the answer to an append when the log cannot be used at all: unknown if an attempt may be in the log.
     pub(super) fn refusal(item: &Item, why: LogError) -> LogAppendError {
         if item.is_doubtful() { LogAppendError::Unknown(why) } else { LogAppendError::NotAppended(why) }
     }

@@ -16,14 +16,14 @@ use atoll_core::sync::lock;
 
 /// Attempts at an unavailable active segment before the caller gets an error.
 const ATTEMPTS: u32 = 3;
-/// Wait between them.
+/// Pause between these attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An answer of checkTail.
+/// The result of a tail check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checked {
     pub(super) tail: LogPos,
-    /// The log was ended: the tail is final.
+    /// Whether the log was ended, so that the tail is final.
     pub(super) ended: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct TailWaiters {
 }
 
 impl TailWaiters {
-    /// Those whose position is below `tail`.
+    /// Removes and returns the waiters whose position is below `tail`.
     pub(super) fn take_passed(&mut self, tail: LogPos) -> Vec<Completer<Result<LogPos, LogError>>> {
         if self.waiters.iter().all(|(above, _)| *above >= tail) {
             return Vec::new();
@@ -48,7 +48,7 @@ impl TailWaiters {
 }
 
 impl Shared {
-    /// Joins the next check.
+    /// Joins the next tail check, and starts it if none is running.
     pub(super) fn check(self: &Arc<Self>) -> Ticket<Result<Checked, LogError>> {
         let (wait, start) = self.checks.join();
         if start {
@@ -66,7 +66,7 @@ impl Shared {
         wait
     }
 
-    /// The answer to [`Shared::check`].
+    /// Returns the answer to a call of [`Shared::check`].
     pub(super) async fn checked(
         &self,
         round: Ticket<Result<Checked, LogError>>,
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// One answer with the tail and the seal bit of the same moment (vlog-V1).
+    /// Asks the Loglet for its tail and seal bit in one answer, as of one moment (vlog-V1).
     async fn tail_of(&self, loglet: &dyn Loglet) -> Result<Tail, LogletError> {
         let first = loglet.check_tail().await?;
         if mutant(mutants::VLOG_V1) && first.sealed.is_none() {
@@ -128,7 +128,8 @@ impl Shared {
         }
     }
 
-    /// After `Gone`: a newer chain must exist, because a Loglet is deleted only after it left the chain.
+    /// Reads the chain after a `Gone` answer. A newer chain must exist, because a Loglet is deleted only after it has left the chain;
+    /// fails as unavailable if it cannot be read yet.
     pub(super) async fn newer_than(
         self: &Arc<Self>,
         version: atoll_contract::register::Version,
@@ -163,7 +164,7 @@ impl Shared {
         start
     }
 
-    /// Follows the tail while it has waiters: one wait at the Loglet, however many wait here.
+    /// Follows the tail while anyone waits for it, with a single wait at the Loglet for all of them.
     async fn follow(self: Arc<Self>) {
         loop {
             let seen = self.changed.count();
@@ -192,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// One wait at the active segment; ends early when the local state changes (vlog-V4, vlog-V5).
+    /// Waits once at the active segment for a higher tail. Returns early when the local state changes (vlog-V4, vlog-V5).
     async fn follow_segment(self: &Arc<Self>, active: &Segment, seen: u64) -> Result<(), LogError> {
         let loglet = self.handle(active)?;
         let known = self.known();
@@ -205,7 +206,7 @@ impl Shared {
             Ok(Tail { at, sealed }) if sealed.is_none() || mutant(mutants::VLOG_V4) => {
                 self.raise_known(active.loglet, active.position_of(at));
                 if at <= above {
-                    // The wait came back early. A Loglet that always does so must not make us spin.
+                    // The wait came back early. A Loglet that always does so must not make this loop spin.
                     self.env.sleep(Duration::from_millis(1)).await;
                 }
                 Ok(())
@@ -220,7 +221,7 @@ impl Shared {
         }
     }
 
-    /// Answers the waiters whose position is passed, or all of them on an error; false if none is left.
+    /// Answers the waiters whose position was passed, or all of them after an error. Returns false if no waiter is left.
     fn serve_tail_waiters(&self, error: Option<LogError>) -> bool {
         let (passed, failed, tail, left) = {
             let mut state = lock(&self.state);

@@ -1,5 +1,5 @@
-//! The first chain of a log: bootstrap from version 0 by conditional write. Of several creators, one wins (virtuallog §8). A deleted log
-//! is created anew from the version that marks its deletion (`delete.rs`).
+//! Creates a log by installing its first chain with a conditional write from version 0. Of several creators, one wins (virtuallog §8). A
+//! deleted log is created anew from the version that marks its deletion (`delete.rs`).
 
 use std::sync::Arc;
 

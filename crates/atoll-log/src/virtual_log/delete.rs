@@ -1,18 +1,18 @@
 //! Deleting a log: the last change of its chain marks the deletion, and names nothing else.
 //!
-//! - D1: seal the active Loglet and find its tail. A crash after this leaves a sealed segment: the first node that meets it rolls the
-//!   log forward, and nothing was deleted.
-//! - D2: one conditional write installs a chain whose only segment is the mark of the deletion, at the tail.
+//! - D1: seal the active Loglet and find its tail. A crash after this leaves a sealed segment. The first node that finds it rolls the log
+//!   forward; nothing was deleted.
+//! - D2: one conditional write installs a chain whose only segment marks the deletion, at the tail.
 //! - D3: delete the Loglets and empty the index pages. After a crash, each server finds the Loglets that no chain names
 //!   (vlog-V8, [`crate::origin`]), and the pages are found in the same way.
 //!
-//! D1 comes first so that the servers refuse an appender with an old chain; it then reads the chain and learns of the deletion. So
-//! nothing is acknowledged behind the deletion. Only D2 decides, so a log either exists or is deleted, never half of both. Until D3 has
-//! reached a server, a reader with an old chain may still get the entries that were at a position, and never anything else.
+//! D1 comes first so that the servers refuse an appender with an old chain, which then reads the chain and learns of the deletion. So
+//! nothing is acknowledged after the deletion. Only D2 decides, so a log is either intact or deleted, never partly deleted. Until D3 has
+//! reached a server, a reader with an old chain may still get the entries that were at a position, but never others.
 //!
-//! A log that is created again begins at the tail of the deleted one. No position is used twice (vlog-VL3), and reads of an old position
-//! fail as reads of trimmed ones do. The versions of the chain continue, too. The id of the new log's first Loglet names the mark of the
-//! deletion as its predecessor, so that a collector that still sees the mark does not delete it.
+//! A log that is created again starts at the tail of the deleted one. No position is used twice (vlog-VL3), and reads of an old position
+//! fail like reads of trimmed ones. The versions of the chain continue as well. The id of the new log's first Loglet names the deletion
+//! mark as its predecessor, so that a collector that still sees the mark does not delete the Loglet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// D1 and D2, repeated while other changes come first. Returns the last chain that named data; None if the log was already deleted.
+    /// Runs D1 and D2, repeatedly while other changes come first. Returns the last chain that named data; None if the log was already
+    /// deleted.
     async fn mark_deleted(
         self: &Arc<Self>,
         place: &mut Place,
@@ -81,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// D3. Deletes one Loglet after the other: no caller waits for it, and a log may have very many.
+    /// D3. Deletes one Loglet after the other, because no caller waits for it, and a log may have very many.
     async fn delete_data(self: Arc<Self>, old: &VersionedChain) {
         for segment in old.chain.segments() {
             self.clone().delete(segment.clone(), Duration::ZERO).await;

@@ -7,10 +7,10 @@ use atoll_contract::loglet::{LogletId, PlanError, Unavailability};
 use atoll_contract::position::LogPos;
 use atoll_contract::register::RegisterError;
 
-/// Why a read-only operation has no answer. All are safe to repeat.
+/// Why a read-only operation failed. It is always safe to repeat the operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// No log of this name was created.
+    /// No log of this name was ever created.
     #[error("there is no log of this name")]
     NoSuchLog,
     /// Not available at the moment.
@@ -22,13 +22,13 @@ pub enum LogError {
     /// A Loglet of the chain cannot be opened by this program.
     #[error("a loglet of the chain cannot be opened: {0}")]
     Open(PlanError),
-    /// The position is beyond the tail, which is included.
+    /// The position is beyond the tail, which is given.
     #[error("the position is beyond the tail, {0}")]
     BeyondTail(LogPos),
-    /// The log was ended for ever at this tail.
+    /// The log was ended permanently, at this tail.
     #[error("the log was ended at {0}")]
     Ended(LogPos),
-    /// It was deleted, with all that was in it.
+    /// The log was deleted, with everything in it.
     #[error("the log was deleted")]
     Deleted,
 }
@@ -39,10 +39,10 @@ pub enum LogReadError {
     /// Positions below this one were trimmed: start from there, or from a snapshot.
     #[error("trimmed below position {0}")]
     Trimmed(LogPos),
-    /// A copy is damaged, and no other answered.
+    /// A copy is damaged, and no server answered with a good one.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// As for every operation; [`LogError::BeyondTail`] if there is nothing to read yet.
+    /// An error that any operation may return; [`LogError::BeyondTail`] if there is nothing to read yet.
     #[error(transparent)]
     Log(#[from] LogError),
 }
@@ -56,7 +56,7 @@ pub enum LogAppendError {
     /// None of the records was appended, and none will be.
     #[error("not appended: {0}")]
     NotAppended(LogError),
-    /// Some of the records may have been appended below this position and trimmed since. The outcome can never be known.
+    /// Some of the records may have been appended below this position and trimmed since. The outcome can no longer be determined.
     #[error("unknown outcome: the part of the log that it may be in was trimmed, below {0}")]
     Trimmed(LogPos),
     /// Some of the records may be in the log at this position, but no copy of it can be read. The outcome cannot be determined.
@@ -64,7 +64,7 @@ pub enum LogAppendError {
     Damaged {
         /// The unreadable position.
         at: LogPos,
-        /// The error of its copies.
+        /// The error that its copies gave.
         what: String,
     },
     /// Some of the records may have been appended; the others will not be.
@@ -98,9 +98,9 @@ pub enum Busy {
 pub enum Step {
     /// Reading the chain (vlog-E1). Nothing was changed.
     ReadChain,
-    /// Sealing the active Loglet (vlog-E2). It may be sealed: then the first node that meets it rolls the log forward.
+    /// Sealing the active Loglet (vlog-E2). If it is sealed, the first node that finds it so rolls the log forward.
     Seal,
-    /// Finding the sealed tail (vlog-E3). The Loglet is sealed, and the first node that meets it rolls the log forward.
+    /// Finding the sealed tail (vlog-E3). The Loglet is sealed, and the first node that finds it so rolls the log forward.
     CheckTail,
     /// Writing the new chain (vlog-E6). It may have been written.
     Install,
@@ -146,7 +146,7 @@ pub enum ReconfigError {
     /// Nothing was changed: the copy of a segment could not be made, or differs from its source.
     #[error("the copy was not made: {0}")]
     Copy(String),
-    /// Nothing was changed: the log was ended for ever.
+    /// Nothing was changed: the log was ended permanently.
     #[error("the log was ended at {0}")]
     Ended(LogPos),
     /// Nothing was changed: the log was deleted.
@@ -186,7 +186,7 @@ impl From<LogError> for ReconfigError {
 }
 
 impl From<ReconfigError> for LogError {
-    /// For operations that change the chain as a side effect, like a trim.
+    /// Converts the error, for operations that change the chain as a side effect, such as a trim.
     fn from(e: ReconfigError) -> Self {
         match e {
             ReconfigError::NoSuchLog => LogError::NoSuchLog,

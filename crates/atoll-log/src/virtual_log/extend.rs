@@ -1,5 +1,5 @@
-//! reconfigExtend (virtuallog §4, vlog-E1–vlog-E6): seal, then find the tail, then install. The order is essential: a tail from before
-//! the seal loses appends.
+//! reconfigExtend (virtuallog §4, vlog-E1–vlog-E6): seal, then find the tail, then install. The order is essential: with a tail from
+//! before the seal, appends would be lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,14 +32,14 @@ struct Successor {
 }
 
 impl Successor {
-    /// The segment that the successor becomes.
+    /// Returns the segment that the successor becomes.
     fn segment(&self, start: LogPos) -> Segment {
         Segment::open(start, self.id, &self.kind, self.config.clone())
     }
 }
 
-/// Removes sealed segments without positions from a chain: no reader needs them, and they contain nothing that was ever
-/// acknowledged. So reconfigurations without appends between them leave no trace (vlog-V7, vlog-V17).
+/// Removes empty sealed segments from a chain, and returns them. No reader needs them, because they hold nothing that was ever
+/// acknowledged. So reconfigurations without appends between them do not make the chain longer (vlog-V7, vlog-V17).
 fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
     let (empty, kept) = std::mem::take(segments).into_iter().partition(|s| s.stop == Some(s.start));
     *segments = kept;
@@ -50,8 +50,8 @@ fn take_empty(segments: &mut Vec<Segment>) -> Vec<Segment> {
 }
 
 impl Shared {
-    /// Extends from whichever segment is active now. If another chain comes first, checks whether that chain already meets the
-    /// specification, and tries again if not.
+    /// Extends from whichever segment is active now. If another node installs a chain first, checks whether that chain already meets the
+    /// specification, and tries again if it does not.
     pub(super) async fn extend(
         self: &Arc<Self>,
         spec: LogletSpec,
@@ -75,8 +75,8 @@ impl Shared {
         }
     }
 
-    /// Extends if `from` is the active Loglet, and retries over changes of the chain that leave it active. Plans before it
-    /// seals, so a rejected plan seals nothing.
+    /// Extends if `from` is the active Loglet. Tries again after changes of the chain that leave `from` active. Plans before it seals, so
+    /// that a rejected plan seals nothing.
     pub(super) async fn extend_from(
         self: &Arc<Self>,
         from: LogletId,
@@ -121,26 +121,26 @@ impl Shared {
         purpose: Purpose,
     ) -> Result<Installed, ReconfigError> {
         if self.page_out().await.is_err() {
-            // The change may fit without paging out.
+            // The change may fit even if nothing moves to index pages.
             hit("vlog.page_out.failed");
         }
         let chain = self.some_chain().await?;
         if chain.chain.active().loglet != from {
             return Ok(Installed::Lost(chain));
         }
-        // Check before anything is provisioned or sealed: there is no way back after a seal (vlog-V17).
+        // Check before anything is provisioned or sealed, because a seal cannot be undone (vlog-V17).
         self.check_room(&chain.chain, next.segment(LogPos::ZERO), purpose)?;
         lock(&self.state).reconfiguring += 1;
         let mut place = Place::at("vlog.extend.died_before_seal");
         if let Some(provider) = &next.provider {
-            // vlog-E5, concurrent with the seal. This is only an optimisation: servers also learn of the Loglet from its first message.
+            // vlog-E5, concurrently with the seal. This is only an optimisation: servers also create the Loglet on its first message.
             self.provision(provider, next.id, &next.config);
         }
         let done = self.replace_steps(from, &next, &mut place).await;
         place.ends();
         lock(&self.state).reconfiguring -= 1;
         let is_open = |e: &ReconfigError| matches!(e, ReconfigError::Unavailable { step: Step::Install, .. });
-        // Discard only a Loglet that is known never to be in a chain: after an install without an answer, it may be in one.
+        // Discard the Loglet only if no chain can name it. After an install without an answer, a chain may name it.
         match &done {
             Ok(Installed::Lost(_)) => self.discard_successor(next),
             Err(e) if !is_open(e) => self.discard_successor(next),
@@ -149,7 +149,7 @@ impl Shared {
         done
     }
 
-    /// vlog-E2 to vlog-E6, repeated while `from` is active.
+    /// Runs steps vlog-E2 to vlog-E6, repeatedly while `from` is active.
     async fn replace_steps(
         self: &Arc<Self>,
         from: LogletId,
@@ -167,7 +167,7 @@ impl Shared {
             let loglet = self.handle(old)?;
             let Some((stop, sealed_config)) = self.seal_and_find_tail(old, &*loglet, until, place).await?
             else {
-                // The Loglet was deleted, so a newer chain must exist; or another node was faster.
+                // The Loglet was deleted, so a newer chain must exist, or another node was faster.
                 if self.refreshed().await?.version == chain.version {
                     return Err(ReconfigError::Unavailable {
                         step: Step::Seal,
@@ -176,7 +176,7 @@ impl Shared {
                 }
                 continue;
             };
-            // vlog-L4: a tail seen while the Loglet was open is never above a sealed one (vlog-VL6).
+            // A tail seen while the Loglet was open is never above a sealed one (vlog-L4, vlog-VL6).
             let seen = self.seen_in(from);
             atoll_core::invariant!(
                 seen.is_none_or(|tail| tail <= stop),
@@ -206,7 +206,8 @@ impl Shared {
         }
     }
 
-    /// vlog-E2, vlog-E3: returns the stop, and what readers of the sealed Loglet need. None if the Loglet is no longer the active one.
+    /// Seals the Loglet and finds its sealed tail (vlog-E2, vlog-E3). Returns the stop, and what readers of the sealed Loglet need; None
+    /// if the Loglet is no longer the active one.
     pub(super) async fn seal_and_find_tail(
         &self,
         old: &Segment,
@@ -223,7 +224,7 @@ impl Shared {
                     atoll_core::invariant!(stop >= old.start, "a segment stops after its start");
                     return Ok(Some((stop, config)));
                 }
-                // Another majority answered: seal that one, too.
+                // Another majority answered: seal that one as well.
                 Ok(_) => hit("vlog.extend.open_after_seal"),
                 Err(LogletError::Gone) => return Ok(None),
                 Err(LogletError::Unavailable(why)) => {
@@ -273,7 +274,8 @@ impl Shared {
         self.env.spawn("vlog.provision", Box::pin(work));
     }
 
-    /// Deletes a Loglet that was provisioned and never installed (vlog-V8). Call this only when the install is known to have lost.
+    /// Deletes a Loglet that was provisioned but never installed (vlog-V8), in the background. Call this only when the install is known to
+    /// have lost.
     pub(super) fn discard(&self, provider: Arc<dyn LogletProvider>, id: LogletId, config: Bytes) {
         let work = async move {
             let _ = provider.delete(id, &config).await;
@@ -287,7 +289,7 @@ impl Shared {
         }
     }
 
-    /// Whether the active segment meets the specification.
+    /// Returns whether the active segment meets the specification.
     fn is_met(&self, chain: &VersionedChain, spec: &LogletSpec) -> bool {
         let active = chain.chain.active();
         let Ok(provider) = self.registry.provider(&active.kind) else { return false };

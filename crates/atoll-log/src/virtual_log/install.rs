@@ -27,23 +27,23 @@ pub(super) enum Installed {
 }
 
 impl Shared {
-    /// A unique mark.
+    /// Returns a unique nonce.
     pub(super) fn draw_nonce(&self) -> Nonce {
         Nonce(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
     }
 
-    /// The id of a Loglet that is made for a change of this log.
+    /// Returns a new id for a Loglet that is made for a change of this log.
     pub(super) fn draw_loglet(&self, origin: Origin) -> LogletId {
         origin::new_id(self.env.random(), &self.name, origin)
     }
 
-    /// The deadline of a reconfiguration that begins now.
+    /// Returns the deadline of a reconfiguration that begins now.
     pub(super) fn reconfigure_until(&self) -> Tick {
         self.env.now().after(self.options.reconfigure_within)
     }
 
-    /// Writes `chain` if the register is still at `expected`. An unknown outcome is resolved: a retry of the same write
-    /// gets the first answer, and a later chain remembers its predecessors.
+    /// Writes `chain` if the register is still at `expected`. Resolves an unknown outcome: a retry of the same write gets the first
+    /// answer, and a later chain remembers the nonces of its predecessors.
     pub(super) async fn install(
         &self,
         expected: Version,
@@ -76,7 +76,8 @@ impl Shared {
         }
     }
 
-    /// The register was at another version. The install succeeded if this chain, or one before it, has this writer's mark.
+    /// Decides the outcome of an install that found the register at another version. The install succeeded if this chain, or one before
+    /// it, has this writer's nonce.
     fn decide(&self, other: Versioned, nonce: Nonce) -> Result<Installed, ReconfigError> {
         if other.version == Version(0) {
             // A register that was written is never at version 0 again.

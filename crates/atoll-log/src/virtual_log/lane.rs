@@ -1,8 +1,8 @@
 //! The lane: all appends of one node to one log, in order, across seals, lost connections and whole segments (contracts §3, X15, X16).
 //!
-//! It takes all queued records, up to a batch; it keeps a few batches in flight; when idle, it sends at once. After the first batch
-//! that ends without positions, it sends nothing more until every batch in flight is settled or in doubt. Then it clears the doubt
-//! and sends again from the first unsettled record, in order.
+//! It cuts batches from the queued records and keeps a few of them in flight; when idle, it sends at once. After the first batch that ends
+//! without positions, it sends nothing more until every batch in flight has ended. It then resolves the doubt about unsettled records, and
+//! sends them again in order.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,7 +29,7 @@ use atoll_core::sync::lock;
 const PAUSE: Duration = Duration::from_millis(2);
 /// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_millis(40);
-/// Number of searches for a newer chain in each stall period while appends have no answer.
+/// How often the lane looks for a newer chain in each stall period in which appends get no answer.
 const LOOKS_PER_STALL: u32 = 2;
 /// How long the first append through a new handle waits for the tail. The tail bounds a later search for the append.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
@@ -37,13 +37,13 @@ const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 struct Waiting {
     queue: VecDeque<Item>,
-    /// Bytes of everything that is not settled, in flight and parked included.
+    /// Bytes of all unsettled records, including those in flight and parked.
     bytes: usize,
     running: bool,
     waker: Option<Waker>,
 }
 
-/// Records that were submitted and not sent yet. Bounded by `lane_window_bytes`.
+/// Records that were submitted but not sent yet. Bounded by `lane_window_bytes`.
 #[derive(Debug)]
 pub(super) struct Lane {
     waiting: Mutex<Waiting>,
@@ -57,8 +57,8 @@ impl Lane {
         Lane { waiting: Mutex::default(), window_bytes, callers: WaitList::default() }
     }
 
-    /// Reserves room for a submission, here and in the budget that all logs share. A submission larger than the window is taken when the
-    /// lane is empty.
+    /// Reserves room for a submission, in this window and in the budget that all logs share. A submission larger than the window is
+    /// accepted when the lane is empty.
     pub(super) fn reserve(&self, bytes: usize, shared: &Budget) -> Result<(), Busy> {
         let mut w = lock(&self.waiting);
         if !self.fits(w.bytes, bytes) {
@@ -73,17 +73,18 @@ impl Lane {
         held_bytes == 0 || held_bytes + bytes <= self.window_bytes
     }
 
-    /// Whether [`Lane::reserve`] would find room in this window.
+    /// Returns whether [`Lane::reserve`] would find room in this window.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.fits(self.held_bytes(), bytes)
     }
 
-    /// A place for a caller with so many bytes. One with more than the window is let in when the window is empty.
+    /// Queues a caller that needs room for `bytes` bytes. A caller that needs more than the whole window is admitted when the window is
+    /// empty.
     pub(super) fn place(&self, bytes: usize) -> Place {
         self.callers.place(bytes.min(self.window_bytes))
     }
 
-    /// Wakes the callers that find room now.
+    /// Wakes the waiting callers for which there is room now.
     pub(super) fn admit(&self) {
         if !self.callers.is_empty() {
             self.callers.admit(self.window_bytes.saturating_sub(self.held_bytes()));
@@ -100,7 +101,7 @@ impl Lane {
         self.admit();
     }
 
-    /// Bytes of everything that is not settled.
+    /// Returns the number of bytes of all unsettled records.
     pub(super) fn held_bytes(&self) -> usize {
         lock(&self.waiting).bytes
     }
@@ -190,10 +191,10 @@ struct Run {
     flights: VecDeque<Flight>,
     /// Unsettled records, in order; they precede everything in the queue.
     redo: VecDeque<Item>,
-    /// Number of records at the front of `redo` that were searched for after "forgotten", and were not found.
+    /// Number of records at the front of `redo` that were searched for after a "forgotten" answer and not found.
     scanned: usize,
     pause: Duration,
-    /// A pending search for a newer chain. Dropping it would end it, so it is kept until the next one.
+    /// A pending search for a newer chain. Dropping the ticket would cancel the search, so it is kept until the next search.
     look: Option<Ticket<Result<Arc<VersionedChain>, LogError>>>,
     /// No stall is noticed before this time.
     next_stall: Tick,
@@ -283,7 +284,7 @@ impl Run {
         Ok(())
     }
 
-    /// The log cannot be used: either for good (answers everything that waits), or for now (pauses).
+    /// Handles a log that cannot be used: pauses if it is only unavailable, otherwise fails every waiting record.
     async fn refuse(&mut self, why: LogError) {
         if matches!(why, LogError::Unavailable(_)) {
             return self.back_off().await;
@@ -291,7 +292,7 @@ impl Run {
         self.drop_all(&why);
     }
 
-    /// Answers everything that waits.
+    /// Fails every waiting record with `why`.
     fn drop_all(&mut self, why: &LogError) {
         let waiting = std::mem::take(&mut lock(&self.me.lane.waiting).queue);
         self.scanned = 0;
@@ -309,7 +310,7 @@ impl Run {
         self.me.env.sleep(wait).await;
     }
 
-    /// Cuts batches and sends them while there is room in flight.
+    /// Cuts and sends batches until the limit on batches in flight is reached.
     fn send(&mut self) {
         let Some(target) = &self.target else { return };
         if self.flights.iter().any(|f| f.failed.is_some()) {
@@ -346,7 +347,7 @@ impl Run {
         let limit = self.me.options.max_batch_bytes.min(MAX_BATCH_BYTES);
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let (mut items, mut size) = (Vec::new(), BatchSize::default());
-        // With a larger count, this would return no records for ever, and `run` would spin on the node's thread.
+        // With a larger count, this would never again return a record, and `run` would spin on the node's thread.
         atoll_core::invariant!(
             self.scanned <= self.redo.len(),
             "{} records were looked for, {} are left",
@@ -429,7 +430,7 @@ impl Run {
         self.flights.len() < room && self.flights.iter().all(|f| f.failed.is_none())
     }
 
-    /// True if a record in the queue may be sent now.
+    /// Returns true if a record in the queue may be sent now.
     fn has_work(&self) -> bool {
         let start = self.target.as_ref().map_or(LogPos::ZERO, |t| t.segment.start);
         let ready = |i: &Item| self.flights.is_empty() || !i.may_be_below(start);
@@ -441,7 +442,7 @@ impl Run {
         self.target.as_ref().is_some_and(|t| active.is_some_and(|a| a != t.segment.loglet))
     }
 
-    /// Settles batches that were answered with positions; true if there was one.
+    /// Settles the batches that were answered with positions. Returns true if there was one.
     fn poll_flights(&mut self, cx: &mut std::task::Context<'_>) -> bool {
         let mut progress = false;
         for flight in &mut self.flights {
@@ -466,7 +467,8 @@ impl Run {
         progress
     }
 
-    /// Every batch in flight has ended, or its segment has. Puts unsettled records back in order, and clears doubt where that is possible.
+    /// Runs when every batch in flight has ended, or when their segment is no longer active. Puts unsettled records back in order, and
+    /// resolves doubt where possible.
     async fn recover(&mut self, moved: bool) {
         let Some(target) = self.target.take() else { return };
         let mut worst = Worst::default();
@@ -507,18 +509,18 @@ impl Run {
         {
             return self.follow_to_successor(&target).await;
         }
-        // Send the same records again: a sequencer that has them answers with their places.
+        // Send the same records again. A sequencer that already has them answers with their offsets.
         self.target = Some(target);
     }
 
-    /// The segment is sealed: the lane continues in the next one once the stop is installed.
+    /// Waits until the stop of the sealed segment is installed. The lane then continues in the next segment.
     async fn follow_to_successor(&mut self, target: &Target) {
         if let Err(e) = self.me.successor(target.segment.loglet).await {
             self.refuse(e).await;
         }
     }
 
-    /// True if a record that is to be sent next may be in a segment before the target's.
+    /// Returns true if a record that is to be sent next may be in a segment before the target's.
     fn must_look(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let start = target.segment.start;
@@ -528,7 +530,8 @@ impl Run {
         }
     }
 
-    /// All segments before the target have their stops: settles the records found there. No other record is anywhere below (vlog-V2).
+    /// Searches all segments before the target, which have their stops, and settles the records found there. No other unsettled record is
+    /// below the target (vlog-V2).
     async fn look(&mut self) {
         let Some(end) = self.target.as_ref().map(|t| t.segment.start) else { return };
         let mut items: Vec<Item> = std::mem::take(&mut self.redo).into();
@@ -540,12 +543,12 @@ impl Run {
             self.me.settle_found(&mut items, end).await;
         }
         self.redo = items.into();
-        // This look covered everything below the new segment for every record, so the result of an older look no longer matters.
+        // This search covered everything below the new segment for every record, so the result of an older search no longer matters.
         self.scanned = 0;
     }
 
-    /// The Loglet is open and does not remember whether it has some of these records. Records that it has forgotten are not
-    /// in flight, so a search below a tail checked now is conclusive.
+    /// Searches an open Loglet that does not remember whether it has some of these records. Records that it has forgotten are not in
+    /// flight, so a search below a tail checked now is conclusive.
     async fn look_in_open_segment(&mut self, target: Target) {
         let id = target.segment.loglet;
         let again = self.forgetful.replace(id) == Some(id);
@@ -560,7 +563,7 @@ impl Run {
             Err(_) => self.back_off().await,
         }
         if again && self.scanned > 0 {
-            // The Loglet forgets them again and again. A new segment has no history of them and accepts them.
+            // The Loglet has forgotten them repeatedly. A new segment has no history of them and accepts them.
             hit("vlog.lane.forgotten_again");
             self.back_off().await;
             let _ = self.me.extend_from(id, LogletSpec::default(), Purpose::Repair).await;
@@ -584,7 +587,7 @@ struct BatchSize {
 }
 
 impl BatchSize {
-    /// Adds a record if it fits; the first always does.
+    /// Adds a record if it fits, and returns whether it did. The first record always fits.
     fn takes(&mut self, item: &Item, limit_bytes: usize) -> bool {
         let bytes = self.bytes + item.payload.len() + atoll_contract::entry::ENTRY_HEADER_BYTES;
         let entries = self.entries + 1;
@@ -605,7 +608,7 @@ struct Worst {
 }
 
 impl Worst {
-    /// Adds a failure; true if it says that nothing was appended.
+    /// Adds a failure. Returns true if it says that nothing was appended.
     fn add(&mut self, failed: Option<&AppendError>) -> bool {
         match failed {
             Some(AppendError::Sealed) => self.sealed = true,

@@ -5,13 +5,13 @@
 //! | --- | --- |
 //! | VirtualLog, chain, Loglet | [`VirtualLog`], [`Chain`], [`atoll_contract::Loglet`] |
 //! | MetaStore (versioned register) | [`atoll_contract::Register`], one per log |
-//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (doubt, vlog-V2) |
+//! | append, and the retry after "sealed" | `append.rs` (submissions), `lane.rs` (order, retries), `scan.rs` (unknown outcomes, vlog-V2) |
 //! | checkTail | `check_tail.rs` |
 //! | readNext | `read.rs` (one read), `reader.rs` (a tailing reader) |
 //! | prefixTrim | `trim.rs` |
 //! | fetch of a new chain by stale clients | `refresh.rs` |
-//! | reconfigExtend: seal, checkTail, install | `extend.rs`; install and its doubt: `install.rs` |
-//! | roll forward of a reconfiguration left half done | `roll_forward.rs` |
+//! | reconfigExtend: seal, checkTail, install | `extend.rs`; the install and its unknown outcomes: `install.rs` |
+//! | roll forward of an unfinished reconfiguration | `roll_forward.rs` |
 //! | reconfigTruncate | `truncate.rs` |
 //! | reconfigModify: remap a sealed segment | `modify.rs` |
 //! | (not in the paper) old segments in index pages | `page_out.rs`, `pages.rs`, [`crate::page`] |
@@ -25,11 +25,12 @@
 //!   literally, a tail that a repair raised after the seal would pass for an open one.
 //! - After a "sealed" answer to an append, the lane searches the sealed part for the entry (vlog-V2) before it sends it again; the paper
 //!   leaves duplicates to the layer above, but a plain log must have none.
-//! - A rebuilt segment whose head was trimmed starts at the trim position, since what is trimmed cannot be copied (`modify.rs`).
-//! - There is no surgery on a sealed segment (virtuallog §7): it changes what was already read, so it needs learners that can be
-//!   fenced, and those belong to the layer above. `reconfigModify` keeps the contents and compares them.
-//! - A Loglet's id encodes the change that made it, so that servers can collect what a dead reconfigurer left (vlog-V8, [`crate::origin`]).
-//! - A log can be ended for ever by a segment of kind [`crate::chain::END_KIND`]: it lets a virtual log be a Loglet itself (`adapter.rs`).
+//! - A rebuilt segment whose head was trimmed starts at the trim position, because trimmed entries cannot be copied (`modify.rs`).
+//! - Entries of a sealed segment are never changed (virtuallog §7). Such a change would alter what readers have already seen, so the
+//!   readers would have to be fenced, and they belong to the layer above. `reconfigModify` keeps the contents and compares them.
+//! - A Loglet's id encodes the change that made it, so that servers can delete Loglets that a dead reconfigurer left behind (vlog-V8,
+//!   [`crate::origin`]).
+//! - A segment of kind [`crate::chain::END_KIND`] ends a log permanently. This lets a virtual log serve as a Loglet itself (`adapter.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -80,12 +81,13 @@ use crate::rounds::Rounds;
 use atoll_core::Budget;
 use atoll_core::sync::lock;
 
-/// What is known of the tail.
+/// What this node knows of the tail.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Positions below are readable.
+    /// Positions below this are readable.
     tail: LogPos,
-    /// The Loglet in which a tail was last seen; None before the first. While it is not the active one, `tail` may lie far back.
+    /// The Loglet in which a tail was last seen; None if none was seen yet. If this is not the active Loglet, `tail` may be far below the
+    /// current tail.
     seen_in: Option<LogletId>,
 }
 
@@ -99,13 +101,13 @@ struct State {
     paged_handles: VecDeque<LogletId>,
     pages: pages::Cache,
     known: Known,
-    /// The Loglet whose successor is being looked for.
+    /// The Loglet whose successor this node is looking for.
     watched: Option<LogletId>,
-    /// Why the search for the successor was given up.
+    /// Why this node gave up the search for the successor.
     fatal: Option<LogError>,
     /// Number of reconfigurations of this node in progress.
     reconfiguring: usize,
-    /// Damps seal-clone storms (virtuallog §5).
+    /// Paces roll forwards, so that nodes do not seal and extend again and again (virtuallog §5).
     storm: roll_forward::Storm,
     tail_waiters: check_tail::TailWaiters,
     trims: trim::Trims,
@@ -131,7 +133,7 @@ struct Shared {
     parking: scan::Parking,
 }
 
-/// Returns the budget that a dropped handle still held.
+/// Gives back to the budget what the dropped handle still held.
 impl Drop for Shared {
     fn drop(&mut self) {
         self.budget.give_back(self.lane.held_bytes());
@@ -144,8 +146,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// One node's handle of a virtual log. All methods may be called from any thread of the node and return at once. Procedures
-/// on the node's executor do the work, and go on when a ticket is dropped (X8), except where noted.
+/// One node's handle of a virtual log. All methods may be called from any thread of the node and return at once. Procedures on the node's
+/// executor do the work, and continue if a ticket is dropped (X8), except where noted.
 pub struct VirtualLog(Arc<Shared>);
 
 impl fmt::Debug for VirtualLog {
@@ -155,8 +157,8 @@ impl fmt::Debug for VirtualLog {
 }
 
 impl VirtualLog {
-    /// Opens a handle; no I/O. Open one per node and log: appends of one handle keep their order. The chain is in the
-    /// register [`CHAIN_PREFIX`] plus the log's name; index pages are in registers under [`PAGE_PREFIX`].
+    /// Opens a handle, without I/O. Open only one per node and log, because appends keep their order only within one handle. The chain is
+    /// in the register [`CHAIN_PREFIX`] plus the log's name; index pages are in registers under [`PAGE_PREFIX`].
     pub fn open(
         env: Env,
         name: &str,
@@ -195,43 +197,44 @@ impl VirtualLog {
         })))
     }
 
-    /// Its name.
+    /// Returns the name of the log.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// True if this handle has nothing in progress: no append, read, wait or change, and no reader. It can then be dropped without loss.
+    /// Returns true if this handle has nothing in progress: no append, read, wait or change, and no reader. Nothing is lost if such a
+    /// handle is dropped.
     pub fn is_idle(&self) -> bool {
         // Every procedure and every reader holds a reference of its own.
         Arc::strong_count(&self.0) == 1
     }
 
-    /// Sets the receiver of trouble reports; replaces an earlier one.
+    /// Sets the receiver of trouble reports, in place of an earlier one.
     pub fn watch(&self, watch: Arc<dyn Watch>) {
         lock(&self.0.state).watch = Some(watch);
     }
 
-    /// Creates the log with a first segment as specified, by conditional write from version 0, or from the version that marks its
-    /// deletion: positions then continue where they ended. If the log exists, returns its chain, whatever was specified.
+    /// Creates the log with a first segment as specified, by conditional write from version 0. Creates a deleted log anew from the version
+    /// that marks its deletion; its positions continue where they ended. If the log exists, returns its chain and ignores the
+    /// specification.
     pub fn create(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.create", async move { me.create(spec).await })
     }
 
-    /// The cached chain: it may be old, and is None if the chain was never read. It may be the chain of a deleted log.
+    /// Returns the cached chain; None if it was never read. The chain may be old, and it may be that of a deleted log.
     pub fn chain(&self) -> Option<Arc<VersionedChain>> {
         self.0.cached()
     }
 
-    /// Reads the chain; at least as new as this call.
+    /// Reads the chain from its register. The result is at least as new as this call.
     pub fn refresh(&self) -> Ticket<Result<Arc<VersionedChain>, LogError>> {
         self.0.fresh()
     }
 
-    /// Appends records, in order among all submissions through this handle. The ticket yields a position for each record, which
-    /// is durable by then. The append is bounded in memory, not in time: it waits, and follows the log across segments, until
-    /// there is an answer. If its ticket is dropped, records that were not sent yet may be left out. [`Busy`]: nothing was
-    /// taken.
+    /// Appends records, in order among all submissions through this handle. The ticket yields a position for each record, which is durable
+    /// by then. The append is bounded in memory, not in time: it waits, and follows the log across segments, until there is an answer. If
+    /// its ticket is dropped, records that were not sent yet may be left out. After [`Busy`], nothing was taken.
     #[allow(clippy::type_complexity)]
     pub fn submit(
         &self,
@@ -240,16 +243,15 @@ impl VirtualLog {
         self.0.submit(records, None)
     }
 
-    /// Completes when a submission of so many records and bytes finds room, or would have: another one may take it first, and then
-    /// the caller waits again. Callers find room in the order in which they began to wait.
+    /// Completes when there is room for a submission of this many records and bytes. The room is not reserved: another submission may take
+    /// it first, and the caller must then wait again. Callers are woken in the order in which they began to wait.
     pub fn room(&self, records: usize, payload_bytes: usize) -> Room {
         Room::new(self.0.clone(), records, payload_bytes)
     }
 
-    /// Like [`VirtualLog::submit`], for records of an outside client, which may have moved to another node by now. `known` is
-    /// a tail that the client, or its proxy, knew before it sent those records that have no floor. A node that was paused in
-    /// between can then find what the client has appended elsewhere from that tail on, whatever segments came since (X16,
-    /// vlog-V2).
+    /// Like [`VirtualLog::submit`], for records of an outside client, which may have moved to another node in the meantime. `known` is a
+    /// tail that the client, or its proxy, knew before it sent those records that have no floor. A node that was paused in between can
+    /// then find what the client has appended elsewhere since that tail, across any new segments (X16, vlog-V2).
     #[allow(clippy::type_complexity)]
     pub fn submit_known(
         &self,
@@ -259,8 +261,8 @@ impl VirtualLog {
         self.0.submit(records, Some(known))
     }
 
-    /// Returns a tail above every append, of any client, acknowledged before this call. Joins the next round, never one in progress
-    /// (vlog-V14).
+    /// Returns a tail above every append, of any client, that was acknowledged before this call. Joins the next round, never one in
+    /// progress (vlog-V14).
     pub fn check_tail(&self) -> Ticket<Result<LogPos, LogError>> {
         let (me, round) = (self.0.clone(), self.0.check());
         self.0.env.launch("vlog.check_tail", async move { me.checked(round).await.map(|c| c.tail) })
@@ -272,7 +274,7 @@ impl VirtualLog {
         self.0.env.launch("vlog.check_end", async move { me.checked(round).await.map(|c| (c.tail, c.ended)) })
     }
 
-    /// The highest tail that this node knows of without asking.
+    /// Returns the highest tail that this node knows of without asking.
     pub fn known_tail(&self) -> LogPos {
         self.0.known().tail
     }
@@ -294,26 +296,25 @@ impl VirtualLog {
         self.0.env.launch("vlog.read", async move { me.read(range, max_bytes, from).await })
     }
 
-    /// A tailing reader. It does nothing between calls of [`Reader::next`].
+    /// Returns a tailing reader. It does nothing between calls of [`Reader::next`].
     pub fn reader(&self, from: LogPos, scope: ReadFrom) -> Reader {
         Reader::new(self.0.clone(), from, scope)
     }
 
-    /// Gives up positions below `to` (exclusive), for ever, on all nodes. Returns the trim position, which may be higher. It
-    /// is durable in the chain when this returns; Loglets follow later. Sealed segments that are trimmed as a whole leave
-    /// the chain.
+    /// Permanently gives up positions below `to` (exclusive), on all nodes. Returns the trim position, which may be higher. It is durable
+    /// in the chain when this returns; Loglets are trimmed later. Sealed segments that are completely trimmed leave the chain.
     pub fn trim(&self, to: LogPos) -> Ticket<Result<LogPos, LogError>> {
         self.0.trim(to)
     }
 
-    /// reconfigExtend: seals the active segment and continues with another one as specified (virtuallog §4).
+    /// Seals the active segment and continues with another one as specified (reconfigExtend, virtuallog §4).
     pub fn extend(&self, spec: LogletSpec) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move { me.extend(spec).await })
     }
 
     /// Like [`VirtualLog::extend`], but only if `from` is still the active Loglet: a caller that has assessed `from` must not extend a
-    /// newer one. False if another Loglet already follows it.
+    /// newer one. Returns false if another Loglet already follows it.
     pub fn extend_from(&self, from: LogletId, spec: LogletSpec) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.extend", async move {
@@ -323,14 +324,14 @@ impl VirtualLog {
         })
     }
 
-    /// reconfigTruncate: takes sealed segments that are trimmed as a whole out of the chain, then deletes their Loglets.
+    /// Removes sealed segments that are completely trimmed from the chain, then deletes their Loglets (reconfigTruncate).
     pub fn truncate(&self) -> Ticket<Result<Arc<VersionedChain>, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.truncate", async move { me.truncate().await })
     }
 
-    /// reconfigModify: rebuilds the sealed segment of a Loglet on another one (virtuallog §7, vlog-M1–vlog-M4). Positions and contents
-    /// stay, and readers of either copy see the same.
+    /// Rebuilds the sealed segment of a Loglet on another one (reconfigModify, virtuallog §7, vlog-M1–vlog-M4). Positions and contents
+    /// stay the same, and readers of either copy see the same entries.
     pub fn modify(
         &self,
         loglet: LogletId,
@@ -340,7 +341,8 @@ impl VirtualLog {
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, None, spec).await })
     }
 
-    /// Like [`VirtualLog::modify`], for a caller that knows where the segment starts: it is found at once, even in an index page.
+    /// Like [`VirtualLog::modify`], for a caller that knows where the segment starts. It is then found without a search, even in an index
+    /// page.
     pub fn modify_at(
         &self,
         loglet: LogletId,
@@ -351,15 +353,16 @@ impl VirtualLog {
         self.0.env.launch("vlog.modify", async move { me.modify(loglet, Some(start), spec).await })
     }
 
-    /// Segments with readable positions from `from` on, in order: those of one index page, or all in the chain itself, which
-    /// end with the active one. Ask again from `next` for more. Positions do not move, so a full walk sees every segment
-    /// that was there throughout.
+    /// Returns the segments with readable positions from `from` on, in order: those of one index page, or all in the chain itself, which
+    /// end with the active one. To get more, call this again from `next`. Positions do not move, so a full walk returns every segment that
+    /// existed throughout.
     pub fn segments_from(&self, from: LogPos) -> Ticket<Result<SegmentsPage, LogError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.segments", async move { me.segments_from(from).await })
     }
 
-    /// The first readable segment in an index page for which `is` holds. Skips pages none of whose data directories satisfies `may`.
+    /// Returns the first readable segment in an index page for which `is` holds. Skips pages none of whose data directories satisfies
+    /// `may`. None if there is no such segment, or if a newer chain replaced a page meanwhile.
     pub fn find_in_pages(
         &self,
         may: impl Fn(NodeId, StorageId) -> bool + Send + Sync + 'static,
@@ -369,32 +372,34 @@ impl VirtualLog {
         self.0.env.launch("vlog.find", async move { me.find_in_pages(&may, &is).await })
     }
 
-    /// Empties an index page if no chain names it, or ever will: its maker died or lost. Returns true if it was such a page.
+    /// Empties an index page if no chain names it or ever will, because its creator died or lost the install. Returns true if it was such
+    /// a page.
     pub fn collect_page(&self, id: PageId) -> Ticket<Result<bool, LogError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.collect_page", async move { me.collect_page(id).await })
     }
 
-    /// Ends the log for ever: seals the active segment, so that nothing follows. Returns the final tail. Idempotent.
+    /// Ends the log permanently: seals the active segment, and nothing can follow it. Returns the final tail. Idempotent.
     pub fn end(&self) -> Ticket<Result<LogPos, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.end", async move { me.end().await })
     }
 
     /// Deletes the log and everything in it. Durable on return: no append is acknowledged afterwards, and later calls fail with an error
-    /// that says the log was deleted. Servers delete the data in the background, and those that are down do so when they come back. False
-    /// if the log was deleted before. After an error with an unknown outcome, repeat the call or look with [`VirtualLog::refresh`].
+    /// that says the log was deleted. Servers delete the data in the background, and those that are down do so when they come back.
+    /// Returns false if the log was already deleted. After an error with an unknown outcome, repeat the call or read the chain with
+    /// [`VirtualLog::refresh`].
     pub fn delete(&self) -> Ticket<Result<bool, ReconfigError>> {
         let me = self.0.clone();
         self.0.env.launch("vlog.delete_log", async move { me.delete_log().await })
     }
 
-    /// Most segments that its chain may have.
+    /// Returns the maximum number of segments in the chain itself.
     pub fn max_segments(&self) -> usize {
         self.0.options.max_segments
     }
 
-    /// The kinds of Loglets that this handle can open.
+    /// Returns the kinds of Loglets that this handle can open.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }

@@ -1,5 +1,5 @@
-//! reconfigModify (virtuallog §7, vlog-M1–vlog-M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain.
-//! No seal is needed: positions that are being written do not move, and readers of either copy see the same.
+//! reconfigModify (virtuallog §7, vlog-M1–vlog-M4): a sealed segment is copied to a new Loglet, compared, and replaced in the chain. No
+//! seal is needed, because the active segment does not change, and readers of either copy see the same entries.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Shared {
         start: Option<LogPos>,
         spec: LogletSpec,
     ) -> Result<Arc<VersionedChain>, ReconfigError> {
-        // Take out segments below the trim first: after that, only the first segment can have a trimmed head.
+        // Remove segments below the trim first. After that, only the first segment can have a trimmed head.
         let chain = self.truncate().await?;
         let segment = self.segment_of(&chain, loglet, start).await?;
         let Some(stop) = segment.stop else { return Err(ReconfigError::NotSealed(loglet)) };
@@ -57,7 +57,7 @@ impl Shared {
         self.put_in_place(&segment, copy, provider).await
     }
 
-    /// vlog-M1, vlog-M2: copies exactly the entries of the segment, never one beyond its stop, then reads and compares both.
+    /// Copies exactly the entries of the segment, none beyond its stop, then reads and compares both (vlog-M1, vlog-M2).
     async fn copy(
         &self,
         segment: &Segment,
@@ -83,7 +83,7 @@ impl Shared {
         Ok(Copy { start: range.start, loglet: id, kind: provider.kind().to_owned(), config, sealed_config })
     }
 
-    /// The segment of a Loglet, in the chain or in a page.
+    /// Returns the segment of a Loglet, in the chain or in a page.
     async fn segment_of(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -100,7 +100,7 @@ impl Shared {
         found.filter(|s| s.loglet == loglet).ok_or(ReconfigError::NoSuchSegment(loglet))
     }
 
-    /// vlog-M3, vlog-M4: replaces the segment if it is still in the chain unchanged. The old Loglet is deleted after a grace period.
+    /// Replaces the segment if the chain still contains it unchanged. The old Loglet is deleted after a grace period (vlog-M3, vlog-M4).
     async fn put_in_place(
         self: &Arc<Self>,
         old: &Segment,
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// The next chain, with `by` in place of `old`, in the chain itself or in a page; None if `old` is gone.
+    /// Returns the next chain, with `by` in place of `old`, in the chain itself or in a page; None if `old` is gone.
     async fn replaced(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -170,7 +170,7 @@ impl Shared {
             return Ok(None);
         }
         hit("vlog.modify.in_page");
-        // Write new pages from the segment up to the chain, and leave out what is trimmed as a whole.
+        // Write new pages from the segment up to the chain, and leave out segments and pages that are completely trimmed.
         let mut below: Option<PageRef> = None;
         let mut pages = Vec::new();
         for (of, page) in path.steps.iter().rev() {
@@ -203,7 +203,7 @@ struct Replaced {
     pages: Vec<PageId>,
 }
 
-/// vlog-M2: compares every entry, by name and content.
+/// Compares every entry, by name and content (vlog-M2).
 async fn compare(
     source: &dyn Loglet,
     from: Offset,

@@ -15,32 +15,32 @@ pub struct Options {
     /// virtuallog §4). Too small: clients race each other at every planned change, which is safe but noisy. Too large: appends
     /// stop for that long when a reconfigurer dies half way.
     pub roll_forward_after: Duration,
-    /// Most batches that a lane has in flight. Too small: the lane waits for round trips. Too large: batches stay small, and
+    /// Maximum number of batches that a lane has in flight. Too small: the lane waits for round trips. Too large: batches stay small, and
     /// a search after a seal has more to cover.
     pub max_inflight_batches: usize,
-    /// Most payload bytes that go into one batch, unless one record alone is longer. Too small: more messages. Too large: a
-    /// batch takes longer on the wire than a sync takes on disk.
+    /// Maximum number of payload bytes in one batch, unless a single record is longer. Too small: more messages. Too large: a batch takes
+    /// longer on the wire than a sync takes on disk.
     pub max_batch_bytes: usize,
-    /// Most bytes that wait in the lane, including those in flight; beyond that, submissions are refused as busy. Too small:
+    /// Maximum number of bytes that wait in the lane, including those in flight. Submissions beyond it are refused as busy. Too small:
     /// refusals under load. Too large: memory, and long waits.
     pub lane_window_bytes: usize,
     /// The same limit for the lanes of all logs of a node together. Too small: a log with a dead sequencer holds up others. Too large:
     /// memory.
     pub node_window_bytes: usize,
-    /// How long an append may have no answer before the lane reports trouble and looks for a newer chain. Too small: reports
-    /// during a slow sync. Too large: a sequencer that hangs is noticed late.
+    /// How long an append may go without an answer before the lane reports trouble and looks for a newer chain. Too small: reports during
+    /// a slow sync. Too large: a sequencer that hangs is noticed late.
     pub stall_after: Duration,
     /// How long a reconfiguration keeps trying a step before it reports that it failed. Too small: planned changes fail
     /// during short outages. Too large: operators wait.
     pub reconfigure_within: Duration,
     /// How long the old Loglet of a rebuilt segment stays for readers of the older chain (vlog-M4).
     pub delete_after: Duration,
-    /// With this many logs, a node lets its clients create no more. Too small: refusals. Too large: each log takes room in the registers,
-    /// and every node must look at it when a node dies.
+    /// Number of logs from which on a node refuses to create more for its clients. Too small: refusals. Too large: each log takes room in
+    /// the registers, and every node must check it when a node dies.
     pub most_logs: usize,
-    /// Idle logs that a node keeps open. Too small: the next use of a log reads its chain again. Too large: memory.
+    /// Number of idle logs that a node keeps open. Too small: the next use of a log reads its chain again. Too large: memory.
     pub idle_logs: usize,
-    /// Most segments in the chain itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to reach the limit.
+    /// Maximum number of segments in the chain itself, up to [`crate::chain::MAX_SEGMENTS`]. Simulations set it low, to reach the limit.
     pub max_segments: usize,
     /// Segments per index page, and pages per page of pages, 2 to 512. Too small: a read of an old position goes through
     /// more pages. Too large: longer chains and pages, so a change takes longer.
@@ -67,18 +67,18 @@ impl Default for Options {
     }
 }
 
-/// A problem that an appender met: evidence for the policy, which decides whether to extend (virtuallog §5).
+/// A problem that an appender met. It is evidence for the policy, which decides whether to extend (virtuallog §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// The sequencer does not answer.
     NoSequencer,
-    /// The sequencer is in another life than the configuration names: the segment will never take an append again.
+    /// The sequencer is in another life than the configuration names: the segment will never accept an append again.
     WrongSequencer,
     /// The sequencer's journal is closed for good.
     SequencerFailed,
     /// Not enough servers answer.
     NoQuorum,
-    /// A disk is full; ends by itself.
+    /// A disk is full. This ends without an extend once there is space again.
     DiskFull,
 }
 
@@ -97,6 +97,6 @@ impl Trouble {
 
 /// Receives trouble reports. Called from within a turn, so it must not block.
 pub trait Watch: Send + Sync + fmt::Debug {
-    /// An appender of this log met a problem. Repeated while the problem lasts.
+    /// Reports that an appender of this log met a problem. Called again while the problem lasts.
     fn on_trouble(&self, log: &str, trouble: Trouble);
 }

@@ -1,5 +1,5 @@
-//! Moves old sealed segments to index pages (vlog-V17), and pages to pages of pages. So a chain stays short, and the next change stays
-//! cheap, however many segments came before. A page is durable before any chain names it.
+//! Moves old sealed segments to index pages (vlog-V17), and pages to pages of pages. So a chain stays short, and changes stay cheap,
+//! however many segments the log has. A page is durable before any chain names it.
 
 use std::sync::Arc;
 
@@ -20,17 +20,18 @@ struct Shorter {
 }
 
 impl Shared {
-    /// Whether chains with pages may be written: a member that cannot read them could not use the log any more.
+    /// Returns whether chains with pages may be written. A member that cannot read them could no longer use the log.
     fn may_write_pages(&self) -> bool {
         self.env.levels().allows(since::INDEX_PAGES)
     }
 
-    /// Segments per page, and references per page of pages. The chain itself has less than twice as many of each level.
+    /// Returns the number of segments per page, and of references per page of pages. The chain itself has less than twice as many of each
+    /// level.
     fn page_items(&self) -> usize {
         self.options.page_items.clamp(2, MAX_ITEMS / 2)
     }
 
-    /// Moves segments to pages as long as the chain has too many.
+    /// Moves segments to pages while the chain has too many.
     pub(super) async fn page_out(self: &Arc<Self>) -> Result<(), ReconfigError> {
         if !self.may_write_pages() {
             return Ok(());
@@ -70,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// The next chain, in which the oldest segments are in a page; None if there are too few.
+    /// Returns the next chain, in which the oldest segments are in a page; None if there are too few.
     async fn shorter(
         &self,
         of: &VersionedChain,

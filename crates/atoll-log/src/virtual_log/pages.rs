@@ -1,5 +1,5 @@
-//! Index pages in their registers: reading, writing and emptying pages, and finding segments through them. [`crate::page`]
-//! explains index pages; `page_out.rs` moves segments there.
+//! Index pages in their registers: reads, writes and empties pages, and finds segments through them. [`crate::page`] explains index pages;
+//! `page_out.rs` moves segments there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,15 +57,15 @@ pub struct SegmentsPage {
     pub chain: Arc<VersionedChain>,
     /// The segments with readable positions, and the active one.
     pub segments: Vec<Segment>,
-    /// Where to ask for the segments that follow; None after the active one.
+    /// The position from which to ask for the segments that follow; None after the active one.
     pub next: Option<LogPos>,
 }
 
-/// From a reference in the chain down to a page of segments.
+/// The pages from a reference in the chain down to a page of segments.
 pub(super) struct Path {
     /// Index of the chain's reference where the path starts.
     pub(super) top: usize,
-    /// The pages from there on down; the last one holds segments.
+    /// The pages on the path, from the top down. The last one holds segments.
     pub(super) steps: Vec<(PageRef, Arc<Page>)>,
 }
 
@@ -78,7 +78,7 @@ impl Path {
     }
 }
 
-/// The one of these contiguous segments that holds a position.
+/// Returns the segment, of these contiguous ones, that holds a position.
 fn holding(segments: &[Segment], at: LogPos) -> Option<&Segment> {
     let after = segments.partition_point(|s| s.start <= at);
     after.checked_sub(1).map(|i| &segments[i])
@@ -89,7 +89,7 @@ impl Shared {
         self.registers.register(&format!("{PAGE_PREFIX}{}/{id}", self.name))
     }
 
-    /// A page; None if it was emptied, or never written.
+    /// Returns a page; None if it was emptied, or never written.
     pub(super) async fn page(&self, of: &PageRef) -> Result<Option<Arc<Page>>, LogError> {
         if let Some(page) = lock(&self.state).pages.get(of.id) {
             return Ok(Some(page));
@@ -105,8 +105,8 @@ impl Shared {
         Ok(Some(page))
     }
 
-    /// The pages that lead to a position; None if none does. A missing page means that there is a newer chain: it is then read,
-    /// and the answer is also None. An error if the newest chain names a missing page.
+    /// Returns the pages that lead to a position; None if none does. A missing page means that a newer chain exists: this then reads that
+    /// chain, and also returns None. Fails if the newest chain names a missing page.
     pub(super) async fn path_to(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -139,8 +139,8 @@ impl Shared {
         }
     }
 
-    /// The segment that holds a position, in the chain itself or in a page. None if this chain has no such segment, or if a
-    /// newer chain was read.
+    /// Returns the segment that holds a position, in the chain itself or in a page. None if this chain has no such segment, or if a newer
+    /// chain was read.
     pub(super) async fn segment_at(
         self: &Arc<Self>,
         chain: &VersionedChain,
@@ -173,8 +173,8 @@ impl Shared {
         }
     }
 
-    /// The first readable segment in a page for which `is` holds. Skips pages without a data directory that satisfies `may`.
-    /// Looks at one page after the other; None if a newer chain arrived meanwhile.
+    /// Returns the first readable segment in a page for which `is` holds. Skips pages without a data directory that satisfies `may`. Reads
+    /// one page after the other. Also returns None if a page is gone because a newer chain no longer names it.
     pub(super) async fn find_in_pages(
         self: &Arc<Self>,
         may: &(dyn Fn(atoll_core::NodeId, atoll_core::StorageId) -> bool + Send + Sync),
@@ -201,13 +201,13 @@ impl Shared {
         Ok(None)
     }
 
-    /// The data directories that hold the entries of a segment; None if unknown.
+    /// Returns the data directories that hold the entries of a segment; None if unknown.
     fn holders(&self, segment: &Segment) -> Holders {
         let provider = self.registry.provider(&segment.kind).ok()?;
         Some(provider.duties(&segment.config).holders().collect())
     }
 
-    /// Writes a page that is made from version `made_at` of the chain. Durable when it returns.
+    /// Writes a page that is made from version `made_at` of the chain. The page is durable on return.
     pub(super) async fn write_page(
         &self,
         page: &Page,
@@ -231,7 +231,7 @@ impl Shared {
             let why = match register.write_if(Version(0), value.clone(), nonce).await {
                 Ok(Written::Yes(_)) => return Ok(of),
                 Ok(Written::Conflict(found)) if found.nonce == nonce => return Ok(of),
-                // Already emptied: the chain has moved on without it.
+                // Already emptied: a newer chain does not name it.
                 Ok(Written::Conflict(_)) => atoll_contract::loglet::Unavailability::Busy,
                 Err(RegisterError::NotWritten(why) | RegisterError::Unknown(why)) => why.into(),
                 Err(e) => return Err(LogError::from(e).into()),

@@ -12,7 +12,7 @@ use atoll_contract::entry::Entry;
 use atoll_contract::loglet::{ReadError, ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
 
-/// Chain changes that one read follows before it fails as unavailable.
+/// Number of chain changes that one read follows before it fails as unavailable.
 const ATTEMPTS: u32 = 8;
 
 /// The result of a read: consecutive entries.
@@ -27,7 +27,7 @@ pub struct LogRead {
 }
 
 impl LogRead {
-    /// The position after the last entry, where the next read continues.
+    /// Returns the position after the last entry, where the next read continues.
     pub fn next(&self) -> LogPos {
         self.first.plus(self.entries.len() as u64)
     }
@@ -71,20 +71,20 @@ impl Shared {
                     self.newer_than(chain.version).await?;
                 }
                 Err(ReadError::BeyondTail(_)) => {
-                    // Either the handle does not know the tail that we know, or our chain is too old and we know too little.
+                    // Either the handle does not know the tail that this node knows, or the cached chain is too old.
                     hit("vlog.read.beyond");
                     if self.refreshed().await?.version == chain.version {
                         return Err(LogError::Unavailable(Unavailability::NoQuorum).into());
                     }
                 }
                 Err(ReadError::Unavailable(why)) => {
-                    // A newer chain may have the segment on other servers (modify), even on this node's new disk.
+                    // In a newer chain, the segment may be on other servers (after a rebuild), even on this node's new disk.
                     if self.refreshed().await?.version == chain.version {
                         return Err(LogError::Unavailable(why).into());
                     }
                 }
                 Err(ReadError::Damaged(what)) => {
-                    // A newer chain may also help, with a copy that was made from another server.
+                    // In a newer chain, the segment may have a copy that was made from another server.
                     if self.refreshed().await?.version == chain.version {
                         return Err(LogReadError::Damaged(what));
                     }
@@ -94,8 +94,8 @@ impl Shared {
         Err(LogError::Unavailable(Unavailability::NoQuorum).into())
     }
 
-    /// Where a read of this segment must end: at its stop or, in the active one, at a tail that this node obtained while the
-    /// segment was open (vlog-V3: a tail reported by others may be beyond a stop that we do not know). None: the chain has
+    /// Returns where a read of this segment must end: at its stop or, in the active one, at a tail that this node obtained while the
+    /// segment was open. A tail reported by others may be beyond a stop that this node does not know (vlog-V3). None: the chain has
     /// changed.
     async fn bound(
         self: &Arc<Self>,
@@ -124,7 +124,7 @@ impl Shared {
         Ok(Some(end))
     }
 
-    /// A Loglet reports that it is trimmed: finds the start of the log in the newest chain.
+    /// Finds the start of the log in the newest chain, after a Loglet has reported that it is trimmed.
     async fn trimmed(self: &Arc<Self>, loglet: LogPos, asked: LogPos) -> LogReadError {
         let chain = match self.refreshed().await {
             Ok(chain) => chain.chain.trim(),

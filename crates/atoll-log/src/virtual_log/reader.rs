@@ -8,7 +8,7 @@ use super::{LogError, LogRead, LogReadError, Shared, VirtualLog};
 use atoll_contract::loglet::{ReadFrom, Unavailability};
 use atoll_contract::position::LogPos;
 
-/// Reads a log from a position on. It can be used anywhere, also outside of the node's executor; dropping it stops the reader.
+/// Reads a log from a position on. It can also be used outside of the node's executor. Dropping it stops it.
 #[derive(Debug)]
 pub struct Reader {
     log: VirtualLog,
@@ -21,7 +21,7 @@ impl Reader {
         Reader { log: VirtualLog(shared), at, scope }
     }
 
-    /// The next position that it will read.
+    /// Returns the position that the next read starts at.
     pub fn position(&self) -> LogPos {
         self.at
     }
@@ -31,8 +31,8 @@ impl Reader {
         self.at = to;
     }
 
-    /// The next entries, about `max_bytes`; waits until there is at least one. After an error, the position is unchanged,
-    /// and another call tries again. Dropping the future loses nothing.
+    /// Returns the next entries, about `max_bytes`. Waits until there is at least one. After an error, the position is unchanged, and the
+    /// call can be repeated. Dropping the future loses nothing.
     pub async fn next(&mut self, max_bytes: usize) -> Result<LogRead, LogReadError> {
         loop {
             let stopping = |_: Abandoned| Err(LogError::Unavailable(Unavailability::Stopping));

@@ -1,4 +1,4 @@
-//! The cached chain: reading it, adopting a newer one, and waiting for what follows a sealed segment.
+//! The cached chain: reading it, adopting a newer one, and waiting for the successor of a sealed segment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(16);
 /// Longest pause between two attempts to roll forward.
 const MAX_ROLL_WAIT: Duration = Duration::from_secs(2);
-/// Most open Loglets of segments in index pages.
+/// Maximum number of open Loglets of segments in index pages.
 const PAGED_HANDLES: usize = 32;
 
 impl Shared {
-    /// The cached chain. It may be old, which costs retries but never safety.
+    /// Returns the cached chain; None if none was read yet. It may be old, which costs retries but never safety.
     pub(super) fn cached(&self) -> Option<Arc<VersionedChain>> {
         lock(&self.state).chain.clone()
     }
 
-    /// A chain that is at least as new as this call.
+    /// Returns a chain that is at least as new as this call.
     pub(super) fn fresh(self: &Arc<Self>) -> Ticket<Result<Arc<VersionedChain>, LogError>> {
         let (wait, start) = self.refreshes.join();
         if start {
@@ -47,12 +47,12 @@ impl Shared {
         wait
     }
 
-    /// [`Shared::fresh`] within a procedure.
+    /// Like [`Shared::fresh`], for use within a procedure.
     pub(super) async fn refreshed(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         self.fresh().await.unwrap_or(Err(LogError::Unavailable(Unavailability::Stopping)))
     }
 
-    /// Like [`Shared::refreshed`], but for a deleted log, returns the chain that marks the deletion.
+    /// Like [`Shared::refreshed`], but returns the chain of a deleted log instead of an error.
     pub(super) async fn refreshed_or_deleted(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.refreshed().await {
             Err(LogError::Deleted) => self.cached().ok_or(LogError::Deleted),
@@ -60,7 +60,8 @@ impl Shared {
         }
     }
 
-    /// The cached chain. Reads the register instead if none is cached, or if the log was deleted: it may have been created anew.
+    /// Returns the cached chain. Reads the register instead if no chain is cached, or if the log was deleted, since it may have been
+    /// created anew.
     pub(super) async fn some_chain(self: &Arc<Self>) -> Result<Arc<VersionedChain>, LogError> {
         match self.cached() {
             Some(chain) if !chain.chain.is_deleted() => Ok(chain),
@@ -100,7 +101,7 @@ impl Shared {
         handles.retain(|id, _| {
             mutant(mutants::VLOG_V7) || new.chain.segment(*id).is_some() || paged_handles.contains(id)
         });
-        // Everything below the start of the active segment is below an installed stop, and so readable for ever.
+        // Everything below the start of the active segment is below an installed stop, and therefore stays readable.
         let active = new.chain.active();
         state.known.tail = state.known.tail.max(active.start);
         if fresh_segment {
@@ -112,8 +113,8 @@ impl Shared {
         new
     }
 
-    /// A handle to the Loglet of a segment: opened once and kept while the segment is in the chain itself. Some handles of
-    /// segments in index pages are kept, too.
+    /// Returns a handle to the Loglet of a segment. The handle is opened once, and kept while the segment is in the chain itself. Some
+    /// handles of segments in index pages are also kept.
     pub(super) fn handle(&self, segment: &Segment) -> Result<Arc<dyn Loglet>, LogError> {
         let mut key = segment.loglet;
         if mutant(mutants::VLOG_V7) {
@@ -151,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Records that positions below `tail` are readable; `tail` was learned from a Loglet that was open at the time (vlog-V3, vlog-V4).
+    /// Records that positions below `tail` are readable; `tail` must come from a Loglet that was open at the time (vlog-V3, vlog-V4).
     pub(super) fn raise_known(&self, seen_in: LogletId, tail: atoll_contract::LogPos) {
         let served = {
             let mut state = lock(&self.state);
@@ -169,20 +170,20 @@ impl Shared {
         }
     }
 
-    /// The highest tail seen in a Loglet while it was open; None if the Loglet is not the active one, or no tail of it was seen.
+    /// Returns the highest tail seen in a Loglet while it was open; None if the Loglet is not the active one, or no tail of it was seen.
     pub(super) fn seen_in(&self, loglet: LogletId) -> Option<atoll_contract::LogPos> {
         let state = lock(&self.state);
         let active = state.chain.as_ref().is_some_and(|c| c.chain.active().loglet == loglet);
         (active && state.known.seen_in == Some(loglet)).then_some(state.known.tail)
     }
 
-    /// What is known of the tail.
+    /// Returns what this node knows of the tail.
     pub(super) fn known(&self) -> Known {
         lock(&self.state).known
     }
 
-    /// Waits until `of`, which was seen sealed, is no longer the active Loglet. After T_roll, this node installs a successor
-    /// itself (virtuallog §4 "Roll forward", vlog-V10). Fails only if the chain cannot be used at all.
+    /// Waits until `of`, which was seen sealed, is no longer the active Loglet. If that takes longer than T_roll, this node installs a
+    /// successor itself (virtuallog §4 "Roll forward", vlog-V10). Fails only if the chain cannot be used at all.
     pub(super) async fn successor(self: &Arc<Self>, of: LogletId) -> Result<Arc<VersionedChain>, LogError> {
         loop {
             let seen = self.changed.count();
@@ -199,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// One procedure per node and log watches for the successor, however many callers wait.
+    /// Starts the procedure that watches for the successor. One procedure per node and log suffices, however many callers wait.
     fn watch_successor(self: &Arc<Self>, of: LogletId) {
         {
             let mut state = lock(&self.state);
@@ -257,8 +258,8 @@ impl Shared {
     }
 }
 
-/// Reads the chain of a log without a handle. The result is at least as new as this call. For a deleted log, returns the
-/// chain that marks the deletion.
+/// Reads the chain of a log without a handle. The result is at least as new as this call. For a deleted log, it is the chain that marks
+/// the deletion.
 ///
 /// # Errors
 /// The same as for [`super::VirtualLog::refresh`].
@@ -270,7 +271,7 @@ pub async fn read_chain(registers: &dyn Registers, name: &str) -> Result<Version
     }
 }
 
-/// The chain in a register.
+/// Decodes the chain in the value of a register.
 pub(super) fn parse(v: Versioned) -> Result<VersionedChain, ChainError> {
     Ok(VersionedChain { version: v.version, chain: Chain::parse(v.value)? })
 }

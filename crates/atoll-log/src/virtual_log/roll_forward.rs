@@ -1,5 +1,5 @@
-//! Completing a reconfiguration that another node left half done (virtuallog §4): like extend, with a copy of the active
-//! configuration in which the provider has replaced nodes that do not answer. The intent of the dead reconfigurer is lost,
+//! Completes a reconfiguration that another node left unfinished (virtuallog §4). This is an extend with a copy of the active
+//! configuration in which the provider has replaced nodes that do not answer. The configuration that the dead reconfigurer wanted is lost,
 //! by design.
 
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use atoll_core::sync::lock;
 
 /// Roll-forwards closer together than this count as a storm.
 const CALM_AFTER: Duration = Duration::from_secs(2);
-/// Pause before the second roll-forward in a storm; doubles with each.
+/// Pause before the second roll-forward in a storm. It doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
-/// Doublings at most: 20 ms to 1.28 s.
+/// Highest level of a storm. At this level, the pause is 640 ms.
 const MAX_LEVEL: u32 = 6;
 
-/// Damps the loop of seal, copy, seal: when every new segment fails at once, attempts become rarer (virtuallog §5).
+/// Paces roll-forwards: if every new segment fails at once, attempts become rarer (virtuallog §5).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Storm {
     last: Option<Tick>,

@@ -1,11 +1,11 @@
-//! Room in the chain (vlog-V17). Every limit is checked before anything is provisioned or sealed: a log whose chain turns out to be
-//! too long after the seal takes no more appends. Planned changes stop early enough that repairs, which appends wait for, and the end
-//! of the log still fit.
+//! Room in the chain (vlog-V17). Every limit is checked before anything is provisioned or sealed. If the next chain turned out to be too
+//! long after the seal, the log would accept no more appends. Planned changes are refused early enough that repairs, which appends wait
+//! for, and the end of the log still fit.
 
 use super::Shared;
 use crate::chain::{Chain, ChainError, MAX_CHAIN_BYTES, MAX_CONFIG_BYTES, Segment};
 
-/// Segments that planned changes leave free.
+/// Number of segments that planned changes leave free.
 const KEPT_SEGMENTS: usize = 64;
 /// Bytes that the end of a log may add: the sealed configuration of the segment before it, which is not known before the seal,
 /// and the segment of the end itself.
@@ -14,16 +14,16 @@ const END_BYTES: usize = MAX_CONFIG_BYTES + 256;
 /// The purpose of adding a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Another configuration is wanted, while the log works without it.
+    /// A change of configuration that the log does not need in order to work.
     Planned,
-    /// The active segment takes no more appends: it is sealed, or its servers are gone.
+    /// The active segment accepts no more appends, because it is sealed or its servers are gone.
     Repair,
-    /// The last segment.
+    /// The end of the log.
     End,
 }
 
 impl Purpose {
-    /// Segments and bytes of the chain that it must leave free.
+    /// Returns the number of segments, and of bytes, that the chain must have left after this change.
     fn keeps_free(self) -> (usize, usize) {
         match self {
             Purpose::Planned => (KEPT_SEGMENTS, 4 * END_BYTES),
@@ -34,8 +34,8 @@ impl Purpose {
 }
 
 impl Shared {
-    /// Checks that a successor still fits, whatever the seal of the active segment adds. The nonces of earlier installs are
-    /// bounded separately.
+    /// Checks that a successor still fits, whatever the seal of the active segment adds. The nonces of earlier installs have their own
+    /// limit.
     pub(super) fn check_room(
         &self,
         chain: &Chain,

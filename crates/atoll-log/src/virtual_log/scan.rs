@@ -15,14 +15,15 @@ use atoll_core::sync::lock;
 
 /// Bytes per read of a scan.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Attempts at the first entry without a good copy; the entries right after it get one each.
+/// Attempts to read the first entry without a good copy. Each of the entries right after it gets one attempt.
 const DAMAGED_ATTEMPTS: u32 = 5;
 /// First pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest such pause.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// Clients whose retries are being searched for. Their later submissions wait behind, in order. Bounded by the lane's window.
+/// Clients whose retries are being searched for in the log. Their later submissions wait behind these, in order. Bounded by the lane's
+/// window.
 #[derive(Debug, Default)]
 pub(super) struct Parking(Mutex<Parked>);
 
@@ -32,13 +33,14 @@ struct Parked {
     running: bool,
 }
 
-/// The position after an unreadable one; the log's start if there is none.
+/// Returns the position after an unreadable one, or the start of the log if there is none.
 fn after(damaged: &Option<(LogPos, String)>) -> LogPos {
     damaged.as_ref().map_or(LogPos::ZERO, |(at, _)| at.plus(1))
 }
 
 impl Shared {
-    /// Takes out the records that need a search of the log, or must wait behind one that does. True if a search has to be started.
+    /// Parks the records that need a search of the log, or must wait behind one that does, and moves the others to `pass`. Returns true if
+    /// the caller must start a search.
     pub(super) fn park(&self, items: Vec<Item>, pass: &mut Vec<Item>) -> bool {
         let mut parked = lock(&self.parking.0);
         if parked.clients.is_empty() && !items.iter().any(|i| i.seek) {
@@ -73,7 +75,7 @@ impl Shared {
                     sought.extend(std::mem::take(items));
                 }
             }
-            // The check begins after the retry arrived, so everything acknowledged to its client before is below the tail.
+            // The check begins after the retry arrived, so everything that was acknowledged to its client before is below the tail.
             let round = self.check();
             let done = match self.checked(round).await {
                 Ok(checked) => {
@@ -119,16 +121,15 @@ impl Shared {
                     parked.clients.entry(item.op.client).or_default().push_front(item);
                 }
             }
-            // Push under the lock: no newer record of these clients may enter the lane before the ones that waited.
+            // Push under the lock: no newer record of these clients may enter the lane before the parked ones.
             self.lane.push(ready);
         }
         self.start_lane();
     }
 
-    /// Searches `[since, end)` for records and settles those found; the others are not below `end`. Everything below `end`
-    /// must be decided: `end` is a stop or a tail. The search takes as long as needed, and repeats reads until they
-    /// succeed. A record that may have been trimmed gets that answer, and so does one that may be at a position without a
-    /// readable copy.
+    /// Searches `[since, end)` for records and settles those found; the others are not below `end`. Everything below `end` must be
+    /// decided: `end` is a stop or a tail. The search has no time limit, and repeats reads until they succeed. A record that may have been
+    /// trimmed fails as trimmed, and one that may be at a position without a readable copy fails as damaged.
     pub(super) async fn settle_found(self: &Arc<Self>, items: &mut Vec<Item>, end: LogPos) {
         let sought = |i: &Item| i.may_be_below(end);
         let Some(start) = items.iter().filter(|i| sought(i)).filter_map(|i| i.since).min() else { return };
@@ -138,7 +139,7 @@ impl Shared {
         let (mut at, mut trimmed, mut pause) = (start, LogPos::ZERO, PAUSE);
         let (mut damaged, mut failures): (Option<(LogPos, String)>, u32) = (None, 0);
         while at < end && unseen > 0 {
-            // After a failure, read one entry at a time, so that a damaged entry hides nothing but itself.
+            // After a failure, read one entry at a time, so that a damaged entry hides no other.
             let to = if failures == 0 { end } else { at.plus(1) };
             match self.read(at..to, PAGE_BYTES, ReadFrom::Anywhere).await {
                 Ok(read) => {
@@ -166,7 +167,8 @@ impl Shared {
                     }
                     return;
                 }
-                // No server that answers has a good copy. A server that is away may have one, but everyone behind this search is waiting.
+                // No server that answers has a good copy. A server that is away may have one, but all records behind this search are
+                // waiting.
                 Err(LogReadError::Damaged(what)) if failures >= DAMAGED_ATTEMPTS => {
                     hit("vlog.scan.damaged");
                     damaged = Some((at, what));
@@ -189,8 +191,8 @@ impl Shared {
                 Some(_) if item.is_doubtful() && item.since.is_some_and(|s| s < trimmed) => {
                     self.fail_item(item, LogAppendError::Trimmed(trimmed));
                 }
-                // The record may be at an unreadable position. `damaged` holds the last one: a record whose search began
-                // above it was at none of them.
+                // The record may be at an unreadable position. `damaged` holds the last such position. A record whose search began above
+                // it is at none of them.
                 Some(_) if item.is_doubtful() && item.may_be_below(after(&damaged)) => {
                     if let Some((at, what)) = damaged.clone() {
                         self.fail_item(item, LogAppendError::Damaged { at, what });

@@ -15,7 +15,7 @@ use atoll_contract::loglet::LogletError;
 use atoll_contract::position::LogPos;
 use atoll_core::sync::lock;
 
-/// Attempts to trim the Loglet itself. The trim is valid without it, and the next trim makes up for a failure.
+/// Attempts to trim the Loglet itself. The trim is valid without it, and the next trim repeats it after a failure.
 const ATTEMPTS: u32 = 3;
 /// Pause between these attempts.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// A tail that may be trimmed up to: the known one if it is high enough, otherwise a checked one.
+    /// Returns a tail that may be trimmed up to: the known one if it is high enough, otherwise a checked one.
     async fn tail_for_trim(self: &Arc<Self>, to: LogPos) -> Result<LogPos, LogError> {
         let known = self.known().tail;
         if to <= known {

@@ -1,5 +1,5 @@
-//! reconfigTruncate (virtuallog §6): segments that are trimmed as a whole leave the chain. Only then are their Loglets deleted,
-//! leaving tombstones (vlog-L7). No seal is needed, and the active segment never goes.
+//! reconfigTruncate (virtuallog §6): segments that are completely trimmed leave the chain. Only then are their Loglets deleted, leaving
+//! tombstones (vlog-L7). No seal is needed, and the active segment always stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::chain::{Chain, Parts, Segment, VersionedChain};
 use crate::page::{Page, PageRef};
 use atoll_contract::position::LogPos;
 
-/// Attempts to delete a Loglet. A server that never answers keeps its data until it learns of the tombstone in another way.
+/// Attempts to delete a Loglet. A server that does not answer keeps its data until it learns of the deletion in another way.
 const DELETE_ATTEMPTS: u32 = 5;
 /// Pause between these attempts.
 const DELETE_PAUSE: Duration = Duration::from_millis(500);
@@ -25,8 +25,8 @@ pub(super) struct Trimmed {
 }
 
 impl Trimmed {
-    /// Counts sealed segments that are below `trim` as a whole, and pages that contain only such segments. Each segment is
-    /// judged by its own stop: an empty one shares its start with the next, which may hold entries (vlog-V7).
+    /// Counts sealed segments that are completely below `trim`, and pages that contain only such segments. Only the stop of a segment
+    /// decides, because an empty segment has the same start as the next one, which may hold entries (vlog-V7).
     pub(super) fn of(chain: &Chain, trim: LogPos) -> Self {
         let is_trimmed = |s: &&Segment| s.stop.is_some_and(|stop| stop <= trim);
         Trimmed {
@@ -39,7 +39,7 @@ impl Trimmed {
         self.pages + self.segments == 0
     }
 
-    /// Removes them from the chain.
+    /// Removes these pages and segments from the chain.
     pub(super) fn leave(self, parts: Parts<'_>) {
         parts.pages.drain(..self.pages);
         parts.segments.drain(..self.segments);
@@ -68,9 +68,9 @@ impl Shared {
         }
     }
 
-    /// Deletes what `old` had and what was trimmed since `from`, in the background. Call this only after the install of the
-    /// chain with the new trim. A page stays while any of its positions can be read; Loglets that it names and that cannot be
-    /// read go at once.
+    /// Deletes the Loglets and pages of `old` that were trimmed since `from`, in the background. Call this only after the install of the
+    /// chain with the new trim. A page stays while any of its positions can be read; those of its Loglets that can no longer be read are
+    /// deleted at once.
     pub(super) fn delete_trimmed(self: &Arc<Self>, old: &Chain, from: LogPos, trim: LogPos, gone: Trimmed) {
         self.delete_removed(old.segments()[..gone.segments].to_vec(), Duration::ZERO);
         let touched: Vec<PageRef> =
@@ -82,8 +82,8 @@ impl Shared {
         }
     }
 
-    /// Processes one segment after the other, with at most one page per level in memory. Whatever a crash leaves undone is
-    /// collected later: no chain names it, or it is below the trim.
+    /// Deletes one Loglet after the other, with at most one page per level in memory. Whatever a crash leaves undone is collected later,
+    /// because no chain names it or it is below the trim.
     pub(super) async fn delete_in_pages(self: Arc<Self>, pages: Vec<PageRef>, from: LogPos, trim: LogPos) {
         let mut left: Vec<(PageRef, bool)> = pages.into_iter().rev().map(|p| (p, false)).collect();
         while let Some((next, done)) = left.pop() {
@@ -110,8 +110,8 @@ impl Shared {
         }
     }
 
-    /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Call this only after the
-    /// install of the chain without them: they never come back into a chain (vlog-L7).
+    /// Deletes the Loglets of segments that have left the chain, after `grace`, in the background. Call this only after the install of the
+    /// chain without them, because a deletion is permanent (vlog-L7).
     pub(super) fn delete_removed(self: &Arc<Self>, removed: Vec<Segment>, grace: Duration) {
         for segment in removed {
             let me = self.clone();

@@ -10,16 +10,16 @@ use atoll_core::Place;
 use super::Shared;
 use super::append::ITEM_BYTES;
 
-/// Completes when a submission of this size finds room: see [`super::VirtualLog::room`].
+/// Completes when there is room for a submission of this size; see [`super::VirtualLog::room`].
 ///
-/// Callers of one log wait in its lane's list. Only the first of them also waits for the node's budget, so that what one log gives back
+/// Callers of one log wait in its lane's list. Only the first of them also waits for the node's budget, so that budget returned by one log
 /// wakes one caller of each other log, not all of them.
 #[derive(Debug)]
 pub struct Room {
     shared: Arc<Shared>,
     bytes: usize,
     place: Place,
-    /// In the budget's list.
+    /// The place in the budget's list.
     outer: Option<Place>,
 }
 
@@ -51,7 +51,7 @@ impl Future for Room {
     }
 }
 
-/// Whoever leaves, with or without having used the room, lets the next one look.
+/// A caller that leaves, whether it used the room or not, wakes the next one.
 impl Drop for Room {
     fn drop(&mut self) {
         self.place.leave();

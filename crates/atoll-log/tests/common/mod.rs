@@ -27,13 +27,13 @@ impl Cluster {
             driver.env(*n).levels().learn(Level::CURRENT).unwrap();
         }
         let servers = MemoryServers::new(&nodes);
-        // Half of the tests get to index pages soon.
+        // With an even seed, index pages are used soon.
         let usual = Options::default();
         let page_items = if seed.is_multiple_of(2) { 2 } else { usual.page_items };
         Cluster { driver, servers, nodes, options: Options { page_items, ..usual } }
     }
 
-    /// The same, with members that may have been of the first level until now.
+    /// Returns such a cluster, with members that may have been at the first feature level until now.
     pub fn at_first_level(seed: u64, nodes: u32) -> Self {
         let mut cluster = Cluster::new(seed, 0);
         cluster.nodes = (1..=nodes).map(NodeId).collect();
@@ -48,7 +48,7 @@ impl Cluster {
         self.driver.env(NodeId(node))
     }
 
-    /// A handle on node 1 of a log that shares a bound with others.
+    /// Returns a handle on node 1 of a log that shares its budget with other logs.
     pub fn log_within(&self, name: &str, budget: Arc<Budget>) -> Arc<VirtualLog> {
         let env = self.env(1);
         let registry = Registry::new().with(self.servers.provider(&env, "memory", true));
@@ -56,7 +56,7 @@ impl Cluster {
         VirtualLog::open_within(env, name, registers, registry, self.options.clone(), budget)
     }
 
-    /// A handle on a node; "memory" keeps order, "shuffled" does not.
+    /// Returns a handle on a node; "memory" keeps order, "shuffled" does not.
     pub fn log(&self, node: u32, name: &str) -> Arc<VirtualLog> {
         let env = self.env(node);
         let registry = Registry::new()
@@ -70,7 +70,7 @@ impl Cluster {
         self.driver.block_on(NodeId(node), f)
     }
 
-    /// A handle on node 1 of a log that was just made there.
+    /// Creates the log on node 1 and returns the handle.
     pub fn created(&mut self, kind: &str) -> Arc<VirtualLog> {
         let log = self.log(1, "log");
         let made = log.create(spec(kind));
@@ -83,7 +83,7 @@ pub fn spec(kind: &str) -> LogletSpec {
     LogletSpec::of(kind)
 }
 
-/// Faults come and go by themselves while a random test runs.
+/// Changes the faults at random while a random test runs.
 fn disturb(servers: &MemoryServers, random: u64) {
     servers.faults(|f| {
         let on = random.is_multiple_of(3);
@@ -101,7 +101,7 @@ fn heal(servers: &MemoryServers) {
     servers.faults(|f| *f = Default::default());
 }
 
-/// Loglets in memory, by themselves.
+/// Loglets in memory, without a virtual log.
 pub struct Bare {
     pub cluster: Cluster,
     pub keeps_order: bool,
@@ -177,7 +177,7 @@ impl RegisterHarness for Bare {
     }
 }
 
-/// Virtual logs as Loglets, extended again and again while they are tested.
+/// Virtual logs as Loglets, extended repeatedly while they are tested.
 pub struct Adapted {
     pub cluster: Cluster,
     pub kinds: [&'static str; 2],

@@ -12,7 +12,7 @@ use super::MAX_CONTENT_BYTES;
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {doing}: {error}")]
 pub struct CellError {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
     /// The step that failed.
     pub doing: &'static str,
@@ -22,11 +22,11 @@ pub struct CellError {
 
 /// Bytes that are replaced atomically and durably.
 pub trait Cell: Send {
-    /// The content; None if it was never written.
+    /// Returns the content; None if it was never written.
     fn load(&self) -> Result<Option<Bytes>, CellError>;
 
-    /// Replaces the content. On `Ok`, the new content is durable. After an error, or a crash during the call, either the
-    /// old or the new content is there, whole.
+    /// Replaces the content. On `Ok`, the new content is durable. After an error, or a crash during the call, the cell holds either the
+    /// old or the new content, complete.
     fn replace(&mut self, content: &[u8]) -> Result<(), CellError>;
 }
 
@@ -38,8 +38,8 @@ pub struct FileCell {
 }
 
 impl FileCell {
-    /// The file at this path, whose folder must exist. A leftover of an earlier crash beside it is ignored, and overwritten
-    /// by the next replacement.
+    /// Creates a cell in the file at this path, whose folder must exist. Reads and writes nothing yet. A file that an earlier crash left
+    /// beside it is ignored, and overwritten by the next replacement.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let mut aside = path.clone().into_os_string();

@@ -1,4 +1,4 @@
-//! The content of the cell: magic, format version, CRC32C of what follows, the registers.
+//! The content of the cell: magic, format version, CRC32C of the rest, the registers.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
-//! Registers of a single node, all in one small file that is replaced as a whole: `atoll serve` without a cluster, tests, tools.
+//! Registers of a single node, all in one small file that is replaced as a whole, for `atoll serve` without a cluster, for tests, and for
+//! tools.
 //!
-//! The simplest correct design: every write replaces the content of a [`Cell`] durably and then answers. There is no log,
-//! and recovery is just reading the file. The content is kept in memory, so reads cost nothing. Each write costs one
-//! replacement, so this is for few registers (one per log) that change rarely. A node that will ever be part of a cluster
-//! should start with an RMWPaxos group of one member instead, which can grow.
+//! This is the simplest correct design: every write replaces the content of a [`Cell`] durably and then answers. There is no log, and
+//! recovery just reads the file. The content is kept in memory, so reads cost nothing. Each write costs one replacement, so this suits a
+//! few registers (one per log) that change rarely. A node that will ever be part of a cluster should start with an RMWPaxos group of one
+//! member instead, which can grow.
 //!
 //! The I/O is blocking and happens where the returned future is polled.
 
@@ -27,7 +28,7 @@ pub use cell::{Cell, CellError, FileCell};
 
 use atoll_rmwpaxos::RegisterState;
 
-/// Most bytes of all registers together.
+/// Maximum number of bytes of all registers together.
 pub const MAX_CONTENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// Why the registers cannot be opened.
@@ -39,7 +40,7 @@ pub enum OpenError {
     /// The content is not what was written: the disk is damaged, or this is a different file.
     #[error("the registers' content is damaged: {0}")]
     Damaged(&'static str),
-    /// The content was written by another version.
+    /// Another version of the program wrote the content.
     #[error("the registers' content has format {found}; this version reads format {known}")]
     Format {
         /// The format version found.
@@ -47,7 +48,7 @@ pub enum OpenError {
         /// The newest format version that this program knows.
         known: u16,
     },
-    /// The checksum holds, and the content does not decode.
+    /// The checksum is correct, but the content does not decode.
     #[error("the registers' content is not readable: {0}; it was written by another version")]
     Unreadable(#[from] DecodeError),
 }
@@ -55,7 +56,8 @@ pub enum OpenError {
 struct Inner {
     cell: Box<dyn Cell>,
     states: BTreeMap<String, RegisterState>,
-    /// A replacement failed, so the content on disk is unknown: no request is answered until the next open.
+    /// Whether a replacement failed, so that the content on disk is unknown. No request is then answered until the registers are opened
+    /// again.
     failed: bool,
 }
 
@@ -70,7 +72,7 @@ impl fmt::Debug for FileRegisters {
 }
 
 impl FileRegisters {
-    /// The registers in this cell; none if it was never written.
+    /// Opens the registers in this cell. There are none if it was never written.
     pub fn open(cell: Box<dyn Cell>) -> Result<Self, OpenError> {
         let states = match cell.load()? {
             Some(bytes) => content::decode(bytes)?,
@@ -106,7 +108,7 @@ impl Inner {
         let base = self.states.get(name).unwrap_or(&empty);
         let (state, written) = match base.write_if(expected, &value, nonce) {
             (state, Some(written)) => (state, written),
-            // As in RMWPaxos: too many later writes to tell.
+            // As in RMWPaxos: after too many later writes, the outcome is unknown.
             (_, None) => return Err(RegisterError::Unknown(Unavailability::Busy)),
         };
         let Some(state) = state else { return Ok(written) };
@@ -120,7 +122,7 @@ impl Inner {
             return Err(RegisterError::NotWritten(Unavailability::DiskFull));
         }
         if self.cell.replace(&bytes).is_err() {
-            // Either the old or the new content may be on disk, so no caller may be told either one (native-T22).
+            // Either the old or the new content may be on disk, so no caller may get either one as an answer (native-T22).
             self.failed = !mutant(mutants::FILE_ANSWERS_AFTER_FAILURE);
             return Err(RegisterError::Unknown(Unavailability::StorageFailed));
         }

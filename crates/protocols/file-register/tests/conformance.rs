@@ -1,4 +1,4 @@
-//! These registers pass the suite of every register.
+//! Runs the conformance suite of registers on file registers.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use atoll_contract::{Nonce, RegisterError, Registers, Version, Written};
 use atoll_file_register::{Cell, CellError, FileCell, FileRegisters, OpenError};
 use bytes::Bytes;
 
-/// These futures never wait.
+/// Polls a future once. The futures of file registers are always ready.
 fn now<T>(f: impl Future<Output = T>) -> T {
     match std::pin::pin!(f).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -107,11 +107,11 @@ fn what_a_crash_left_aside_is_ignored() {
     assert_eq!(write(&r, "a", 1, "two", 2), Ok(Written::Yes(Version(2))));
 }
 
-/// A cell whose replacements fail on command, with the old or the new content left behind: both are allowed.
+/// A cell whose replacements fail on command and leave the old or the new content. Both are allowed.
 #[derive(Clone, Default)]
 struct Failing {
     content: Arc<Mutex<Option<Bytes>>>,
-    /// `Some(new content is there)`: the next replacement fails.
+    /// If `Some`, the next replacement fails, and the value says whether it leaves the new content.
     fail: Arc<Mutex<Option<bool>>>,
 }
 
@@ -151,7 +151,7 @@ fn after_a_failed_replacement_nothing_is_claimed() {
         let r = FileRegisters::open(Box::new(cell)).unwrap();
         let there = now(r.register("a").read()).unwrap();
         assert_eq!(there.version, Version(if new_is_there { 2 } else { 1 }));
-        // The writer finds out by its nonce.
+        // The writer learns the outcome by its nonce.
         assert_eq!(write(&r, "a", 1, "two", 2), Ok(Written::Yes(Version(2))));
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! | paper (Delos Figure 2) | here |
 //! | --- | --- |
-//! | append, after the sync; a retry gets its first place, also after a restart | `local_store.rs`: `append` |
+//! | append, acknowledged after the sync; a retry gets its original offsets, also after a restart | `local_store.rs`: `append` |
 //! | checkTail → (tail, sealed) | `Info` |
 //! | readNext | `Read` |
 //! | prefixTrim | `Trim` |
-//! | seal | `Seal`: no more appends, then those admitted and the bit become durable (native-T4) |
+//! | seal | `Seal`: no more appends are accepted; the earlier ones and the bit become durable (native-T4) |
 //!
 //! Departures: none. The store answers messages like a LogServer, so the log can be used from any node.
 

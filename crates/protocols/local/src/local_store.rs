@@ -1,4 +1,4 @@
-//! The store of every local loglet of a node. It is both sequencer and only server, so its journal alone decides.
+//! The store of all local loglets of a node. It is both the sequencer and the only server, so its journal alone decides.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,18 +27,18 @@ use atoll_loglet_store::store::{
     Durable, LogletState, LogletStore, LogletStoreOptions, Protocol, ReadOutcome, Sealing, Waiter, Waits,
 };
 
-/// Bounds of a local store.
+/// Limits of a local store.
 #[derive(Clone, Debug)]
 pub struct LocalStoreOptions {
     /// Memory, reads and compaction.
     pub keeper: LogletStoreOptions,
-    /// Requests of this node that wait for a tail. Beyond that, requests are answered at once.
+    /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
-    /// Bytes on the way to the disk per loglet; beyond that, appends are refused as busy.
+    /// Maximum number of bytes on the way to the disk per loglet. Further appends are refused as busy.
     pub window_bytes: usize,
-    /// The same for all loglets together.
+    /// The same limit for all loglets together.
     pub node_window_bytes: usize,
-    /// Spans of operations remembered per loglet, 32 bytes each. They are recovered after a restart.
+    /// Number of spans of operations that are remembered per loglet, 32 bytes each. They are recovered after a restart.
     pub dedupe_spans: usize,
 }
 
@@ -54,10 +54,10 @@ impl Default for LocalStoreOptions {
     }
 }
 
-/// The protocol's part of a loglet.
+/// The protocol's part of the state of a loglet.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// None until the first append: most loglets that are opened are only read.
+    /// None until the first append, because most open loglets are only read.
     deduplicator: Option<Deduplicator>,
     /// Ends and lengths of the batches on the way to the disk.
     staged: VecDeque<(Offset, usize)>,
@@ -95,14 +95,14 @@ pub struct LocalStore {
     storage: StorageId,
     options: LocalStoreOptions,
     kept: LogletStore<Local>,
-    /// Bytes of all loglets on the way to the disk.
+    /// Budget for the bytes of all loglets on the way to the disk.
     in_flight: Arc<Budget>,
     waits: Waits,
     touched: BTreeSet<LogletId>,
 }
 
 impl LocalStore {
-    /// The store of the node of `env`, on the data directory `storage`.
+    /// Creates the store of the node of `env`, on the data directory `storage`.
     pub fn new(env: Env, storage: StorageId, options: LocalStoreOptions) -> Self {
         LocalStore {
             env,
@@ -115,7 +115,7 @@ impl LocalStore {
         }
     }
 
-    /// The loglet. It is created from its configuration if that names this data directory and the loglet was never deleted.
+    /// Returns the loglet. Creates it from its configuration if that names this data directory and the loglet was never deleted.
     fn loglet(
         &mut self,
         loglet: LogletId,
@@ -185,7 +185,7 @@ impl LocalStore {
             Space::FactsOnly => return Err(now(Ordered::DiskFull {})),
             Space::Closed => return Err(now(Ordered::StorageFailed {})),
         }
-        // Operations of an earlier life were recovered, except those that were trimmed.
+        // Operations of an earlier life were recovered, except trimmed ones.
         let deduplicator =
             kept.protocol.deduplicator.get_or_insert_with(|| Deduplicator::new(spans, kept.trim));
         let (own, more) = (kept.protocol.staged_bytes, m.batch.len());
@@ -333,7 +333,7 @@ impl LocalStore {
         self.answer(from, m.loglet, Verdict::Done {}, lsn, out);
     }
 
-    /// A copy into a loglet that is built sealed (virtuallog §7): only the next offset is accepted, or one that is already here.
+    /// Stores a copy in a loglet that is created sealed (virtuallog §7). Accepts only the next offset, or one that is already here.
     fn on_copy(&mut self, from: Caller, m: Repair, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let space = out.space();
@@ -408,7 +408,7 @@ impl Role for LocalStore {
                 kept.protocol.staged.pop_front();
             }
             if kept.seal == Sealing::Sealed {
-                // Nothing is ordered any more; the client searches the log for the operations of a retry (vlog-V2).
+                // No more appends are ordered. For a retry, the client searches the log (vlog-V2).
                 (kept.protocol.deduplicator, kept.protocol.staged) = (None, VecDeque::new());
             }
             self.touched.insert(loglet);
@@ -465,7 +465,7 @@ impl Role for LocalStore {
         self.kept.restore(checkpoint)
     }
 
-    /// Remembers the operations again: a retry may arrive after the restart that caused it.
+    /// Restores the remembered operations, because a retry may arrive after the restart that caused it.
     fn recover(&mut self, stored: Stored) -> Result<(), DecodeError> {
         let spans = self.options.dedupe_spans;
         if let Some((loglet, first, payload)) = self.kept.recover(stored)? {

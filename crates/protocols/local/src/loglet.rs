@@ -25,7 +25,7 @@ use atoll_loglet_store::message::{
 };
 use atoll_loglet_store::tails::Tails;
 
-/// Times of a local client.
+/// Timeouts and sizes of a local client.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// How long an append may go unanswered before its outcome is reported as unknown.
@@ -34,12 +34,12 @@ pub struct LocalOptions {
     pub op_timeout: Duration,
     /// How long one request waits for its answer.
     pub round_timeout: Duration,
-    /// How long to wait between two tries; jittered.
+    /// Pause between two attempts, with jitter.
     pub retry: Duration,
     /// How long the store may hold a request that waits for the tail.
     pub wait_patience: Duration,
-    /// Bytes of entries that one step of a copy takes. The store writes them as one record of its journal, so they must fit into a
-    /// segment of the journal.
+    /// Maximum number of bytes of entries that one step of a copy moves. The store writes them as one record of its journal, so they must
+    /// fit into a journal segment.
     pub step_bytes: u32,
 }
 

@@ -1,5 +1,5 @@
-//! The one message that only a LocalLoglet has. It shares the others (Info, Wait, Seal, Read, Repair, Trim, Delete and their
-//! answers) with the LogServer: its store is the half of a LogServer that stores entries. See `native/message.rs`.
+//! The one message that only a LocalLoglet has. It shares the others (Info, Wait, Seal, Read, Repair, Trim, Delete and their answers) with
+//! the LogServer: its store does the part of a LogServer that stores entries. See `native/message.rs`.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use atoll_loglet_store::handle_order::HandlePlace;
 use atoll_loglet_store::message::{Appended, NotBelow};
 
 message! {
-    /// Store these entries at the next offsets.
+    /// Stores these entries at the next offsets.
     pub struct LocalAppend = 300 {
         /// The loglet.
         pub loglet: LogletId,

@@ -13,9 +13,9 @@ use crate::{LocalOptions, LocalProvider, LocalStore, LocalStoreOptions};
 /// LocalLoglets, with their settings.
 #[derive(Clone, Debug, Default)]
 pub struct LocalPlugin {
-    /// Of handles.
+    /// The options of handles.
     pub handles: LocalOptions,
-    /// Of the store.
+    /// The options of the store.
     pub store: LocalStoreOptions,
 }
 
@@ -32,7 +32,7 @@ impl Protocol for LocalPlugin {
         &[RoleName { id: LOCAL_STORE, name: "local store" }]
     }
 
-    /// Of a node that stands alone: it needs no sequencer and no quorum of itself. Its logs can be extended to other kinds later.
+    /// Returns true for a standalone node, which then needs no sequencer and no quorum. Its logs can be extended to other kinds later.
     fn is_first_choice(&self, members: usize) -> bool {
         members <= 1
     }

@@ -1,4 +1,4 @@
-//! Makes LocalLoglets.
+//! Creates LocalLoglets: plans configurations, and opens, copies and deletes loglets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use atoll_loglet_store::batches;
 use atoll_loglet_store::message::Delete;
 use atoll_loglet_store::status::{delete_here, held_here};
 
-/// Name of this kind in chains.
+/// The name of this kind in chains.
 pub const KIND: &str = "local";
 /// The role of the node that keeps the loglet, in specifications.
 pub const SERVER: &str = "server";
@@ -43,7 +43,7 @@ impl std::fmt::Debug for LocalProvider {
 }
 
 impl LocalProvider {
-    /// On the node of `env`; `directory` shows where else a loglet may be.
+    /// Creates the provider for the node of `env`. `directory` shows on which other nodes a loglet may be.
     pub fn new(env: Env, directory: Arc<dyn Directory>, options: LocalOptions) -> Self {
         LocalProvider { env, directory, options: Arc::new(options) }
     }
@@ -53,7 +53,7 @@ impl LocalProvider {
         Ok(LocalLoglet::new(self.env.clone(), id, config, bytes.clone(), self.options.clone()))
     }
 
-    /// Picks the requested node, otherwise the previous one, otherwise this one, otherwise any; nodes to avoid come last.
+    /// Picks the requested node. Without a request, picks the previous node, then this one, then any other; nodes to avoid come last.
     async fn plan(&self, spec: &LogletSpec, previous: Option<LocalConfig>) -> Result<LocalConfig, PlanError> {
         spec.check(self, &[])?;
         let wanted = match spec.placed(SERVER) {
@@ -172,7 +172,7 @@ impl LogletProvider for LocalProvider {
     }
 
     fn progress<'a>(&'a self, _node: NodeId, extents: &'a [Extent]) -> BoxFuture<'a, Option<Vec<Progress>>> {
-        // Its one node has all of it, or nobody has.
+        // The only node has everything, or nobody has.
         let whole = extents.iter().map(|e| Progress { has_up_to: e.range.end, lacks: 0 }).collect();
         Box::pin(std::future::ready(Some(whole)))
     }

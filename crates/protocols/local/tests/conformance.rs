@@ -1,4 +1,4 @@
-//! The suite that every Loglet passes, over the local one.
+//! Runs the conformance suite of Loglets on local loglets.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

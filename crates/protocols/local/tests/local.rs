@@ -1,4 +1,4 @@
-//! The LocalLoglet over restarts, full disks, and from other nodes.
+//! The LocalLoglet across restarts, on full disks, and from other nodes.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -46,7 +46,7 @@ fn read(
     })
 }
 
-/// An ack means durable; a retry after the restart that caused it gets its first place.
+/// An acked entry is durable, and a retry after the restart that caused it gets the original offset.
 #[test]
 fn a_restart_keeps_entries_places_and_the_seal() {
     for checkpoint in [false, true] {
@@ -76,7 +76,8 @@ fn a_restart_keeps_entries_places_and_the_seal() {
     }
 }
 
-/// What was not synced was not acked, and is not there; the handle's order holds over the doubt.
+/// Entries that were not synced were not acked and do not exist after a restart. The order of the handle also holds for appends with an
+/// unknown outcome.
 #[test]
 fn nothing_is_acked_before_the_sync() {
     let mut c = cluster::new(1, 5);
@@ -117,7 +118,7 @@ fn full_closed_wiped_trimmed_deleted() {
     let stale = open(&c, 2, 7, &config);
     assert_eq!(append(&mut c, &stale, 4, &["d"]), Err(AppendError::Sealed));
     assert_eq!(tail(&mut c, 2, &stale), Err(LogletError::Gone));
-    // Another loglet on a data directory that is no more.
+    // Another loglet, on a data directory that no longer exists.
     let log = open(&c, 2, 8, &config);
     assert!(append(&mut c, &log, 1, &["a"]).is_ok());
     c.kill(NodeId(1));
@@ -125,7 +126,7 @@ fn full_closed_wiped_trimmed_deleted() {
     assert_eq!(tail(&mut c, 2, &log), Err(LogletError::Unavailable(Unavailability::StorageFailed)));
 }
 
-/// A sealed copy of another Loglet, of whatever kind, through its handle.
+/// A sealed copy of another Loglet, of any kind, made through its handle.
 #[test]
 fn a_copy_holds_what_its_source_does() {
     let mut c = cluster::new(3, 5);

@@ -1,4 +1,4 @@
-//! append (native §4): one frame to the sequencer per batch, one answer.
+//! append (native §4): per batch, one frame to the sequencer and one answer.
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use super::message::{Append, Appended, NotBelow, Ordered};
 use atoll_core::sync::lock;
 
 impl NativeLoglet {
-    /// Queues the append on the connection before it returns.
+    /// Starts an append. It is queued on the connection before this returns.
     pub(crate) fn start_append(
         &self,
         batch: Batch,
@@ -54,7 +54,7 @@ impl NativeLoglet {
     }
 }
 
-/// What an answer, or its absence, says about the append.
+/// Returns what an answer, or the lack of one, means for the append.
 fn outcome(
     shared: &Shared,
     answer: Result<Result<Appended, CallError>, Elapsed>,
@@ -62,7 +62,7 @@ fn outcome(
     let answer = match answer.map_err(|Elapsed| None).and_then(|answer| answer.map_err(Some)) {
         Ok(answer) => answer,
         Err(error) => {
-            // The append was lost, or the sequencer is in another life: send it the configuration again.
+            // The append was lost, or the sequencer is in another life. Send it the configuration again.
             lock(&shared.order).configured = false;
             return Err(unanswered(error));
         }

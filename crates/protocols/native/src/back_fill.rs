@@ -1,6 +1,5 @@
-//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. Back-fill raises no tail and
-//! is not an ack. It proceeds one chunk at a time, each durable before the next, so that a returning server does not flood
-//! the cluster.
+//! Back-fill (native §4, X7): a server fetches committed entries that it lacks from its peers. A back-fill raises no tail and acknowledges
+//! nothing. It copies one chunk at a time, each durable before the next, so that a returning server does not flood the cluster.
 
 use std::ops::Range;
 
@@ -12,7 +11,8 @@ use super::loglet::Group;
 use super::message::{Delete, Entries, Fill, FillEnded, Read, Trim, Verdict};
 use crate::roles::LOG_SERVER;
 
-/// Runs on the server's own node. Ends when the gaps are filled, or when no peer has the entries now; the next look continues.
+/// Runs a back-fill on the server's own node. Ends when the gaps are filled, or when no peer has the entries now; the next check
+/// continues.
 pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
     let own = group.env.node();
     'gaps: for gap in gaps {
@@ -23,7 +23,7 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
             let entries = match source(&group, &sources, at, gap.end).await {
                 Source::Entries(entries) => entries,
                 Source::Trimmed(to) => {
-                    // This server was away during the trim, and no peer can supply the entries below it any more.
+                    // This server was away during the trim, and no peer can supply the entries below it.
                     hit("native.back_fill.trims_too");
                     let config = group.config_bytes.clone();
                     let trim = Trim { loglet: group.id, config, to };
@@ -55,13 +55,13 @@ pub(crate) async fn back_fill(group: Group, gaps: Vec<Range<Offset>>) {
 /// What the peers report about a gap.
 enum Source {
     Entries(Entries),
-    /// The offsets below this were given up.
+    /// The offsets below this were trimmed.
     Trimmed(Offset),
     Gone,
     Nobody,
 }
 
-/// Entries from exactly `at` on, from the first peer that has them.
+/// Reads entries from exactly `at` on, from the first peer that has them.
 async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Source {
     let mut trim = Offset::ZERO;
     for node in peers {
@@ -81,8 +81,8 @@ async fn source(group: &Group, peers: &[NodeId], at: Offset, to: Offset) -> Sour
     if trim > at { Source::Trimmed(trim) } else { Source::Nobody }
 }
 
-/// A peer has deleted the loglet at its owner's request (native-T10), while this server was away. Without this, the server would keep
-/// the entries, and search for the missing ones, for ever.
+/// Deletes the loglet on this server, because a peer has deleted it at its owner's request while this server was away (native-T10).
+/// Otherwise the server would keep the entries, and search for the missing ones, forever.
 pub(crate) fn delete_too(group: &Group) {
     hit("native.server.deletes_too");
     group.env.post(group.env.node(), Class::Control, LOG_SERVER, Delete { loglet: group.id });

@@ -1,4 +1,4 @@
-//! checkTail (native §4, states native-S1–native-S5 as in the paper's figure).
+//! checkTail (native §4; states native-S1 to native-S5, as in the paper's figure).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,15 +24,15 @@ pub(crate) type Majority = BTreeMap<NodeId, ServerState>;
 enum Settled {
     /// A majority has stored everything below it.
     Open,
-    /// Some server is sealed: native-S4.
+    /// Some server is sealed; native-S4 follows.
     Sealed,
-    /// No progress: native-S1 again, or the failure policy (native-T14).
+    /// There was no progress: native-S1 follows again, or the failure policy acts (native-T14).
     TimedOut,
 }
 
 impl Group {
-    /// Returns the tail, open or sealed, in one round trip when nothing is in flight. `sealed`: a majority is known to be
-    /// sealed, so it is worth waiting for those servers.
+    /// Returns the tail, open or sealed, in one round trip when nothing is in flight. Set `sealed` if a majority is known to be sealed, so
+    /// that it is worth waiting for those servers.
     pub(crate) async fn check_tail(&self, mut sealed: bool) -> Result<Tail, LogletError> {
         let until = self.op_deadline();
         let mut unsettled_since: Option<Tick> = None;
@@ -88,8 +88,8 @@ impl Group {
         }
     }
 
-    /// native-S1: exactly the replies of one attempt, from at least a majority. If a majority of the servers is sealed, only
-    /// their replies count (native-T16): the others are on their way to the same seal.
+    /// Collects the replies of one attempt, from at least a majority (native-S1). If a majority of the servers is sealed, only their
+    /// replies count (native-T16), because the others are about to be sealed as well.
     pub(crate) async fn collect(&self, sealed: bool) -> Result<Majority, LogletError> {
         let quorum = self.config.quorum();
         let request = Info { loglet: self.id, config: self.config_bytes.clone() };
@@ -113,12 +113,12 @@ impl Group {
         if error == LogletError::Gone || majority.len() < quorum { Err(error) } else { Ok(majority) }
     }
 
-    /// native-S2, native-S3: the sealed tail X, once every offset below is on a majority.
+    /// Returns the sealed tail, once every offset below it is on a majority (native-S2, native-S3).
     async fn sealed_tail(&self, majority: &Majority, tail: Offset) -> Result<Offset, LogletError> {
         // Trimmed offsets were below a tail that some client obtained, so they are committed.
         let known = majority.values().map(|s| s.known_tail.max(s.trim)).max().unwrap_or_default();
         if known > tail {
-            // A repair overtook us: the tail of another majority is further on.
+            // A repair by another check was faster: the tail of another majority is higher.
             hit("native.check_tail.overtaken");
             return Err(LogletError::Unavailable(Unavailability::NoQuorum));
         }
@@ -129,8 +129,8 @@ impl Group {
             hit("native.check_tail.repair");
             self.repair(majority, known, tail).await?;
         }
-        // A majority now holds everything. Pass this on by rule K (b): only to sealed servers, only inside Repair. The next
-        // check then takes one round, and a server that lacks entries knows it.
+        // A majority now holds everything. Send this tail by rule K (b): only to sealed servers, and only inside a Repair. The next check
+        // then takes one round, and a server that lacks entries learns of it.
         for node in majority.keys() {
             let message = Repair {
                 loglet: self.id,
@@ -145,7 +145,7 @@ impl Group {
         Ok(tail)
     }
 
-    /// native-S5: waits until a majority of all servers holds everything below `tail` while unsealed.
+    /// Waits until a majority of all servers holds everything below `tail` while unsealed (native-S5).
     async fn settle(&self, majority: &Majority, tail: Offset) -> Settled {
         let mut seen: Majority = majority.clone();
         if self.is_open_tail(&seen, tail) {
@@ -172,7 +172,7 @@ impl Group {
                 *slot = None;
                 match reply {
                     Ok(answer) if answer.verdict == (Verdict::Done {}) => {
-                        // native-T3: the seal bit comes with the tail; the known tail of a sealed server is not an open tail.
+                        // The seal bit comes with the tail, because the known tail of a sealed server is not an open tail (native-T3).
                         if answer.state.sealed && !mutant(mutants::NATIVE_T3) {
                             return Poll::Ready(Settled::Sealed);
                         }
@@ -192,7 +192,7 @@ impl Group {
         let settled = self.env.within(patience + Duration::from_millis(50), settled).await;
         match settled {
             Ok(Settled::TimedOut) => {
-                // Failed calls come back at once: do not spin.
+                // Failed calls return at once, so pause here instead of spinning.
                 self.env.sleep(self.env.jitter(self.options.retry)).await;
                 Settled::TimedOut
             }
@@ -201,8 +201,8 @@ impl Group {
         }
     }
 
-    /// True if a majority of all servers reports unsealed with `tail` reached, or one of them knows it as committed (rule
-    /// K: its known tail came from the sequencer, because the server is unsealed).
+    /// Returns true if a majority of all servers has reached `tail` while unsealed, or an unsealed one knows it as committed. The known
+    /// tail of an unsealed server comes from the sequencer (rule K).
     fn is_open_tail(&self, seen: &Majority, tail: Offset) -> bool {
         let open = |s: &&ServerState| !s.sealed || mutant(mutants::NATIVE_T3);
         seen.values().filter(open).filter(|s| s.local_tail >= tail).count() >= self.config.quorum()

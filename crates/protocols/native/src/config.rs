@@ -1,4 +1,4 @@
-//! The configuration of a NativeLoglet: fixed for its life, kept in the virtual log's chain (native §1).
+//! The configuration of a NativeLoglet. It is fixed for the life of the loglet and kept in the virtual log's chain (native §1).
 
 use bytes::{Bytes, BytesMut};
 
@@ -6,20 +6,20 @@ use atoll_core::{Decode, DecodeError, Encode, Incarnation, NodeId, Reader, Stora
 
 /// Version of the byte form.
 const FORMAT: u8 = 1;
-/// Most servers of one loglet.
+/// Maximum number of servers of one loglet.
 pub const MAX_SERVERS: usize = 9;
 
-/// The servers that store entries, and the sequencer. Any two majorities of the servers intersect: all safety rests on that.
+/// The servers that store entries, and the sequencer. All safety depends on the fact that any two majorities of the servers intersect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
     /// LogServers: 1 to 9, an odd number, each with the identity of its data directory (native-T8).
     pub servers: Vec<(NodeId, StorageId)>,
-    /// The sequencer: a node, and a life of it (native-T6).
+    /// The sequencer: a node, and one life of that node (native-T6).
     pub sequencer: (NodeId, Incarnation),
 }
 
 impl NativeConfig {
-    /// A configuration, if it satisfies the rules.
+    /// Creates a configuration. Fails if it breaks a rule.
     pub fn new(
         servers: Vec<(NodeId, StorageId)>,
         sequencer: (NodeId, Incarnation),
@@ -45,17 +45,17 @@ impl NativeConfig {
         Ok(NativeConfig { servers, sequencer })
     }
 
-    /// Servers that make a majority of all.
+    /// Returns the number of servers that are a majority of all.
     pub fn quorum(&self) -> usize {
         self.servers.len() / 2 + 1
     }
 
-    /// The nodes of the servers.
+    /// Returns the nodes of the servers.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.servers.iter().map(|(node, _)| *node).collect()
     }
 
-    /// The data directory from which this node must serve the loglet.
+    /// Returns the data directory from which this node must serve the loglet.
     pub fn storage_of(&self, node: NodeId) -> Option<StorageId> {
         self.servers.iter().find(|(n, _)| *n == node).map(|(_, s)| *s)
     }
@@ -85,7 +85,7 @@ impl Decode for NativeConfig {
     }
 }
 
-/// Decodes the byte form that travels in messages and is stored in the chain.
+/// Decodes the byte form that is sent in messages and stored in the chain.
 pub(crate) fn parse(config: &Bytes) -> Result<NativeConfig, DecodeError> {
     NativeConfig::from_bytes(config.clone())
 }

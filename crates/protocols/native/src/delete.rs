@@ -7,7 +7,8 @@ use super::message::{Delete, Verdict};
 use crate::roles::LOG_SERVER;
 
 impl Group {
-    /// Deletes on all servers that answer. A majority of tombstones is durable when this returns, so the id can never be written again.
+    /// Deletes the loglet on all servers that answer. Tombstones are durable on a majority when this returns, so the id can never be used
+    /// again.
     pub(crate) async fn delete(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();
         loop {

@@ -1,4 +1,4 @@
-//! The client of a NativeLoglet. Each procedure has its file; this one ties them to the [`Loglet`] trait.
+//! The client of a NativeLoglet. Each procedure has a file of its own; this one implements the [`Loglet`] trait with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use atoll_core::sync::lock;
 use atoll_loglet_store::handle_order::HandleOrder;
 use atoll_loglet_store::tails::Tails;
 
-/// Times and sizes of a native client.
+/// Timeouts and sizes of a native client.
 #[derive(Clone, Debug)]
 pub struct NativeOptions {
     /// How long an append may go unanswered before its outcome is reported as unknown. Too small: a slow disk looks like a
@@ -33,17 +33,17 @@ pub struct NativeOptions {
     pub op_timeout: Duration,
     /// How long one round of requests waits for answers.
     pub round_timeout: Duration,
-    /// How long to wait between two tries; jittered.
+    /// Pause between two attempts, with jitter.
     pub retry: Duration,
     /// How long a check of an open tail waits for entries in flight to settle, before it reports that the sequencer makes
     /// no progress (native-T14).
     pub settle_timeout: Duration,
     /// How long a server may hold a request that waits for the tail.
     pub wait_patience: Duration,
-    /// Servers of a new loglet, unless set otherwise.
+    /// Number of servers of a new loglet, unless the specification sets another.
     pub replicas: usize,
-    /// Bytes of entries that one step of a repair, a back-fill or a copy takes. A server writes them as one record of its journal, so
-    /// they must fit into a segment of the journal.
+    /// Maximum number of bytes of entries that one step of a repair, a back-fill or a copy moves. A server writes them as one record of
+    /// its journal, so they must fit into a journal segment.
     pub step_bytes: u32,
 }
 
@@ -62,7 +62,7 @@ impl Default for NativeOptions {
     }
 }
 
-/// How long a server that was slow to answer a read is asked last.
+/// For how long a server that was slow to answer a read is asked last.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 /// One loglet as its procedures see it.
@@ -90,17 +90,17 @@ impl Group {
         Group { env, id, config: Arc::new(config), config_bytes, nodes, options, slow: Arc::default() }
     }
 
-    /// The deadline of an operation that starts now.
+    /// Returns the deadline of an operation that starts now.
     pub fn op_deadline(&self) -> Tick {
         self.env.now().after(self.options.op_timeout)
     }
 
-    /// The end of a round of requests that starts now.
+    /// Returns the end of a round of requests that starts now.
     pub fn round_end(&self) -> Tick {
         self.env.now().after(self.options.round_timeout)
     }
 
-    /// Pauses before another try; false if the operation's time is up.
+    /// Pauses before another attempt. Returns false, without a pause, if the operation's time is up.
     pub async fn pause(&self, until: Tick) -> bool {
         if self.env.now() >= until {
             return false;
@@ -109,8 +109,9 @@ impl Group {
         true
     }
 
-    /// Servers in the order in which to ask them for a copy: this node first (converged), then the others from a random one on, so that
-    /// load spreads. Servers that were slow lately come last: a long scan of a segment must not wait for each of them at every step.
+    /// Returns the servers in the order in which to ask them for a copy: this node first (converged), then the others from a random one
+    /// on, to spread the load. Servers that were slow recently come last, so that a long scan of a segment does not wait for each of them
+    /// at every step.
     pub fn readers(&self) -> Vec<NodeId> {
         let mut nodes = self.nodes.as_ref().clone();
         let start = (self.env.random() % nodes.len() as u64) as usize;
@@ -133,7 +134,7 @@ impl Group {
     }
 }
 
-/// The error that some servers' verdicts amount to, when no quorum did what was asked.
+/// Returns the error that these verdicts amount to when no quorum did what was requested.
 pub(crate) fn failure<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> LogletError {
     let mut why = Unavailability::NoQuorum;
     for verdict in verdicts {
@@ -161,9 +162,9 @@ pub(crate) struct Shared {
     pub tails: Tails,
     checks: Mutex<Checks>,
     pub order: Mutex<HandleOrder>,
-    /// The server that the next wait goes to.
+    /// The server to which the next wait goes, counted from this node's own.
     wait_at: AtomicUsize,
-    /// A seal through this handle has succeeded: a hint for checks.
+    /// Whether a seal through this handle has succeeded. A hint for checks.
     sealed: AtomicBool,
 }
 
@@ -178,7 +179,7 @@ impl std::fmt::Debug for NativeLoglet {
 }
 
 impl Shared {
-    /// A server's known tail counts only while it is unsealed (native-T3, vlog-V4).
+    /// Learns the known tail of a server, but only if the server is unsealed (native-T3, vlog-V4).
     pub fn learn_from(&self, state: &ServerState) {
         if !state.sealed {
             self.tails.learn(state.known_tail);
@@ -237,7 +238,7 @@ impl NativeLoglet {
         wait
     }
 
-    /// One server's answer to a wait, or this handle's own news, whichever comes first.
+    /// Sends a wait to one server, and returns its answer or a tail that this handle learns meanwhile, whichever comes first.
     async fn wait_once(&self, above: Offset) -> Result<Tail, LogletError> {
         let (shared, group) = (&self.0, &self.0.group);
         let turn = shared.wait_at.load(Ordering::Relaxed);
@@ -275,7 +276,7 @@ impl NativeLoglet {
             }
             Err(_) => {}
         }
-        // Nothing new from this server, which may have missed the seal. The next wait asks another.
+        // This server knows nothing new, and may have missed the seal. The next wait goes to another.
         shared.wait_at.fetch_add(1, Ordering::Relaxed);
         Ok(Tail { at: self.known_tail(), sealed: None })
     }

@@ -15,7 +15,7 @@ pub use atoll_loglet_store::message::*;
 // ---- to the sequencer ----
 
 message! {
-    /// Order these entries. One frame per batch.
+    /// Orders these entries. One frame per batch.
     pub struct Append = 100 {
         /// The loglet.
         pub loglet: LogletId,
@@ -34,7 +34,7 @@ message! {
 }
 
 message! {
-    /// A server's standing, posted to the sequencer: cumulative, one per turn (contracts §3.6).
+    /// A server's report to the sequencer: cumulative, one per turn (contracts §3.6).
     pub struct StoredUpTo = 102 {
         /// The loglet.
         pub loglet: LogletId,
@@ -50,11 +50,11 @@ message! {
 }
 
 message! {
-    /// The seal procedure that the sequencer asked for has ended. Only from the node itself.
+    /// The seal procedure that the sequencer started has ended. Accepted only from the node itself.
     pub struct SealEnded = 103 {
         /// The loglet.
         pub loglet: LogletId,
-        /// A majority is sealed.
+        /// Whether a majority is sealed.
         pub sealed: bool,
     }
 }
@@ -62,7 +62,7 @@ message! {
 // ---- to a LogServer ----
 
 message! {
-    /// Store these entries: from the sequencer, in order.
+    /// Stores these entries. Sent by the sequencer, in order.
     pub struct Store = 120 {
         /// The loglet.
         pub loglet: LogletId,
@@ -85,7 +85,7 @@ message! {
 }
 
 message! {
-    /// The known tail has moved and no Store follows (X14): from the sequencer.
+    /// The known tail has risen, and no Store follows (X14). Sent by the sequencer.
     pub struct Advance = 121 {
         /// The loglet.
         pub loglet: LogletId,
@@ -93,7 +93,7 @@ message! {
         pub life: Incarnation,
         /// The known tail: rule K (a).
         pub known_tail: Offset,
-        /// True if an answer is wanted, because the first message may have been lost.
+        /// Whether the sequencer wants an answer, because the first message may have been lost.
         pub confirm: bool,
     }
 }
@@ -112,7 +112,7 @@ message! {
 }
 
 message! {
-    /// A copy fetched by back-fill. Only from the node itself.
+    /// A copy that a back-fill has fetched. Accepted only from the node itself.
     pub struct Fill = 132 {
         /// The loglet.
         pub loglet: LogletId,
@@ -127,7 +127,7 @@ message! {
 }
 
 message! {
-    /// A back-fill has ended. Only from the node itself.
+    /// A back-fill has ended. Accepted only from the node itself.
     pub struct FillEnded = 133 {
         /// The loglet.
         pub loglet: LogletId,
@@ -135,11 +135,11 @@ message! {
 }
 
 message! {
-    /// A check of a doubtful loglet has ended. Only from the node itself.
+    /// A check of a doubtful loglet has ended. Accepted only from the node itself.
     pub struct CheckEnded = 136 {
         /// The loglet.
         pub loglet: LogletId,
-        /// The check got an answer.
+        /// Whether the check got an answer.
         pub done: bool,
     }
 }

@@ -1,5 +1,5 @@
-//! Known bugs of this protocol, for tests to inject, each with the scenarios of the simulator in which an oracle must find
-//! it. Also the coverage marks that a long run must reach.
+//! Known bugs of this protocol that tests can inject, each with the scenarios of the simulator in which an oracle must find it, and the
+//! coverage marks that a long run must reach.
 
 use atoll_core::testing::{Listed, listed};
 
@@ -14,14 +14,14 @@ atoll_core::mutants! {
     NATIVE_T11 = "NativeT11", caught by ["native", "virtuallog"];
     NATIVE_T18 = "NativeT18", caught by ["native", "virtuallog"];
     NATIVE_T19 = "NativeT19", caught by ["native-seals", "native", "vlog-seals", "virtuallog", "crashes"];
-    /// A server accepts an entry behind a gap that was never reported as committed.
+    /// A server accepts an entry above a gap that was never reported as committed.
     NATIVE_N7 = "NativeN7", caught by ["native", "disks"];
     /// An entry that cannot be read now is reported as trimmed.
     NATIVE_UNREAD_IS_TRIMMED = "NativeUnreadIsTrimmed", caught by ["disks"];
     POLICY_LOWEST_ID = "PolicyLowestId", caught by ["lasting"];
 }
 
-/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it is meant to test.
+/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
 pub const COVERAGE: &[Listed] = &[
     listed(
         "native: a seal races each stage of a Store",

@@ -13,11 +13,11 @@ use crate::{LogServer, LogServerOptions, NativeOptions, NativeProvider, Sequence
 /// NativeLoglets, with their settings.
 #[derive(Clone, Debug, Default)]
 pub struct NativePlugin {
-    /// Of handles.
+    /// The options of handles.
     pub handles: NativeOptions,
-    /// Of the LogServer.
+    /// The options of the LogServer.
     pub server: LogServerOptions,
-    /// Of the sequencer.
+    /// The options of the sequencer.
     pub sequencer: SequencerOptions,
 }
 
@@ -34,7 +34,7 @@ impl Protocol for NativePlugin {
         &[RoleName { id: LOG_SERVER, name: "LogServer" }, RoleName { id: SEQUENCER, name: "sequencer" }]
     }
 
-    /// Of every cluster: a majority of several servers survives the loss of one.
+    /// Returns true for several members, because a majority of several servers survives the loss of one.
     fn is_first_choice(&self, members: usize) -> bool {
         members > 1
     }

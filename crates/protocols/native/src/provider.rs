@@ -1,4 +1,4 @@
-//! Makes NativeLoglets: plans configurations from the nodes that answer, and opens, copies and deletes loglets.
+//! Creates NativeLoglets: plans configurations from the nodes that answer, and opens, copies and deletes loglets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::config::{self, MAX_SERVERS, NativeConfig};
 use super::loglet::{Group, NativeLoglet, NativeOptions, failure};
 use super::message::{Answer, BackFill, Info, Repair, Seal, Verdict};
 
-/// Name of this kind in chains.
+/// The name of this kind in chains.
 pub const KIND: &str = "native";
 /// The role of a node that holds entries, in specifications.
 pub const SERVER: &str = "server";
@@ -33,9 +33,9 @@ const ROLES: [RoleOfKind; 2] =
     [RoleOfKind { name: SERVER, holds: true }, RoleOfKind { name: ORDERER, holds: false }];
 /// How long this node's own server may take to begin a back-fill, or to delete.
 const OWN_ANSWER: Duration = Duration::from_secs(2);
-/// How long a node may take to identify itself before it counts as down: appends may be waiting for the next segment.
+/// How long a node may take to identify itself before it counts as down. It is short because appends may be waiting for the next segment.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(300);
-/// The same limit for the first segment of a log, which no append waits for yet: it is better not to reject a busy node.
+/// The same limit for the first segment of a log. It is longer because no append waits yet, and a busy node should not be rejected.
 const IDENTIFY_FOR_NEW: Duration = Duration::from_secs(2);
 
 /// The provider of "native".
@@ -53,7 +53,7 @@ impl std::fmt::Debug for NativeProvider {
 }
 
 impl NativeProvider {
-    /// On the node of `env`, choosing among the members that `directory` shows.
+    /// Creates the provider for the node of `env`. It chooses among the members that `directory` shows.
     pub fn new(env: Env, directory: Arc<dyn Directory>, options: NativeOptions) -> Self {
         NativeProvider { env, directory, options: Arc::new(options) }
     }
@@ -68,8 +68,8 @@ impl NativeProvider {
         Ok(NativeLoglet::new(self.group(id, config)?))
     }
 
-    /// For the owner of the chain: tells the servers where a sealed segment ends, so that each fetches the entries that it
-    /// lacks. Returns how many accepted it. Servers that were away must be told again.
+    /// Tells the servers where a sealed segment ends, so that each fetches the entries that it lacks. Only the owner of the chain may call
+    /// this. Returns how many servers accepted it. Repeat the call for servers that were away.
     pub async fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> Result<usize, PlanError> {
         let group = self.group(id, config)?;
         let request = BackFill { loglet: id, config: config.clone(), upto };
@@ -77,8 +77,8 @@ impl NativeProvider {
         Ok(replies.ok().filter(|(_, a)| a.verdict == (Verdict::Done {})).count())
     }
 
-    /// The identities of those of these nodes that answer, in the given order. Nodes that are not expected to answer are
-    /// asked, too, but not waited for.
+    /// Returns the identities of the nodes that answer, in the given order. Also asks nodes that are not expected to answer, but does not
+    /// wait for them.
     async fn identify(
         &self,
         nodes: &[NodeId],
@@ -103,7 +103,7 @@ impl NativeProvider {
     ) -> Result<NativeConfig, PlanError> {
         spec.check(self, &[])?;
         let candidates = self.directory.candidates();
-        // Do not ask a node that is known to be down, unless it was named: waiting for its answer would be in vain.
+        // Do not ask a node that is known to be down, unless the specification names it: it is unlikely to answer.
         let mut ask: Vec<NodeId> = candidates.iter().filter(|c| c.alive).map(|c| c.node).collect();
         ask.extend(spec.named());
         ask.sort_unstable();
@@ -150,13 +150,12 @@ impl NativeProvider {
         }
         let members: Vec<&Candidate> = candidates.iter().filter(|c| c.log).collect();
         let wanted = previous.map_or(self.options.replicas, |p| p.servers.len().max(self.options.replicas));
-        // A node that is being drained makes a large segment smaller; a node that is merely down keeps its place.
+        // A draining node may make a large segment smaller; a node that is merely down keeps its place.
         let staying = members.iter().filter(|c| !c.draining).count();
         let mut wanted = wanted.min(staying.max(1)).clamp(1, MAX_SERVERS);
         wanted -= usize::from(wanted.is_multiple_of(2));
-        // Lower is better: first fitness, then membership in the previous segment, then id. A server of the previous
-        // segment that does not answer may fill a place: its data directory is known, a majority works without it, and it
-        // catches up when it returns.
+        // Lower is better: first fitness, then membership in the previous segment, then id. A server of the previous segment that does not
+        // answer may still be chosen: its data directory is known, a majority works without it, and it catches up when it returns.
         let mut ranked: Vec<(u8, bool, NodeId, StorageId)> = members
             .iter()
             .filter_map(|c| {
@@ -219,8 +218,8 @@ impl NativeProvider {
         if alive.len() < group.config.quorum() { Err(error) } else { Ok(alive) }
     }
 
-    /// Every copy so far is on a majority, so the next one may name its start as known tail. A server that is lost on the
-    /// way is left behind and back-filled later.
+    /// Sends the next copy to the servers. All earlier copies are on a majority, so this one may name its start as known tail. A server
+    /// that is lost on the way is left out and back-filled later.
     async fn copy_batch(
         &self,
         group: &Group,
@@ -249,8 +248,8 @@ impl NativeProvider {
         Ok(())
     }
 
-    /// Checks that the loglet is sealed, and exactly as long as it should be, on a majority (virtuallog §7 M2). The journal
-    /// checks the records' checksums.
+    /// Checks that the loglet is sealed, and exactly as long as it should be, on a majority (virtuallog §7, vlog-M2). The journal checks
+    /// the records' checksums.
     async fn verify(&self, group: &Group, count: Offset) -> Result<(), LogletError> {
         let request = Info { loglet: group.id, config: group.config_bytes.clone() };
         let replies =
@@ -259,13 +258,13 @@ impl NativeProvider {
         if whole < group.config.quorum() {
             return Err(failure(replies.ok().map(|(_, a)| &a.verdict)));
         }
-        // The other servers learn from this what they lack.
+        // The other servers learn from this which entries they lack.
         self.back_fill(group.id, &group.config_bytes, count).await.map_err(|_| LogletError::Gone)?;
         Ok(())
     }
 }
 
-/// Unfitness of a node that cannot keep anything: its journal is closed, or its disk hangs.
+/// Unfitness of a node that cannot store anything: its journal is closed, or its disk hangs.
 const FAILED: u8 = 16;
 /// Unfitness of a node that does not answer.
 const ABSENT: u8 = 32;
@@ -304,9 +303,9 @@ fn pick_sequencer<'a>(
     let reached_by = |node: NodeId, of: &mut dyn Iterator<Item = NodeId>| {
         of.filter(|other| *other != node && directory.reaches(*other, node)).count()
     };
-    // A restarted sequencer may serve again in its new life. A majority of the servers must be able to reach it, and then as many
-    // members as possible: otherwise two nodes that each see another majority take turns (vlog-V18). After that, prefer a node that
-    // is also a server, which saves a hop; then the previous one; then the lowest id.
+    // A restarted sequencer may serve again in its new life. A majority of the servers must be able to reach it, and then as many members
+    // as possible: otherwise two nodes that see different majorities take turns as sequencer (vlog-V18). After that, prefer a node that is
+    // also a server, which saves a hop, then the previous sequencer, then the lowest id.
     up.iter()
         .filter(|i| i.sequencer)
         .min_by_key(|i| {
@@ -418,7 +417,7 @@ impl LogletProvider for NativeProvider {
     fn back_fill(&self, id: LogletId, config: &Bytes, upto: Offset) -> BoxFuture<'_, ()> {
         let ask = BackFill { loglet: id, config: config.clone(), upto };
         let asked = self.env.call(self.env.node(), ask);
-        // Answered or not, the next round looks again.
+        // Ignore the answer: the next round checks again.
         Box::pin(async move { drop(self.env.within(OWN_ANSWER, asked).await) })
     }
 

@@ -14,11 +14,11 @@ use super::loglet::Group;
 use super::message::{Entries, Read, Verdict};
 use crate::roles::LOG_SERVER;
 
-/// A server that has not answered within this part of a round counts as slow: the next one is asked, too.
+/// A server that has not answered within this fraction of a round (1/6) counts as slow, and the next one is also asked.
 const SLOW_PART: u32 = 6;
 
 impl Group {
-    /// Entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (vlog-L6).
+    /// Reads entries from `range.start` on. The caller has obtained a tail, or a stop, above the range (vlog-L6).
     pub(crate) async fn read(
         &self,
         range: Range<Offset>,
@@ -41,7 +41,7 @@ impl Group {
             if let Some(found) = self.first_copy(&nodes, &request, &mut damaged).await {
                 return found;
             }
-            // The entry is on a majority; the servers that have it may be back in a moment.
+            // The entry is on a majority; the servers that have it may return soon.
             let again = from == ReadFrom::Anywhere && self.pause(until).await;
             if !again {
                 return Err(match damaged {
@@ -52,8 +52,8 @@ impl Group {
         }
     }
 
-    /// The first copy that one of these servers sends. Each server is asked when the one before has no copy or is slow. A slow server's
-    /// answer still counts: a server that is cut off never answers, while one with the only copy at hand may just be busy.
+    /// Returns the first copy that one of these servers sends. Each server is asked when the one before has no copy or is slow. The answer
+    /// of a slow server still counts, because it may have the only reachable copy.
     async fn first_copy(
         &self,
         nodes: &[NodeId],
@@ -89,7 +89,7 @@ impl Group {
         }
     }
 
-    /// The meaning of a server's answer for the entries; None: another server must be asked.
+    /// Interprets a server's answer. Returns None if another server must be asked.
     fn judge_copy(
         &self,
         node: NodeId,
@@ -110,14 +110,14 @@ impl Group {
             Verdict::Trimmed {} => return Some(Err(ReadError::Trimmed(entries.state.trim))),
             Verdict::Gone {} => return Some(Err(ReadError::Gone)),
             Verdict::Damaged { reason } => *damaged = Some(format!("node {node}: {reason}")),
-            // native-T11: a missing entry on one server is not the end of the log, because another server has it.
+            // An entry that one server lacks is not the end of the log, because another server has it (native-T11).
             _ => hit("native.read.not_here"),
         }
         None
     }
 }
 
-/// The next answer among these calls; the answered call is removed.
+/// Waits for the next answer to one of these calls, and removes that call.
 async fn any_answer(asked: &mut Vec<(NodeId, Call<Read>)>) -> (NodeId, Result<Entries, CallError>) {
     std::future::poll_fn(|cx| {
         for i in 0..asked.len() {

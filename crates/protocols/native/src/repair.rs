@@ -1,4 +1,4 @@
-//! Repair (native §4 native-S3): copies entries that a member of a sealed majority has to the members that lack them.
+//! Repair (native §4, native-S3): copies entries that a member of a sealed majority has to the members that lack them.
 
 use atoll_contract::{LogletError, Offset, Unavailability};
 use atoll_core::NodeId;
@@ -17,7 +17,8 @@ impl Group {
         known: Offset,
         tail: Offset,
     ) -> Result<(), LogletError> {
-        // A member with local tail X has all of [known, X): anything it lacks below its own tail is below a known tail (native-N7).
+        // A member with local tail X has all of [known, X), because everything that it lacks below its own tail is below a known tail
+        // (native-N7).
         let mut behind: Vec<(NodeId, Offset)> = majority
             .iter()
             .filter(|(_, s)| s.local_tail < tail)
@@ -61,7 +62,7 @@ impl Group {
         Ok(())
     }
 
-    /// Fetches entries from exactly `at` on, from any of some servers. All returned entries lie below `to`.
+    /// Fetches entries from exactly `at` on, from any of these servers. All returned entries are below `to`.
     pub(crate) async fn fetch(
         &self,
         sources: &[NodeId],

@@ -1,5 +1,5 @@
-//! seal (native §4), the client's half; the server's is `log_server/store.rs`. It is sent to all servers, and done at a majority
-//! (native-T13: always to all, repeatedly, with jitter).
+//! seal (native §4), the client's part; the server's is `log_server/store.rs`. The seal is sent to all servers, repeatedly, with jitter
+//! (native-T13), and is done once a majority is sealed.
 
 use atoll_contract::LogletError;
 use atoll_core::Tick;
@@ -10,7 +10,7 @@ use super::message::{Seal, Verdict};
 use crate::roles::LOG_SERVER;
 
 impl Group {
-    /// Seals a majority; the seal is durable there when this returns.
+    /// Seals a majority of the servers. The seal is durable there when this returns.
     pub(crate) async fn seal(&self) -> Result<(), LogletError> {
         let until = self.op_deadline();
         let quorum = self.config.quorum();

@@ -1,4 +1,4 @@
-//! prefixTrim (native §4): sent to all servers, and durable; servers that are away are told again in the background.
+//! prefixTrim (native §4): sent to all servers, and durable on a majority. Servers that are away get it again in the background.
 
 use std::time::Duration;
 
@@ -10,11 +10,13 @@ use super::loglet::{Group, failure};
 use super::message::{Trim, Verdict};
 use crate::roles::LOG_SERVER;
 
-/// How often a server that was away is told again, with growing pauses. If it misses them all, the next trim makes up for it.
+/// How often the trim is sent again to a server that was away, with growing pauses. If the server misses them all, the next trim covers
+/// this one.
 const BACKGROUND_TRIES: u32 = 8;
 
 impl Group {
-    /// Gives up offsets below `to`, which is at most a tail that the caller obtained. The trim is durable on a majority when this returns.
+    /// Permanently gives up the offsets below `to`, which is at most a tail that the caller obtained. The trim is durable on a majority
+    /// when this returns.
     pub(crate) async fn prefix_trim(&self, to: Offset) -> Result<(), LogletError> {
         if to == Offset::ZERO {
             return Ok(());
@@ -54,7 +56,7 @@ impl Group {
         }
     }
 
-    /// Runs one round, and removes the servers that did it from `left`.
+    /// Sends the trim once, and removes the servers that did it from `left`.
     async fn tell_trim(&self, left: &mut Vec<NodeId>, to: Offset) -> Told {
         let request = Trim { loglet: self.id, config: self.config_bytes.clone(), to };
         let replies = self.env.gather_role(left, LOG_SERVER, request, self.round_end(), |_| false).await;

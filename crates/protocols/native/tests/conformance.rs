@@ -1,4 +1,4 @@
-//! The suite that every Loglet passes, over native loglets of several shapes.
+//! Runs the conformance suite of Loglets on native loglets of several shapes.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ impl Directory for Nobody {
     }
 }
 
-/// How many servers, and on which node the sequencer is.
+/// The number of servers, and the node of the sequencer.
 #[derive(Clone, Copy)]
 struct Shape {
     servers: u32,
@@ -96,7 +96,7 @@ impl LogletHarness for Harness {
     }
 
     fn disturb(&mut self, random: u64) {
-        // Latencies from an order below to several above the usual; everything stays in order on its connection.
+        // Latencies from well below to far above the usual one. Messages stay in order on their connection.
         let micros = [20, 70, 300, 2000][(random % 4) as usize];
         self.driver.set_latency(Duration::from_micros(micros));
         self.down = None;

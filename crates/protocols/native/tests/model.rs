@@ -1,5 +1,5 @@
-//! Random schedules of appends, sealers and checkers over a network that loses, doubles, reorders and partitions, with
-//! crashes; the oracles are native-N1, native-N3, native-N4, native-N5, native-N8. Each known bug must be found by them.
+//! Random schedules of appends, sealers and checkers over a network that loses, duplicates and reorders messages and has partitions, with
+//! crashes. The oracles check native-N1, native-N3, native-N4, native-N5 and native-N8, and must find each mutant.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -42,7 +42,7 @@ impl History {
         }
     }
 
-    /// `floor`: the number of acks before the check began.
+    /// Checks and notes the result of a tail check. `floor` is the number of acks before the check began.
     fn tail(&mut self, tail: &Tail, floor: usize) {
         if let Some((at, _)) = self.acked[..floor].iter().max()
             && *at >= tail.at
@@ -111,9 +111,9 @@ async fn sealer(env: Env, log: NativeLoglet, seen: Seen, after: Duration) {
     }
 }
 
-/// One schedule; the first violation, if any.
+/// Runs one schedule and returns the first violation, if any.
 fn schedule(seed: u64, servers: u32) -> Option<String> {
-    // Disaggregated half of the time: one node more, which only orders and appends.
+    // Half of the schedules are disaggregated: they have an additional node, which only orders and appends.
     let apart = seed % 2;
     let nodes = servers + apart as u32;
     let sequencer = if apart == 1 { nodes } else { 1 };
@@ -142,7 +142,7 @@ fn schedule(seed: u64, servers: u32) -> Option<String> {
         let log = c.open(at, LOGLET, &config);
         c.env(at).spawn("sealer", Box::pin(sealer(c.env(at), log, seen.clone(), after)));
     }
-    // Trouble: partitions one-way and both ways, crashes of servers.
+    // Faults: one-way and two-way partitions, and crashes of servers.
     for _ in 0..c.rng.below(12) {
         let pause = Duration::from_millis(c.rng.below(120));
         c.run_for(pause);
@@ -160,7 +160,7 @@ fn schedule(seed: u64, servers: u32) -> Option<String> {
             }
             3 | 4 => c.cut.clear(),
             _ => {
-                // The sequencer's node, too: its next life orders nothing of this loglet (native-T6).
+                // The sequencer's node is also killed: its next life orders nothing of this loglet (native-T6).
                 if c.rng.chance(30) {
                     c.checkpoint(a);
                 }
@@ -208,7 +208,7 @@ fn lonely_entry(c: &mut Cluster, servers: u32, sequencer: u32, config: &NativeCo
     c.env(at.0).spawn("sealer", Box::pin(sealer(c.env(at.0), log, seen.clone(), Duration::ZERO)));
     let run = Duration::from_millis(10 + c.rng.below(400));
     c.run_for(run);
-    // The lonely server is back before the sequencer is, for some of the others.
+    // Reconnect the lonely server before the sequencer, for some of the others.
     c.cut.retain(|(a, b)| *a == sequencer || *b == sequencer);
     let slow = others[c.rng.below(others.len() as u64) as usize];
     if c.rng.chance(50) {
@@ -219,7 +219,7 @@ fn lonely_entry(c: &mut Cluster, servers: u32, sequencer: u32, config: &NativeCo
     c.cut.clear();
 }
 
-/// After healing: everything resolves, and what is on the disks is what was promised.
+/// Checks, after all faults have ended, that every operation gets an outcome and that the disks hold what was acknowledged.
 fn finish(c: &mut Cluster, servers: u32, at: u32, config: &NativeConfig, seen: &Seen) -> Option<String> {
     let log = c.open(at, LOGLET, config);
     let (seal, floor) = (log.clone(), seen.lock().unwrap().acked.len());
@@ -239,7 +239,7 @@ fn finish(c: &mut Cluster, servers: u32, at: u32, config: &NativeConfig, seen: &
     copies(c, servers, tail.at).or_else(|| readable(c, at, &log, tail.at, seen))
 }
 
-/// native-N1 and native-N5 on the disks.
+/// Checks native-N1 and native-N5 on the disks.
 fn copies(c: &Cluster, servers: u32, tail: Offset) -> Option<String> {
     let mut payloads: BTreeMap<u64, Entry> = BTreeMap::new();
     let mut count: BTreeMap<u64, usize> = BTreeMap::new();
@@ -262,7 +262,7 @@ fn copies(c: &Cluster, servers: u32, tail: Offset) -> Option<String> {
     Some(format!("N5: {thin} is below the sealed tail {tail} and on no majority"))
 }
 
-/// What was acked is read where it was acked, and nothing is there twice unless the first was never acked.
+/// Checks that every acked entry is read at its acked offset, and that an operation occurs twice only if its first copy was never acked.
 fn readable(c: &mut Cluster, at: u32, log: &NativeLoglet, tail: Offset, seen: &Seen) -> Option<String> {
     let log = log.clone();
     let entries = c.on(at, async move {
@@ -304,7 +304,7 @@ fn five_servers_keep_every_promise() {
     }
 }
 
-/// As many seeds as wanted: `ATOLL_MODEL_SEEDS=1000..5000 cargo test -p atoll-native --test model -- --ignored many`.
+/// Runs any number of seeds: `ATOLL_MODEL_SEEDS=1000..5000 cargo test -p atoll-native --test model -- --ignored many`.
 #[test]
 #[ignore = "long"]
 fn many_seeds() {

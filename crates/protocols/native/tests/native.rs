@@ -1,4 +1,4 @@
-//! The NativeLoglet on a small cluster, procedure by procedure.
+//! The NativeLoglet on a small cluster, one procedure at a time.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -68,7 +68,7 @@ fn append_read_check_seal() {
         assert_eq!(check(&mut c, 1, &log), Ok(Tail { at: Offset(0), sealed: None }));
         assert_eq!(append(&mut c, &log, 1, 1, &["a", "b"]), Ok(Placement::contiguous(Offset(0), 2)));
         assert_eq!(append(&mut c, &log, 1, 3, &["c"]), Ok(Placement::contiguous(Offset(2), 1)));
-        // The same operations again: the same places, nothing new.
+        // The same operations again get the same offsets, and nothing is appended twice.
         assert_eq!(
             append(&mut c, &log, 1, 2, &["b", "c", "d"]).unwrap().runs,
             [(Offset(1), 2), (Offset(3), 1)]
@@ -96,7 +96,7 @@ fn status(c: &mut Cluster, node: u32) -> BTreeMap<u128, (bool, u64, u64, u64)> {
         .collect()
 }
 
-/// native-T6: a sequencer that was restarted knows no offsets; its old configuration does not work any more.
+/// native-T6: a restarted sequencer knows no offsets, and its old configuration is no longer valid.
 #[test]
 fn a_restarted_sequencer_orders_nothing() {
     let run = |mutant| {
@@ -122,7 +122,7 @@ fn a_restarted_sequencer_orders_nothing() {
     );
 }
 
-/// native-T8: a wiped data directory does not answer for what it lost.
+/// native-T8: a wiped data directory must not answer for the data that it lost.
 #[test]
 fn a_wiped_server_is_no_member_of_a_majority() {
     let run = |mutant| {
@@ -144,7 +144,7 @@ fn a_wiped_server_is_no_member_of_a_majority() {
     assert_eq!(run(atoll_native::mutants::NATIVE_T8), Ok(0), "the bug: an acked entry is beyond the tail");
 }
 
-/// native-T10: deleted is for ever, also for those who have not heard of it.
+/// native-T10: a deletion is permanent, also for clients that have not heard of it.
 #[test]
 fn a_deleted_loglet_takes_no_append() {
     let run = |mutant| {
@@ -159,7 +159,7 @@ fn a_deleted_loglet_takes_no_append() {
             let entries = node.disk.records.values().filter(|s| s.record.kind == RecordKind::Entry);
             assert_eq!(entries.count(), 0, "a deleted loglet holds no space");
         }
-        // Also after a restart, from the journal alone.
+        // The same holds after a restart, from the journal alone.
         c.kill(NodeId(3));
         c.restart(NodeId(3));
         let stale = append(&mut c, &log, 1, 2, &["b"]);
@@ -174,7 +174,7 @@ fn a_deleted_loglet_takes_no_append() {
     );
 }
 
-/// native-T11, X7: what a server lacks it does not skip; it fetches it from its peers.
+/// native-T11, X7: a server does not skip entries that it lacks; it fetches them from its peers.
 #[test]
 fn a_gap_is_not_skipped_and_then_filled() {
     let run = |mutant| {
@@ -260,7 +260,7 @@ fn a_wait_ends_with_the_seal() {
     assert_eq!(run(atoll_native::mutants::NATIVE_T18), None, "the bug: the reader is parked");
 }
 
-/// X14: with nothing following, every server and every watch learns of the last append.
+/// X14: even if no append follows, every server and every watch learns of the last append.
 #[test]
 fn an_idle_log_is_known_everywhere() {
     let mut c = Cluster::new(3, 3);
@@ -273,7 +273,7 @@ fn an_idle_log_is_known_everywhere() {
     let tail = c.wait(wait, Duration::from_millis(2)).unwrap().unwrap();
     assert_eq!(tail, Tail { at: Offset(1), sealed: None });
     assert_eq!(read(&mut c, 3, &reader, 0, 1, ReadFrom::LocalOnly).unwrap(), ["a"]);
-    // The first word of it may be lost; the sequencer tells again until it is confirmed.
+    // The first message about it may be lost. The sequencer repeats it until it is confirmed.
     c.cut.insert((NodeId(1), NodeId(3)));
     assert!(append(&mut c, &log, 1, 2, &["b"]).is_ok());
     c.run_for(Duration::from_millis(10));
@@ -312,7 +312,7 @@ fn an_idle_check_is_one_round_trip() {
     assert!(take_marks().contains_key("native.check_tail.shared"));
 }
 
-/// X7: a server that was dead comes back, and its disk alone has everything, open and sealed segments alike.
+/// X7: after a server that was dead returns, its own disk gets every entry, of open and sealed segments alike.
 #[test]
 fn a_server_that_was_away_catches_up() {
     let mut c = Cluster::new(3, 3);
@@ -337,9 +337,9 @@ fn a_server_that_was_away_catches_up() {
     let told = c.on(1, async move { provider.back_fill(LogletId(9), &bytes, Offset(302)).await.unwrap() });
     assert_eq!(told, 3);
     c.run_for(Duration::from_secs(3));
-    // Sealed, nothing missing, and the local tail untouched by copies.
+    // Sealed, no entry missing, and the local tail not raised by copies.
     assert_eq!(status(&mut c, 3)[&9], (true, 1, 302, 0));
-    // After another restart it still knows.
+    // It still knows this after another restart.
     c.kill(NodeId(3));
     c.restart(NodeId(3));
     assert_eq!(status(&mut c, 3)[&9], (true, 1, 302, 0));
@@ -349,7 +349,7 @@ fn a_server_that_was_away_catches_up() {
     assert_eq!(all[1..301], texts[..]);
 }
 
-/// X7: a server that slept through a seal finds out by itself, after a restart and after a partition.
+/// X7: a server that was away during a seal finds this out by itself, after a restart and after a partition.
 #[test]
 fn a_seal_that_was_slept_through_is_found_out() {
     for restart in [true, false] {
@@ -385,7 +385,7 @@ fn a_seal_that_was_slept_through_is_found_out() {
     }
 }
 
-/// native-T22: a full disk refuses appends with its own error, lets seals through, and ends by itself.
+/// native-T22: a full disk refuses appends with its own error but accepts seals, and appends work again once there is space.
 #[test]
 fn full_disks_refuse_appends_and_nothing_else() {
     let mut c = Cluster::new(3, 3);
@@ -415,7 +415,7 @@ fn full_disks_refuse_appends_and_nothing_else() {
     assert_eq!(check(&mut c, 1, &log).unwrap().at, Offset(3));
 }
 
-/// native-T22: a closed journal counts as no answer; its durable state can still be read.
+/// native-T22: a server with a closed journal counts as not answering, but its durable state can still be read.
 #[test]
 fn a_closed_journal_is_no_answer() {
     let mut c = Cluster::new(3, 3);
@@ -431,7 +431,8 @@ fn a_closed_journal_is_no_answer() {
     assert_eq!(seal(&mut c, 1, &log), Err(LogletError::Unavailable(Unavailability::StorageFailed)));
 }
 
-/// native-T15: two of five sealed by somebody who died, one server dead: only completing the seal resolves what is in flight.
+/// native-T15: two of five servers are sealed by a client that died, and one server is dead. Only a completed seal gives the appends in
+/// flight an outcome.
 #[test]
 fn a_minority_seal_is_completed_by_the_sequencer() {
     let mut c = Cluster::new(6, 3);
@@ -457,7 +458,7 @@ fn a_minority_seal_is_completed_by_the_sequencer() {
     assert!(tail.sealed.is_some() && tail.at >= Offset(1));
 }
 
-/// native-T14: with the sequencer dead and an entry on one server, a check says who does not make progress, in bounded time.
+/// native-T14: if the sequencer is dead and an entry is on one server, a check reports within bounded time which part makes no progress.
 #[test]
 fn an_open_tail_that_cannot_settle_ends_in_an_error() {
     let mut c = Cluster::new(4, 3);
@@ -471,19 +472,19 @@ fn an_open_tail_that_cannot_settle_ends_in_an_error() {
     c.kill(NodeId(4));
     drop(lonely);
     c.cut.clear();
-    // Of a majority without server 1 the tail is 0: ask until it is in.
+    // A majority without server 1 reports tail 0. Check until server 1 is in the majority.
     c.cut.insert((NodeId(2), NodeId(3)));
     let other = c.open(2, 9, &config);
     assert_eq!(check(&mut c, 2, &other), Err(LogletError::Unavailable(Unavailability::NoSequencer)));
     assert!(c.now < Tick(5_000_000_000));
-    // Which the failure policy answers with a seal: the entry is found, repaired, and part of the segment.
+    // The failure policy then seals the loglet: the entry is found, repaired, and becomes part of the segment.
     assert_eq!(seal(&mut c, 2, &other), Ok(()));
     let tail = check(&mut c, 2, &other).unwrap();
     assert_eq!((tail.at, tail.sealed.is_some()), (Offset(1), true));
     assert_eq!(read(&mut c, 2, &other, 0, 1, ReadFrom::LocalOnly).unwrap(), ["a"]);
 }
 
-/// X4: entries move out of sparse segments, and trimmed ones give their place back, over restarts.
+/// X4: entries move out of sparse journal segments, and trimmed entries free their space, also across restarts.
 #[test]
 fn compaction_and_trim_lose_nothing() {
     let mut options = RoleOptions::default();
@@ -543,7 +544,7 @@ fn compaction_waits_while_the_disk_is_full() {
     assert!(first_and_last(&c).0 > last, "all was copied once there was room");
 }
 
-/// virtuallog §7: a sealed copy with other servers, exactly as long as the range.
+/// virtuallog §7: a sealed copy on other servers is exactly as long as the range.
 #[test]
 fn a_sealed_copy_is_exact() {
     let mut c = Cluster::new(6, 3);
@@ -598,7 +599,7 @@ fn plans_follow_wishes_health_and_habit() {
     let odd = LogletSpec::default().place("unit", [NodeId(1)]);
     let words = plan(&mut c, 1, odd, None).unwrap_err().to_string();
     assert!(words.contains("no role \"unit\"; it has: server, sequencer"), "{words}");
-    // Down to two live nodes of three members: the dead one keeps its place if it had one.
+    // Two live nodes of three members: the dead one keeps its place if it had one.
     let mut c = Cluster::new(3, 3);
     let before = c.config(&[1, 2, 3], 3).to_bytes();
     c.kill(NodeId(3));
@@ -615,7 +616,7 @@ fn plans_follow_wishes_health_and_habit() {
     );
 }
 
-/// native-T20: a slow server is a cursor; it never blocks the others, and comes back with a gap that it fills.
+/// native-T20: for the sequencer, a slow server is only a cursor. It never blocks the others, and later fills the gap that it has.
 #[test]
 fn a_slow_server_blocks_nobody() {
     let mut options = RoleOptions::default();
@@ -636,7 +637,7 @@ fn a_slow_server_blocks_nobody() {
     assert_eq!(status(&mut c, 3)[&9].3, 0);
 }
 
-/// Options of the client are taken from the provider.
+/// The client uses the options of its provider.
 #[test]
 fn an_append_without_a_sequencer_is_unknown_in_time() {
     let mut c = Cluster::new(2, 3);

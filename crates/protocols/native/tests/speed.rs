@@ -1,5 +1,5 @@
-//! What an append costs in the protocol itself: three node cores, a wire and a journal that cost nothing. Not a check; run it
-//! with `cargo test --release -p atoll-native --test speed -- --ignored --nocapture`.
+//! Measures what an append costs in the protocol itself: three node cores, with a network and a journal that cost nothing. This checks
+//! nothing; run it with `cargo test --release -p atoll-native --test speed -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::collections::VecDeque;

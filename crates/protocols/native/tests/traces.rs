@@ -1,11 +1,11 @@
-//! Traces of a lone LogServer and a lone sequencer (`traces/*.txt`): what goes in, what is journaled, what comes out, and what each
+//! Traces of a single LogServer and a single sequencer (`traces/*.txt`): what goes in, what is journaled, what comes out, and what each
 //! answer waits for. `ATOLL_REWRITE_TRACES=1` rewrites them, see `atoll_core::traces`.
 //!
-//! A paragraph is a turn: the messages come in the order of their lines, then the role ends the turn. `log-server` or `sequencer`
-//! begins with a new role; the other commands are the protocol's messages, and those of `atoll_core::traces::LoneRole`. The role is on
-//! node 1, which is also the configured sequencer, in its life 9; servers are the nodes 1 to 3, clients have higher numbers.
+//! A paragraph is a turn: the messages arrive in the order of their lines, then the role ends the turn. `log-server` or `sequencer` starts
+//! a new role; the other commands are the protocol's messages, and those of `atoll_core::traces::LoneRole`. The role is on node 1, which
+//! is also the configured sequencer, in its life 9; the servers are nodes 1 to 3, and clients have higher numbers.
 //!
-//! `lt` and `kt` are the local and the known tail. `0..2` are the offsets 0 and 1. The loglet is number 5, unless another one is named.
+//! `lt` and `kt` are the local and the known tail. `0..2` are the offsets 0 and 1. The loglet is number 5 unless another one is named.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn traces_hold() {
     traces::check(&folder(), player);
 }
 
-/// The traces are not asleep: every known bug that a role has by itself changes one of them.
+/// The traces are sensitive: every mutant of a role alone changes one of them.
 #[test]
 fn known_bugs_show() {
     let of_roles = [
@@ -129,7 +129,7 @@ impl Subject {
         }
     }
 
-    /// Messages of the sequencer, and of the node itself.
+    /// Passes the server a message of the sequencer, or of its own node.
     fn post_server(&mut self, name: &str, command: &mut Command) {
         let from = NodeId(command.number_of("from", NODE.0.into()) as u32);
         let (loglet, config) = loglet(command);
@@ -244,7 +244,7 @@ fn frame(message: impl Message) -> Frame {
     message.into_frame(roles::NONE)
 }
 
-/// The loglet that a message names, and its configuration: with the right one unless it says otherwise.
+/// Returns the loglet that a message names, and its configuration: the right one unless the command says otherwise.
 fn loglet(command: &mut Command) -> (LogletId, Bytes) {
     let loglet = LogletId(command.number_of("loglet", LOGLET as u64).into());
     let servers = match command.option("config") {
@@ -256,7 +256,7 @@ fn loglet(command: &mut Command) -> (LogletId, Bytes) {
     (loglet, NativeConfig::new(servers, (NODE, Incarnation(LIFE))).unwrap().to_bytes())
 }
 
-/// The entries in the rest of the words, and how many the message says they are.
+/// Returns the entries in the remaining words, and how many the message claims there are.
 fn entries(first: u64, command: &mut Command) -> (u32, Bytes) {
     let texts = command.words();
     let count = command.number_of("count", texts.len() as u64) as u32;
@@ -313,7 +313,7 @@ fn state(s: &ServerState) -> String {
     format!("{sealed} lt={} kt={}{trim}", s.local_tail, s.known_tail)
 }
 
-/// Names a loglet that is not the usual one.
+/// Returns the name of a loglet that is not the usual one, otherwise nothing.
 fn of(loglet: LogletId) -> String {
     if loglet == LogletId(LOGLET) { String::new() } else { format!(", loglet {}", loglet.0) }
 }
@@ -328,7 +328,7 @@ fn texts(batch: &Bytes) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the form on the disk, which does not change.
+/// Decodes the byte form on the disk, which does not change.
 fn record(r: &Record) -> String {
     let mut head = Reader::new(r.head.clone());
     let offset = |head: &mut Reader| Offset::decode(head).unwrap();

@@ -1,8 +1,8 @@
-//! The acceptor (§3): promises and votes of every register of a group. All of them are in memory, and every change is
-//! journaled before an answer that shows it leaves (§8, X1).
+//! The acceptor (§3): promises and votes of every register of a group. All of them are in memory, and an answer leaves only after every
+//! change that it shows is journaled (§8, X1).
 //!
-//! Bounds: names by [`MAX_NAME_BYTES`]; all registers together by a capacity; groups by two (one that hands over, and one
-//! that is being filled).
+//! Limits: [`MAX_NAME_BYTES`] for a name, a capacity for all registers together, and two groups (one that hands over, and one that is
+//! being filled).
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use super::message::{
 
 /// Default capacity for all registers of an acceptor, in bytes.
 pub const DEFAULT_CAPACITY_BYTES: usize = 64 * 1024 * 1024;
-/// What a register costs in addition to its name and state: its ballots.
+/// Bytes that a register takes in addition to its name and state, for its ballots.
 pub(super) const SLOT_BYTES: usize = 128;
 
 /// One register.
@@ -36,14 +36,14 @@ pub(super) const SLOT_BYTES: usize = 128;
 pub(super) struct Slot {
     pub(super) promised: Ballot,
     pub(super) voted: Ballot,
-    /// The vote is final (§9a).
+    /// Whether the vote is final (§9a).
     pub(super) last: bool,
     pub(super) state: Bytes,
     /// The fact that contains the last promise or vote.
     pub(super) lsn: Lsn,
     /// The fact that contains the vote.
     pub(super) voted_lsn: Lsn,
-    /// The last incremental prepare and the ballot that it got (rmw-T15). Volatile: it matters only for liveness.
+    /// The last incremental prepare and the ballot that it got (rmw-T15). Not journaled, because it matters only for liveness.
     assigned: Option<(ProposerId, u64, Ballot)>,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct Slot {
 pub(super) struct Group {
     pub(super) config: GroupConfig,
     pub(super) mark: u64,
-    /// The group is complete and serves; otherwise it is being filled.
+    /// Whether the group is complete and serves. If not, it is being filled.
     pub(super) open: bool,
-    /// The group is handing over to this one.
+    /// The group that this group is handing over to.
     pub(super) fenced: Option<GroupConfig>,
-    /// The config is in the journal.
+    /// Whether the configuration is in the journal.
     pub(super) journaled: bool,
     /// The last fact about the group itself.
     pub(super) lsn: Lsn,
@@ -70,9 +70,9 @@ impl Group {
         Group { config, mark, open, fenced: None, journaled: false, lsn: Lsn::NONE, slots }
     }
 
-    /// A fenced acceptor stays silent on registers that it never voted for. If a majority is fenced and no acceptor in it
-    /// has voted, such a register has no value here and never will (§9a, rmw-H2). A final vote does not count as having
-    /// voted: it may have come after the fence, and must not open the door for a vote that is not final.
+    /// Returns the rejection of a fenced acceptor for a register that it never voted for. If a majority is fenced and no acceptor in it
+    /// has voted, such a register has no value here and never will (§9a, rmw-H2). A final vote does not count as having voted: it may have
+    /// come after the fence, and must not allow a vote that is not final.
     fn shut_out(&self, name: &str) -> Option<Reject> {
         let next = self.fenced.as_ref()?;
         let known = self.slots.get(name).is_some_and(|s| s.voted != Ballot::ZERO && !s.last);
@@ -85,7 +85,7 @@ impl Group {
 pub struct Acceptor {
     pub(super) node: NodeId,
     pub(super) storage: StorageId,
-    /// The group from the configuration; it counts only while the journal names none.
+    /// The group from the configuration; used only while the journal names none.
     initial: Option<GroupConfig>,
     pub(super) groups: BTreeMap<u64, Group>,
     /// The newest serving group; earlier groups have ended.
@@ -100,8 +100,8 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// The acceptor of a node with this data directory. `initial` is the first group. It counts if it contains the node with
-    /// exactly this data directory (rmw-T9), and only as long as the journal names no other group.
+    /// Creates the acceptor of a node with this data directory. `initial` is the first group. It is used if it contains the node with
+    /// exactly this data directory (rmw-T9), and only while the journal names no other group.
     pub fn new(node: NodeId, storage: StorageId, initial: Option<GroupConfig>) -> Self {
         let initial = initial.filter(|g| g.contains(node, storage) || mutant(mutants::RMW_T9));
         Acceptor {
@@ -119,20 +119,21 @@ impl Acceptor {
         }
     }
 
-    /// Sets the capacity for all registers together, in bytes of names and states. Too small: new registers and longer values
-    /// are refused. Too large: a checkpoint holds all of it in memory once more.
+    /// Sets the capacity for all registers together, in bytes of names and states. Too small: new registers and longer values are refused.
+    /// Too large: a checkpoint holds a second copy of everything in memory.
     #[must_use]
     pub fn with_capacity_bytes(mut self, capacity_bytes: usize) -> Self {
         self.capacity_bytes = capacity_bytes;
         self
     }
 
-    /// The newest serving group, kept current as this acceptor learns of groups, also right after recovery.
+    /// Returns a handle to the newest serving group. It is updated when this acceptor learns of a newer group, and correct right after
+    /// recovery.
     pub fn known_group(&self) -> KnownGroup {
         self.known.clone()
     }
 
-    /// Takes the configured first group if the journal named none.
+    /// Uses the configured first group if the journal named none.
     pub(super) fn settle_initial(&mut self) {
         if let Some(initial) = self.initial.take()
             && self.groups.is_empty()
@@ -144,7 +145,7 @@ impl Acceptor {
         }
     }
 
-    /// Journals a fact, preceded by the first group if that is not there yet: a vote without its group is meaningless.
+    /// Journals a fact, preceded by the first group if that is not journaled yet, because a vote without its group is meaningless.
     pub(super) fn journal(&mut self, fact: &Fact, payload: Bytes, out: &mut Effects) -> Lsn {
         for group in self.groups.values_mut().filter(|g| !g.journaled && g.open) {
             let first = Fact::First { group: group.config.clone() };
@@ -154,7 +155,7 @@ impl Acceptor {
         out.journal(RecordKind::Fact, fact.to_bytes(), payload)
     }
 
-    /// Checks that a request names our identity (rmw-T9).
+    /// Checks that a request names this acceptor's identity (rmw-T9).
     pub(super) fn check_identity(&self, storage: StorageId) -> Result<(), Reject> {
         if storage != self.storage && !mutant(mutants::RMW_T9) {
             hit("rmw.acceptor.wrong_identity");
@@ -166,7 +167,7 @@ impl Acceptor {
         }
     }
 
-    /// The group that a request addresses, if it is ours and serves.
+    /// Returns the group that a request addresses, if this acceptor belongs to it and it serves.
     pub(super) fn route(&mut self, to: &Address) -> Result<&mut Group, Reject> {
         self.check_identity(to.storage)?;
         match self.groups.get_mut(&to.epoch) {
@@ -183,13 +184,13 @@ impl Acceptor {
         }
     }
 
-    /// Phase 1, or a read. Returns the answer and the fact that it reveals.
+    /// Handles phase 1, or a read. Returns the answer and the fact that it reveals.
     pub fn prep(&mut self, m: &Prep, out: &mut Effects) -> (PrepReply, Lsn) {
         self.settle_initial();
         self.try_prep(m, out).unwrap_or_else(|why| (PrepReply::reject(why), self.newest_group_lsn()))
     }
 
-    /// The newest fact about a group. A rejection may show a fence or a newer group, so it must wait for that fact.
+    /// Returns the newest fact about a group. A rejection may show a fence or a newer group, so it must wait for that fact.
     pub(super) fn newest_group_lsn(&self) -> Lsn {
         self.groups.values().map(|g| g.lsn).max().unwrap_or(Lsn::NONE).max(self.serving_lsn)
     }
@@ -270,7 +271,7 @@ impl Acceptor {
         invariants::acceptor_moved(name, before, (slot.promised, slot.voted));
     }
 
-    /// Phase 2, the accept of Paxos. Returns the answer and the fact that it reveals.
+    /// Handles phase 2, the accept of Paxos. Returns the answer and the fact that it reveals.
     pub fn write(&mut self, m: &Write, out: &mut Effects) -> (WriteReply, Lsn) {
         self.settle_initial();
         let (answer, reveals) = self
@@ -312,15 +313,15 @@ impl Acceptor {
             let (promised, voted) = (slot.promised, slot.voted);
             return Ok((WriteAnswer::Nack { promised, voted }, slot.lsn.max(group.lsn)));
         }
-        // An acceptor that never saw the prepare accepts the vote, too, so that a laggard catches up in place.
+        // An acceptor that never saw the prepare also accepts the vote, so that a lagging acceptor catches up.
         if m.ballot > slot.promised {
             hit("rmw.acceptor.laggard_write");
         }
-        // Final values are exempt: a hand-over is the way out of a group that is too full.
+        // Final values are exempt, because a group that is too full can only be replaced by a hand-over.
         if !m.last && held_bytes + new_bytes + m.state.len() - slot.state.len() > capacity_bytes {
             return Err(Reject::Full {});
         }
-        // The message pins its whole read buffer, so copy what stays (X13).
+        // The message pins its whole read buffer, so copy the bytes that are kept (X13).
         let state = Bytes::copy_from_slice(&m.state);
         let (epoch, name) = (m.to.epoch, m.name.clone());
         let fact = Fact::Voted { epoch, name, ballot: m.ballot, last: m.last };
@@ -360,7 +361,8 @@ impl Acceptor {
     }
 }
 
-/// The answer to a prepare whose ballot is not above the promise: an ack if exactly that ballot is promised and not used up.
+/// Returns the answer to a prepare whose ballot is not above the promise: an ack if exactly that ballot is promised and was not used for a
+/// vote.
 fn repeat(slot: &Slot, ballot: Ballot, ack: impl Fn(&Slot, Option<Ballot>) -> PrepReply) -> PrepReply {
     if ballot == slot.promised && slot.voted < ballot {
         return ack(slot, Some(ballot));
@@ -431,7 +433,7 @@ impl Role for Acceptor {
 }
 
 impl Acceptor {
-    /// The serving group, as far as this acceptor knows.
+    /// Returns the serving group, as far as this acceptor knows.
     pub fn status(&mut self, _m: &Status, _out: &mut Effects) -> (StatusReply, Lsn) {
         self.settle_initial();
         (StatusReply { serving: self.serving.clone() }, self.serving_lsn)

@@ -1,11 +1,11 @@
-//! Ballots: the order of proposals (rmwpaxos §2). There is only one comparison: first by number, then by proposer (rmw-T6).
+//! Ballots: the order of proposals (rmwpaxos §2). They are always compared by number first, then by proposer (rmw-T6).
 
 use std::fmt;
 
 use atoll_core::{Decode, DecodeError, Encode, Incarnation, NodeId, Reader};
 use bytes::BytesMut;
 
-/// Highest round number that an acceptor accepts from a request: it leaves room to count up for ever after.
+/// Highest round number that an acceptor accepts from a request: counting further up never overflows.
 pub const MAX_ROUND: u64 = u64::MAX / 2;
 
 /// One life of one proposer. It is never reused after it ends: two lives with one id could write two values in one ballot (rmw-T5).
@@ -13,7 +13,7 @@ pub const MAX_ROUND: u64 = u64::MAX / 2;
 pub struct ProposerId {
     /// Its node.
     pub node: NodeId,
-    /// Its life: drawn at random.
+    /// Its life, which is drawn at random.
     pub life: Incarnation,
 }
 
@@ -34,10 +34,10 @@ pub struct Ballot {
 impl Ballot {
     /// Below all others: nothing was promised, nothing voted.
     pub const ZERO: Ballot = Ballot { n: 0, pid: ProposerId::NOBODY };
-    /// The vote that a register starts with in a new group (§9a); below every ballot of a proposer.
+    /// The vote that a register starts with in a new group (§9a); it is below every ballot of a proposer.
     pub const GENESIS: Ballot = Ballot { n: 1, pid: ProposerId::NOBODY };
 
-    /// The ballot that a vote for this one implicitly promises (§3).
+    /// Returns the ballot that a vote for this one implicitly promises (§3).
     #[must_use]
     pub fn next(self) -> Ballot {
         Ballot { n: self.n.saturating_add(1), pid: self.pid }

@@ -15,11 +15,11 @@ const IMAGE_FORMAT: u16 = 1;
 /// Initial capacity for the part of an image besides names and states of registers; the buffer grows if needed.
 const USUAL_SLOT_BYTES: usize = 60;
 
-/// An [`AcceptorImage`] under construction, built in steps: the registers may take tens of megabytes.
+/// An [`AcceptorImage`] under construction, built in steps because the registers may take tens of megabytes.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The groups as they were at the first step. Each register may be newer. A group that was not there at that step, or has changed
-    /// since, would not fit the others.
+    /// The groups as they were at the first step. Registers may be newer. If a group was added or has changed since, the image starts
+    /// again.
     shape: Shape,
     out: BytesMut,
     groups: OpenList,
@@ -29,11 +29,11 @@ pub(super) struct Walk {
     after: Option<u64>,
 }
 
-/// The serving epoch; and epoch, openness and next epoch of each group.
+/// The serving epoch, and for each group its epoch, whether it is open, and the epoch of its successor.
 type Shape = (Option<u64>, Vec<(u64, bool, Option<u64>)>);
 
 impl Walk {
-    /// The groups that are not, or not completely, in the image.
+    /// Returns the range of the epochs whose groups are not completely in the image.
     fn rest(&self) -> (Bound<u64>, Bound<u64>) {
         (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
@@ -54,7 +54,7 @@ impl Acceptor {
         Walk { shape, out, groups, slots: None, after: None }
     }
 
-    /// Encodes everything for a checkpoint: about `max_bytes` more in each call; returns None until it is complete.
+    /// Encodes everything for a checkpoint, about `max_bytes` more in each call. Returns None until it is complete.
     pub(super) fn image(&mut self, max_bytes: usize) -> Option<Bytes> {
         if self.groups.is_empty() && self.serving.is_none() {
             self.walk = None;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::{Encode, NodeId, StorageId};
 
-/// Most acceptors in a group.
+/// Maximum number of acceptors in a group.
 pub const MAX_MEMBERS: usize = 9;
 
 atoll_core::record! {
@@ -19,10 +19,10 @@ atoll_core::record! {
 }
 
 atoll_core::record! {
-    /// A group. Epoch `e + 1` is chosen in the root register of epoch `e`, so each epoch has exactly one group. The first
-    /// comes from the configuration of the nodes.
+    /// A group. Epoch `e + 1` is chosen in the root register of epoch `e`, so each epoch has exactly one group. The first group comes from
+    /// the configuration of the nodes.
     pub struct GroupConfig {
-        /// Counts hand-overs; the first group has 1.
+        /// Counts the groups; the first one has epoch 1.
         pub epoch: u64,
         /// The acceptors, in the order of their nodes.
         pub members: Vec<Member>,
@@ -35,13 +35,13 @@ pub enum InvalidGroup {
     /// None at all, or more than [`MAX_MEMBERS`].
     #[error("a group has 1 to {MAX_MEMBERS} members, not {0}")]
     Size(usize),
-    /// A node occurs twice: it would vote twice.
+    /// A node occurs twice, so it would vote twice.
     #[error("node {0} is in the group twice")]
     Twice(NodeId),
 }
 
 impl GroupConfig {
-    /// A group of these members, which it sorts.
+    /// Creates a group of these members, sorted by node.
     pub fn new(epoch: u64, mut members: Vec<Member>) -> Result<Self, InvalidGroup> {
         if members.is_empty() || members.len() > MAX_MEMBERS {
             return Err(InvalidGroup::Size(members.len()));
@@ -53,18 +53,18 @@ impl GroupConfig {
         }
     }
 
-    /// Number of acceptors that decide.
+    /// Returns the number of acceptors in a majority.
     pub fn majority(&self) -> usize {
         self.members.len() / 2 + 1
     }
 
-    /// Whether this node with this data directory is a member.
+    /// Returns whether this node with this data directory is a member.
     pub fn contains(&self, node: NodeId, storage: StorageId) -> bool {
         self.members.iter().any(|m| m.node == node && m.storage == storage)
     }
 
-    /// A mark of epoch and members that every request carries. Two nodes that were configured with different first groups
-    /// reject each other's requests instead of splitting the registers (FNV-1a over the byte form).
+    /// Returns a hash of epoch and members (FNV-1a over the byte form), which every request carries. With it, two nodes that were
+    /// configured with different first groups reject each other's requests instead of splitting the registers.
     pub fn mark(&self) -> u64 {
         self.to_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -82,13 +82,13 @@ impl fmt::Display for GroupConfig {
     }
 }
 
-/// The newest serving group that a node's acceptor knows. The acceptor writes it, also at recovery; the code that starts
-/// the proposers of that node reads it.
+/// The newest serving group that a node's acceptor knows. The acceptor updates it, also during recovery; the code that starts the
+/// proposers of that node reads it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownGroup(Arc<Mutex<Option<GroupConfig>>>);
 
 impl KnownGroup {
-    /// The group; None if the acceptor never learned of one.
+    /// Returns the group; None if the acceptor has not learned of one.
     pub fn get(&self) -> Option<GroupConfig> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,6 +1,6 @@
-//! Sealed hand-over of a group (§9a): rmw-H0 ask whether the next group is there, rmw-H1 choose it, rmw-H2 fence, rmw-H3 list, rmw-H4
-//! make each register final, rmw-H5 install it in the next group, rmw-H6 open that group. Every step is idempotent, and several movers
-//! may do it at once; the documentation of [`super`] contains the argument.
+//! Sealed hand-over of a group (§9a): ask whether the next group is there (rmw-H0), choose it (rmw-H1), fence (rmw-H2), list (rmw-H3),
+//! make each register final (rmw-H4), install it in the next group (rmw-H5), open that group (rmw-H6). Every step is idempotent, and
+//! several movers may run it at once; the documentation of [`super`] contains the argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::registers::{ROOT, Shared};
 use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 use super::state::{Command, CommandOutcome, RegisterState};
 
-/// Registers that a mover moves at the same time.
+/// Number of registers that a mover moves at the same time.
 const MOVES_AT_ONCE: usize = 16;
 
-/// Why a hand-over did not reach its goal.
+/// Why a hand-over was not completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandOverError {
-    /// The members do not form a group; nothing happened.
+    /// The members do not form a valid group; nothing happened.
     #[error("these members are no group: {0}")]
     Invalid(#[from] InvalidGroup),
-    /// Another hand-over was chosen and completed, and this one did not happen. Decide again.
+    /// Another hand-over was chosen and completed; this one did not happen. Decide again.
     #[error("another hand-over came first; now {now} serves")]
     Overtaken {
         /// The group that serves now.
@@ -43,7 +43,7 @@ pub enum HandOverError {
         /// Members whose node answered with another data directory, or with a closed journal.
         lost: usize,
     },
-    /// The hand-over may be half done. Nothing is lost, and any node can finish it by repeating the call.
+    /// The hand-over may be partly done. Nothing is lost, and any node can finish it by repeating the call.
     #[error("the hand-over is not finished: {0}; call again to finish it")]
     Unfinished(Unavailability),
 }
@@ -62,7 +62,7 @@ pub(super) async fn hand_over(
 ) -> Result<GroupConfig, HandOverError> {
     let deadline = shared.env.now().after(shared.options.hand_over_deadline);
     GroupConfig::new(1, members.clone())?;
-    // A hand-over may already have begun, or this node may know only an old group.
+    // A hand-over may already be in progress, or this node may know only an old group.
     let old = resume(shared).await?;
     let next = GroupConfig::new(old.epoch + 1, members)?;
     if next.members == old.members {
@@ -82,11 +82,12 @@ pub(super) async fn hand_over(
     if chosen == next { Ok(next) } else { Err(HandOverError::Overtaken { now: shared.group() }) }
 }
 
-/// rmw-H0: a chosen successor cannot be taken back, and without a majority of its members nothing is ever installed in it. A wiped
-/// disk is another member (rmw-T9), so a slightly stale member table may name a disk that is already lost.
+/// Checks that the members of the next group answer (rmw-H0): a chosen successor cannot be withdrawn, and without a majority of its
+/// members nothing can ever be installed in it. A wiped disk is another member (rmw-T9), so a slightly stale member table may name a disk
+/// that is already lost.
 async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverError> {
     let until = shared.env.now().after(shared.options.reply_timeout);
-    // For a group that it does not know yet, an acceptor tells only whether the identity is its own.
+    // For a group that it does not know yet, an acceptor reports only whether the identity is its own.
     let requests = to_all(next, |to| List { to, prefix: String::new(), after: None, moving: false });
     let members = next.members.len();
     let all = |answers: &Answers<ListReply>| match answers.outstanding() {
@@ -105,11 +106,11 @@ async fn is_there(shared: &Shared, next: &GroupConfig) -> Result<(), HandOverErr
     Ok(())
 }
 
-/// Finishes a hand-over that was begun; returns the group that serves afterwards.
+/// Finishes a hand-over that is in progress, if there is one. Returns the group that serves afterwards.
 pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOverError> {
     let proposer = shared.proposer(ROOT).ok_or(HandOverError::Unfinished(Unavailability::Busy))?;
     let deadline = shared.env.now().after(shared.options.hand_over_deadline);
-    // A read never answers from a final state: it makes sure that the next group gets to serve, and reads there.
+    // A read never answers from a final state: it makes sure that the next group serves, and reads there.
     match read::read(shared, &proposer, deadline).await {
         Ok(_) => Ok(shared.group()),
         Err(Failure::No(why) | Failure::Unknown(why)) => Err(HandOverError::Unfinished(why)),
@@ -117,7 +118,7 @@ pub(super) async fn resume(shared: &Arc<Shared>) -> Result<GroupConfig, HandOver
     }
 }
 
-/// Waits for `next` to serve. If no mover seems to be at work, completes the hand-over itself.
+/// Waits for `next` to serve. If no mover completes the hand-over in time, completes it itself.
 pub(super) async fn follow(shared: &Arc<Shared>, old: &GroupConfig, next: &GroupConfig) {
     let nodes: Vec<NodeId> = next.members.iter().chain(&old.members).map(|m| m.node).collect();
     let patience = shared.env.now().after(shared.env.jitter(shared.options.roll_forward_after));
@@ -137,7 +138,7 @@ pub(super) async fn follow(shared: &Arc<Shared>, old: &GroupConfig, next: &Group
     }
 }
 
-/// The newest serving group that any of these nodes knows.
+/// Returns the newest serving group that any of these nodes knows.
 pub(super) async fn newest_group(env: &Env, nodes: &[NodeId], until: Tick) -> Option<GroupConfig> {
     let mut nodes = nodes.to_vec();
     nodes.sort();
@@ -147,7 +148,7 @@ pub(super) async fn newest_group(env: &Env, nodes: &[NodeId], until: Tick) -> Op
     replies.into_ok().filter_map(|(_, r)| r.serving).max_by_key(|g| g.epoch)
 }
 
-/// rmw-H2–rmw-H6. On success the next group, or a later one, serves.
+/// Runs rmw-H2 to rmw-H6. On success, the next group or a later one serves.
 async fn finish(
     shared: &Arc<Shared>,
     old: &GroupConfig,
@@ -183,7 +184,7 @@ async fn steps(
     open(shared, old, next, deadline).await
 }
 
-/// Whether a step of a mover is done after one round; if not, pauses before the next round.
+/// Returns whether a step of a mover is done after one round. If not, pauses before the next round.
 async fn is_done(
     shared: &Shared,
     old: &GroupConfig,
@@ -214,7 +215,7 @@ fn done_by(majority: usize) -> impl FnMut(&Answers<DoneReply>) -> RoundStep {
     }
 }
 
-/// rmw-H2: a majority of the old group is fenced.
+/// Fences a majority of the old group (rmw-H2).
 async fn fence(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
     let mut failures = 0;
     loop {
@@ -236,7 +237,7 @@ async fn fence_once(shared: &Shared, old: &GroupConfig, next: &GroupConfig) -> R
     }
 }
 
-/// rmw-H3: one page of the names that a fenced majority holds.
+/// Returns one page of the names that a fenced majority holds (rmw-H3).
 async fn fenced_page(
     shared: &Shared,
     old: &GroupConfig,
@@ -256,7 +257,7 @@ async fn fenced_page(
     }
 }
 
-/// rmw-H4 and rmw-H5 for a page of registers, several at a time.
+/// Runs rmw-H4 and rmw-H5 for a page of registers, several at a time.
 async fn carry_all(
     shared: &Arc<Shared>,
     old: &GroupConfig,
@@ -299,14 +300,14 @@ async fn carry(
         "register {name:?} of {old} moved elsewhere than its group"
     );
     hit("rmw.move.final");
-    // The register was never written, as far as a majority knows. It will be just as empty in the next group without our help.
+    // The register was never written, as far as a majority knows. It is just as empty in the next group without an install.
     if state.version == 0 {
         return Ok(());
     }
     install(shared, name, &RegisterState { moved: None, ..state }, old, next, deadline).await
 }
 
-/// rmw-H1 and rmw-H4: gets the final state of a register chosen, through the one proposer that this node has for it.
+/// Gets the final state of a register chosen, through the single proposer that this node has for it (rmw-H1, rmw-H4).
 async fn make_final(
     shared: &Arc<Shared>,
     name: &str,
@@ -329,8 +330,8 @@ async fn make_final(
     }
 }
 
-/// Learns from answers of acceptors of a group that does not serve yet: only a newer serving group counts. This never tells
-/// them that the group serves.
+/// Learns from answers of acceptors of a group that does not serve yet. Only a newer serving group counts. This never tells the acceptors
+/// that the group serves.
 fn learn_newer(shared: &Shared, answers: &Answers<DoneReply>) {
     for (_, why) in answers.rejections() {
         if let Reject::Moved { to } = why {
@@ -339,7 +340,7 @@ fn learn_newer(shared: &Shared, answers: &Answers<DoneReply>) {
     }
 }
 
-/// rmw-H5: a majority of the next group holds the register.
+/// Installs the register on a majority of the next group (rmw-H5).
 async fn install(
     shared: &Shared,
     name: &str,
@@ -380,8 +381,8 @@ async fn to_next<R: ForRole<Reply = DoneReply>>(
     }
 }
 
-/// rmw-H6: a majority of the next group serves. Acceptors that are only in the old group are told along the way. One that is
-/// not reached keeps pointing at the next group, register by register.
+/// Opens the next group on a majority of its members (rmw-H6). Acceptors that are only in the old group are also notified. One that is not
+/// reached keeps referring to the next group, register by register.
 async fn open(shared: &Shared, old: &GroupConfig, next: &GroupConfig, deadline: Tick) -> Result<(), Stop> {
     to_next(shared, old, next, deadline, |m| Open { storage: m.storage, group: next.clone() }).await?;
     hit("rmw.move.opened");

@@ -15,15 +15,15 @@ use super::read;
 use super::registers::{ROOT, Shared};
 use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 
-/// A page of names, each with the votes found for it, and where the next page begins.
+/// A page of names, each with the votes found for it, and where the next page starts.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     pub(super) names: BTreeMap<String, Vec<Ballot>>,
-    /// None: this was the last page.
+    /// The name after which the next page starts; None if this was the last page.
     pub(super) after: Option<String>,
 }
 
-/// Lists the names of written registers that start with `prefix`, in order. Not a snapshot.
+/// Lists the names of written registers that start with `prefix`, in order. The list is not a snapshot.
 pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Listed>, Failure> {
     let mut written = Vec::new();
     let mut after: Option<String> = None;
@@ -58,13 +58,13 @@ pub(super) async fn list(shared: &Arc<Shared>, prefix: &str) -> Result<Vec<Liste
     Err(Failure::No(Unavailability::NoQuorum))
 }
 
-/// The vote on which a majority agrees, if any: it is chosen, so the register was written.
+/// Returns the vote on which a majority agrees, if any. That vote is chosen, so the register was written.
 fn chosen(votes: &[Ballot], majority: usize) -> Option<Ballot> {
     votes.iter().find(|v| votes.iter().filter(|w| w == v).count() >= majority).copied()
 }
 
-/// A mark that distinguishes the states of a register: a ballot of an epoch has one state (rmw-I2), and proposers draw their lives at
-/// random.
+/// Returns a mark that distinguishes the states of a register: in one epoch, a ballot has one state (rmw-I2), and proposers draw their
+/// lives at random.
 fn mark(epoch: u64, ballot: Ballot) -> u128 {
     let proposer = ballot.pid.life.0 ^ u64::from(ballot.pid.node.0).rotate_left(32);
     u128::from(proposer) << 64 | u128::from(epoch.rotate_left(40) ^ ballot.n)
@@ -76,7 +76,7 @@ async fn was_written(shared: &Arc<Shared>, name: &str) -> Result<bool, Failure> 
     Ok(read::read(shared, &proposer, deadline).await?.version > 0)
 }
 
-/// One page from a majority; with `moving` from a majority of fenced acceptors.
+/// Returns one page of names from a majority; with `moving`, from a majority of fenced acceptors.
 pub(super) async fn page(
     shared: &Shared,
     group: &GroupConfig,
@@ -101,7 +101,8 @@ pub(super) async fn page(
     Ok(union(&answers))
 }
 
-/// Merges the pages. If an acceptor has more names, those after its last one are unknown, so the page ends at the smallest such last name.
+/// Merges the pages of the acceptors. If an acceptor has more names, those after its last one are unknown, so the merged page ends at the
+/// smallest such last name.
 fn union(answers: &Answers<ListReply>) -> Page {
     let pages = || {
         answers.taken().filter_map(|r| match &r.answer {

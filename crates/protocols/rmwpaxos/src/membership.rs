@@ -12,11 +12,11 @@ use super::ballot::Ballot;
 use super::group::GroupConfig;
 use super::message::{DoneReply, Fact, Fence, Install, List, ListAnswer, ListReply, Open, Reject};
 
-/// Most names in one page of a list: 256 KiB of them at most, well within a frame's head.
+/// Maximum number of names in one page of a list. They take at most 256 KiB, well within the limit of a frame's head.
 pub const NAMES_PER_PAGE: usize = 1000;
 
 impl Acceptor {
-    /// rmw-H2: shuts out the registers that this acceptor never voted for. Durable before it is answered; idempotent.
+    /// Fences this acceptor: shuts out the registers that it never voted for (rmw-H2). Durable before it is answered; idempotent.
     pub fn fence(&mut self, m: &Fence, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();
         let result = self.try_fence(m, out);
@@ -45,7 +45,7 @@ impl Acceptor {
         }
     }
 
-    /// One page of the registers that this acceptor voted for.
+    /// Returns one page of the registers that this acceptor voted for.
     pub fn list(&mut self, m: &List, _out: &mut Effects) -> (ListReply, Lsn) {
         self.settle_initial();
         let (answer, reveals) =
@@ -56,7 +56,7 @@ impl Acceptor {
     fn try_list(&mut self, m: &List) -> Result<(ListAnswer, Lsn), Reject> {
         let group = self.route(&m.to)?;
         match (&group.fenced, m.moving) {
-            // Registers created since then may exist only in the next group.
+            // Registers that were created since the fence may exist only in the next group.
             (Some(next), false) => return Err(Reject::Fenced { next: next.clone() }),
             // Before the fence, the list is not final: a mover that relied on it would lose registers created later.
             (None, true) => return Err(Reject::Invalid {}),
@@ -81,7 +81,7 @@ impl Acceptor {
         Ok((ListAnswer::Names { names, more }, reveals))
     }
 
-    /// The group of a mover's message, if we are in it and it has not ended.
+    /// Checks that the group of a mover's message has not ended.
     fn check_next(&self, group: &GroupConfig) -> Result<(), Reject> {
         match &self.serving {
             Some(serving) if serving.epoch > group.epoch => Err(Reject::Moved { to: serving.clone() }),
@@ -89,8 +89,8 @@ impl Acceptor {
         }
     }
 
-    /// rmw-H5: installs a register in a group that is being filled. Durable before it is answered. Idempotent, since the
-    /// content is what was chosen in the old group.
+    /// Installs a register in a group that is being filled (rmw-H5). Durable before it is answered. Idempotent, because the content is
+    /// what was chosen in the old group.
     pub fn install(&mut self, m: &Install, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();
         let result = self.try_install(m, out);
@@ -107,7 +107,7 @@ impl Acceptor {
             Some(group) if group.config != m.group => {
                 return Err(Reject::WrongEpoch { known: self.serving.clone() });
             }
-            // Another mover has already completed the group: a late copy from this one must not be mixed in.
+            // Another mover has already completed the group: a late copy must not be mixed in.
             Some(group) if group.open => {
                 hit("rmw.acceptor.late_install");
                 return Err(Reject::Moved { to: m.group.clone() });
@@ -134,7 +134,7 @@ impl Acceptor {
         self.voted(epoch, name, (Ballot::GENESIS, Ballot::GENESIS), false, state, lsn);
     }
 
-    /// rmw-H6: the group serves from now on. All earlier groups have ended, and only where they went is remembered. Durable
+    /// Opens a group: it serves from now on (rmw-H6). All earlier groups have ended, and only their successor is remembered. Durable
     /// before it is answered; idempotent. Sent only once every register of the old group is durable on a majority of this one.
     pub fn open(&mut self, m: &Open, out: &mut Effects) -> (DoneReply, Lsn) {
         self.settle_initial();
@@ -179,7 +179,7 @@ impl Acceptor {
         self.serving_lsn = lsn;
     }
 
-    /// Takes the first group from the journal.
+    /// Restores the first group from the journal.
     fn first(&mut self, config: GroupConfig) {
         let newer = self.serving.as_ref().is_some_and(|s| s.epoch >= config.epoch);
         if newer {
@@ -192,7 +192,7 @@ impl Acceptor {
         self.groups.insert(group.config.epoch, group);
     }
 
-    /// Replays one fact from the journal. Facts of groups that have ended by then change nothing.
+    /// Replays one fact from the journal. Facts of groups that have since ended change nothing.
     pub(super) fn replay(&mut self, stored: Stored) -> Result<(), DecodeError> {
         let payload = stored.record.payload;
         let over = |a: &Acceptor, epoch: u64| a.serving.as_ref().is_some_and(|s| s.epoch > epoch);

@@ -1,6 +1,6 @@
 //! Messages between proposers and acceptors (kinds 200–299), and the acceptor's facts in the journal.
 //!
-//! A register's state travels, and is stored, as opaque bytes beside the head: an acceptor never decodes it.
+//! A register's state is sent and stored as opaque bytes beside the head: an acceptor never decodes it.
 #![allow(missing_docs)] // The documentation of a variant covers its fields, too.
 
 use atoll_core::StorageId;
@@ -25,11 +25,11 @@ atoll_core::record! {
 atoll_core::choice! {
     /// Why an acceptor rejected a request. Nothing was promised or voted.
     pub enum Reject {
-        /// It has another data directory than the group names: its disk was lost (rmw-T9).
+        /// It has another data directory than the group names, because its disk was lost (rmw-T9).
         0 = WrongIdentity { mine: StorageId },
-        /// It does not know this group; contains the newest serving group that it knows.
+        /// It does not know this group. Contains the newest serving group that it knows.
         1 = WrongEpoch { known: Option<GroupConfig> },
-        /// The group has handed over; contains the group that serves now.
+        /// The group has handed over. Contains the group that serves now.
         2 = Moved { to: GroupConfig },
         /// The group is handing over to this one, and the register may have to be created there.
         3 = Fenced { next: GroupConfig },
@@ -39,19 +39,19 @@ atoll_core::choice! {
         5 = Full {},
         /// Its journal is closed.
         6 = StorageFailed {},
-        /// A name or round number out of bounds, or a mover's request to an acceptor that is not fenced.
+        /// A name or round number is out of bounds, or there is a mover's request to an acceptor that is not fenced.
         7 = Invalid {},
     }
 }
 
 atoll_core::choice! {
-    /// What a prepare asks for.
+    /// What a prepare requests.
     pub enum Mode {
         /// A ballot above all that the acceptor has seen.
         0 = Incremental {},
         /// This ballot.
         1 = Explicit { ballot: Ballot },
-        /// No promise: only show the vote.
+        /// No promise, only the vote.
         2 = ReadOnly {},
     }
 }
@@ -67,9 +67,9 @@ atoll_core::message! {
         pub request: u64,
         /// The proposer that asks.
         pub pid: ProposerId,
-        /// The kind of ballot requested.
+        /// The ballot that is requested.
         pub mode: Mode,
-        /// Sent by a hand-over: passes the fence (§9a).
+        /// Whether a hand-over sent this, so that it passes the fence (§9a).
         pub moving: bool,
     }
 }
@@ -77,7 +77,7 @@ atoll_core::message! {
 atoll_core::choice! {
     /// The answer to a [`Prep`].
     pub enum PrepAnswer {
-        /// The ballot promised (none: a read), and the vote; the state is the payload.
+        /// The promised ballot (None for a read) and the ballot of the vote. The state is the payload.
         0 = Ack { ballot: Option<Ballot>, voted: Ballot },
         /// A higher promise was given.
         1 = Nack { promised: Ballot },
@@ -105,9 +105,9 @@ atoll_core::message! {
         pub name: String,
         /// The ballot that a majority promised (rmw-T6).
         pub ballot: Ballot,
-        /// True if an older vote is written again unchanged (rmw-W4).
+        /// Whether an older vote is written again unchanged (rmw-W4).
         pub through: bool,
-        /// The state is the last one of this register in this group (§9a): passes the fence.
+        /// Whether the state is the last one of this register in this group (§9a), so that it passes the fence.
         pub last: bool,
     } + payload
     /// The whole state, never a delta (rmw-T10).
@@ -137,7 +137,7 @@ atoll_core::message! {
 atoll_core::message! {
     /// Hand-over (§9a, rmw-H2): from now on, accept no register that you never voted for, except final values.
     pub struct Fence = 204 {
-        /// For whom, in the old group.
+        /// The acceptor and the old group addressed.
         pub to: Address,
         /// The group chosen in the root register.
         pub next: GroupConfig,
@@ -171,7 +171,7 @@ atoll_core::message! {
         pub prefix: String,
         /// Only names after this one, if any.
         pub after: Option<String>,
-        /// Sent by a hand-over: only a fenced acceptor answers, and it does not point elsewhere (§9a, rmw-H3).
+        /// Whether a hand-over sent this. Then only a fenced acceptor answers, and it does not refer to the next group (§9a, rmw-H3).
         pub moving: bool,
     }
 }
@@ -179,7 +179,7 @@ atoll_core::message! {
 atoll_core::choice! {
     /// The answer to a [`List`].
     pub enum ListAnswer {
-        /// Names in order with the ballot of their vote, and whether more follow after the last.
+        /// Names in order, each with the ballot of its vote, and whether more follow after the last.
         0 = Names { names: Vec<(String, Ballot)>, more: bool },
         /// The request was rejected.
         1 = Rejected { why: Reject },
@@ -219,7 +219,7 @@ atoll_core::message! {
 }
 
 atoll_core::message! {
-    /// Asks which group serves.
+    /// Requests the serving group.
     pub struct Status = 212 {}
 }
 
@@ -247,7 +247,7 @@ impl PrepReply {
 
 /// A reply that may be a rejection.
 pub(super) trait MayReject {
-    /// The reason of the rejection, if it is one.
+    /// Returns the reason if this reply is a rejection.
     fn rejection(&self) -> Option<&Reject>;
 }
 
@@ -285,11 +285,11 @@ atoll_core::record! {
     pub struct SlotImage {
         /// Its name.
         pub name: String,
-        /// Promise.
+        /// The promise.
         pub promised: Ballot,
-        /// Vote.
+        /// The ballot of the vote.
         pub voted: Ballot,
-        /// The vote is final (§9a).
+        /// Whether the vote is final (§9a).
         pub last: bool,
         /// The state voted for.
         pub state: Bytes,
@@ -301,9 +301,9 @@ atoll_core::record! {
     pub struct GroupImage {
         /// The group's epoch and members.
         pub group: GroupConfig,
-        /// True if it serves.
+        /// Whether the group serves.
         pub open: bool,
-        /// It is handing over to this one.
+        /// The group that it is handing over to, if any.
         pub fenced: Option<GroupConfig>,
         /// Its registers.
         pub slots: Vec<SlotImage>,

@@ -1,5 +1,5 @@
-//! Known bugs of this protocol, for tests to inject, each with the scenarios of the simulator in which an oracle must find
-//! it. Also the coverage marks that a long run must reach.
+//! Known bugs of this protocol that tests can inject, each with the scenarios of the simulator in which an oracle must find it, and the
+//! coverage marks that a long run must reach.
 
 use atoll_core::testing::{Listed, listed};
 
@@ -14,7 +14,7 @@ atoll_core::mutants! {
     RMW_T9 = "RmwT9", caught by ["registers", "disks"];
 }
 
-/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it is meant to test.
+/// Marks that a long run of the simulator must have reached. A run that misses one does not test what it should.
 pub const COVERAGE: &[Listed] = &[
     listed(
         "rmwpaxos: duplicated and swapped messages (rmw-T3, rmw-T15)",

@@ -1,7 +1,7 @@
 //! The proposer of one register on one node (§4): a queue of commands, at most one proposal in flight, at most one token.
 //!
-//! There is only ever one per register and proposer id: two would share ballots (rmw-T4). An idle one may be given up, because a later user
-//! of the register gets a proposer with another id (rmw-T5).
+//! There is never more than one per register and proposer id, because two would share ballots (rmw-T4). An idle one may be dropped: a
+//! later user of the register gets a proposer with another id (rmw-T5).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,17 +19,17 @@ use super::round::Setback;
 use super::state::{Command, CommandOutcome, RegisterState};
 use super::write;
 
-/// Most commands in one proposal.
+/// Maximum number of commands in one proposal.
 pub(super) const MAX_BATCH: usize = 64;
 
 /// Why a command has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It did not happen.
+    /// The command did not happen.
     No(Unavailability),
-    /// It may have happened.
+    /// The command may have happened.
     Unknown(Unavailability),
-    /// The command was for an epoch that has ended. It did not happen, or another command did instead.
+    /// The command was for an epoch that has ended. It did not happen; another hand-over may have happened instead.
     Overtaken,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Failure {
 pub(super) struct Queued {
     pub(super) command: Command,
     pub(super) deadline: Tick,
-    /// A state that includes the command was sent for a vote: from then on, it may take effect at any time (rmw-W9).
+    /// Whether a state that includes the command was sent for a vote. From then on, it may take effect at any time (rmw-W9).
     pub(super) exposed: bool,
     done: Completer<Result<CommandOutcome, Failure>>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Queued {
 impl Queued {
     pub(super) fn answer(self, outcome: CommandOutcome) {
         self.done.complete(match outcome {
-            // Too many later writes to tell whether this write is one of them.
+            // After too many later writes, it is unknown whether this write was one of them.
             CommandOutcome::Forgotten => Err(Failure::Unknown(Unavailability::Busy)),
             outcome => Ok(outcome),
         });
@@ -62,19 +62,19 @@ impl Queued {
     }
 }
 
-/// The right to send one proposal without phase 1: a majority has promised `ballot`, and `base` is the state chosen before.
-/// Affine: no `Clone`, consumed by use (rmw-T4).
+/// The right to send one proposal without phase 1: a majority has promised `ballot`, and `base` is the state chosen before. It is used
+/// only once, so it is not `Clone` (rmw-T4).
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) epoch: u64,
     pub(super) ballot: Ballot,
     pub(super) base: RegisterState,
-    /// The ballot that chose the base.
+    /// The ballot in which the base was chosen.
     pub(super) chosen: Ballot,
 }
 
 impl Token {
-    /// The bug of rmw-T4: two tokens for one ballot.
+    /// Creates a second token for the same ballot: the bug of rmw-T4.
     fn twin_for_mutant(&self) -> Token {
         Token { epoch: self.epoch, ballot: self.ballot, base: self.base.clone(), chosen: self.chosen }
     }
@@ -86,11 +86,11 @@ struct Inner {
     queue: VecDeque<Queued>,
     driving: bool,
     token: Option<Token>,
-    /// Highest round seen since the last success: an explicit prepare must be above it (rmw-T13). 0: prepare incrementally.
+    /// The highest round seen since the last success. An explicit prepare must be above it (rmw-T13). If 0, prepare incrementally.
     floor: u64,
-    /// Number of prepares sent, to tell duplicates apart (rmw-T15).
+    /// Number of prepares sent, to recognise duplicates (rmw-T15).
     prepares: u64,
-    /// True once something was proposed or prepared (for the rmw-T7 mutant).
+    /// Whether anything was proposed or prepared yet (for the rmw-T7 mutant).
     begun: bool,
 }
 
@@ -107,7 +107,7 @@ impl Proposer {
         Proposer { name, pid, inner: Mutex::default() }
     }
 
-    /// True if it has never tried to propose: it owns no ballot, and nothing is lost with it.
+    /// Returns true if it has never tried to propose. It then owns no ballot, and may be dropped.
     pub(super) fn is_blank(&self) -> bool {
         let inner = self.inner();
         !inner.begun && inner.prepares == 0
@@ -117,7 +117,7 @@ impl Proposer {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a command and makes sure that a driver is running. The command goes on if the ticket is dropped (X8).
+    /// Queues a command and makes sure that a driver is running. The command continues if the ticket is dropped (X8).
     pub(super) fn submit(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -140,7 +140,7 @@ impl Proposer {
         wait
     }
 
-    /// Takes the token, if it is of this group. The caller uses it up.
+    /// Removes and returns the token, if it is for this group. The caller must use it up.
     pub(super) fn take_token(&self, group: &GroupConfig) -> Option<Token> {
         let mut inner = self.inner();
         if mutant(mutants::RMW_T7) && !inner.begun {
@@ -177,14 +177,14 @@ impl Proposer {
         self.inner().floor
     }
 
-    /// The next prepare must be above this round.
+    /// Records that the next prepare must be above this round.
     pub(super) fn raise_floor(&self, n: u64) {
         let mut inner = self.inner();
         inner.floor = inner.floor.max(n);
     }
 
-    /// Fills the batch: first the commands kept from the last attempt, in order, then the queued ones. A move goes alone.
-    /// False if there is nothing to do; the driver has then stopped.
+    /// Fills the batch with the commands kept from the last attempt, in order, and then with queued ones. A hand-over command gets a batch
+    /// of its own. Returns false if there is nothing to do; the driver has then stopped.
     fn fill(&self, batch: &mut Vec<Queued>) -> bool {
         let mut inner = self.inner();
         while batch.len() < MAX_BATCH && !batch.first().is_some_and(Queued::is_move) {
@@ -233,7 +233,7 @@ async fn drive(shared: Arc<Shared>, proposer: Arc<Proposer>) {
             continue;
         };
         if setback == Setback::VoteRefused && mutant(mutants::RMW_T3) {
-            // "A nack means that it failed": together with rmw-T3 in the acceptor, this is the other half of the bug.
+            // "A nack means that it failed": together with rmw-T3 in the acceptor, this is the other part of the bug.
             batch.drain(..).for_each(|q| {
                 q.done.complete(Err(Failure::No(Unavailability::NoQuorum)));
             });

@@ -1,4 +1,4 @@
-//! `read` (§4, rmw-R1–rmw-R4).
+//! `read` (§4, rmw-R1 to rmw-R4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::registers::Shared;
 use super::round::{Answers, RoundStep, Setback, ask, learn, to_all};
 use super::state::{Command, CommandOutcome, RegisterState};
 
-/// The newest state of a register: chosen, and not older than any state chosen before the call.
+/// Returns the newest state of a register: a chosen one that is not older than any state chosen before the call.
 pub(super) async fn read(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
@@ -51,11 +51,11 @@ pub(super) async fn read(
             }
         })
         .await;
-        // rmw-R2: whatever the other answers say, a state that a majority has voted for is chosen.
+        // rmw-R2: a state that a majority has voted for is chosen, whatever the other answers are.
         if let Some(bytes) = agreement(&answers, majority) {
             let state = RegisterState::read(bytes).map_err(|_| Failure::No(Unavailability::StorageFailed))?;
             let Some(next) = &state.moved else { return Ok(state) };
-            // No operation gets its answer from a final state (§9a).
+            // No operation is answered from a final state (§9a).
             shared.await_hand_over(&group, next).await;
             continue;
         }
@@ -82,7 +82,8 @@ pub(super) async fn read(
     Err(Failure::No(why))
 }
 
-/// rmw-R4: gets the highest vote chosen, through the proposer's queue, so that all readers of a register share one attempt (rmw-T12).
+/// Gets the highest vote chosen (rmw-R4). This goes through the proposer's queue, so that all readers of a register share one attempt
+/// (rmw-T12).
 async fn establish(
     shared: &Arc<Shared>,
     proposer: &Arc<Proposer>,
@@ -91,7 +92,7 @@ async fn establish(
     hit("rmw.read.establish");
     match proposer.submit(shared, Command::Query, deadline).await {
         Ok(Ok(CommandOutcome::State(state))) => Ok(state),
-        // A query changes nothing, so whatever stopped it, it had no effect.
+        // A query changes nothing, so it had no effect, whatever stopped it.
         Ok(Ok(_)) | Err(_) => Err(Failure::No(Unavailability::Stopping)),
         Ok(Err(Failure::No(why) | Failure::Unknown(why))) => Err(Failure::No(why)),
         Ok(Err(Failure::Overtaken)) => Err(Failure::No(Unavailability::NoQuorum)),
@@ -105,7 +106,7 @@ fn votes(answers: &Answers<PrepReply>) -> impl Iterator<Item = (Ballot, &Bytes)>
     })
 }
 
-/// The state that a majority has voted for in one ballot.
+/// Returns the state that a majority has voted for in one ballot.
 fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     if mutant(mutants::RMW_T1) {
         return agreement_by_value(answers, majority);
@@ -118,7 +119,7 @@ fn agreement(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     })
 }
 
-/// The bug of rmw-T1: equal values do not prove that there is one vote.
+/// Compares values instead of ballots: the bug of rmw-T1. Equal values do not prove that there is one vote.
 fn agreement_by_value(answers: &Answers<PrepReply>, majority: usize) -> Option<&Bytes> {
     let read = |(_, bytes): (Ballot, _)| -> Option<(RegisterState, &Bytes)> {
         RegisterState::read(bytes).ok().map(|s| (s, bytes))

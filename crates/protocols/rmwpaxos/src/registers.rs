@@ -1,4 +1,4 @@
-//! Registers as the rest of Atoll uses them: [`Registers`] and [`Register`] over RMWPaxos.
+//! Registers for the rest of Atoll: implements [`Registers`] and [`Register`] with RMWPaxos.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::read;
 use super::state::{Command, CommandOutcome};
 use atoll_contract::register::MAX_NAME_BYTES;
 
-/// Most registers that one node uses at the same time: each has a proposer (rmw-T4).
+/// Maximum number of registers that one node uses at the same time. Each has a proposer (rmw-T4).
 pub const MAX_OPEN_REGISTERS: usize = 65_536;
 /// The register that names the successor of a group (§9a). Reserved.
 pub(super) const ROOT: &str = "";
@@ -33,20 +33,20 @@ pub struct Options {
     /// How long a round waits for a majority. Too short: a slow disk looks like a dead node, and proposals are repeated.
     /// Too long: a lost message costs this much.
     pub reply_timeout: Duration,
-    /// How long a round that is going badly still waits for late answers. Too short: a lagging acceptor costs extra rounds.
-    /// Too long: it adds latency.
+    /// How long a round that has met a setback still waits for late answers. Too short: a lagging acceptor costs extra rounds. Too long:
+    /// it adds latency.
     pub grace: Duration,
-    /// First pause after losing to another proposer. It is doubled up to four times, and jittered from half to one and a
-    /// half. Too short: duels. Too long: latency under contention.
+    /// First pause after losing to another proposer. It is doubled after each of the next two failures, and jittered from half to one and
+    /// a half. Too short: proposers keep overtaking each other. Too long: latency under contention.
     pub back_off: Duration,
     /// Every operation is answered within this time, successfully or not.
     pub deadline: Duration,
-    /// Reads without progress before a read settles the register by itself (rmw-R3, rmw-T12).
+    /// Number of read attempts without progress before a read settles the register itself (rmw-R3, rmw-T12).
     pub read_tries: u32,
-    /// Commands that wait per register; beyond that, commands are refused as busy.
+    /// Maximum number of commands that wait per register. Further ones are refused as busy.
     pub queue: usize,
-    /// Idle registers whose proposers stay. Too few: the next write of a register takes another round. Too many: memory, some kilobytes
-    /// for each, and for a page 20 of them.
+    /// Number of idle registers whose proposers are kept. Too few: the next write to a register takes another round. Too many: memory, a
+    /// few kilobytes per register and about 20 kilobytes for one that holds an index page.
     pub idle_registers: usize,
     /// How long this node leaves an unfinished hand-over to its mover before finishing it.
     pub roll_forward_after: Duration,
@@ -76,7 +76,7 @@ struct Inner {
     proposers: Pool<Arc<Proposer>>,
     /// The id of proposers that are created from now on.
     pid: ProposerId,
-    /// A procedure on this node is taking care of an unfinished hand-over.
+    /// Whether a procedure on this node is following an unfinished hand-over.
     following: bool,
 }
 
@@ -97,7 +97,7 @@ impl Shared {
         self.inner().group.clone()
     }
 
-    /// Adopts a newer group that serves.
+    /// Adopts a serving group if it is newer than the known one. Returns whether it was.
     pub(super) fn adopt(&self, group: &GroupConfig) -> bool {
         let mut inner = self.inner();
         let newer = group.epoch > inner.group.epoch;
@@ -108,7 +108,7 @@ impl Shared {
         newer
     }
 
-    /// The proposer of a register: only one per name while it is in use. None if too many registers are in use.
+    /// Returns the proposer of a register. There is only one per name while it is in use. None if too many registers are in use.
     pub(super) fn proposer(&self, name: &str) -> Option<Arc<Proposer>> {
         let mut inner = self.inner();
         if let Some(proposer) = inner.proposers.get(name) {
@@ -123,20 +123,20 @@ impl Shared {
             false => inner.proposers.insert(name, proposer.clone(), is_idle),
         };
         if !given_up.is_empty() {
-            // rmw-T5: a register that comes back must not reuse the ballots of the proposer that is given up now.
+            // If the register is used again later, it must not reuse the ballots of the proposer that is dropped now (rmw-T5).
             hit("rmw.proposer.given_up");
             inner.pid.life = Incarnation(self.env.random());
         }
         (!full).then_some(proposer)
     }
 
-    /// The pause after the n-th failure in a row.
+    /// Sleeps for the pause after the n-th failure in a row.
     pub(super) async fn back_off(&self, failures: u32) {
         let pause = self.options.back_off * (1 << failures.saturating_sub(1).min(2));
         self.env.sleep(self.env.jitter(pause)).await;
     }
 
-    /// Makes sure that an unfinished hand-over gets finished, and waits a while for that.
+    /// Makes sure that an unfinished hand-over gets finished, and waits for that for a limited time.
     pub(super) async fn await_hand_over(self: &Arc<Self>, old: &GroupConfig, next: &GroupConfig) {
         hit("rmw.proposer.follows");
         let start = !std::mem::replace(&mut self.inner().following, true);
@@ -157,18 +157,18 @@ impl Shared {
 
 /// The registers of an RMWPaxos group, as seen from one node. Cheap to clone; one per life of a node is enough.
 ///
-/// A write is durable on a majority of the group's acceptors when it returns. Operations fail with `NotWritten` if nothing
-/// that contains them was ever sent for a vote, `Unknown` otherwise. Names have 1 to 256 bytes; others are refused as too large.
+/// A write is durable on a majority of the group's acceptors when it returns. An operation fails with `NotWritten` if no state that
+/// contains it was ever sent for a vote, otherwise with `Unknown`. Names have 1 to 256 bytes; others are refused as too large.
 #[derive(Clone, Debug)]
 pub struct RmwRegisters {
     shared: Arc<Shared>,
 }
 
 impl RmwRegisters {
-    /// The registers of a serving group: the configured first one, the one that this node's acceptor knows
+    /// Creates the registers of a serving group: the configured first one, the one that this node's acceptor knows
     /// ([`super::KnownGroup`]), or the answer of [`RmwRegisters::discover`]. An older group leads to the newest one.
     pub fn new(env: Env, group: GroupConfig, options: Options) -> Self {
-        // rmw-T5: each of these objects gets a life of its own, because two in one process must not share ballots either.
+        // Each of these objects gets a life of its own, because two in one process must not share ballots either (rmw-T5).
         let life = if mutant(mutants::RMW_T5) { 1 } else { env.incarnation().0 ^ env.random() };
         let pid = ProposerId { node: env.node(), life: Incarnation(life) };
         let proposers = Pool::new(options.idle_registers);
@@ -176,35 +176,35 @@ impl RmwRegisters {
         RmwRegisters { shared: Arc::new(Shared { env, options, inner }) }
     }
 
-    /// The newest serving group that any of these nodes knows; None if none of them answered with one in time.
+    /// Returns the newest serving group that any of these nodes knows; None if none of them answered with one in time.
     pub async fn discover(env: &Env, nodes: &[NodeId], within: Duration) -> Option<GroupConfig> {
         hand_over::newest_group(env, nodes, env.now().after(within)).await
     }
 
-    /// The newest serving group known here.
+    /// Returns the newest serving group known here.
     pub fn group(&self) -> GroupConfig {
         self.shared.group()
     }
 
-    /// Adopts a newer serving group that was learned elsewhere. False if the known one is at least as new.
+    /// Adopts a newer serving group that was learned elsewhere. Returns false if the known one is at least as new.
     pub fn adopt(&self, group: &GroupConfig) -> bool {
         self.shared.adopt(group)
     }
 
-    /// Hands all registers over to a group of these members (§9a). On `Ok`, that group serves, durably. The hand-over goes
-    /// on if the ticket is dropped. If its node dies, any node that meets the unfinished hand-over finishes it.
+    /// Hands all registers over to a group of these members (§9a). On `Ok`, that group serves, durably. The hand-over continues if the
+    /// ticket is dropped. If its node dies, any node that finds the unfinished hand-over finishes it.
     pub fn hand_over(&self, members: Vec<Member>) -> Ticket<Result<GroupConfig, HandOverError>> {
         let shared = self.shared.clone();
         self.shared.env.launch("rmw.hand_over", async move { hand_over::hand_over(&shared, members).await })
     }
 
-    /// Finishes a hand-over that was begun and abandoned; returns the group that serves afterwards.
+    /// Finishes a hand-over that another node left unfinished. Returns the group that serves afterwards.
     pub fn finish_hand_over(&self) -> Ticket<Result<GroupConfig, HandOverError>> {
         let shared = self.shared.clone();
         self.shared.env.launch("rmw.finish_hand_over", async move { hand_over::resume(&shared).await })
     }
 
-    /// How many registers have a proposer here, in use or not.
+    /// Returns how many registers have a proposer on this node, in use or not.
     pub fn open_registers(&self) -> usize {
         self.shared.inner().proposers.len()
     }

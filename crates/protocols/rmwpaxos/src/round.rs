@@ -17,21 +17,21 @@ use super::registers::Shared;
 pub(super) enum RoundStep {
     /// Continue until the time-out.
     Wait,
-    /// The result will probably not improve: wait only a short while more.
+    /// The result will probably not improve: wait only a little longer.
     Soon,
     /// The round is over.
     Done,
 }
 
-/// The answers of one round, one slot per member: a member counts once (rmw-T15), and only with its answer to this very request
-/// (rmw-T14: calls and answers are matched by number).
+/// The answers of one round, one slot per member: a member counts once (rmw-T15), and only with its answer to this request (rmw-T14;
+/// answers are matched to calls by number).
 #[derive(Debug)]
 pub(super) struct Answers<T> {
     slots: Vec<(NodeId, Option<Result<T, CallError>>)>,
 }
 
 impl<T: MayReject> Answers<T> {
-    /// The answers that are not rejections.
+    /// Returns the answers that are not rejections.
     pub(super) fn taken(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|(_, s)| match s {
             Some(Ok(reply)) if reply.rejection().is_none() => Some(reply),
@@ -39,7 +39,7 @@ impl<T: MayReject> Answers<T> {
         })
     }
 
-    /// The rejections.
+    /// Returns the rejections, each with the node that sent it.
     pub(super) fn rejections(&self) -> impl Iterator<Item = (NodeId, &Reject)> {
         self.slots.iter().filter_map(|(n, s)| match s {
             Some(Ok(reply)) => reply.rejection().map(|why| (*n, why)),
@@ -47,17 +47,17 @@ impl<T: MayReject> Answers<T> {
         })
     }
 
-    /// The number of members that may still answer.
+    /// Returns the number of members that may still answer.
     pub(super) fn outstanding(&self) -> usize {
         self.slots.iter().filter(|(_, s)| s.is_none()).count()
     }
 
-    /// True if a rejection settles the round: the registers are elsewhere.
+    /// Returns true if a rejection settles the round: another group holds the registers, or will.
     pub(super) fn elsewhere(&self) -> bool {
         self.rejections().any(|(_, why)| matches!(why, Reject::Moved { .. } | Reject::Fenced { .. }))
     }
 
-    /// True if `good` answers can no longer become `wanted`.
+    /// Returns true if `good` answers can no longer become `wanted`.
     pub(super) fn hopeless(&self, good: usize, wanted: usize) -> bool {
         good + self.outstanding() < wanted
     }
@@ -105,7 +105,7 @@ where
     })
 }
 
-/// A request to each member of a group, under its own identity (rmw-T9).
+/// Returns a request to each member of a group, under its own identity (rmw-T9).
 pub(super) fn to_all<R>(group: &GroupConfig, make: impl Fn(Address) -> R) -> Vec<(NodeId, R)> {
     let mark = group.mark();
     let address = |m: &Member| Address { epoch: group.epoch, mark, storage: m.storage };
@@ -115,23 +115,23 @@ pub(super) fn to_all<R>(group: &GroupConfig, make: impl Fn(Address) -> R) -> Vec
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Setback {
-    /// A newer group was learned: continue there at once.
+    /// This node learned of a newer group. Continue there at once.
     NewGroup,
-    /// The register, or the group, is handing over to this group: make sure that the hand-over completes.
+    /// The register, or the group, is handing over to this group. Make sure that the hand-over completes.
     HandingOver(GroupConfig),
-    /// Another proposer is active: back off.
+    /// Another proposer is active. Back off.
     Contended,
-    /// A vote was refused: whether the write happens is unknown (rmw-W9).
+    /// A vote was refused, so the outcome of the write is unknown (rmw-W9).
     VoteRefused,
-    /// Too few answers in time.
+    /// Too few acceptors answered in time.
     NoQuorum,
-    /// A majority has no room.
+    /// A majority has no room for more registers or longer values.
     Full,
-    /// A majority has lost its journal.
+    /// The journals of a majority are closed.
     StorageFailed,
 }
 
-/// Learns from the rejections of a round: adopts a newer group, and tells a lagging member that its group serves.
+/// Learns from the rejections of a round: adopts a newer group, and notifies a lagging member that its group serves.
 pub(super) fn learn<T: MayReject>(
     shared: &Shared,
     group: &GroupConfig,
@@ -169,7 +169,8 @@ pub(super) fn learn<T: MayReject>(
     }
 }
 
-/// A member of a serving group does not know that it serves: the mover died, or its message was lost. Any node may tell it (§9a, rmw-H6).
+/// Notifies a member that does not know that its group serves, because the mover died or its message was lost. Any node may do this (§9a,
+/// rmw-H6).
 fn help(shared: &Shared, group: &GroupConfig, node: NodeId) {
     if let Some(member) = group.members.iter().find(|m| m.node == node) {
         hit("rmw.proposer.opens_laggard");

@@ -10,31 +10,31 @@ use crate::mutants;
 
 use super::group::GroupConfig;
 
-/// Number of its last writes that a register remembers by nonce (rmw-T2). A writer that asks later gets the answer "unknown".
+/// Number of last writes that a register remembers by nonce (rmw-T2). A writer that asks after more writes gets the answer "unknown".
 pub const REMEMBERED_WRITES: usize = 128;
 
 atoll_core::record! {
-    /// The state of a register: what acceptors vote on, always whole (rmw-T10).
+    /// The state of a register, on which acceptors vote as a whole (rmw-T10).
     pub struct RegisterState {
         /// Number of writes that led to this state; 0: never written.
         pub version: u64,
         /// The value that the last write wrote.
         pub value: Bytes,
-        /// Nonces of the last writes, at most [`REMEMBERED_WRITES`], oldest first: the last one belongs to `version`, the one
-        /// before it to `version - 1`, and so on. A retry uses them to find out that its write happened (rmw-T2).
+        /// Nonces of the last writes, at most [`REMEMBERED_WRITES`], oldest first: the last one belongs to `version`, the one before it to
+        /// `version - 1`, and so on. They show a retry that its write happened (rmw-T2).
         pub nonces: Vec<u128>,
-        /// Final: the register continues in this group, and nothing more is written here (§9a).
+        /// If set, the state is final: the register continues in this group, and nothing more is written here (§9a).
         pub moved: Option<GroupConfig>,
     }
 }
 
 impl RegisterState {
-    /// The state of a register that was never written.
+    /// Returns the state of a register that was never written.
     pub fn empty() -> Self {
         RegisterState { version: 0, value: Bytes::new(), nonces: Vec::new(), moved: None }
     }
 
-    /// Decodes a state from a message; empty bytes stand for a register that was never voted for.
+    /// Decodes a state from a message; empty bytes stand for a register without a vote.
     pub fn read(bytes: &Bytes) -> Result<Self, DecodeError> {
         if bytes.is_empty() {
             return Ok(RegisterState::empty());
@@ -58,12 +58,12 @@ impl RegisterState {
         Ok(())
     }
 
-    /// The byte form for a message; see [`RegisterState::read`].
+    /// Returns the byte form for a message; see [`RegisterState::read`].
     pub fn written(&self) -> Bytes {
         if *self == RegisterState::empty() { Bytes::new() } else { self.to_bytes() }
     }
 
-    /// The value and version that a reader sees.
+    /// Returns the value and version that a reader sees.
     pub fn versioned(&self) -> Versioned {
         Versioned {
             version: Version(self.version),
@@ -72,13 +72,13 @@ impl RegisterState {
         }
     }
 
-    /// The version that the write with this nonce made, if it is remembered.
+    /// Returns the version that the write with this nonce made, if it is remembered.
     pub fn made_by(&self, nonce: u128) -> Option<u64> {
         let back = self.nonces.iter().rev().position(|n| *n == nonce)?;
         Some(self.version - back as u64)
     }
 
-    /// The oldest version whose nonce is remembered.
+    /// Returns the oldest version whose nonce is remembered.
     fn remembered_from(&self) -> u64 {
         self.version + 1 - self.nonces.len() as u64
     }
@@ -100,14 +100,14 @@ pub(super) enum Command {
 pub(super) enum CommandOutcome {
     /// The outcome of a write.
     Written(Written),
-    /// The outcome of a write whose version is older than everything remembered: it may have happened.
+    /// The write may have happened: the version that it would have made is older than all remembered ones.
     Forgotten,
     /// The outcome of a query or a move: the state.
     State(RegisterState),
 }
 
 impl Command {
-    /// The outcome on this base, and the new state if it changes.
+    /// Returns the outcome on this base, and the new state if it changes.
     pub(super) fn apply(&self, base: &RegisterState) -> (Option<RegisterState>, CommandOutcome) {
         match self {
             Command::Query => (None, CommandOutcome::State(base.clone())),
@@ -125,7 +125,7 @@ impl Command {
 }
 
 impl RegisterState {
-    /// A conditional write. Returns the new state if it changes, and the answer; None if the write may have happened before
+    /// Applies a conditional write. Returns the new state if it changes, and the answer; None if the write may have happened before
     /// everything remembered.
     pub fn write_if(
         &self,
@@ -133,7 +133,7 @@ impl RegisterState {
         value: &Bytes,
         nonce: Nonce,
     ) -> (Option<RegisterState>, Option<Written>) {
-        // rmw-T2: an earlier attempt may have been chosen, and even overwritten since. Check this before the guard, on every attempt.
+        // An earlier attempt may have been chosen, and even overwritten since. Check this before the guard, on every attempt (rmw-T2).
         if let Some(version) = self.made_by(nonce.0)
             && !mutant(mutants::RMW_T2)
         {

@@ -1,4 +1,4 @@
-//! `write` (§4, rmw-P1–rmw-W9): one attempt to get a batch of commands chosen.
+//! `write` (§4, rmw-P1 to rmw-W9): one attempt to get a batch of commands chosen.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use super::state::{Command, CommandOutcome, RegisterState};
 
 /// The basis of an attempt.
 struct Ground {
-    /// The ballot for phase 2, and the only one (rmw-T6).
+    /// The only ballot that phase 2 may use (rmw-T6).
     ballot: Ballot,
     /// The state to build on.
     base: RegisterState,
-    /// The ballot that chose the base; None if the base may not be chosen.
+    /// The ballot in which the base was chosen; None if it is not known to be chosen.
     chosen: Option<Ballot>,
-    /// Phase 1 of this attempt began after the commands arrived, so the base may be shown to them (rmw-T8).
+    /// Whether phase 1 of this attempt began after the commands arrived, so that the base may be shown to them (rmw-T8).
     fresh: bool,
 }
 
@@ -34,13 +34,13 @@ struct Attempt<'a> {
     shared: &'a Shared,
     proposer: &'a Proposer,
     group: &'a GroupConfig,
-    /// The attempt belongs to a hand-over, and passes the fence.
+    /// Whether the attempt belongs to a hand-over, and therefore passes the fence.
     moving: bool,
-    /// No message of this attempt is awaited longer than this: by then, the last of its callers has gone.
+    /// The latest time until which this attempt waits for a message. By then, the last of its callers has given up.
     deadline: Tick,
 }
 
-/// Tries once. On success, every command of the batch was answered and the batch is empty; otherwise it still holds the
+/// Makes one attempt. On success, every command of the batch was answered and the batch is empty; otherwise the batch still holds the
 /// commands that must be tried again.
 pub(super) async fn attempt(
     shared: &Shared,
@@ -59,18 +59,18 @@ pub(super) async fn attempt(
         None => attempt.prepare().await?,
     };
     loop {
-        // A move builds on the highest vote whether or not it is chosen: the fence rules out writing it through, and the
+        // A hand-over builds on the highest vote even if it is not known to be chosen: the fence rules out writing it through, and the
         // next value is either chosen together with it or not at all.
         if ground.chosen.is_none() && !moving {
             ground = attempt.write_through(ground).await?;
         }
-        // Nothing follows a final state, and no operation gets its answer from it: the next group decides (§9a).
+        // No state follows a final one, and no operation is answered from it: the next group decides (§9a).
         if let (Some(next), false) = (&ground.base.moved, moving) {
             return Err(Setback::HandingOver(next.clone()));
         }
         let (state, outcomes) = apply(&ground.base, batch);
         if let (None, Some(chosen)) = (&state, ground.chosen) {
-            // rmw-W6, rmw-T8: failed guards and queries are reads. A token's base may be out of date by now.
+            // Failed guards and queries are reads (rmw-W6, rmw-T8). The base of a token may be out of date by now.
             if ground.fresh || attempt.still_chosen(chosen).await? {
                 proposer.put_token(attempt.token(ground.ballot, ground.base, chosen));
                 answer(batch, outcomes);
@@ -86,7 +86,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// rmw-W5: applies the batch in order. Returns the new state if anything changed, and the outcome of each command.
+/// Applies the batch in order (rmw-W5). Returns the new state if anything changed, and the outcome of each command.
 fn apply(base: &RegisterState, batch: &mut [Queued]) -> (Option<RegisterState>, Vec<(CommandOutcome, bool)>) {
     let mut state: Option<RegisterState> = None;
     let mut outcomes = Vec::with_capacity(batch.len());
@@ -135,11 +135,11 @@ impl Attempt<'_> {
         }
     }
 
-    /// rmw-P1–rmw-P2 and rmw-W3: gets a majority to promise one ballot, and judges its votes.
+    /// Gets a majority to promise one ballot, and evaluates its votes (rmw-P1, rmw-P2, rmw-W3).
     async fn prepare(&self) -> Result<Ground, Setback> {
         let majority = self.group.majority();
         let mut last = Setback::NoQuorum;
-        // rmw-T13: incremental prepares disagree under contention, so after the first disagreement, name the ballot.
+        // Incremental prepares disagree under contention, so name the ballot after the first disagreement (rmw-T13).
         for _ in 0..2 {
             let floor = self.proposer.floor();
             let explicit = Ballot { n: floor + 1, pid: self.proposer.pid };
@@ -173,7 +173,8 @@ impl Attempt<'_> {
         Err(last)
     }
 
-    /// rmw-W3: if the quorum agrees on its vote, that vote is chosen; otherwise its highest vote may be.
+    /// Determines the base from the votes of the quorum (rmw-W3): if all have the same vote, that vote is chosen; otherwise the highest
+    /// vote may be.
     fn judge_base(
         &self,
         answers: &Answers<PrepReply>,
@@ -204,14 +205,15 @@ impl Attempt<'_> {
         Ok(Ground { ballot, base, chosen: agree.then_some(*highest), fresh: true })
     }
 
-    /// rmw-W4: writes the highest vote again, unchanged, and continues with the ballot promised along with it: no new phase 1.
+    /// Writes the highest vote again, unchanged (rmw-W4), and continues with the ballot that was promised with it, without another phase
+    /// 1.
     async fn write_through(&self, ground: Ground) -> Result<Ground, Setback> {
         hit("rmw.write.through");
         self.vote(ground.ballot, &ground.base, true).await?;
         Ok(Ground { ballot: ground.ballot.next(), chosen: Some(ground.ballot), ..ground })
     }
 
-    /// rmw-W7–rmw-W9: gets the new state chosen, answers, and keeps the token.
+    /// Gets the new state chosen, answers the commands, and keeps the token (rmw-W7 to rmw-W9).
     async fn propose(
         &self,
         ground: &Ground,
@@ -226,7 +228,7 @@ impl Attempt<'_> {
         }
         invariants::version_rises(&self.proposer.name, ground.base.version, state.version, mutations);
         self.vote(ground.ballot, &state, state == ground.base).await?;
-        // Nothing follows a final state.
+        // No state follows a final one.
         if state.moved.is_none() {
             self.proposer.put_token(self.token(ground.ballot.next(), state, ground.ballot));
         }
@@ -234,7 +236,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Phase 2 to all acceptors; a majority of votes means "chosen". Otherwise, it is unknown whether the value will be chosen (rmw-W9).
+    /// Sends phase 2 to all acceptors. With a majority of votes, the state is chosen; otherwise it is unknown whether it will be chosen
+    /// (rmw-W9).
     async fn vote(&self, ballot: Ballot, state: &RegisterState, through: bool) -> Result<(), Setback> {
         let majority = self.group.majority();
         let bytes = state.written();
@@ -246,7 +249,7 @@ impl Attempt<'_> {
             last: state.moved.is_some(),
             state: bytes.clone(),
         });
-        // Whatever the outcome, this ballot is used up.
+        // This ballot is used up, whatever the outcome.
         let used_up = ballot.next().n;
         let Shared { env, options, .. } = self.shared;
         let answers = ask(env, requests, self.until(), options.grace, |answers| {
@@ -275,7 +278,7 @@ impl Attempt<'_> {
         Err(setback.unwrap_or(if nacks > 0 { Setback::VoteRefused } else { Setback::NoQuorum }))
     }
 
-    /// rmw-T8 (iii): a majority, asked now, still shows the vote that chose the token's base.
+    /// Returns whether a majority, asked now, still shows the vote that chose the base of the token (rmw-T8).
     async fn still_chosen(&self, chosen: Ballot) -> Result<bool, Setback> {
         let majority = self.group.majority();
         let same = |answers: &Answers<PrepReply>| {
@@ -295,7 +298,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The promises of a round: ballot, vote, state.
+/// Returns the promises of a round: ballot, vote and state of each.
 fn promises(answers: &Answers<PrepReply>) -> impl Iterator<Item = (Ballot, Ballot, &Bytes)> {
     answers.taken().filter_map(|r| match &r.answer {
         PrepAnswer::Ack { ballot: Some(ballot), voted } => Some((*ballot, *voted, &r.state)),
@@ -303,7 +306,7 @@ fn promises(answers: &Answers<PrepReply>) -> impl Iterator<Item = (Ballot, Ballo
     })
 }
 
-/// The ballot that most acceptors promised, and how many did.
+/// Returns the ballot that most acceptors promised, and how many did.
 fn agreed(answers: &Answers<PrepReply>) -> (Ballot, usize) {
     let mut counts: BTreeMap<Ballot, usize> = BTreeMap::new();
     for (ballot, ..) in promises(answers) {

@@ -1,4 +1,4 @@
-//! These registers pass the suite of every register.
+//! Runs the conformance suite of registers on RMWPaxos.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ struct Rmw {
     driver: Driver,
     group: GroupConfig,
     options: Options,
-    /// A node that is restarted gets a proposer of its new life.
+    /// The registers of each node. A restarted node gets new ones, with proposers of its new life.
     registers: BTreeMap<NodeId, Arc<RmwRegisters>>,
 }
 
@@ -51,7 +51,7 @@ impl RegisterHarness for Rmw {
     }
 
     fn clients(&self) -> Vec<NodeId> {
-        // The last one is never restarted: the suite's clients live in it and in the first.
+        // The suite's clients run on the first and the last node, which are never restarted.
         let all: Vec<NodeId> = self.registers.keys().copied().collect();
         if all.len() > 3 { vec![all[0], all[all.len() - 1]] } else { all }
     }
@@ -60,7 +60,7 @@ impl RegisterHarness for Rmw {
         self.registers[&client].clone()
     }
 
-    /// Restarts an acceptor that no client lives on.
+    /// Restarts an acceptor on a node without clients.
     fn disturb(&mut self, random: u64) {
         let nodes = self.registers.len() as u32;
         if nodes > 3 && random.is_multiple_of(3) {
@@ -79,9 +79,9 @@ fn rmwpaxos_on_one_three_and_five_nodes() {
     register::all(&mut Rmw::new(1, 1, 1), 0..5);
     register::all(&mut Rmw::new(2, 3, 3), 0..30);
     register::all(&mut Rmw::new(3, 5, 5), 0..30);
-    // Nodes that hold no registers use them all the same.
+    // Nodes without an acceptor can also use the registers.
     register::all(&mut Rmw::new(4, 4, 3), 0..30);
-    // Proposers are given up whenever nobody uses them.
+    // Proposers are dropped whenever nobody uses them.
     register::all(&mut Rmw::with(5, 3, 3, Options { idle_registers: 1, ..Options::default() }), 0..30);
 }
 

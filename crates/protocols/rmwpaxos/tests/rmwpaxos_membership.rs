@@ -1,4 +1,4 @@
-//! Hand-over of a group (rmwpaxos §9a): growth, replacement, dead movers, rival movers, registers created meanwhile.
+//! Hand-over of a group (rmwpaxos §9a): growth, replacement, dead movers, rival movers, registers that are created meanwhile.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -69,7 +69,7 @@ fn one_node_grows_to_three_to_five_and_moves_to_three_others() {
         assert_eq!(list(&mut world, 4, "log/").len(), 40);
         assert_eq!(list(&mut world, 4, "log/1").len(), 10);
     }
-    // The first group's nodes are not needed any more, and the registers survive a restart of the others.
+    // The nodes of the first group are no longer needed, and the registers survive a restart of the others.
     for n in [1, 2, 3, 4, 5, 6] {
         world.crash(NodeId(n));
     }
@@ -127,7 +127,7 @@ fn a_lost_disk_is_replaced_by_its_new_identity() {
     let now = hand_over(&mut world, 1, vec![member(1), member(2), fresh.clone()]).unwrap();
     assert!(now.members.contains(&fresh));
     world.run_for(Duration::from_secs(1));
-    // With another one gone, the new member must count.
+    // With another member gone, the new one must count.
     world.crash(NodeId(1));
     assert_eq!(read(&mut world, &history, 2, "chain"), Some(2));
     write(&mut world, &history, 3, "chain", 2);
@@ -179,7 +179,8 @@ fn whoever_meets_the_work_of_a_dead_mover_finishes_it() {
         let ticket = world.registers(4).hand_over(members(&[3, 4, 5]));
         let _ = world.run_on(4, ticket);
         assert!(!world.running(NodeId(4)), "the mover should have died at {step}");
-        // New and old registers, through a node that knows nothing of it; then through others that know nothing either.
+        // Write new and old registers through a node that does not know of the hand-over, then read through others that do not know
+        // either.
         write(&mut world, &history, 2, "log/new", 0);
         for n in 0..20 {
             write(&mut world, &history, 2, &format!("log/{n:02}"), 1);
@@ -238,7 +239,7 @@ fn of_rival_movers_one_wins_and_the_other_is_told() {
     }
 }
 
-/// Chaos, with hand-overs to random groups by random nodes, and registers created all the time.
+/// Runs random faults, with hand-overs to random groups by random nodes, while registers are created all the time.
 fn chaos(seed: u64) -> (usize, u64, BTreeMap<&'static str, u64>) {
     let mut world = World::new(1_000 + seed, 5, &[1, 2, 3]);
     world.options.reply_timeout = Duration::from_millis(40);
@@ -303,7 +304,7 @@ fn registers_survive_hand_overs_under_chaos() {
     set_mutant(Mutant::NONE);
     let mut marks: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut done, mut epochs) = (0, 0);
-    // More by hand: SEEDS=5000.
+    // For a longer run, set SEEDS, for example to 5000.
     let seeds: u64 = std::env::var("SEEDS").map_or(80, |s| s.parse().unwrap());
     for seed in 0..seeds {
         let (d, e, m) = chaos(seed);

@@ -1,5 +1,5 @@
-//! RMWPaxos under a lossy, reordering, duplicating network and crashes that lose what was not synced; and the same with known
-//! bugs put in, which the oracles must find (rmwpaxos §11).
+//! RMWPaxos on a network that loses, reorders and duplicates messages, with crashes that lose unsynced data. The oracles must also find
+//! known bugs that are switched on (rmwpaxos §11).
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,13 +19,13 @@ struct Outcome {
     marks: BTreeMap<&'static str, u64>,
 }
 
-/// One run: chaos, then calm, then every node must get a write through.
+/// Runs faults, then a calm phase, after which every node must complete a write.
 fn run(seed: u64, nodes: u32) -> Outcome {
     let group: Vec<u32> = (1..=nodes).collect();
     let mut world = World::new(seed, nodes, &group);
     world.options.reply_timeout = Duration::from_millis(40);
     world.options.deadline = Duration::from_millis(600);
-    // Half of the seeds give proposers up as soon as nobody uses them.
+    // With half of the seeds, proposers are dropped as soon as nobody uses them.
     world.options.idle_registers = if seed.is_multiple_of(2) { 1 } else { 512 };
     let history = Shared::default();
     let names: Vec<String> = (0..12).map(|n| format!("r{}", n * n / 12)).collect();
@@ -53,7 +53,7 @@ fn run(seed: u64, nodes: u32) -> Outcome {
         let victim = NodeId(1 + world.rng.below(u64::from(nodes)) as u32);
         match world.rng.below(10) {
             0..2 if world.running(victim) => world.crash(victim),
-            // At once back, while messages of the life before are still under way (rmw-T5).
+            // Restart at once, while messages of the previous life are still in flight (rmw-T5).
             2..4 if world.running(victim) => {
                 world.crash(victim);
                 let d = Duration::from_micros(world.rng.below(3_000));
@@ -137,7 +137,7 @@ fn five_acceptors_hold_under_chaos() {
     all_hold(5, 0..40);
 }
 
-/// Seeds until the oracles speak.
+/// Returns the first seed with which an oracle finds the mutant, and what it reports.
 fn seeds_to_find(mutant: Mutant) -> Option<(u64, String)> {
     set_mutant(mutant);
     let found = (0..400).find_map(|seed| {
@@ -186,11 +186,11 @@ fn a_settled_register_costs_one_round_trip() {
         world.run_for(Duration::from_millis(50));
     };
     write(&mut world, 0);
-    // With the token: two requests to others and their answers, one fact per acceptor.
+    // With the token, a write takes two requests to other nodes, their answers, and one fact per acceptor.
     let (frames, before) = (world.frames, facts(&world));
     write(&mut world, 1);
     assert_eq!((world.frames - frames, facts(&world) - before), (4, 3));
-    // A read through a node that knows nothing yet: the same, and no fact.
+    // A read through a node that knows nothing yet takes as many messages, and no fact.
     let (frames, before) = (world.frames, facts(&world));
     let (r, h) = (world.registers(2), history.clone());
     assert_eq!(world.run_on(2, clients::read(r, h, "x".into())), Some(Some(2)));

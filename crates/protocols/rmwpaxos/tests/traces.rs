@@ -1,9 +1,9 @@
-//! Traces of a lone acceptor (`traces/*.txt`): what it answers, what it journals before, and what the answer waits for.
+//! Traces of a single acceptor (`traces/*.txt`): what it answers, what it journals first, and what the answer waits for.
 //! `ATOLL_REWRITE_TRACES=1` rewrites them, see `atoll_core::traces`.
 //!
-//! `acceptor` begins with a new one, on node 1 and disk 7; the other commands are the protocol's messages, and those of
-//! `atoll_core::traces::LoneRole`. Ballots are `round.proposer`; 0.0 is zero, 1.0 genesis. Group 1 comes from the configuration, and
-//! group N + 1 is its successor.
+//! `acceptor` starts a new one, on node 1 and disk 7; the other commands are the protocol's messages, and those of
+//! `atoll_core::traces::LoneRole`. Ballots are `round.proposer`; 0.0 is zero, 1.0 genesis. Group 1 comes from the configuration, and group
+//! N + 1 is its successor.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn traces_hold() {
     traces::check(&folder(), player);
 }
 
-/// The traces are not asleep: the known bugs that an acceptor has by itself change one of them.
+/// The traces are sensitive: every mutant of an acceptor alone changes one of them.
 #[test]
 fn known_bugs_show() {
     for bug in [RMW_T3, RMW_T9] {
@@ -90,7 +90,7 @@ fn frame(message: impl Message) -> Frame {
     message.into_frame(NONE)
 }
 
-/// The protocol's message; None for another command.
+/// Returns the protocol message of a command; None if the command is not one.
 fn request(name: &str, command: &mut Command) -> Option<Frame> {
     let epoch = command.number_of("group", 1);
     let storage = StorageId(command.number_of("disk", DISK).into());

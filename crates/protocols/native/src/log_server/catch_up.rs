@@ -1,4 +1,5 @@
-//! Back-fill, as the server that lacks entries sees it (X7): by known tails for committed entries, and by checks for seals that it missed.
+//! Back-fill, on the server that lacks entries (X7). Known tails show which committed entries it lacks, and tail checks show which seals
+//! it missed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,14 +15,14 @@ use crate::loglet::Group;
 use crate::message::*;
 use crate::roles::LOG_SERVER;
 
-/// Gaps passed to one back-fill; the next look finds the rest.
+/// Maximum number of gaps that one back-fill gets. The next check finds the rest.
 const GAPS_PER_FILL: usize = 64;
-/// Loglets looked at for the one to fill next. Those that were filled since the last look are among them.
+/// Maximum number of loglets that are examined to find the next one to fill. They include those that were filled since the last check.
 const LOOKS_PER_FILL: usize = 64;
 
 impl LogServer {
-    /// A peer reports where a sealed loglet ends. Only a sealed server may take a known tail from such a report (rule K), so
-    /// a server that missed the seal seals itself first. The loglet is already sealed, so this adds nothing to it.
+    /// Handles a report of a peer about where a sealed loglet ends. Only a sealed server may take a known tail from such a report (rule
+    /// K), so a server that missed the seal seals itself first. The loglet is already sealed, so this adds nothing to it.
     pub(super) fn on_back_fill(&mut self, from: Caller, m: BackFill, out: &mut Effects) {
         let (_, reveals) = match self.seal(m.loglet, &m.config, out) {
             Ok(sealed) => sealed,
@@ -36,7 +37,7 @@ impl LogServer {
         self.answer(from, m.loglet, Verdict::Done {}, reveals, out);
     }
 
-    /// On a sealed replica, makes the reported end the known tail, durably, so that a restart remembers what is missing.
+    /// Makes the reported end the known tail of a sealed replica, durably, so that a restart remembers which entries are missing.
     pub(super) fn learn_sealed_tail(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
         if let Some(end) = replica.protocol.ends_at {
@@ -50,7 +51,7 @@ impl LogServer {
         self.touched.insert(loglet);
     }
 
-    /// After a restart: notes what is missing below the known tails, and which loglets may have been sealed meanwhile.
+    /// Notes, after a restart, which entries are missing below the known tails, and which loglets may have been sealed meanwhile.
     pub(super) fn doubt_everything(&mut self) {
         for (loglet, replica) in &mut self.kept.loglets {
             replica.protocol.told_tail = replica.local_tail;
@@ -66,7 +67,8 @@ impl LogServer {
         }
     }
 
-    /// A peer is back: this server may have missed a seal that the peer knows of.
+    /// Marks the loglets that are shared with a peer that is reachable again as doubtful: this server may have missed a seal that the peer
+    /// knows of.
     pub(super) fn doubt_shared_with(&mut self, now: Tick, peer: NodeId) {
         for (loglet, replica) in &self.kept.loglets {
             if !replica.settled && replica.protocol.config.storage_of(peer).is_some() {
@@ -76,7 +78,7 @@ impl LogServer {
         }
     }
 
-    /// Starts back-fills for entries that were already missing at the last look, and checks of doubtful loglets.
+    /// Starts back-fills for entries that were already missing at the last call, and tail checks of doubtful loglets.
     pub(super) fn look_for_gaps(&mut self, now: Tick, out: &mut Effects) {
         self.next_look = None;
         let mut keep = BTreeMap::new();
@@ -95,7 +97,7 @@ impl LogServer {
         }
     }
 
-    /// Starts a back-fill of what the loglet lacks below `known_then`, if it lacks something and there is room for one more.
+    /// Starts a back-fill of the entries that the loglet lacks below `known_then`, if there are any and the limit on back-fills allows it.
     fn fill(&mut self, loglet: LogletId, known_then: Offset, out: &mut Effects) {
         if self.fills >= self.options.max_fills || out.space() != Space::Plenty {
             return;
@@ -115,7 +117,7 @@ impl LogServer {
         out.run("native.back_fill", Box::pin(back_fill::back_fill(group, gaps)));
     }
 
-    /// Starts the back-fill of the next loglet in order that lacks something.
+    /// Starts the back-fill of the next loglet, in order, that lacks entries.
     fn fill_next(&mut self, out: &mut Effects) {
         let after = (Bound::Excluded(self.last_filled), Bound::Unbounded);
         let turns = self.lagging.range(after).chain(&self.lagging).take(LOOKS_PER_FILL);
@@ -130,7 +132,8 @@ impl LogServer {
         }
     }
 
-    /// Runs one check at a time: an open loglet stays as it is; of a sealed one, the server learns the end.
+    /// Starts a tail check of the next doubtful loglet; one runs at a time. An open loglet stays as it is; for a sealed one, the server
+    /// learns where it ends.
     fn check_doubtful(&mut self, out: &mut Effects) {
         if self.checking || out.space() == Space::Closed {
             return;
@@ -157,7 +160,7 @@ impl LogServer {
         self.checking = false;
         if m.done {
             self.doubtful.remove(&m.loglet);
-            // After success, start the next check at once; after a failure, wait for the next look.
+            // After a success, start the next check at once; after a failure, wait for the deadline.
             self.check_doubtful(out);
         }
         if !self.doubtful.is_empty() {
@@ -177,8 +180,8 @@ impl LogServer {
             lacks = !replica.runs.missing(known_then, 1).is_empty();
         }
         self.touched.insert(m.loglet);
-        // After success, start the next one at once: a node that returns may lack a record of each of a thousand loglets. After a
-        // failure, wait for the next look.
+        // After a success, start the next back-fill at once, because a node that returns may lack entries of a thousand loglets. After a
+        // failure, wait for the deadline.
         if !lacks {
             self.fill_next(out);
         }
@@ -190,7 +193,7 @@ fn group(env: &atoll_core::Env, loglet: LogletId, replica: &Replica) -> Group {
     Group::new(env.clone(), loglet, config, replica.config_bytes.clone(), Default::default())
 }
 
-/// Finds out where the loglet ends, if it is sealed.
+/// Finds out whether the loglet is sealed, and where it then ends.
 async fn check(group: Group) {
     let own = group.env.node();
     let end: Option<Option<Offset>> = match group.check_tail(false).await {

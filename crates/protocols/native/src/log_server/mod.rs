@@ -38,12 +38,12 @@ use atoll_loglet_store::store::{Durable, LogletStore, LogletStoreOptions, Sealin
 pub struct LogServerOptions {
     /// Memory, reads and compaction.
     pub keeper: LogletStoreOptions,
-    /// Requests of this node that wait for a tail. Beyond that, requests are answered at once.
+    /// Maximum number of requests at this node that wait for a tail. Further ones are answered at once.
     pub max_waits: usize,
     /// How long an entry that others have may be missing here before it is fetched. Too small: entries that are already on
     /// their way are fetched twice.
     pub fill_after: Duration,
-    /// Concurrent back-fills on this node.
+    /// Maximum number of concurrent back-fills on this node.
     pub max_fills: usize,
 }
 
@@ -67,12 +67,12 @@ pub struct LogServer {
     waits: Waits,
     /// Loglets whose state changed in this turn.
     touched: BTreeSet<LogletId>,
-    /// Loglets that lack committed entries, with the known tail at the last look.
+    /// Loglets that lack committed entries, with the known tail at the last check.
     lagging: BTreeMap<LogletId, Offset>,
     /// Loglets that may have been sealed while this server was away; 16 bytes each.
     doubtful: BTreeSet<LogletId>,
-    /// The loglets for which a back-fill, and a check, were last started. The next one in order then has its turn; otherwise
-    /// one loglet that cannot be helped would block the others for ever.
+    /// The loglets for which a back-fill, and a check, were last started. The next loglet in order follows, so that one that cannot be
+    /// helped does not block the others forever.
     last_filled: LogletId,
     last_checked: LogletId,
     checking: bool,
@@ -81,7 +81,7 @@ pub struct LogServer {
 }
 
 impl LogServer {
-    /// A LogServer of the node of `env`, on the data directory `storage` (native-T8).
+    /// Creates a LogServer of the node of `env`, on the data directory `storage` (native-T8).
     pub fn new(env: Env, storage: StorageId, options: LogServerOptions) -> Self {
         LogServer {
             env,
@@ -100,7 +100,7 @@ impl LogServer {
         }
     }
 
-    /// The replica of a loglet. It is created if the message carries the configuration and this node may serve it.
+    /// Returns the replica of a loglet. Creates it if the message carries the configuration and this node may serve it.
     fn replica(
         &mut self,
         loglet: LogletId,
@@ -113,7 +113,8 @@ impl LogServer {
         self.kept.loglets.get_mut(&loglet).map(|kept| &mut **kept).ok_or(Verdict::Unconfigured {})
     }
 
-    /// Creates a replica from a full configuration: never a deleted one (native-T10), and only on the data directory named (native-T8).
+    /// Creates a replica from a full configuration, unless the loglet was deleted (native-T10), and only on the data directory named there
+    /// (native-T8).
     fn create(&mut self, loglet: LogletId, config: &Bytes, out: &mut Effects) -> Result<(), Verdict> {
         if self.kept.is_gone(loglet) {
             hit("native.server.tombstone");
@@ -160,7 +161,7 @@ impl LogServer {
         post_standing(replica, loglet, verdict, state, reveals, out);
     }
 
-    /// Handles what has become durable, for those who wait for it.
+    /// Handles state that has become durable: updates the replica, and answers those who wait for it.
     fn on_durable_news(&mut self, news: Durable, out: &mut Effects) {
         let (Durable::Entries(loglet) | Durable::Filled(loglet) | Durable::Seal(loglet)) = news;
         let Some(replica) = self.kept.loglets.get_mut(&loglet) else { return };
@@ -177,8 +178,8 @@ impl LogServer {
             }
             Durable::Seal(_) => {
                 if replica.local_tail > replica.protocol.told_tail && replica.seal != Sealing::Sealed {
-                    // These entries were stored before the seal and are part of its tail. To finish them means to answer
-                    // them (native-T4), which spares their appends the doubt.
+                    // These entries were stored before the seal and are part of its tail. Answer them here (native-T4), so that the
+                    // outcome of their appends does not become unknown.
                     hit("native.server.stores_finished_by_seal");
                     let state = replica.state();
                     post_standing(replica, loglet, Verdict::Done {}, state, Lsn::NONE, out);
@@ -212,13 +213,13 @@ impl LogServer {
         Ok(())
     }
 
-    /// True for a message that only this node may send to itself.
+    /// Returns whether a message comes from this node itself. Fill, FillEnded and CheckEnded are accepted from no other.
     fn is_own(&self, from: NodeId) -> bool {
         from == self.env.node()
     }
 }
 
-/// The cumulative report to the sequencer (contracts §3.6).
+/// Posts the cumulative report to the sequencer (contracts §3.6).
 fn post_standing(
     replica: &mut Replica,
     loglet: LogletId,
@@ -335,7 +336,7 @@ impl Role for LogServer {
         self.kept.measure(names, out);
         let mut put = |name, value: f64| out.push(Measure { name, label: None, value });
         put("native_waits", self.waits.len() as f64);
-        // Every loglet that lacks entries is among these: a sum over all loglets would take longer the more there are.
+        // Every loglet that lacks entries is in `lagging`. A sum over all loglets would take longer the more there are.
         let lagging = self.lagging.keys().filter_map(|loglet| self.kept.loglets.get(loglet));
         let missing: u64 = lagging.map(|r| r.runs.missing_count(r.known_tail)).sum();
         put("native_missing_entries", missing as f64);

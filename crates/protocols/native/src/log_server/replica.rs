@@ -18,13 +18,13 @@ use atoll_loglet_store::store::{LogletState, Protocol};
 pub(super) enum Admit {
     /// Accept the entries at and above this offset.
     From(Offset),
-    /// All of them are here; this is their newest staged record.
+    /// All of them are here. Contains their newest staged record.
     Present(Lsn),
     /// The entries leave a gap that is not globally committed, or they are committed elsewhere and missing here.
     OutOfOrder,
 }
 
-/// The protocol's part of a loglet, all of it volatile.
+/// The protocol's part of the state of a loglet. None of it is journaled.
 #[derive(Debug)]
 pub(super) struct Native {
     pub config: Arc<NativeConfig>,
@@ -34,15 +34,15 @@ pub(super) struct Native {
     pub round: u32,
     /// The local tail that was last reported to the sequencer, while open.
     pub told_tail: Offset,
-    /// The reported end of the loglet. The report may arrive while the seal is still on the way to the disk, or later.
+    /// Where the loglet ends, as reported by a peer. The report may arrive while the seal is still on its way to the disk, or later.
     pub ends_at: Option<Offset>,
-    /// A back-fill runs.
+    /// Whether a back-fill is running.
     pub filling: bool,
 }
 
 impl Native {
-    /// Remembers a verdict for the end of the turn. A later success must not hide an out-of-order verdict. A full disk must
-    /// not be hidden by its consequence: the Stores behind the refused one are out of order.
+    /// Remembers a verdict for the end of the turn. A later success must not hide an out-of-order verdict. An out-of-order verdict must
+    /// not hide a full disk, because it is only a consequence: the Stores after the refused one are out of order.
     pub fn tell(&mut self, verdict: Verdict) {
         let covered = match self.news {
             Some(Verdict::OutOfOrder {}) => verdict == (Verdict::Done {}),
@@ -69,7 +69,7 @@ impl Protocol for Native {
 
 pub(super) type Replica = LogletState<Native>;
 
-/// The order rule for entries at `[first, first + count)`.
+/// Applies the order rule to entries at `[first, first + count)`.
 ///
 /// Entries below the known tail are committed elsewhere and not accepted here. Above it, only the next offset is
 /// accepted, or an offset that skips only committed entries. So a missing offset below the local tail is always below a

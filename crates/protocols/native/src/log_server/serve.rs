@@ -40,7 +40,7 @@ impl LogServer {
         self.answer(from, m.loglet, verdict, Lsn::NONE, out);
     }
 
-    /// Answers the waiters whose tail is reached; all of them once sealed (native-T18).
+    /// Answers the waiters whose tail is reached, or all of them once the loglet is sealed (native-T18).
     pub(super) fn wake_waiters(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(replica) = self.kept.loglets.get(&loglet) else { return };
         for waiter in self.waits.take(loglet, |w| reached(replica, w)) {
@@ -110,7 +110,7 @@ impl LogServer {
         out.reply(to, Entries { verdict, state, first, counts, batches }, Lsn::NONE);
     }
 
-    /// Trim: durable together with the local tail (native-T12); the places are freed after that.
+    /// Handles a Trim. The trim is durable together with the local tail (native-T12); the space is freed after that.
     pub(super) fn on_trim(&mut self, from: Caller, m: Trim, out: &mut Effects) {
         let loglet = m.loglet;
         if out.space() == Space::Closed {
@@ -123,7 +123,7 @@ impl LogServer {
         self.answer(from, loglet, Verdict::Done {}, reveals, out);
     }
 
-    /// Delete: leaves a permanent tombstone (native-T10), even if the loglet never existed here.
+    /// Handles a Delete. It leaves a permanent tombstone (native-T10), even if the loglet never existed here.
     pub(super) fn on_delete(&mut self, from: Caller, m: Delete, out: &mut Effects) {
         if out.space() == Space::Closed {
             return self.answer(from, m.loglet, Verdict::StorageFailed {}, Lsn::NONE, out);

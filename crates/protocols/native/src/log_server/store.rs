@@ -15,13 +15,13 @@ use crate::roles::SEQUENCER;
 use atoll_loglet_store::parse_counted;
 use atoll_loglet_store::store::Sealing;
 
-/// Only the configured life of the sequencer may store: two lives could put two payloads at one offset (native-T6).
+/// Returns whether a Store comes from the configured life of the sequencer. Two lives could put two payloads at one offset (native-T6).
 fn from_sequencer(replica: &Replica, from: Caller, life: Incarnation) -> bool {
     replica.protocol.config.sequencer == (from.node, life) || mutant(mutants::NATIVE_T6)
 }
 
 impl LogServer {
-    /// Store: answered by the cumulative post at the end of the turn, or when the entries are durable.
+    /// Handles a Store. It is answered by the cumulative report at the end of the turn, or when the entries are durable.
     pub(super) fn on_store(&mut self, from: Caller, m: Store, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let (loglet, space) = (m.loglet, out.space());
@@ -40,7 +40,7 @@ impl LogServer {
         replica.protocol.round = m.round;
         replica.raise_known_tail(m.known_tail);
         let stage = match (replica.seal, space) {
-            // native-T1: a sealed server answers Sealed, whether or not it already has the entries.
+            // A sealed server answers Sealed, whether or not it already has the entries (native-T1).
             (Sealing::Sealed | Sealing::Staged(_), _) => {
                 hit("native.server.store_after_seal");
                 let end = m.first.plus(m.count.into());
@@ -67,7 +67,7 @@ impl LogServer {
                 Admit::Present(lsn) => {
                     hit("native.server.store_again");
                     check_same(replica, m.first, &batch);
-                    // While the entries are only staged, the answer waits for the sync, which reports to the sequencer anyway (X1).
+                    // While the entries are only staged, the answer waits for the sync, after which a report is sent anyway (X1).
                     if lsn <= out.durable() {
                         replica.protocol.tell(Verdict::Done {});
                     }
@@ -91,14 +91,14 @@ impl LogServer {
         Ok(())
     }
 
-    /// Answers a Store for a loglet that this server does not serve, or not for that sequencer.
+    /// Answers a Store for a loglet that this server does not serve, or does not serve for that sequencer.
     fn post_stranger(&self, to: Caller, loglet: LogletId, round: u32, verdict: Verdict, out: &mut Effects) {
         let state = ServerState::NOTHING;
         let message = StoredUpTo { loglet, verdict, round, expects: Offset::ZERO, state };
         out.post(to.node, Class::Data, SEQUENCER, message, Lsn::NONE);
     }
 
-    /// Advance: raises the known tail without a Store (X14).
+    /// Handles an Advance, which raises the known tail without a Store (X14).
     pub(super) fn on_advance(&mut self, from: Caller, m: Advance) {
         let Some(replica) = self.kept.loglets.get_mut(&m.loglet) else { return };
         if !from_sequencer(replica, from, m.life) {
@@ -117,7 +117,8 @@ impl LogServer {
         }
     }
 
-    /// Seal: no more Stores from here on. The answer leaves once the admitted entries, and the bit, are durable (native-T4).
+    /// Handles a Seal, after which no more Stores are accepted. The answer leaves once the seal bit and all Stores accepted before it are
+    /// durable (native-T4).
     pub(super) fn on_seal(&mut self, from: Caller, m: Seal, out: &mut Effects) {
         match self.seal(m.loglet, &m.config, out) {
             Ok((state, reveals)) => {
@@ -147,7 +148,7 @@ impl LogServer {
                 if replica.staged_tail > replica.local_tail {
                     hit("native.server.seal_with_stores_in_flight");
                 }
-                // The bit comes after every admitted Store in the journal: once it is durable, they are, too.
+                // In the journal, the bit comes after every accepted Store. So once it is durable, they are durable, too.
                 let lsn = self.kept.stage_seal(loglet, out);
                 let replica = self.replica(loglet, config, out)?;
                 if mutant(mutants::NATIVE_T4) {
@@ -159,7 +160,7 @@ impl LogServer {
         }
     }
 
-    /// Repair: a copy for a sealed server, by the same order rule, past the seal bit.
+    /// Handles a Repair, which stores a copy on a sealed server. The same order rule applies, but the seal bit does not refuse it.
     pub(super) fn on_repair(
         &mut self,
         from: Caller,
@@ -189,7 +190,7 @@ impl LogServer {
         }
         replica.raise_known_tail(m.known_tail);
         self.touched.insert(loglet);
-        // Without entries, the message only passes on the known tail.
+        // Without entries, the message only conveys the known tail.
         let Some(batch) = batch else {
             self.answer(from, loglet, Verdict::Done {}, Lsn::NONE, out);
             return Ok(());
@@ -214,7 +215,7 @@ impl LogServer {
         Ok(())
     }
 
-    /// Fill: stores a copy of committed entries that this server lacks. It raises no tail and is not an ack (X7).
+    /// Handles a Fill: stores a copy of committed entries that this server lacks. It raises no tail and acknowledges nothing (X7).
     pub(super) fn on_fill(&mut self, from: Caller, m: Fill, out: &mut Effects) -> Result<(), DecodeError> {
         let batch = parse_counted(m.batch, m.count)?;
         let mut reveals = Lsn::NONE;
@@ -246,7 +247,7 @@ impl LogServer {
     }
 }
 
-/// native-N1: one offset, one payload; checked where the first copy is in memory and has the same bounds.
+/// Checks that an offset has one payload (native-N1), if the first copy is in memory and has the same bounds.
 fn check_same(replica: &Replica, first: Offset, batch: &Batch) {
     if let Some(run) = replica.runs.get(first)
         && run.count as usize == batch.len()

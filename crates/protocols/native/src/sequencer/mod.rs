@@ -1,4 +1,5 @@
-//! The sequencer: assigns offsets, sends every entry to every server, and acks in order the entries that a majority stored (native §4).
+//! The sequencer: assigns offsets, sends every entry to every server, and acknowledges, in order, the entries that a majority stored
+//! (native §4).
 //!
 //! Its state is lost with its life. A configuration names that life, so no other life ever assigns the same offsets (native-T6).
 //!
@@ -6,7 +7,7 @@
 //! | --- | --- |
 //! | `sequenced_loglet.rs` | one loglet: offsets, acks, duplicates |
 //! | `window.rs` | the entries in flight |
-//! | `sending.rs` | Stores, rounds, the known tail; what to do when no answer comes |
+//! | `sending.rs` | Stores, rounds, the known tail; what happens when no answer comes |
 
 mod sending;
 mod sequenced_loglet;
@@ -36,17 +37,18 @@ use atoll_loglet_store::deduplicator::Forgotten;
 /// Limits and intervals of a sequencer.
 #[derive(Clone, Debug)]
 pub struct SequencerOptions {
-    /// Bytes in flight per loglet; beyond that, appends are refused as busy.
+    /// Maximum number of bytes in flight per loglet. Further appends are refused as busy.
     pub window_bytes: u64,
-    /// The same for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
+    /// The same limit for all loglets together. Too small: loglets without a majority hold up others. Too large: memory.
     pub node_window_bytes: usize,
-    /// Bytes sent to one server and not stored yet; beyond that, the server is just a waiting cursor (native-T20).
+    /// Maximum number of bytes that are sent to one server and not yet stored. Beyond that, the server is only a cursor that waits
+    /// (native-T20).
     pub server_window_bytes: u64,
     /// How long a server may be silent before its Stores are sent again. Too small: a slow disk gets everything twice.
     pub resend_after: Duration,
-    /// How long an append may wait for a majority before its sender is told that there is none.
+    /// How long an append may wait for a majority before it is answered that there is none.
     pub quorum_patience: Duration,
-    /// Spans of operations remembered per loglet, 32 bytes each.
+    /// Number of spans of operations that are remembered per loglet, 32 bytes each.
     pub dedupe_spans: usize,
 }
 
@@ -70,17 +72,17 @@ pub struct Sequencer {
     loglets: BTreeMap<LogletId, SequencedLoglet>,
     /// Bytes in the windows of all loglets.
     in_flight: Arc<Budget>,
-    /// Sealed loglets: never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
+    /// Sealed loglets. They are never opened again in this life, or offsets would be assigned twice. 16 bytes per segment.
     closed: BTreeSet<LogletId>,
     touched: BTreeSet<LogletId>,
-    /// When each loglet with something to watch is looked at again.
+    /// The next deadline of each loglet that has one.
     watch: BTreeSet<(Tick, LogletId)>,
     watched: BTreeMap<LogletId, Tick>,
     committed: u64,
 }
 
 impl Sequencer {
-    /// A sequencer in the node and the life of `env`.
+    /// Creates a sequencer in the node and the life of `env`.
     pub fn new(env: Env, options: SequencerOptions) -> Self {
         Sequencer {
             env,
@@ -108,7 +110,7 @@ impl Sequencer {
         self.touched.insert(loglet);
     }
 
-    /// Orders a batch, or returns why not. A second copy of an ordered batch is ignored: the first one gets the answer.
+    /// Orders a batch, or returns why it cannot. A second copy of an ordered batch is ignored: the first one gets the answer.
     fn take(&mut self, now: Tick, from: Caller, m: Append) -> Result<(), Ordered> {
         if m.life != self.env.incarnation() && !mutant(mutants::NATIVE_T6) {
             hit("native.sequencer.other_life");
@@ -150,7 +152,7 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Starts to order a loglet, only in the node and life that its configuration names.
+    /// Starts to order a loglet, if its configuration names this node and this life.
     fn open(&mut self, now: Tick, loglet: LogletId, config: &Bytes) -> Result<(), Ordered> {
         if config.is_empty() {
             return Err(Ordered::Unconfigured {});
@@ -177,7 +179,8 @@ impl Sequencer {
         self.touched.insert(m.loglet);
     }
 
-    /// The sealer may be dead: a half-done seal would leave appends unanswered for ever (native-T15).
+    /// Starts the procedure that completes a seal. The sealer may be dead, and an incomplete seal would leave appends without an answer
+    /// (native-T15).
     fn complete_seal(&mut self, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         if std::mem::replace(&mut ordering.sealing, true) {

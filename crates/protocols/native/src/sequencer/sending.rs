@@ -1,5 +1,5 @@
-//! What the sequencer sends: Stores in order, the known tail when no Store carries it (X14), and answers. Also what it does
-//! when nothing comes back.
+//! What the sequencer sends: Stores in order, the known tail when no Store carries it (X14), and answers. Also what it does when no answer
+//! comes.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn store_frame(
 }
 
 impl Sequencer {
-    /// The end of a turn for one loglet: commits, answers, and sends.
+    /// Ends a turn for one loglet: commits entries, answers appends, and sends messages.
     pub(super) fn advance(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         ordering.commit();
@@ -62,7 +62,7 @@ impl Sequencer {
         self.watch(now, loglet);
     }
 
-    /// A majority is sealed: this and all later offsets fail (native §4). What remains is to report that they did.
+    /// Handles a sealed majority: all offsets in flight and all later ones fail (native §4). What remains is to answer their appends.
     fn close(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
         let known_tail = ordering.known_tail;
@@ -71,8 +71,7 @@ impl Sequencer {
             out.reply(failed.caller, Appended { outcome: Ordered::Sealed {}, known_tail }, NOTHING_STAGED);
         }
         ordering.window.clear();
-        // If nothing was in flight, the seal itself may not be on a majority yet: the seal procedure goes on, and so does
-        // the watch over it.
+        // If nothing was in flight, the seal itself may not be on a majority yet: the seal procedure continues, and its deadline stays.
         let enough = ordering.seal_done || ordering.sealed_servers() >= ordering.config.quorum();
         let done = enough && !ordering.sealing;
         if done {
@@ -84,10 +83,10 @@ impl Sequencer {
         }
     }
 
-    /// Sends each server as much as it has room for.
+    /// Sends each server as many entries as fit its window.
     fn send(&mut self, now: Tick, loglet: LogletId, out: &mut Effects) {
         let Some(ordering) = self.loglets.get_mut(&loglet) else { return };
-        // A run that goes to most servers in this turn is encoded once: (offset, round, configured) determines the bytes.
+        // A run that goes to several servers in this turn is encoded once: (offset, round, configured) determines the bytes.
         let mut shared: Option<(Offset, u32, bool, Frame)> = None;
         for i in 0..ordering.servers.len() {
             let server = &mut ordering.servers[i];
@@ -126,7 +125,7 @@ impl Sequencer {
                 server.next = end;
                 sent = true;
             }
-            // Send it alone only if no Store is about to carry it (X14).
+            // Send the known tail by itself only if no Store is about to carry it (X14).
             let alone = ordering.window.is_empty() && ordering.carried_by().is_none_or(|at| at <= now);
             let server = &mut ordering.servers[i];
             if sent {
@@ -141,7 +140,7 @@ impl Sequencer {
         }
     }
 
-    /// Looks at a loglet again when something may have been lost.
+    /// Sets the next deadline of a loglet, at which something may have been lost.
     fn watch(&mut self, now: Tick, loglet: LogletId) {
         let Some(ordering) = self.loglets.get(&loglet) else { return };
         let resend = self.options.resend_after;
@@ -174,7 +173,7 @@ impl Sequencer {
         if let Some(first) = ordering.waiting.values().next() {
             by(first.since.after(self.options.quorum_patience));
         }
-        // Never look again at once: a look that changes nothing must not repeat in the same turn.
+        // Never set a deadline that is due now: a check that changes nothing must not repeat in the same turn.
         let at = at.map(|at| at.max(now.after(Duration::from_millis(1))));
         self.unwatch(loglet);
         if let Some(at) = at {
@@ -226,7 +225,7 @@ impl Sequencer {
         }
         if ordering.state != SequencingState::Open {
             if ordering.seal_done {
-                // A majority is sealed, and its last answers have had their time.
+                // A majority is sealed, and there was time for its last answers.
                 ordering.state = SequencingState::Sealed;
             } else {
                 self.complete_seal(loglet, out);
@@ -234,7 +233,7 @@ impl Sequencer {
         }
     }
 
-    /// A connection is back: messages on the old one may have been lost.
+    /// Handles a re-established connection: messages on the old one may have been lost.
     pub(super) fn reconnected(&mut self, now: Tick, peer: NodeId) {
         for (loglet, ordering) in &mut self.loglets {
             let known_tail = ordering.known_tail;

@@ -18,23 +18,23 @@ use crate::message::{StoredUpTo, Verdict};
 use crate::mutants;
 use atoll_loglet_store::deduplicator::{Deduplicator, Forgotten};
 
-/// Appends that arrive closer together than this are dense: the next Store tells servers the known tail soon enough. Too large:
-/// servers that wait for the end of a tail wait longer. Too small: each append of a lone client causes another message to each
-/// server.
+/// Appends that arrive closer together than this are dense: the next Store carries the known tail to the servers soon enough. Too large:
+/// servers that wait for the end of a tail wait longer. Too small: each append of a lone client causes another message to each server.
 const DENSE: Duration = Duration::from_micros(300);
-/// The longest gap that counts, so that a number of dense gaps can make up for it.
+/// Longer gaps between appends count as this long, so that a few dense gaps outweigh one of them.
 const SPARSE: Duration = Duration::from_millis(1);
-/// The known tail waits for a Store no longer than this after the last append.
+/// How long after the last append the known tail waits for a Store.
 const TELL_WITHIN: Duration = Duration::from_millis(1);
 
-/// Open, or on the way out.
+/// Whether a loglet is open, draining or sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequencingState {
     /// The loglet accepts appends.
     Open,
-    /// Some server is sealed: accepts no appends, completes the seal, and lets entries in flight resolve (native-T15).
+    /// Some server is sealed. The sequencer accepts no appends, completes the seal, and waits for the outcome of entries in flight
+    /// (native-T15).
     Draining,
-    /// A majority is sealed, or nothing is in flight any more.
+    /// A majority is sealed, or no entry is in flight any more.
     Sealed,
 }
 
@@ -42,23 +42,23 @@ pub(super) enum SequencingState {
 #[derive(Debug)]
 pub(super) struct Server {
     pub node: NodeId,
-    /// Highest local tail that the server reported while unsealed: it holds every offset of [known tail, this).
+    /// Highest local tail that the server reported while unsealed. It holds every offset of [known tail, this).
     pub stored: Offset,
     /// The next offset to send.
     pub next: Offset,
     /// The round of Stores; going back starts a new one (X10).
     pub round: u32,
     pub sealed: bool,
-    /// It has answered, so it knows the configuration.
+    /// Whether the server knows the configuration, because it has answered.
     pub configured: bool,
-    /// Its disk is full.
+    /// Whether the disk of the server is full.
     pub full: bool,
-    /// The server has the wrong identity, or a closed journal: it will not store in its current life.
+    /// Whether the server has the wrong identity or a closed journal, so that it will not store in its current life.
     pub useless: bool,
-    /// The known tail last sent to the server, and the one that it confirmed.
+    /// The known tail that was last sent to the server, and the one that it has confirmed.
     pub told: Offset,
     pub confirmed: Offset,
-    /// The offset to which the server last made the sequencer go back, and why, since it last stored something.
+    /// The offset to which the server last made the sequencer go back, and why. None once it has stored something since.
     pub went_back: Option<(Offset, Verdict)>,
     /// When the server last made progress, or was sent something while idle.
     pub progress_at: Tick,
@@ -80,16 +80,16 @@ pub(super) struct SequencedLoglet {
     pub known_tail: Offset,
     pub window: Window,
     pub servers: Vec<Server>,
-    /// Appends by the offset below which all must be committed, then by arrival.
+    /// Appends that wait for their answer, by the offset below which everything must be committed, then by arrival.
     pub waiting: BTreeMap<(Offset, u64), Waiting>,
     arrivals: u64,
-    /// When the last append came, and how far apart they come, smoothed.
+    /// When the last append arrived, and the smoothed gap between appends.
     arrived_at: Tick,
     gap: Duration,
     pub deduplicator: Deduplicator,
-    /// True while the procedure that completes the seal runs.
+    /// Whether the procedure that completes the seal is running.
     pub sealing: bool,
-    /// That procedure has ended with a majority.
+    /// Whether that procedure has ended with a sealed majority.
     pub seal_done: bool,
 }
 
@@ -165,7 +165,7 @@ impl SequencedLoglet {
         Ok(())
     }
 
-    /// Handles a server's report. Only entries that it stored while unsealed count (native-T1, native-T2, native-T5). True if the
+    /// Handles a server's report. Only entries that it stored while unsealed count (native-T1, native-T2, native-T5). Returns true if the
     /// loglet must be drained.
     pub fn on_stored(&mut self, now: Tick, from: NodeId, m: &StoredUpTo) -> bool {
         let (known_tail, next) = (self.known_tail, self.next);
@@ -188,8 +188,8 @@ impl SequencedLoglet {
         }
         match m.verdict {
             Verdict::OutOfOrder {} | Verdict::Unconfigured {} if m.round == server.round => {
-                // Go back at once only the first time. A server that does not get past this offset is given time (X10);
-                // otherwise the two would exchange messages without a pause and, on one node, without end.
+                // Go back at once only the first time. If the server does not get past this offset, wait before the next attempt (X10).
+                // Otherwise the two would exchange messages without a pause, and endlessly if both are on one node.
                 let to = m.expects.max(known_tail).min(next);
                 if server.went_back.replace((to, m.verdict.clone())) == Some((to, m.verdict.clone())) {
                     hit("native.sequencer.no_way_back");
@@ -208,8 +208,8 @@ impl SequencedLoglet {
         false
     }
 
-    /// Raises the known tail to what a majority of all servers stored (native-T5), and never further for any other reason (native-T2).
-    /// True if it rose.
+    /// Raises the known tail to what a majority of all servers stored (native-T5), and for no other reason (native-T2). Returns true if it
+    /// rose.
     pub fn commit(&mut self) -> bool {
         let mut stored: Vec<Offset> = self.servers.iter().map(|s| s.stored).collect();
         let mut quorum = self.config.quorum();
@@ -227,7 +227,7 @@ impl SequencedLoglet {
         before != self.window.len()
     }
 
-    /// Takes the appends that are committed now, in order.
+    /// Removes and returns the appends that are committed now, in order.
     pub fn take_committed(&mut self) -> Vec<Waiting> {
         let mut done = Vec::new();
         while let Some(entry) = self.waiting.first_entry() {
@@ -239,18 +239,18 @@ impl SequencedLoglet {
         done
     }
 
-    /// Until when the known tail may wait for a Store that carries it, which saves a message to every server. None if appends are so
-    /// rare that it would wait in vain.
+    /// Returns until when the known tail may wait for a Store that carries it, which saves a message to every server. None if appends are
+    /// so rare that no Store is likely to come in time.
     pub fn carried_by(&self) -> Option<Tick> {
         (self.state == SequencingState::Open && self.gap < DENSE).then(|| self.arrived_at.after(TELL_WITHIN))
     }
 
-    /// The number of sealed servers.
+    /// Returns the number of sealed servers.
     pub fn sealed_servers(&self) -> usize {
         self.servers.iter().filter(|s| s.sealed).count()
     }
 
-    /// Whether so many disks are full that no majority can store.
+    /// Returns whether so many disks are full that no majority can store.
     pub fn is_full(&self) -> bool {
         let usable = self.servers.iter().filter(|s| !s.full && !s.useless).count();
         usable < self.config.quorum() && self.servers.iter().any(|s| s.full)
@@ -264,7 +264,7 @@ impl Server {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// True if the server has been sent something that it has not answered, or lacks entries.
+    /// Returns true if the server has not yet stored everything below `next`, and still can.
     pub fn owes(&self, next: Offset) -> bool {
         !self.sealed && !self.useless && self.stored < next
     }

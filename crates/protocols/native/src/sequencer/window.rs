@@ -1,4 +1,4 @@
-//! The entries in flight of one loglet: ordered, not yet globally committed. Payloads are shared, never copied (native-T20).
+//! The entries in flight of one loglet: ordered, but not yet globally committed. Payloads are shared, never copied (native-T20).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct InFlight {
     pub first: Offset,
     pub count: u32,
     pub batch: Bytes,
-    /// Bytes of all batches since the loglet began, this one included.
+    /// Number of bytes of all batches since the loglet began, including this one.
     end_bytes: u64,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct Window {
     /// The budget that the windows of all loglets share.
     shared: Arc<Budget>,
     runs: VecDeque<InFlight>,
-    /// Bytes of all batches that have left the window.
+    /// Number of bytes of all batches that have left the window.
     left_bytes: u64,
-    /// Bytes of all batches since the loglet began.
+    /// Number of bytes of all batches since the loglet began.
     total_bytes: u64,
 }
 
@@ -59,20 +59,20 @@ impl Window {
         }
     }
 
-    /// The first run that ends above `at`.
+    /// Returns the first run that ends above `at`.
     pub fn run_at(&self, at: Offset) -> Option<&InFlight> {
         self.runs.get(self.index_of(at))
     }
 
     fn index_of(&self, at: Offset) -> usize {
-        // It is nearly always the newest or the oldest.
+        // The run is nearly always the newest or the oldest.
         match self.runs.back() {
             Some(last) if last.first <= at => self.runs.len() - usize::from(last.end() > at),
             _ => self.runs.partition_point(|run| run.end() <= at),
         }
     }
 
-    /// Bytes of the runs in `[from, to)`; both must be bounds of runs.
+    /// Returns the number of bytes of the runs in `[from, to)`. Both must be bounds of runs.
     pub fn bytes_between(&self, from: Offset, to: Offset) -> u64 {
         let upto = |at: Offset| match self.index_of(at).checked_sub(1).and_then(|i| self.runs.get(i)) {
             Some(run) => run.end_bytes,

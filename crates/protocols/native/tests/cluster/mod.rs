@@ -14,7 +14,7 @@ use atoll_native::{
 
 pub use cluster::{Faults, batch};
 
-/// Of the roles.
+/// The options of both roles.
 #[derive(Clone, Default)]
 pub struct RoleOptions {
     pub server: LogServerOptions,

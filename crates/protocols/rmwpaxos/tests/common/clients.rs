@@ -1,4 +1,4 @@
-//! Clients: procedures on the nodes that read and write registers, and write down what they see.
+//! Clients: procedures on the nodes that read and write registers, and record the results.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::oracle::{Ask, History, Told};
 
 pub type Shared = Arc<Mutex<History>>;
 
-/// Reads and records it.
+/// Reads a register and records the result.
 pub async fn read(registers: RmwRegisters, history: Shared, name: String) -> Option<u64> {
     let op = history.lock().unwrap().call(&name, Ask::Read);
     let result = registers.register(&name).read().await;
@@ -20,7 +20,7 @@ pub async fn read(registers: RmwRegisters, history: Shared, name: String) -> Opt
     result.ok().map(|v| v.version.0)
 }
 
-/// Writes and records it.
+/// Writes a register and records the result.
 pub async fn write(
     registers: RmwRegisters,
     history: Shared,
@@ -36,15 +36,16 @@ pub async fn write(
     result
 }
 
-/// What a client keeps when its node dies: it is somebody outside, who goes on when the node is back.
+/// What a client remembers when its node dies. The client is outside of the node, and continues when the node is back.
 #[derive(Debug, Default)]
 pub struct Memory {
     versions: Vec<u64>,
-    /// The register that it was writing.
+    /// The register that the client was writing.
     writing: Option<usize>,
 }
 
-/// A client that does random things to a few registers until its node dies, and goes on where it was when that is back.
+/// Runs a client that performs random operations on a few registers until its node dies, and continues from its memory when the node is
+/// back.
 pub async fn busy(
     env: Env,
     registers: RmwRegisters,
@@ -66,7 +67,7 @@ pub async fn busy(
         } else {
             let expected = memory.lock().unwrap().versions[i];
             memory.lock().unwrap().writing = Some(i);
-            // Few values, so that equal ones stand at different versions (rmw-T1).
+            // Few values, so that equal ones occur at different versions (rmw-T1).
             let value = Bytes::from(vec![b'a' + (env.random() % 2) as u8]);
             let nonce = u128::from(env.random()) << 64 | u128::from(env.random());
             for _ in 0..2 {
@@ -74,7 +75,7 @@ pub async fn busy(
                 match write(r, h, name.clone(), expected, value.clone(), nonce).await {
                     Ok(Written::Yes(v)) => memory.lock().unwrap().versions[i] = v.0,
                     Ok(Written::Conflict(v)) => memory.lock().unwrap().versions[i] = v.version.0,
-                    // The same again: it must be answered as the first time.
+                    // Repeat the same write: its answer must match the first attempt.
                     Err(RegisterError::Unknown(_)) => continue,
                     Err(_) => {}
                 }

@@ -1,4 +1,5 @@
-//! Several node cores on one thread and virtual time, with a network and disks that fail, and oracles that watch from outside.
+//! Several node cores on one thread and in virtual time, with a network and disks that fail, and oracles that observe everything from
+//! outside.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -6,7 +7,7 @@ pub mod clients;
 pub mod oracle;
 pub mod world;
 
-/// SplitMix64, as every random choice of a run comes from its seed.
+/// SplitMix64. Every random choice of a run comes from its seed.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -19,7 +20,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// In `[0, n)`.
+    /// Returns a number in `[0, n)`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }

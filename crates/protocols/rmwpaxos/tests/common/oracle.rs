@@ -1,5 +1,5 @@
-//! Oracles (rmwpaxos §11): [`Protocol`] sees every message that leaves a node and every fact that gets durable; [`History`]
-//! sees what clients asked and were told.
+//! Oracles (rmwpaxos §11): [`Protocol`] sees every message that leaves a node and every fact that becomes durable; [`History`] sees what
+//! clients requested and what they were answered.
 
 use std::collections::BTreeMap;
 
@@ -31,12 +31,12 @@ enum Asked {
     Write(Write),
 }
 
-/// rmw-I1, rmw-I2, rmw-I3, rmw-I5, rmw-I8 and what was chosen.
+/// Checks rmw-I1, rmw-I2, rmw-I3, rmw-I5, rmw-I8, and records what was chosen.
 #[derive(Default)]
 pub struct Protocol {
     /// What each acceptor has on disk, in the journal and in checkpoints.
     held: BTreeMap<(NodeId, StorageId, u64, String), Held>,
-    /// In the journal alone: a checkpoint may be ahead of it.
+    /// What is in the journal alone. A checkpoint may be ahead of it.
     journaled: BTreeMap<(NodeId, StorageId, u64, String), Held>,
     states: BTreeMap<Register, BTreeMap<Ballot, Bytes>>,
     votes: BTreeMap<Register, BTreeMap<Ballot, Vec<NodeId>>>,
@@ -52,7 +52,7 @@ impl Protocol {
         }
     }
 
-    /// Records that are durable from now on.
+    /// Notes records that are durable from now on.
     pub fn facts(&mut self, node: NodeId, storage: StorageId, records: &[(Lsn, Record)]) {
         for (_, record) in records {
             match Fact::from_bytes(record.head.clone()).unwrap() {
@@ -82,7 +82,7 @@ impl Protocol {
         }
     }
 
-    /// A checkpoint that is durable from now on; it may show what is not in the journal yet.
+    /// Notes a checkpoint that is durable from now on. It may contain facts that are not in the journal yet.
     pub fn checkpoint(&mut self, n: NodeId, s: StorageId, checkpoint: &Checkpoint) {
         for (_, image) in checkpoint.states.iter().filter(|(_, image)| !image.is_empty()) {
             for group in AcceptorImage::from_bytes(image.clone()).unwrap().groups {
@@ -114,7 +114,7 @@ impl Protocol {
         }
     }
 
-    /// rmw-I2: one state per ballot, on the wire and on disk.
+    /// Checks that a ballot has one state, on the wire and on disk (rmw-I2).
     fn state(&mut self, epoch: u64, name: &str, ballot: Ballot, state: &Bytes) {
         let known = self.states.entry((epoch, name.to_owned())).or_default();
         match known.get(&ballot) {
@@ -128,7 +128,7 @@ impl Protocol {
         }
     }
 
-    /// A frame leaves a node.
+    /// Notes a frame that leaves a node.
     pub fn sent(&mut self, from: NodeId, storage: StorageId, to: NodeId, envelope: &Envelope) {
         let frame = envelope.frame.clone();
         match (envelope.exchange, frame.kind) {
@@ -163,7 +163,7 @@ impl Protocol {
         }
     }
 
-    /// rmw-I8 and X1: what an answer shows is on the disk that answers.
+    /// Checks that everything an answer shows is on the disk of its sender (rmw-I8, X1).
     fn shown(
         &mut self,
         n: NodeId,
@@ -181,7 +181,7 @@ impl Protocol {
         }
     }
 
-    /// rmw-I3 and rmw-I5 over the whole run: what follows a chosen state contains it.
+    /// Checks over the whole run that each state after a chosen state contains it (rmw-I3, rmw-I5).
     pub fn check(&mut self) {
         let mut found = Vec::new();
         for ((epoch, name), states) in &self.states {
@@ -217,7 +217,7 @@ impl Protocol {
     }
 }
 
-/// Whether a state's writes begin with those of an earlier one, as far back as both remember.
+/// Returns whether a state's writes begin with those of an earlier state, as far back as both remember.
 fn contains(state: &RegisterState, earlier: &RegisterState) -> bool {
     if state.version < earlier.version || (earlier.moved.is_some() && state.moved != earlier.moved) {
         return false;
@@ -232,14 +232,14 @@ fn contains(state: &RegisterState, earlier: &RegisterState) -> bool {
     })
 }
 
-/// What a client asked.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub enum Ask {
     Read,
     Write { expected: u64, value: Bytes, nonce: u128 },
 }
 
-/// What it was told.
+/// The answer that the client got.
 #[derive(Clone, Debug)]
 pub enum Told {
     Read(Result<Versioned, RegisterError>),
@@ -254,7 +254,7 @@ pub struct Op {
     pub returned: Option<(u64, Told)>,
 }
 
-/// Every call and return, in their real order.
+/// Every call and return, in real-time order.
 #[derive(Debug, Default)]
 pub struct History {
     pub ops: Vec<Op>,
@@ -282,7 +282,7 @@ impl History {
         self.ops.iter().filter(good).count()
     }
 
-    /// Linearizability of versioned registers, which is easy to decide: versions order everything.
+    /// Checks that the registers were linearizable. This is easy to decide, because versions order everything.
     pub fn check(&self) -> Vec<String> {
         let mut registers: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
         for op in &self.ops {
@@ -296,7 +296,7 @@ impl History {
     }
 }
 
-/// One nonce: its attempts.
+/// The attempts with one nonce.
 struct WriteSeen {
     expected: u64,
     value: Bytes,
@@ -308,7 +308,7 @@ struct WriteSeen {
 
 fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
     let mut writes: BTreeMap<u128, WriteSeen> = BTreeMap::new();
-    // Version to nonce and value, as observed; and (returned, called, version) of what completed.
+    // Version to nonce and value, as observed, and (returned, called, version) of each completed operation.
     let mut seen: BTreeMap<u64, (u128, Option<Bytes>)> = BTreeMap::new();
     let mut completed: Vec<(u64, u64, u64)> = Vec::new();
     let observe =
@@ -400,7 +400,7 @@ fn check_register(name: &str, ops: &[&Op], found: &mut Vec<String>) {
         }
     }
     completed.sort_unstable();
-    // Real time: whoever begins later sees no less.
+    // Real time: an operation that begins later sees at least the same version.
     let mut highest = 0;
     let mut by_call = completed.clone();
     by_call.sort_by_key(|(_, called, _)| *called);

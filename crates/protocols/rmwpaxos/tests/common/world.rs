@@ -1,4 +1,4 @@
-//! The world: nodes, network, disks, time.
+//! The simulated world: nodes, network, disks and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,14 @@ use atoll_rmwpaxos::{Acceptor, GroupConfig, Member, Options, RmwRegisters};
 use super::Rng;
 use super::oracle::Protocol;
 
-/// What goes wrong.
+/// The faults of the network and the disks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Of frames, in percent.
+    /// Percentage of frames that are lost.
     pub drop: u64,
-    /// Of frames, in percent.
+    /// Percentage of frames that are duplicated.
     pub duplicate: u64,
-    /// Longest delay of a frame, in microseconds; the order is not kept.
+    /// Longest delay of a frame, in microseconds. Frames may arrive out of order.
     pub delay_us: u64,
     /// Longest sync, in microseconds.
     pub sync_us: u64,
@@ -65,14 +65,14 @@ pub struct World {
     pub faults: Faults,
     pub options: Options,
     pub initial: GroupConfig,
-    /// Links that are cut, one way each.
+    /// Links that are cut, each in one direction.
     pub cut: BTreeSet<(NodeId, NodeId)>,
     pub oracle: Protocol,
     pub marks: BTreeMap<&'static str, u64>,
-    /// Kill this node in the turn in which it hits this mark.
+    /// Kills this node in the turn in which it hits this mark.
     pub kill_at: Option<(NodeId, &'static str)>,
     pub frames: u64,
-    /// Called when a node (re)starts, to start its clients.
+    /// Called whenever a node starts, to start its clients.
     pub on_start: Option<Box<OnStart>>,
     queue: BTreeMap<(Tick, u64), Event>,
     next_event: u64,
@@ -91,7 +91,7 @@ pub fn members(nodes: &[u32]) -> Vec<Member> {
 }
 
 impl World {
-    /// Nodes `1..=nodes`, the first group being the first `group` of them; none of them started.
+    /// Creates nodes `1..=nodes`, of which the first `group` form the first group. None of them is started.
     pub fn new(seed: u64, nodes: u32, group: &[u32]) -> Self {
         let _ = take_marks();
         let node = |n: u32| Node {
@@ -127,7 +127,7 @@ impl World {
         ids.into_iter().for_each(|id| self.start(id));
     }
 
-    /// (Re)starts a node from its disk.
+    /// Starts or restarts a node from its disk.
     pub fn start(&mut self, id: NodeId) {
         let peers: Vec<NodeId> = self.nodes.keys().copied().filter(|n| *n != id).collect();
         let seed = self.rng.next();
@@ -166,7 +166,7 @@ impl World {
         self.turn(id);
     }
 
-    /// `kill -9` and a power cut: of the batch in the writer any prefix survives.
+    /// Simulates `kill -9` together with a power cut. Any prefix of the batch that is being written survives.
     pub fn crash(&mut self, id: NodeId) {
         let rng = &mut self.rng;
         let node = self.nodes.get_mut(&id).unwrap();
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// The disk is gone; the next start has a new identity, as its marker file says.
+    /// Crashes a node and loses its disk. The next start has a new storage identity, as if from a new marker file.
     pub fn wipe(&mut self, id: NodeId) {
         self.crash(id);
         let node = self.nodes.get_mut(&id).unwrap();
@@ -210,7 +210,7 @@ impl World {
         self.next_event += 1;
     }
 
-    /// Lets a node take its steps, and carries out what it asks for.
+    /// Runs turns of a node until it has no more work, and carries out what they request.
     fn turn(&mut self, id: NodeId) {
         loop {
             let now = self.now;
@@ -224,7 +224,7 @@ impl World {
                 *self.marks.entry(mark).or_default() += n;
             }
             if kill {
-                // What this turn sent did not leave the process.
+                // Nothing that this turn sent has left the process.
                 self.kill_at = None;
                 self.crash(id);
                 return;
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// One event; false if nothing will ever happen again.
+    /// Runs the next event. Returns false if there is none and never will be.
     pub fn step(&mut self) -> bool {
         let due = |n: &Node| n.core.as_ref().and_then(|c| c.next_deadline()).map(|at| (at, n.id));
         let timer = self.nodes.values().filter_map(due).min();
@@ -323,7 +323,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Runs a procedure on a node to its end; None if that node dies or a minute passes.
+    /// Runs a procedure on a node to its end. Returns None if the node dies, or after a minute.
     pub fn run_on<T: Send + 'static>(
         &mut self,
         id: u32,
