@@ -1,5 +1,5 @@
-//! Node cores in one thread: real roles, journals and time. The network takes no time and loses nothing, the disks are in memory,
-//! so what is measured is the work of the protocols alone.
+//! Node cores in one thread, with real roles, journals and time. The network takes no time and loses nothing, and the disks are in memory,
+//! so only the work of the protocols is measured.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use atoll_native::{
 };
 use atoll_storage::{Journal, JournalError, JournalOptions, JournalReader, MemDisk, RecoverError};
 
-/// Length of a journal segment: a few of them hold all that is not trimmed yet.
+/// Length of a journal segment, in bytes. A few segments hold everything that is not trimmed yet.
 const SEGMENT_BYTES: u32 = 16 * 1024 * 1024;
 
-/// Says who the node is; all that planning a loglet needs of the member role.
+/// Answers with the identity of the node. Planning a loglet needs no other part of the member role.
 struct Member(Identity);
 
 impl Role for Member {
@@ -28,7 +28,7 @@ impl Role for Member {
     fn on_durable(&mut self, _: Tick, _: Lsn, _: &[(Lsn, Loc)], _: &mut Effects) {}
 }
 
-/// All nodes, all up.
+/// A directory in which all nodes are up.
 struct Everybody(Vec<NodeId>);
 
 impl Directory for Everybody {
@@ -52,20 +52,20 @@ struct Node {
     journal: Journal,
     reader: JournalReader,
     identity: Identity,
-    /// Used again, so that a turn does not allocate.
+    /// Reused, so that a turn does not allocate.
     outputs: Outputs,
-    /// It was given something since its last turn.
+    /// Whether the core received anything since its last turn.
     fed: bool,
 }
 
-/// See the module's words.
+/// See the module documentation.
 pub struct Cluster {
     began: Instant,
     nodes: Vec<Node>,
 }
 
 impl Cluster {
-    /// Nodes 1 to `nodes`, each a LogServer and a sequencer, connected.
+    /// Creates nodes 1 to `nodes`, each with a LogServer and a sequencer, and connects them.
     pub fn new(nodes: u32) -> Result<Self, JournalError> {
         let nodes = (1..=nodes).map(|n| Node::new(NodeId(n))).collect::<Result<Vec<_>, _>>()?;
         let mut cluster = Cluster { began: Instant::now(), nodes };
@@ -87,23 +87,23 @@ impl Cluster {
         Tick(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The handle of node 1, where the clients are.
+    /// Returns the environment of node 1, where the clients are.
     pub fn env(&self) -> Env {
         self.nodes[0].core.env()
     }
 
-    /// The configuration of a loglet on all nodes, ordered by node 1: the client's own.
+    /// Returns the configuration of a loglet on all nodes, whose sequencer is on node 1, with the clients.
     pub fn config(&self) -> NativeConfig {
         let servers = self.nodes.iter().map(|n| (n.identity.node, n.identity.storage)).collect();
         NativeConfig { servers, sequencer: (self.nodes[0].identity.node, self.nodes[0].identity.incarnation) }
     }
 
-    /// Opens loglets on node 1.
+    /// Returns a provider that opens loglets on node 1.
     pub fn provider(&self) -> NativeProvider {
         NativeProvider::new(self.env(), Arc::new(Everybody(self.ids())), NativeOptions::default())
     }
 
-    /// Takes turns until the answer is there.
+    /// Runs turns until there is an answer. Returns None if the ticket was abandoned.
     pub fn wait<T>(&mut self, mut ticket: Ticket<T>) -> Option<T> {
         loop {
             if let Some(got) = ticket.try_take() {
@@ -113,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// One turn of each node that has work.
+    /// Runs one turn of each node that has work.
     pub fn step(&mut self) {
         for i in 0..self.nodes.len() {
             let now = self.now();
@@ -139,7 +139,7 @@ impl Cluster {
         self.nodes[i].keep(now, outputs);
     }
 
-    /// What a node's own threads do beside the turns: journal segments are prepared, facts checkpointed.
+    /// Does what the other threads of a node do between turns: prepares journal segments and writes checkpoints.
     pub fn maintain(&mut self) {
         let now = self.now();
         for node in &mut self.nodes {
@@ -186,7 +186,7 @@ impl Node {
         Ok(Node { core, journal, reader, identity, outputs: Outputs::default(), fed: true })
     }
 
-    /// What a turn wants of the journal, done at once.
+    /// Carries out at once what a turn requests from the journal.
     fn keep(&mut self, now: Tick, outputs: &mut Outputs) {
         if let Some(batch) = outputs.journal.take() {
             let written = self.journal.write(&batch);
@@ -198,7 +198,7 @@ impl Node {
             self.core.fetched(now, fetch.role, fetch.tag, self.reader.read(&fetch.locs));
             self.fed = true;
         }
-        // A journal that failed is closed and says so at the next write; nothing more can be done about it here.
+        // A failed journal is closed, and reports that at the next write. Nothing more can be done about it here.
         if !outputs.freed.is_empty() {
             let _ = self.journal.free(&outputs.freed);
             outputs.freed.clear();

@@ -1,24 +1,24 @@
-//! What a run took, operation by operation.
+//! The latencies of the operations of a run.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-/// Longer operations count as this long.
+/// Longer operations count as this long, in nanoseconds.
 const LONGEST_NANOS: u64 = 60_000_000_000;
 
 /// Latencies of the operations of one run.
 pub struct Latencies {
     histogram: Histogram<u64>,
-    /// Time in which they were done, pauses left out.
+    /// The time that the operations took together, without pauses.
     pub busy: Duration,
-    /// Operations that failed; their time is not counted.
+    /// Number of operations that failed. Their time is not counted.
     pub errors: u64,
 }
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty set of latencies.
     pub fn new() -> Self {
         let Ok(histogram) = Histogram::new_with_bounds(1, LONGEST_NANOS, 3) else {
             unreachable!("the bounds and digits are what the library allows");
@@ -36,7 +36,7 @@ impl Latencies {
         self.histogram.value_at_quantile(q) as f64 / 1e3
     }
 
-    /// The line of a run: figures first, then the settings.
+    /// Returns the output line of a run: figures first, then the settings.
     pub fn line(&self, system: &str, workload: &str, round: usize, settings: &Value) -> Value {
         let ops = self.histogram.len();
         let mut line = Map::new();
@@ -61,7 +61,7 @@ impl Latencies {
     }
 }
 
-/// The median of some figures; 0 of none.
+/// Returns the median, or 0 if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -1,9 +1,9 @@
-//! Experiments that need the inside of Atoll: figures of the papers that a client cannot measure from outside. One JSON
-//! line per run on stdout; `experiments/` keeps them and draws them.
+//! Experiments that need the internals of Atoll: figures of the papers that a client cannot measure. Prints one JSON line per run to
+//! stdout; `experiments/` stores and plots them.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `cluster.rs` | real node cores in one thread, on real time, with a network that takes none |
+//! | `cluster.rs` | real node cores in one thread, in real time, with a network that takes no time |
 //! | `virtualization.rs` | Delos, Figure 11 left: what the VirtualLog costs over a bare NativeLoglet |
 //! | `latency.rs` | histograms and their lines |
 
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// As the product has it.
+// The same allocator as in the product.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
-//! What virtualization costs (Delos §5, Figure 11 left): the same operations on a bare NativeLoglet and on a VirtualLog over one
-//! like it, in turns of a few hundred operations, so that whatever else the machine does hits both alike.
+//! What virtualization costs (Delos §5, Figure 11 left): the same operations on a bare NativeLoglet and on a VirtualLog over one like it.
+//! They alternate every few hundred operations, so that other load on the machine affects both alike.
 //!
-//! Both loglets are on the same nodes; client, sequencer and one LogServer share node 1. Reads and tail checks of the bare loglet
-//! run as procedures of the node, as everything does that waits there: so do those of the VirtualLog.
+//! Both loglets are on the same nodes; client, sequencer and one LogServer share node 1. Reads and tail checks of the bare loglet run as
+//! procedures of the node, like everything that waits there, and like those of the VirtualLog.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,11 +22,11 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use crate::latency::{Latencies, median};
 
-/// Blocks after which both logs are trimmed, outside of what is measured.
+/// Number of blocks after which both logs are trimmed, outside of the measurement.
 const BLOCKS_PER_TRIM: u64 = 8;
-/// Blocks before anything counts.
+/// Number of blocks before the measurement starts.
 const WARM_UP_BLOCKS: u64 = 20;
-/// At most so much more at p99, in microseconds.
+/// The highest additional latency of a VirtualLog at p99, in microseconds.
 const APPEND_TARGET_US: f64 = 30.0;
 const READ_TARGET_US: f64 = 1.0;
 
@@ -68,8 +68,8 @@ impl Cell for MemoryCell {
     }
 }
 
-/// The operations that are compared. Every one is under way when the call returns; the answers are the product's own types, since to
-/// map them would be one procedure more.
+/// The operations that are compared. Each is in progress when its call returns. The answers are the product's own types, because mapping
+/// them would take one more procedure.
 trait Log {
     const SYSTEM: &'static str;
     type Appended;
@@ -78,13 +78,13 @@ trait Log {
     fn append(&self, op: OpId, payload: Bytes) -> Option<Ticket<Self::Appended>>;
     fn read(&self, at: u64) -> Ticket<Self::Read>;
     fn check_tail(&self) -> Ticket<Self::Tail>;
-    /// The position, if it was appended.
+    /// Returns the position if the record was appended.
     fn position(answer: Self::Appended) -> Option<u64>;
-    /// How many records were read.
+    /// Returns how many records were read.
     fn count(answer: Self::Read) -> usize;
-    /// The tail, if there is an answer.
+    /// Returns the tail, if there is an answer.
     fn tail(answer: Self::Tail) -> Option<u64>;
-    /// Gives up positions below `to`; true when it is done.
+    /// Trims positions below `to`. Returns whether it was done.
     fn trim(&self, cluster: &mut Cluster, to: u64) -> bool;
 }
 
@@ -172,7 +172,7 @@ impl Log for Virtual {
 
 const WORKLOADS: [&str; 4] = ["append", "check_tail", "read_next", "append_pipelined"];
 
-/// One log, what was done on it, and what it took in this round.
+/// One log, the number of appends on it, and the latencies of this round.
 struct Subject<L> {
     log: L,
     client: ClientId,
@@ -198,7 +198,8 @@ impl<L: Log> Subject<L> {
         self.log.append(op, self.payload.clone())
     }
 
-    /// One after the other: an append each, then a tail check each, then a read each of what was appended.
+    /// Runs one block of each workload: appends one after the other, then tail checks, then a read of each appended record, then pipelined
+    /// appends.
     fn block(&mut self, cluster: &mut Cluster, ops: u64, depth: usize) {
         let from = self.appended;
         self.timed(cluster, 0, ops, |me, cluster, i| {
@@ -217,7 +218,7 @@ impl<L: Log> Subject<L> {
         self.pipelined(cluster, ops, depth);
     }
 
-    /// Times `ops` operations one by one; each says whether its answer was right.
+    /// Times `ops` operations one by one; `one` returns whether the answer was right.
     fn timed(
         &mut self,
         cluster: &mut Cluster,
@@ -238,7 +239,7 @@ impl<L: Log> Subject<L> {
         self.took[workload].busy += began.elapsed();
     }
 
-    /// Appends with `depth` of them under way.
+    /// Appends with `depth` of them in flight.
     fn pipelined(&mut self, cluster: &mut Cluster, ops: u64, depth: usize) {
         let mut flying: VecDeque<(u64, Instant, Ticket<L::Appended>)> = VecDeque::with_capacity(depth);
         let began = Instant::now();
@@ -266,7 +267,7 @@ impl<L: Log> Subject<L> {
         self.took[3].busy += began.elapsed();
     }
 
-    /// Prints the lines of a round and begins the next; p50 and p99 of each workload.
+    /// Prints the lines of a round and begins the next. Returns p50 and p99 of each workload.
     fn report(&mut self, round: usize, settings: &Value) -> [(f64, f64); WORKLOADS.len()] {
         let took = std::mem::replace(&mut self.took, none_yet());
         for (latencies, workload) in took.iter().zip(WORKLOADS) {
@@ -280,13 +281,13 @@ impl<L: Log> Subject<L> {
     }
 }
 
-/// The load of the machine, as the kernel averages it over a minute.
+/// Returns the load average of the machine over one minute.
 fn load_1m() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// A log over a chain of one NativeLoglet, as [`Bare`] has.
+/// Creates a log over a chain of one NativeLoglet, like the one of [`Bare`].
 fn virtual_log(cluster: &mut Cluster, servers: u32) -> Option<Arc<VirtualLog>> {
     let registers = FileRegisters::open(Box::new(MemoryCell::default())).ok()?;
     let registry = Registry::new().with(Arc::new(cluster.provider()));
@@ -297,7 +298,7 @@ fn virtual_log(cluster: &mut Cluster, servers: u32) -> Option<Arc<VirtualLog>> {
     Some(log)
 }
 
-/// Runs the experiment; true if the targets are met.
+/// Runs the experiment. Returns true if the targets are met.
 pub fn run(args: &Args) -> bool {
     let Ok(mut cluster) = Cluster::new(args.servers) else {
         eprintln!("the journals cannot be made");
@@ -317,7 +318,7 @@ pub fn run(args: &Args) -> bool {
 
     let mut blocks = 0u64;
     let mut both = |bare: &mut Subject<Bare>, virtual_log: &mut Subject<Virtual>| {
-        // Who goes first changes: neither always finds the caches as the other left them.
+        // Alternate which one goes first, so that neither always finds the caches as the other left them.
         if blocks.is_multiple_of(2) {
             bare.block(&mut cluster, args.block, args.depth);
             virtual_log.block(&mut cluster, args.block, args.depth);
@@ -366,7 +367,7 @@ pub fn run(args: &Args) -> bool {
     fine & verdict(&differences)
 }
 
-/// Prints what the VirtualLog costs more, the median of the rounds; true if that is within the targets.
+/// Prints the additional cost of the VirtualLog, as the median of the rounds. Returns true if it is within the targets.
 fn verdict(differences: &[Vec<(f64, f64)>]) -> bool {
     let mut held = true;
     for (all, workload) in differences.iter().zip(WORKLOADS) {

@@ -1,5 +1,5 @@
-//! Three nodes in one process, and threads beside them that write, read, scan and wait: what ThreadSanitizer is to look at
-//! (docs/threads.md). `cargo run -p atoll-node --example busy_threads -- DIR SECONDS`.
+//! Runs three nodes in one process, and threads that write, read, scan and wait, for a check with ThreadSanitizer (docs/threads.md). `cargo
+//! run -p atoll-node --example busy_threads -- DIR SECONDS`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]
@@ -25,9 +25,9 @@ use bytes::Bytes;
 use counter_map::{CounterMap, all, count_up};
 
 const NODES: u32 = 3;
-/// Threads that use each node.
+/// The number of threads that use the database of each node.
 const USERS: u64 = 3;
-/// Bytes of a record of the log beside the database's.
+/// The size of a record in the other log, which is not the database's, in bytes.
 const RECORD_BYTES: usize = 4096;
 
 type Node = (RunningNode, Engine<CounterMap>);
@@ -51,16 +51,16 @@ async fn start(config: NodeConfig) -> Node {
     (node, engine.await.unwrap())
 }
 
-/// Counts and looks at the counters, in a thread that is not the node's.
+/// Increments a counter and reads all of them, in a thread that is not the node's.
 async fn count(engine: &Engine<CounterMap>, name: &str, stop: &AtomicBool, done: &AtomicU64) {
     let mut last = 0;
     while !stop.load(Ordering::Relaxed) {
-        // A move of the log may leave the outcome unknown: the sum may have grown by more.
+        // A move of the log may leave an outcome unknown, so the sum may grow by more than one.
         if let Ok(sum) = count_up(engine, name, 1).await {
             assert!(sum > last, "{name} went back from {last} to {sum}");
             last = sum;
         }
-        // On a machine that stands still the log may be out of reach for longer than a barrier waits.
+        // If the machine stalls, the log may be unreachable for longer than a barrier waits.
         let Ok(seen) = all(engine).await else { continue };
         let own = seen.iter().find(|(found, _)| found == name).map_or(0, |(_, n)| *n);
         assert!(own >= last, "{name} is {last}, and {own} was seen");
@@ -68,7 +68,7 @@ async fn count(engine: &Engine<CounterMap>, name: &str, stop: &AtomicBool, done:
     }
 }
 
-/// Appends to a log of its own, and reads all of it from time to time: what is not in memory any more is read by the readers' threads.
+/// Appends to another log, and reads all of it from time to time. The reader threads read what is no longer in memory.
 async fn append(node: &RunningNode, stop: &AtomicBool, done: &AtomicU64) {
     let log = node.logs().open("beside").unwrap();
     let _ = log.create(LogletSpec::default()).await;
@@ -125,7 +125,7 @@ async fn main() {
     }
     for _ in 0..seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // The log moves under all of them.
+        // Move the log while all threads use it.
         let _ = nodes[0].0.logs().open(LOG).unwrap().extend(LogletSpec::default()).await;
     }
     stop.store(true, Ordering::Relaxed);

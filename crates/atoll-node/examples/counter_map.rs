@@ -1,6 +1,6 @@
-//! A replicated service of one's own: a map of named counters. Its state machine is `CounterMap`; all the rest is a program that uses it.
+//! A custom replicated service: a map of named counters. Its state machine is `CounterMap`; the rest is a program that uses it.
 //!
-//! The same program runs on one node or many, and over any Loglet: half way it moves its log from one to another.
+//! The same program runs on one node or many, and over any kind of Loglet. It moves its log from one kind to another while it runs.
 
 use atoll_contract::LogletSpec;
 use atoll_db::{AppId, Application, ApplyAt, Direction, Engine, KeyRange, Rejected, StoreError, Tx, View};
@@ -8,10 +8,10 @@ use atoll_node::database::LOG;
 use atoll_node::{NodeConfig, embed, start_with};
 use bytes::Bytes;
 
-/// Counters by name, kept in the store; nothing is cached here.
+/// Counters by name. They are kept in the store, and nothing is cached here.
 pub struct CounterMap;
 
-/// A command: a number to add, then the counter's name.
+/// Encodes a command: the number to add, followed by the name of the counter.
 fn add(name: &str, n: u64) -> Bytes {
     let mut command = n.to_le_bytes().to_vec();
     command.extend_from_slice(name.as_bytes());
@@ -45,10 +45,10 @@ impl Application for CounterMap {
     }
 }
 
-/// Whatever may go wrong.
+/// Any error.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Adds, exactly once; the sum then.
+/// Adds `n` to a counter, exactly once, and returns the sum. After an error, the command may or may not have been applied.
 pub async fn count_up(counters: &Engine<CounterMap>, name: &str, n: u64) -> Result<u64, Failed> {
     let applied = counters.propose(add(name, n))?.await??;
     match applied.reply {
@@ -57,7 +57,7 @@ pub async fn count_up(counters: &Engine<CounterMap>, name: &str, n: u64) -> Resu
     }
 }
 
-/// All counters, as they are at the moment: behind a barrier, so nothing that anybody was told of is missing.
+/// Returns all counters. The barrier ensures that every acknowledged change is included.
 pub async fn all(counters: &Engine<CounterMap>) -> Result<Vec<(String, u64)>, Failed> {
     counters.barrier().await??;
     let mut found = Vec::new();
@@ -68,10 +68,10 @@ pub async fn all(counters: &Engine<CounterMap>) -> Result<Vec<(String, u64)>, Fa
     Ok(found)
 }
 
-/// Counts a little in a data directory, over a local Loglet and a native one.
+/// Increments some counters in a data directory, over native and local Loglets, and returns all counters.
 ///
 /// # Errors
-/// The node does not start, or stops.
+/// The node does not start, or it stops.
 pub async fn count(dir: &str) -> Result<Vec<(String, u64)>, Failed> {
     let (door, counters) = embed(CounterMap);
     let node = start_with(NodeConfig::alone(dir), vec![door])?;

@@ -1,5 +1,5 @@
-//! What the door and the Rust client cost in CPU per record, without what is behind the door: a log in memory that answers
-//! after about a millisecond. `cargo run --release -p atoll-node --example door_cost`.
+//! Measures the CPU time per record of the gRPC door and of the Rust client. Behind the door is only a log in memory that answers after
+//! about a millisecond. `cargo run --release -p atoll-node --example door_cost`.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 #[path = "../tests/memory/mod.rs"]
@@ -18,7 +18,7 @@ const DOOR: &str = "door";
 const SECONDS: u64 = 3;
 const RECORD_BYTES: usize = 1024;
 
-/// CPU time of the thread of this name, or of all threads, in nanoseconds.
+/// Returns the CPU time of the threads with this name, or of all threads, in nanoseconds.
 fn cpu_ns(name: Option<&str>) -> u64 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     threads

@@ -7,18 +7,18 @@ use atoll_contract::{ClientId, LogPos, LogletSpec, OpId, ReadFrom};
 use atoll_log::virtual_log::LogRecord;
 use atoll_node::NodeConfig;
 
-/// Opens the log in `dir`, appends `text`, and returns every record, from the first.
+/// Opens the log in `dir`, appends `text`, and returns all records in order.
 pub async fn append_and_read(dir: &str, text: &str) -> Result<Vec<String>, Box<dyn Error>> {
-    // The node has a thread of its own, and `dir` for itself.
+    // The node runs on its own thread and has exclusive use of `dir`.
     let node = atoll_node::start(NodeConfig::alone(dir))?;
     node.joined().await?;
     let log = node.logs().open("main")?;
     log.create(LogletSpec::default()).await??;
 
-    // A record's name: drawn once per life of the program, and a number that grows.
+    // The name of a record consists of a client id, which is drawn once per run of the program, and a sequence number that rises.
     let client = ClientId(node.parts().env.random().max(1));
     let record = LogRecord { op: OpId { client, seq: 1 }, floor: None, payload: text.to_owned().into() };
-    // On disk when the answer is there.
+    // When this returns, the record is on disk.
     log.submit(vec![record])?.await??;
 
     let (mut at, tail) = (LogPos::ZERO, log.check_tail().await??);

@@ -1,4 +1,4 @@
-//! Asks all logs how they stand: many at once, each with a deadline of its own, so that one without an answer holds up no other.
+//! Asks logs for their state. Many are asked at once, each with its own deadline, so that one without an answer does not delay the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,21 +8,21 @@ use atoll_core::{Env, Tick};
 
 use crate::logs::{Known, Logs};
 
-/// How many are asked at a time. Too small: a status of many logs takes long. Too large: it takes the node's thread from the others.
+/// How many logs are asked at the same time. Too small: the status of many logs takes long. Too large: it occupies the node's thread.
 const AT_A_TIME: usize = 64;
 /// How long one log may take to report its chain, and as long again to report its tail.
 const ANSWER: Duration = Duration::from_secs(1);
-/// After this none is asked any more.
+/// After this long, no further log is asked.
 const ALL_WITHIN: Duration = Duration::from_secs(8);
 
-/// Why there is no fresh answer from a log. Absent if there is one.
+/// Why there is no fresh answer from a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// Its register did not answer with its chain.
+    /// Its chain could not be read from its register.
     Chain,
-    /// Its tail was not found.
+    /// Its tail could not be determined.
     Tail,
-    /// It was not asked: too many others did not answer.
+    /// It was not asked, because too many others did not answer.
     NotAsked,
 }
 
@@ -36,18 +36,18 @@ impl std::fmt::Display for NoAnswer {
     }
 }
 
-/// What a log answered, and which part of that is missing or old.
+/// The state of a log, and whether it is fresh.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// None: nothing is known of it but that it exists.
+    /// What is known about the log; None if this is only that it exists.
     pub known: Option<Known>,
-    /// Why that is not fresh; None if it is.
+    /// Why the state is not fresh; None if it is.
     pub silent: Option<NoAnswer>,
 }
 
 type Answers = Arc<Mutex<BTreeMap<String, Answer>>>;
 
-/// Reads the chains and tails of these logs. Takes 10 s at most.
+/// Reads the chains and tails of these logs. Takes at most 10 s.
 pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<String, Answer> {
     let until = env.now().after(ALL_WITHIN);
     let answers = Answers::default();
@@ -66,7 +66,7 @@ pub async fn ask_all(env: &Env, logs: &Logs, names: Vec<String>) -> BTreeMap<Str
         }));
     }
     for worker in workers {
-        // An error means that the node is stopping; then nothing receives this answer.
+        // An error means that the node is stopping. Then nobody receives this answer.
         let _ = worker.await;
     }
     std::mem::take(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,5 +1,5 @@
-//! Puts a node together: its roles in a core, and the procedures that keep it going. The same in production and in the
-//! simulator; only what feeds the core differs.
+//! Assembles a node from its server roles, which run in a core, and its procedures. Production and the simulator use the same assembly;
+//! only the host that drives the core differs.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -30,57 +30,57 @@ use crate::policy::{BackFiller, Collector, Guardian};
 use crate::protocols::Protocols;
 use crate::settings::Timings;
 
-/// Settings of every layer.
+/// The settings of every layer.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Failure detection and policy.
+    /// Settings of failure detection and policy.
     pub timings: Timings,
-    /// Virtual logs.
+    /// Settings of the virtual logs.
     pub log: LogOptions,
-    /// The protocols that make Loglets.
+    /// The protocols that provide Loglets.
     pub protocols: Protocols,
-    /// Registers.
+    /// Settings of the registers.
     pub registers: RegisterOptions,
 }
 
-/// What makes this node this node.
+/// Everything that distinguishes this node from others.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// Its identity; the roles determine which parts it gets.
+    /// Its identity.
     pub identity: Identity,
-    /// The feature levels that its program reads.
+    /// The feature levels that its program can read.
     pub levels: LevelRange,
-    /// All its randomness.
+    /// The seed of all random numbers of the core.
     pub seed: u64,
-    /// Any clock that rises from one life of the node to the next, in milliseconds. Gossip uses it to tell a later life from an earlier
-    /// one.
+    /// A clock reading at the start, in milliseconds. It must rise from one life of the node to the next, because gossip uses it to
+    /// distinguish a later life from an earlier one.
     pub started_ms: u64,
-    /// The members as the configuration file has them.
+    /// The members according to the configuration file.
     pub first_table: MemberTable,
-    /// This node's own row.
+    /// This node's own row in the table of members.
     pub row: Member,
-    /// The founders with registers, in order.
+    /// The founders with the role `meta`, in ascending order.
     pub meta_founders: Vec<NodeId>,
-    /// Settings.
+    /// The settings of every layer.
     pub options: Options,
 }
 
-/// A node, put together. Feed the journal's records to `core` before [`NodeParts::start`].
+/// An assembled node. Before [`NodeParts::start`], `core` must recover the records of the journal.
 pub struct Assembly {
-    /// To be driven by a host.
+    /// The core, which a host drives.
     pub core: NodeCore,
-    /// What procedures and doors use.
+    /// The parts that procedures and doors use.
     pub node: NodeParts,
 }
 
-/// Handles to the parts of a node. Cheap to clone.
+/// Handles to the parts of a node. Clones are cheap.
 #[derive(Clone)]
 pub struct NodeParts {
-    /// Executor, clock, transport.
+    /// The executor, the clock and the transport.
     pub env: Env,
-    /// Who belongs to the cluster and who is up.
+    /// Which nodes are members, and which of them are up.
     pub members: Members,
-    /// The MetaStore.
+    /// The registers.
     pub registers: LateRegisters,
     /// The virtual logs.
     pub logs: Logs,
@@ -88,21 +88,21 @@ pub struct NodeParts {
     pub database: DatabaseCell,
     /// The tables, once the database is open.
     pub tables: TablesCell,
-    /// The door of ZooKeeper's clients, once it is open.
+    /// The ZooKeeper door, once it is open.
     pub zookeeper: Arc<OnceLock<atoll_zookeeper::Door>>,
-    /// The policy.
+    /// The guardian, which carries out the policy.
     pub guardian: Guardian,
-    /// Changes of members.
+    /// Changes the table of members.
     pub changes: Changes,
-    /// Changes of the feature level.
+    /// Changes the feature level.
     pub upgrades: Upgrades,
     known: KnownGroup,
-    /// Procedures of the protocols, until they are started.
+    /// The procedures of the protocols that have not been started yet.
     procedures: Arc<Mutex<Vec<Procedure>>>,
     parts: Parts,
 }
 
-/// Puts a node together.
+/// Assembles a node.
 pub fn assemble(parts: Parts) -> Assembly {
     let me = &parts.identity;
     let options = &parts.options;
@@ -166,12 +166,12 @@ pub fn assemble(parts: Parts) -> Assembly {
 }
 
 impl NodeParts {
-    /// Who this node is.
+    /// Returns the identity of this node.
     pub fn identity(&self) -> &Identity {
         &self.parts.identity
     }
 
-    /// Starts the procedures: finds the group of acceptors, joins the members, guards the logs.
+    /// Starts the procedures, which find the group of acceptors, join the cluster and guard the logs.
     pub fn start(&self) {
         for (name, procedure) in std::mem::take(&mut *lock(&self.procedures)) {
             self.env.spawn(name, procedure);
@@ -215,7 +215,7 @@ impl NodeParts {
         self.keep_joined().await;
     }
 
-    /// Joins, then follows the table of members for ever.
+    /// Joins the cluster, and then follows the table of members forever.
     async fn keep_joined(&self) {
         let every = self.parts.options.timings.patrol_every;
         let mut joined = false;
@@ -225,7 +225,7 @@ impl NodeParts {
             joined = joined || result.is_ok();
             let wait = match result {
                 Ok(()) => every * 5,
-                // An operator has to resolve this. It is logged once, and again only if the message changes.
+                // An operator has to resolve this. Log it once, and again only if the error changes.
                 Err(
                     e @ (UpgradeError::Level(_)
                     | UpgradeError::Table(
@@ -256,20 +256,20 @@ impl NodeParts {
         }
     }
 
-    /// Announces what this program reads, then writes this node's row.
+    /// Announces what this program can read, and then writes this node's row.
     async fn join(&self) -> Result<(), UpgradeError> {
         self.upgrades.announce().await?;
         self.changes.join(self.parts.row.clone()).await?;
         self.upgrades.refresh().await
     }
 
-    /// Keeps up with what others have changed.
+    /// Rereads the table of members and the feature level, which other nodes may have changed.
     async fn follow(&self) -> Result<(), UpgradeError> {
         self.changes.refresh().await?;
         self.upgrades.refresh().await
     }
 
-    /// Ready when it is known that this program cannot be a member of the cluster.
+    /// Waits until it is known that this program cannot be a member of the cluster. Returns the reason.
     pub async fn refused(&self) -> LevelError {
         let mut seen = 0;
         loop {
@@ -280,7 +280,7 @@ impl NodeParts {
         }
     }
 
-    /// True once this node's row stands in the table of members as it should.
+    /// Whether the table of members has this node's row with its current storage identity.
     pub fn has_joined(&self) -> bool {
         let table = self.members.table();
         table.version > 0
@@ -288,7 +288,7 @@ impl NodeParts {
     }
 }
 
-/// The row of a node in the table of members.
+/// Returns the row of a node in the table of members.
 pub fn row(identity: &Identity, peer: String, grpc: String, metrics: String) -> Member {
     table::Member::of(identity, peer, grpc, metrics)
 }

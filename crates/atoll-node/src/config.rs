@@ -1,4 +1,4 @@
-//! What a node is started with.
+//! The configuration that a node is started with.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,91 +14,92 @@ use crate::database::DatabaseState;
 use crate::members::table::{Member, MemberTable};
 use crate::settings::Timings;
 
-/// What a node does.
+/// The roles of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// It keeps entries.
+    /// Whether it stores entries.
     pub log: bool,
-    /// It keeps registers.
+    /// Whether it stores registers.
     pub meta: bool,
-    /// It orders appends.
+    /// Whether it orders appends.
     pub sequencer: bool,
 }
 
 impl Roles {
-    /// All of them.
+    /// All roles.
     pub const ALL: Roles = Roles { log: true, meta: true, sequencer: true };
 }
 
-/// A member at the cluster's birth, or one through which a later node finds it.
+/// A founder of the cluster, or for a node that joins later, a member through which it finds the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founder {
-    /// Where nodes reach it: host:port.
+    /// Its address for other nodes, as host:port.
     pub peer: String,
-    /// Where clients reach it, if configured.
+    /// Its address for clients, if configured.
     pub grpc: Option<String>,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
 }
 
-/// See [`NodeConfig::least_free_bytes`]: room for what is under way, and for a store that is rewritten while it gives room back.
+/// The default of [`NodeConfig::least_free_bytes`]. It leaves room for operations in progress, and for a store that rewrites files before
+/// it frees space.
 pub const LEAST_FREE_BYTES: u64 = 256 << 20;
 
-/// Everything; checked already where it came from.
+/// The whole configuration of a node. Whoever creates it has already checked it.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
-    /// The cluster's name.
+    /// The name of the cluster.
     pub cluster: String,
-    /// Its data directory.
+    /// The data directory.
     pub data: PathBuf,
-    /// What it does.
+    /// The roles of this node.
     pub roles: Roles,
-    /// The feature levels that it reads: those of this program, but in tests of others.
+    /// The feature levels that it can read. These are the levels of this program; tests may set others.
     pub levels: LevelRange,
-    /// Where clients reach it: host:port.
+    /// The address of the gRPC door, as host:port.
     pub grpc: String,
-    /// Where nodes reach it: host:port.
+    /// The address for other nodes, as host:port.
     pub peer: String,
-    /// Where metrics are read, if anywhere.
+    /// The address of the metrics door, if it has one.
     pub metrics: Option<String>,
-    /// Where clients of ZooKeeper come in, if anywhere.
+    /// The address of the ZooKeeper door without TLS, if it has one.
     pub zookeeper: Option<String>,
-    /// The same with TLS, if anywhere, and its files.
+    /// The address of the ZooKeeper door with TLS and its TLS files, if it has one.
     pub zookeeper_tls: Option<(String, ZooKeeperTls)>,
-    /// Where the commands of ZooKeeper's AdminServer are served, if anywhere.
+    /// The address where the commands of ZooKeeper's AdminServer are served, if they are.
     pub zookeeper_admin: Option<String>,
-    /// How that door behaves.
+    /// The settings of the ZooKeeper door.
     pub zookeeper_options: ZooKeeperOptions,
-    /// The members at the cluster's birth, this node among them or not; empty for a node that stands alone.
+    /// The founders of the cluster, which may or may not include this node. Empty for a standalone node.
     pub founders: BTreeMap<NodeId, Founder>,
-    /// Mutual TLS between nodes, and TLS for clients.
+    /// The files for mutual TLS between nodes and for TLS of the gRPC door.
     pub tls: Option<TlsFiles>,
-    /// The operator explicitly allowed other machines to connect without TLS.
+    /// Whether the operator explicitly allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
-    /// When a peer counts as gone.
+    /// When a peer counts as gone, and other timings.
     pub timings: Timings,
     /// How long a stopping node waits for its sequencers to move.
     pub drain_at_most: Duration,
-    /// The state of the database, on a node that has doors for it.
+    /// Where the state of the database is stored, if this node has doors for it.
     pub database: DatabaseState,
-    /// Settings of the database's engine.
+    /// The settings of the database's engine.
     pub database_options: DatabaseOptions,
-    /// If the data directory's disk has fewer free bytes than this, the database's doors refuse requests that make its data grow; 0 for
-    /// never.
+    /// If the disk of the data directory has fewer free bytes than this, the database's doors refuse requests that make its data grow. 0
+    /// disables this.
     pub least_free_bytes: u64,
     /// Once the cluster has this many logs, clients of this node cannot create more.
     pub most_logs: usize,
     /// How many unused logs stay open on this node.
     pub idle_logs: usize,
-    /// Test switch: leave syncs out, to show that they matter.
+    /// For tests only: omits syncs, to show that they are necessary.
     pub syncs_off: bool,
 }
 
 impl NodeConfig {
-    /// A node that stands alone, for a program that wants a durable log in its own process: every role, doors at free
-    /// ports of loopback, no metrics. The rest may be set afterwards.
+    /// Returns the configuration of a standalone node, for a program that wants a durable log in its own process. The node has all roles,
+    /// its doors listen on free loopback ports, and it has no metrics door. The fields may be changed afterwards.
     pub fn alone(data: impl Into<PathBuf>) -> Self {
         NodeConfig {
             node: NodeId(1),
@@ -127,7 +128,7 @@ impl NodeConfig {
         }
     }
 
-    /// The table of members before any register was read.
+    /// Returns the table of members to use until the register has been read.
     pub fn first_table(&self) -> MemberTable {
         let row = |peer: &str, grpc: Option<&str>, roles: Roles| Member {
             peer: peer.to_owned(),
@@ -147,7 +148,7 @@ impl NodeConfig {
         MemberTable { version: 0, nodes, ..MemberTable::default() }
     }
 
-    /// The founders with registers, in order; this node if it stands alone.
+    /// Returns the founders with the role `meta`, in ascending order. For a standalone node, returns the node itself.
     pub fn meta_founders(&self) -> Vec<NodeId> {
         if self.founders.is_empty() {
             return vec![self.node];

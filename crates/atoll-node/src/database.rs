@@ -1,4 +1,4 @@
-//! The database of a node: a named log, a store in the data directory, and the doors that serve its applications.
+//! The database of a node: its log, its store in the data directory, and the doors that serve its applications.
 
 use std::io::Write;
 use std::path::Path;
@@ -20,27 +20,27 @@ use crate::mutants;
 use crate::space::Space;
 use crate::start::StartError;
 
-/// The log that the database is on.
+/// The log of the database.
 pub const LOG: &str = "db";
-/// Its folder in the data directory.
+/// The folder of its store in the data directory.
 const FOLDER: &str = "database";
-/// A note beside that folder: the owner that the store in it has declared.
+/// A file next to that folder. It records the owner that the store has declared.
 const BOUND: &str = "database.owner";
-/// How often this node checks whether there is something to log about the database.
+/// How often this node checks for events of the database that it should log.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
-/// How long a stopping node waits until what is applied is committed; a later start replays the rest.
+/// How long a stopping node waits until everything applied is committed. The next start replays the rest.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where the state is kept.
+/// Where the state of the database is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatabaseState {
-    /// In the data directory; it may be larger than memory.
+    /// In the data directory. It may be larger than memory.
     OnDisk {
-        /// This many bytes of what was read stay in memory, in addition to what the kernel caches of the files.
+        /// The size of the read cache in bytes, in addition to the kernel's page cache.
         cache_bytes: u64,
     },
-    /// In memory: every start replays the log, or fetches the state from a peer. This node does not trim the log: if all nodes have their
-    /// state in memory and stop, the log alone still holds it.
+    /// In memory. Every start replays the log, or fetches the state from a peer. This node does not trim the log: if all nodes keep their
+    /// state in memory and stop, only the log still has it.
     InMemory,
 }
 
@@ -50,32 +50,32 @@ impl Default for DatabaseState {
     }
 }
 
-/// A door that serves an application of the database. Made before the node starts, used on the node's thread.
+/// A door that serves applications of the database. It is created before the node starts, and used on the node's thread.
 pub trait DatabaseDoor: Send {
-    /// Adds its applications and keeps their slots.
+    /// Adds the door's applications and keeps their slots.
     fn add(&mut self, apps: &mut Applications);
 
-    /// Opens the door, once the database is open. The returned future serves until the door is told to stop.
+    /// Opens the door after the database was opened. The returned future serves until the node is stopping.
     fn open(self: Box<Self>, up: DatabaseUp) -> BoxFuture<'static, Result<Serving, StartError>>;
 }
 
-/// A door at work.
+/// The future that serves an open door.
 pub type Serving = BoxFuture<'static, ()>;
 
-/// What a door gets.
+/// What an open database provides to a door.
 #[derive(Clone)]
 pub struct DatabaseUp {
-    /// Gives the engines.
+    /// The database, which provides the engines.
     pub database: Database,
-    /// The rest of the node.
+    /// The other parts of the node.
     pub parts: NodeParts,
-    /// What the node was started with.
+    /// The configuration of the node.
     pub config: Arc<NodeConfig>,
-    /// True once the node is stopping.
+    /// Becomes true when the node is stopping.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// A door without a socket: hands the engine to the program that runs the node in its own process.
+/// Returns a door without a socket, and a ticket for the engine of `app`, for a program that embeds the node.
 pub fn embed<A: Application>(app: A) -> (Box<dyn DatabaseDoor>, Ticket<Engine<A>>) {
     let (hand, wait) = ticket();
     (Box::new(Embedded { app: Some(app), slot: None, hand }), wait)
@@ -104,26 +104,26 @@ impl<A: Application> DatabaseDoor for Embedded<A> {
 #[derive(Clone, Debug, Default)]
 pub struct DatabaseCell {
     open: Arc<OnceLock<Database>>,
-    /// Where the node's role for peers finds the replica.
+    /// Where the server role that answers peers finds the replica.
     pub shelf: Shelf,
-    /// Whether there is room for more.
+    /// Whether the disk has room for more data.
     pub space: Space,
 }
 
 impl DatabaseCell {
-    /// It, if it is open.
+    /// Returns the database, if it is open.
     pub fn get(&self) -> Option<&Database> {
         self.open.get()
     }
 
-    /// It is open. The first call counts.
+    /// Sets the database after it was opened. Only the first call has an effect.
     pub fn set(&self, database: Database) {
-        // A second one would be a second open of the same store, which the store refuses.
+        // There is no second call, because the store refuses to be opened twice.
         let _ = self.open.set(database);
     }
 }
 
-/// The system's clock, milliseconds since the Unix epoch.
+/// Returns the time of the system's clock in milliseconds since the Unix epoch.
 pub(crate) fn wall_clock_ms() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
@@ -140,8 +140,8 @@ fn open_store(state: &DatabaseState, data: &Path, owner: &Owner) -> Result<Box<d
     })
 }
 
-/// Makes this node the owner of the store, or verifies that it is. The note beside the folder records that the store has declared this
-/// owner. From then on, a store that declares none is a different one, or an older copy of the folder.
+/// Makes this node the owner of the store, or verifies that it is. The file next to the folder records that the store has declared this
+/// owner. From then on, a store that declares no owner is a different store, or an older copy of the folder.
 fn bind(store: &mut FjallStore, data: &Path, owner: &Owner) -> Result<(), OwnerError> {
     let failed = |error: std::io::Error| StoreError::lasting("was bound to its node", error.to_string());
     let (note, text) = (data.join(BOUND), format!("{owner}\n"));
@@ -181,20 +181,20 @@ fn options(config: &NodeConfig) -> atoll_db::Options {
     options
 }
 
-/// Makes the heartbeats of this node report whether its replica is out of service.
+/// Returns the function with which the database makes this node's heartbeats report whether its replica is out of service.
 pub fn tell_members(members: &Members) -> Arc<dyn Fn(bool) + Send + Sync> {
     let members = members.clone();
     Arc::new(move |out| members.set_halted(LOG, out))
 }
 
-/// What the heartbeats of the other nodes report about their clocks.
+/// Returns the function that provides the clock readings which the other nodes report in heartbeats.
 pub fn hear_clocks(parts: &NodeParts) -> HearClocks {
     let (env, members) = (parts.env.clone(), parts.members.clone());
     Arc::new(move || members.peer_clocks(env.now()))
 }
 
-/// Whether a node's replica of the database is in service, according to the node's own reports. The node may be up while the replica is not
-/// (X26).
+/// Whether a node's replica of the database is in service, according to the node's own reports. A node can be up while its replica is out
+/// of service (X26).
 pub fn is_in_service(members: &Members, node: NodeId) -> bool {
     mutant(mutants::ZK_HALTED_KEEPS_SESSIONS) || !members.halted_on(node).iter().any(|log| log == LOG)
 }
@@ -202,7 +202,7 @@ pub fn is_in_service(members: &Members, node: NodeId) -> bool {
 /// Opens the database with the applications of these doors.
 ///
 /// # Errors
-/// The store cannot be opened, or there are no threads.
+/// The store cannot be opened, or threads cannot be started.
 pub(crate) fn open(
     config: &NodeConfig,
     parts: &NodeParts,
@@ -238,9 +238,9 @@ pub(crate) fn open(
     Ok(database)
 }
 
-/// Logs what an operator should know about the database. Runs forever.
+/// Logs the events of the database that an operator should know. Runs forever.
 pub(crate) async fn watch(database: Database) {
-    // Without the result of the comparison, so that it is logged even if the comparison has ended by now.
+    // Clear the result of the start check, so that it is logged even if the check has already ended.
     let mut told = Health { checked: None, ..database.health() };
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
@@ -290,7 +290,7 @@ pub(crate) async fn watch(database: Database) {
     }
 }
 
-/// Commits what has been applied, as far as possible within some seconds.
+/// Commits what has been applied, as far as possible within [`CLOSE_WITHIN`].
 pub(crate) async fn close(parts: &NodeParts) {
     let Some(database) = parts.database.get() else { return };
     if tokio::time::timeout(CLOSE_WITHIN, database.close()).await.is_err() {

@@ -1,25 +1,25 @@
-//! How many files and sockets this process may have open, and how they are divided. The doors never get the descriptors that the disk
-//! needs: otherwise a crowd of clients would make the next open of a file fail.
+//! Allocates the file descriptors of this process. The doors never get the descriptors that the disk needs. Otherwise many clients could
+//! make it impossible to open another file.
 
-/// Reserved for the disk: segments of the journal, files of the store, temporary files, and what the process holds anyway.
+/// Reserved for the disk: journal segments, files of the store, temporary files, and the descriptors that the process always has open.
 pub const FOR_DISK: usize = 384;
 /// Reserved for other nodes: two connections in each direction per member, and connections that have not introduced themselves yet.
 pub const FOR_NODES: usize = 192;
 /// Reserved for the metrics and admin doors, which have 64 connections each.
 pub const FOR_OPERATORS: usize = 128;
-/// Fewer connections than this at each of the two doors of clients are of no use.
+/// The minimum number of connections of the gRPC door, and of the ZooKeeper door.
 const LEAST_OF_DOOR: usize = 64;
-/// Where there are plenty, more than this is of no use to any one door.
+/// The maximum number of connections of the ZooKeeper door, even if there are more descriptors.
 const MOST_OF_ZOOKEEPER: usize = 1_000_000;
 
-/// What each door may have.
+/// How many connections each door may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
-    /// The process's limit.
+    /// The limit of the process.
     pub limit: usize,
-    /// Connections of the gRPC door.
+    /// The number of connections of the gRPC door.
     pub grpc: usize,
-    /// Connections of the door of ZooKeeper's clients.
+    /// The number of connections of the ZooKeeper door.
     pub zookeeper: usize,
 }
 
@@ -31,7 +31,7 @@ pub struct Descriptors {
     least()
 )]
 pub struct TooFewDescriptors {
-    /// What it may open.
+    /// The number of files that it may open.
     pub limit: usize,
 }
 
@@ -55,8 +55,8 @@ pub fn raise_limit() -> usize {
     current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
-/// Divides the descriptors of the process. What is left after the reserves goes to the doors: a third of it to the gRPC door, up to that
-/// door's own limit, and the rest to the ZooKeeper door.
+/// Allocates the descriptors of the process. After the reserves, a third of the rest goes to the gRPC door, up to that door's own limit,
+/// and everything else to the ZooKeeper door.
 ///
 /// # Errors
 /// The limit is lower than a node needs.
@@ -69,7 +69,7 @@ pub fn plan(limit: usize) -> Result<Descriptors, TooFewDescriptors> {
     Ok(Descriptors { limit, grpc, zookeeper: (doors - grpc).min(MOST_OF_ZOOKEEPER) })
 }
 
-/// A limit as configured, 0 for none, and never more than there is.
+/// Returns the configured limit, where 0 means no limit, but never more than what is available.
 pub fn at_most(configured: usize, available: usize) -> usize {
     match configured {
         0 => available,

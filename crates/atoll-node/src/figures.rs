@@ -1,4 +1,4 @@
-//! The figures of a node for its metrics door: of the core's roles, the host, the journal, and the policy.
+//! The metrics of a node: those of its server roles, the host, the journal, the policy, and the database.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::doors::metrics::{Figures, process_measures};
 use crate::host::HostHandle;
 use crate::members::Health;
 
-/// How old the figures of the core may be.
+/// The maximum age of the core's metrics.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// See the module documentation.
+/// Collects the metrics of a node. See the module documentation.
 pub struct NodeFigures {
     handle: HostHandle,
     parts: NodeParts,
@@ -23,7 +23,7 @@ pub struct NodeFigures {
 }
 
 impl NodeFigures {
-    /// Starts to collect, on the current runtime, until the node ends.
+    /// Starts to collect the core's metrics on the current runtime, until the node stops.
     pub fn start(handle: HostHandle, parts: NodeParts) -> Arc<NodeFigures> {
         let figures = Arc::new(NodeFigures { handle, parts, core: Mutex::default() });
         let me = figures.clone();

@@ -1,20 +1,20 @@
-//! A whole node: its roles, its view of the cluster, the policy that keeps its logs going, its host and its doors.
+//! A whole node: its server roles, its view of the cluster, the policy that keeps logs available, its host and its doors.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `config.rs`, `settings.rs` | what a node is started with |
-//! | `assembly.rs` | roles and procedures put together; the same in the simulator |
-//! | `start.rs` | a real node: data directory, sockets, doors, a thread of its own |
-//! | `database.rs` | the database: its log, its store, the doors that serve it |
-//! | `descriptors.rs` | how many files and sockets may be open, and how they are divided |
-//! | `space.rs` | whether the disk has room for more |
+//! | `config.rs`, `settings.rs` | the configuration of a node, and its timings |
+//! | `assembly.rs` | combines roles and procedures into a node; the simulator uses it, too |
+//! | `start.rs` | starts a real node: data directory, sockets, doors, and a thread of its own |
+//! | `database.rs` | the database: its log, its store, and the doors that serve it |
+//! | `descriptors.rs` | how many files and sockets may be open, and how they are allocated |
+//! | `space.rs` | whether the disk has room for more data |
 //! | `host/` | feeds the core from sockets and disk |
-//! | `members/` | who belongs to the cluster, who is up, which nodes hold the registers |
-//! | `logs.rs` | the virtual logs that are open |
-//! | `policy/` | when a log is moved without being asked to |
-//! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, changes of members, metrics |
+//! | `members/` | which nodes are members, which are up, and which hold the registers |
+//! | `logs.rs` | the virtual logs that this node knows |
+//! | `policy/` | when a node moves or repairs a log by itself |
+//! | `ask_logs.rs`, `survey.rs`, `operations.rs`, `figures.rs` | status, membership changes, metrics |
 //! | `doors/` | gRPC, metrics, ZooKeeper |
-//! | `mutants.rs` | known bugs, for tests |
+//! | `mutants.rs` | known bugs that tests switch on |
 
 mod ask_logs;
 pub mod assembly;

@@ -1,8 +1,9 @@
-//! The virtual logs of the cluster as this node knows them, by name. Each name has a register; the chain in it says where the log is.
+//! The virtual logs of the cluster, as this node knows them, by name. Each name has a register, whose chain says where the log's entries
+//! are.
 //!
-//! This module keeps two things. The first is a *handle* of each log that is used here. Handles that are no longer in use are given up, the
-//! least recently used first; handles of names that no log has are given up at the next patrol. The second is the *chain* of every log,
-//! used here or not, because the policy must notice problems of unused logs, too. The list of registers says which chains have to be read
+//! This module keeps two things. The first is a *handle* for each log that is used here. Unused handles are closed, the least recently used
+//! first. A handle whose name belongs to no log is closed at the next patrol. The second is the *chain* of every log, used here or not,
+//! because the policy must also notice problems of unused logs. The list of registers shows which chains have changed and must be read
 //! again.
 
 use std::collections::BTreeMap;
@@ -17,35 +18,35 @@ use atoll_log::virtual_log::{
     LogError, Options, PAGE_PREFIX, ReconfigError, Trouble, VersionedChain, VirtualLog, Watch, read_chain,
 };
 
-/// Registers of logs start with this, their name follows.
+/// The prefix of the registers of logs. The name of the log follows it.
 pub const PREFIX: &str = atoll_log::virtual_log::CHAIN_PREFIX;
-/// Longest name of a log, in bytes.
+/// The longest name of a log, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
-/// Most logs that are used through one node at the same time.
+/// The maximum number of logs that are used through one node at the same time.
 pub const MAX_OPEN: usize = 10_000;
-/// Chains that are read at the same time.
+/// How many chains are read at the same time.
 const READ_AT_ONCE: usize = 64;
 
-/// A name that no log can have.
+/// Why a log could not be opened. Nothing was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Bad length or character.
+    /// The name has a length or a character that is not allowed.
     #[error("log name {0:?} is not allowed: 1 to {MAX_NAME_BYTES} of the characters A-Z a-z 0-9 . _ / -")]
     Name(String),
-    /// The node holds as many as it may.
+    /// The node has reached the maximum number of logs in use.
     #[error("{MAX_OPEN} logs are used through this node, which is the most; connect to another node")]
     TooMany,
 }
 
-/// Clients may create no more logs. Nothing was created.
+/// Clients cannot create more logs. Nothing was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {most} logs, which is the most that clients may create")]
 pub struct TooManyLogs {
-    /// How many there may be.
+    /// The maximum number of logs.
     pub most: usize,
 }
 
-/// Notes what appenders ran into, and wakes the guardian.
+/// Records problems of appenders, and notifies the guardian.
 #[derive(Debug, Default)]
 struct Troubles {
     by_log: Mutex<BTreeMap<String, Trouble>>,
@@ -59,26 +60,26 @@ impl Watch for Troubles {
     }
 }
 
-/// What this node knows about a log without asking another one. It may be out of date.
+/// What this node knows about a log without asking other nodes. It may be out of date.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Its name.
+    /// The name of the log.
     pub name: String,
-    /// Its chain.
+    /// The chain of the log.
     pub chain: Arc<VersionedChain>,
-    /// Its tail is at this position or above.
+    /// A known tail of the log: the tail is at this position or above.
     pub tail: LogPos,
 }
 
 impl Known {
-    /// What a handle knows; None if it has read nothing yet.
+    /// Returns what a handle knows, or None if it has not read its chain yet.
     pub fn of(log: &VirtualLog) -> Option<Known> {
         let chain = log.chain()?;
         Some(Known { name: log.name().to_owned(), chain, tail: log.known_tail() })
     }
 }
 
-/// The chain of a log, and the value of its register that it was read for.
+/// The chain of a log, and the mark of the register when the chain was read.
 #[derive(Debug)]
 struct Noted {
     mark: Option<u128>,
@@ -92,25 +93,25 @@ struct Inner {
     registers: Arc<dyn Registers>,
     registry: Registry,
     options: Options,
-    /// What the lanes of all of them hold.
+    /// Limits what the lanes of all logs hold in memory.
     budget: Arc<Budget>,
     open: Mutex<Pool<Arc<VirtualLog>>>,
-    /// By name: bounded by the registers of the cluster.
+    /// By name. Bounded by the number of registers in the cluster.
     noted: Mutex<BTreeMap<String, Noted>>,
     troubles: Arc<Troubles>,
 }
 
-/// True if no caller holds this handle and nothing is under way through it.
+/// Whether no caller holds this handle and no operation is in progress through it.
 fn is_idle(log: &Arc<VirtualLog>) -> bool {
     Arc::strong_count(log) == 1 && log.is_idle()
 }
 
-/// See the module documentation. Cheap to clone; all clones are one.
+/// See the module documentation. Clones are cheap and share the same state.
 #[derive(Clone, Debug)]
 pub struct Logs(Arc<Inner>);
 
 impl Logs {
-    /// No log open yet. `changed` is notified when an appender is in trouble.
+    /// Creates it without any open log. `changed` is notified when an appender reports a problem.
     pub fn new(
         env: Env,
         registers: Arc<dyn Registers>,
@@ -125,7 +126,7 @@ impl Logs {
         Logs(Arc::new(Inner { env, registers, registry, options, budget, open, noted, troubles }))
     }
 
-    /// Whether a log may have this name.
+    /// Checks that a log may have this name.
     pub fn check_name(name: &str) -> Result<(), OpenError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
         if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(allowed) {
@@ -134,11 +135,11 @@ impl Logs {
         Ok(())
     }
 
-    /// The handle of a log, which need not exist yet. All callers get the same handle as long as one of them uses it; it stays open for a
-    /// while after that.
+    /// Returns the handle of a log, which need not exist yet. All callers get the same handle while any of them uses it, and it stays open
+    /// for some time after that.
     ///
     /// # Errors
-    /// No log can have this name, or too many are in use; nothing was opened.
+    /// No log can have this name, or too many logs are in use. Nothing was opened.
     pub fn open(&self, name: &str) -> Result<Arc<VirtualLog>, OpenError> {
         Self::check_name(name)?;
         let mut open = lock(&self.0.open);
@@ -166,7 +167,7 @@ impl Logs {
         Ok(log)
     }
 
-    /// Keeps what the given-up handles knew.
+    /// Keeps what the closed handles knew.
     fn note_closed(&self, given_up: Vec<(String, Arc<VirtualLog>)>) {
         if !given_up.is_empty() {
             atoll_core::testing::hit("logs.given_up");
@@ -179,8 +180,8 @@ impl Logs {
         }
     }
 
-    /// Gives up the handles and registers of names that no log has, or no longer has. Troubles that appenders reported are dropped together
-    /// with their log.
+    /// Closes unused handles and registers whose names belong to no log, or no longer do. Drops the reported problems of logs that this
+    /// node no longer knows.
     pub fn sweep(&self) {
         let leads_nowhere = |log: &Arc<VirtualLog>| log.chain().is_none_or(|c| c.chain.is_deleted());
         let nowhere = lock(&self.0.open).take_if(|log| leads_nowhere(log) && is_idle(log));
@@ -190,21 +191,21 @@ impl Logs {
         lock(&self.0.troubles.by_log).retain(|name, _| names.binary_search(name).is_ok());
     }
 
-    /// Whether clients may create another log, by what this node knows.
+    /// Checks whether clients may create another log, according to what this node knows.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// The maximum number of logs exists.
     pub fn check_number(&self) -> Result<(), TooManyLogs> {
         let most = self.0.options.most_logs;
         if self.known().len() < most { Ok(()) } else { Err(TooManyLogs { most }) }
     }
 
-    /// How many handles are open, in use or not.
+    /// Returns how many handles are open, in use or not.
     pub fn open_handles(&self) -> usize {
         lock(&self.0.open).len()
     }
 
-    /// Makes a log if there is none of this name; its chain either way.
+    /// Creates a log if there is none with this name. Returns its chain in either case.
     pub fn create(
         &self,
         name: &str,
@@ -213,14 +214,14 @@ impl Logs {
         Ok(self.open(name)?.create(spec))
     }
 
-    /// Names of the logs of the cluster, in order. Reads the chains that have changed since the last call, so that [`Logs::known`] is as
-    /// new as this call, except for chains that could not be read.
+    /// Returns the names of all logs of the cluster, in ascending order. Reads the chains that have changed since the last call, so that
+    /// [`Logs::known`] is as new as this call, except for chains that could not be read.
     pub fn list(&self) -> Ticket<Result<Vec<String>, RegisterError>> {
         let me = self.clone();
         self.0.env.launch("logs.list", async move { me.survey(|| {}).await })
     }
 
-    /// The same, within a procedure; `learned` is called whenever some chains were read.
+    /// Like [`Logs::list`], for use within a procedure. Calls `learned` whenever some chains were read.
     pub async fn survey(&self, learned: impl Fn()) -> Result<Vec<String>, RegisterError> {
         let mut listed = self.0.registers.list(PREFIX).await?;
         listed.iter_mut().for_each(|l| drop(l.name.drain(..PREFIX.len().min(l.name.len()))));
@@ -234,7 +235,7 @@ impl Logs {
             let begin = |l: &Listed| (l.clone(), self.read(&l.name));
             let reads: Vec<_> = part.iter().map(begin).collect();
             for (listed, read) in reads {
-                // One that cannot be read now is read again at the next call.
+                // A chain that cannot be read now is read at the next call.
                 if let Ok(Ok(known)) = read.await {
                     let mut noted = lock(&self.0.noted);
                     note(&mut noted, known.name, listed.mark, known.chain, known.tail);
@@ -267,7 +268,7 @@ impl Logs {
         })
     }
 
-    /// Every log whose chain this node knows, in the order of their names, except for deleted ones.
+    /// Returns every log whose chain this node knows, in the order of their names, except for deleted ones.
     pub fn known(&self) -> Vec<Known> {
         let open = lock(&self.0.open);
         let noted = lock(&self.0.noted);
@@ -284,7 +285,7 @@ impl Logs {
         all.into_values().filter(|known| !known.chain.chain.is_deleted()).collect()
     }
 
-    /// The names of all logs that this node knows of, in order, including deleted ones.
+    /// Returns the names of all logs that this node knows, in ascending order, including deleted ones.
     pub fn names(&self) -> Vec<String> {
         let open = lock(&self.0.open);
         let noted = lock(&self.0.noted);
@@ -293,8 +294,8 @@ impl Logs {
         names.into_iter().collect()
     }
 
-    /// The index pages that were written and are not forgotten yet, with the names of their logs, in order; emptied ones are among
-    /// them.
+    /// Returns the index pages whose registers still exist, with the names of their logs, in the order of the register list. Includes
+    /// emptied pages.
     pub fn list_pages(&self) -> Ticket<Result<Vec<(String, PageId)>, RegisterError>> {
         let registers = self.0.registers.clone();
         self.0.env.launch("logs.list_pages", async move {
@@ -307,28 +308,28 @@ impl Logs {
         })
     }
 
-    /// Bytes that wait to be appended to all of them through this node.
+    /// Returns how many bytes wait to be appended to all logs through this node.
     pub fn waiting_bytes(&self) -> usize {
         self.0.budget.used_bytes()
     }
 
-    /// What an appender of this log ran into since the last call.
+    /// Returns the last problem that an appender of this log has reported since the last call.
     pub fn take_trouble(&self, name: &str) -> Option<Trouble> {
         lock(&self.0.troubles.by_log).remove(name)
     }
 
-    /// The kinds of Loglets that this node opens.
+    /// Returns the kinds of Loglets that this node supports.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// Most segments that the chain of a log may have.
+    /// Returns the maximum number of segments in the chain of a log.
     pub fn max_segments(&self) -> usize {
         self.0.options.max_segments
     }
 }
 
-/// Notes a chain, unless a newer one is there. A mark counts with the chain that was read after it, or with a newer one.
+/// Records a chain, unless a newer one is known. A mark belongs to the chain that was read after it, and stays valid with a newer chain.
 fn note(
     noted: &mut BTreeMap<String, Noted>,
     name: String,

@@ -1,5 +1,4 @@
-//! Known bugs of the node and its policy, for tests to put in, each with the scenarios of the simulator in which an oracle
-//! must find it.
+//! Known bugs of the node and its policy that tests switch on. Each lists the simulator scenarios in which an oracle must detect it.
 
 use atoll_core::testing::Mutant;
 
@@ -7,15 +6,15 @@ atoll_core::mutants! {
     ZK_HALTED_KEEPS_SESSIONS = "ZkHaltedKeepsSessions", caught by ["zookeeper-stores"];
     POLICY_NO_CALM = "PolicyNoCalm", caught by ["lasting"];
     POLICY_HIDES_HEALTH = "PolicyHidesHealth", caught by ["lasting"];
-    /// Nobody believes that a member is up because another one vouches for it.
+    /// Nodes ignore that a peer vouches for a member.
     POLICY_NO_VOUCHING = "PolicyNoVouching", caught by ["lasting"];
-    /// A node whose links are slow blames each sequencer for it, and never itself.
+    /// A node whose links are slow always blames the sequencers, and never itself.
     POLICY_NEVER_ME = "PolicyNeverMe", caught by ["slow-links"];
     /// Only the first 64 logs are guarded.
     POLICY_GUARDS_FEW = "PolicyGuardsFew", caught by ["many-logs"];
 }
 
-/// The known bugs of every layer of a node.
+/// Returns the known bugs of every layer of a node.
 pub fn of_all_layers() -> Vec<Mutant> {
     let layers = [
         atoll_core::mutants::ALL,

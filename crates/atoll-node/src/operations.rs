@@ -1,4 +1,4 @@
-//! What the cluster door asks of a node: status, and changes of members.
+//! Implements the cluster service's operations: status, and membership changes.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use crate::members::table::{Member, RoleSet};
 use crate::members::upgrade::{LevelReport, UpgradeError};
 use crate::survey::{self, Survey};
 
-/// How long a drain waits for the node to be empty before it says what is left.
+/// How long a drain waits until the node is empty, before it reports what is left.
 const DRAIN_WITHIN: Duration = Duration::from_secs(60);
-/// How often it looks.
+/// How often a drain checks what this node has cached.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// How often it reads all chains for that.
+/// How often a drain reads all chains afresh.
 const DRAIN_LOOK_AFRESH: Duration = Duration::from_millis(500);
 
-/// See the module documentation.
+/// The operations of a node. See the module documentation.
 pub struct NodeOperations {
     parts: NodeParts,
 }
 
 impl NodeOperations {
-    /// Over a node's parts.
+    /// Creates it over a node's parts.
     pub fn new(parts: NodeParts) -> Self {
         NodeOperations { parts }
     }
 
-    /// Runs on the node's executor, so that it goes on when the door's client is gone (X8).
+    /// Runs `f` on the node's executor, so that it continues if the client disconnects (X8).
     fn launch<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -59,7 +59,7 @@ fn refusal(error: &ChangeError) -> Refusal {
         ChangeError::Unreadable(_) => {
             Refusal::no(Reason::Refused, words, "was it written by a newer version of this program?")
         }
-        // As the cluster stands; the same request may be fine later.
+        // The cluster's current state forbids the request. It may be allowed later.
         ChangeError::NotAMember(_)
         | ChangeError::IdTaken { .. }
         | ChangeError::AddressTaken { .. }
@@ -124,7 +124,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
         () if life.as_ref().is_some_and(|l| l.lost_by_gossip) => ("suspect", "other nodes have lost it"),
         () => ("up", ""),
     };
-    // Until the member has joined, the roles that it must join with.
+    // Until the member has joined, these are the roles that it must join with.
     let roles = expected.map_or_else(|| row.roles(), RoleSet::clone);
     let incarnation = if mine { Some(me.incarnation) } else { life.and_then(|l| l.incarnation) };
     proto::NodeInfo {
@@ -140,7 +140,7 @@ fn info(parts: &NodeParts, node: NodeId, row: &Member, expected: Option<&RoleSet
     }
 }
 
-/// Whether a node that answers needs an operator's attention: its journal is closed, its disk hangs, or a replica has halted.
+/// Whether a node needs an operator's attention: its journal is closed, its disk hangs, or its replica is out of service.
 fn needs_hands(parts: &NodeParts, node: NodeId) -> bool {
     parts.members.health_of(node).0 >= Health::Hanging || !parts.members.halted_on(node).is_empty()
 }
@@ -216,7 +216,7 @@ fn log_info(parts: &NodeParts, survey: &Survey, log: &Known) -> proto::LogInfo {
     }
 }
 
-/// What an operator should do before a chain takes no more segments; empty while there is room.
+/// Returns what an operator should do before the chain is full, or an empty string while there is room.
 fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
     let (segments, most) = (chain.segments().len(), logs.max_segments());
     let bytes = chain.size_bytes();
@@ -228,7 +228,7 @@ fn chain_is_nearly_full(logs: &Logs, chain: &Chain) -> String {
     String::new()
 }
 
-/// What is known about a log that did not answer, and the fact that it did not.
+/// Marks what is known about a log as not fresh, and adds the reason.
 fn not_fresh(info: proto::LogInfo, why: NoAnswer) -> proto::LogInfo {
     let reason = if info.reason.is_empty() { why.to_string() } else { format!("{}; {why}", info.reason) };
     proto::LogInfo { healthy: false, reason, ..info }
@@ -239,7 +239,7 @@ async fn status(parts: NodeParts) -> Result<proto::StatusReply, Refusal> {
     let listed = matches!(names, Ok(Ok(Ok(_))));
     let names = match names {
         Ok(Ok(Ok(names))) => names,
-        // The registers do not answer: those that are known here.
+        // The registers do not answer, so use the logs that this node knows.
         _ => parts.logs.known().into_iter().map(|log| log.name).collect(),
     };
     let answers = ask_all(&parts.env, &parts.logs, names).await;
@@ -274,14 +274,15 @@ fn reply(parts: &NodeParts, node: NodeId, changed: bool) -> proto::NodeReply {
     proto::NodeReply { node: row, changed }
 }
 
-/// Marks the node, then waits until nothing new is left on it: no active segment, no sequencer, no register.
+/// Marks the node as draining, then waits until it holds nothing: no readable entries, no sequencer, no registers. If that takes too long,
+/// the outcome is unknown: the mark stays and the work continues.
 async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refusal> {
     let (_, changed) = parts.changes.drain(node).await.map_err(|e| refusal(&e))?;
     let until = parts.env.now().after(DRAIN_WITHIN);
     let mut look_afresh = parts.env.now();
     loop {
         let mut what = left(&parts, node);
-        // What this node remembers may be old, in both directions.
+        // What this node has cached may be too old, in either direction.
         if what.is_none() || parts.env.now() >= look_afresh {
             what = left_afresh(&parts, node).await;
             look_afresh = parts.env.now().after(DRAIN_LOOK_AFRESH);
@@ -301,7 +302,8 @@ async fn drain(parts: NodeParts, node: NodeId) -> Result<proto::NodeReply, Refus
     }
 }
 
-/// What a node still holds of the registers or of any log, judged by chains that are read for this call.
+/// Describes what a node still holds of the registers or of any log, according to chains that this call reads afresh. None if it holds
+/// nothing.
 async fn left_afresh(parts: &NodeParts, node: NodeId) -> Option<String> {
     match registers_left(parts, node) {
         None => survey::held_afresh(&parts.env, &parts.logs, node).await,
@@ -314,7 +316,7 @@ fn registers_left(parts: &NodeParts, node: NodeId) -> Option<String> {
     registers.group().members.iter().any(|m| m.node == node).then(|| "registers".to_owned())
 }
 
-/// The same, judged by what this node has cached.
+/// Like [`left_afresh`], but according to what this node has cached.
 fn left(parts: &NodeParts, node: NodeId) -> Option<String> {
     if let Some(registers) = registers_left(parts, node) {
         return Some(registers);
@@ -333,7 +335,7 @@ impl Operations for NodeOperations {
     fn nodes(&self) -> Pending<Vec<proto::NodeInfo>> {
         let parts = self.parts.clone();
         self.launch("operations.nodes", async move {
-            // An old table is better than none.
+            // If this fails, an old table is better than none.
             let _ = parts.changes.refresh().await;
             Ok(infos(&parts))
         })

@@ -1,20 +1,21 @@
-//! The protocols of this program. The rest of the node knows none of them by name: a new one is a field and a line here.
+//! The protocols of this program. The rest of the node does not know them by name, so adding one takes only a field and a list element
+//! here.
 
 use atoll_contract::plugin::Protocol;
 use atoll_local::LocalPlugin;
 use atoll_native::NativePlugin;
 
-/// Every protocol that makes Loglets, with its settings.
+/// Every protocol that provides Loglets, with its settings.
 #[derive(Clone, Debug, Default)]
 pub struct Protocols {
-    /// A sequencer and a majority of LogServers.
+    /// Loglets with a sequencer and several LogServers.
     pub native: NativePlugin,
-    /// One node and its journal.
+    /// Loglets in the journal of one node.
     pub local: LocalPlugin,
 }
 
 impl Protocols {
-    /// All of them. Where there is a choice, the first that fits is taken.
+    /// Returns all protocols. Where there is a choice, the first suitable one is used.
     pub fn all(&self) -> [&dyn Protocol; 2] {
         [&self.native, &self.local]
     }

@@ -1,31 +1,32 @@
-//! Settings of one node that may differ between nodes and change at a restart. Each says what too small and too large do.
+//! Timings of one node. They may differ between nodes and may be changed at a restart. The description of each says what happens if it is
+//! too small or too large.
 
 use std::time::Duration;
 
-/// When a peer counts as gone, and what is done about it.
+/// When a peer counts as gone, and when this node reacts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timings {
-    /// How often a node tells every peer that it lives. Too small: wake-ups for nothing. Too large: failures are noticed
-    /// late; keep it at a fifth of `silent_after` or less.
+    /// How often a node sends heartbeats to every peer. Too small: unnecessary wake-ups. Too large: failures are noticed late. Keep it at a
+    /// fifth of `silent_after` or less.
     pub heartbeat_every: Duration,
     /// A peer that was silent for this long is suspected. If it sends again before three times this, it is suspected only after three times
     /// this during the next 30 s. Too small: a busy machine is mistaken for a dead one, and logs are extended unnecessarily (each extend
     /// costs a seal and a register write). Too large: a stopped sequencer delays appends for longer.
     pub silent_after: Duration,
-    /// A peer whose connection broke and was not restored within this is suspected. Too small: a broken connection is taken
-    /// for a dead process. Too large: appends wait that much longer after a `kill -9` of the sequencer.
+    /// A peer whose connection broke and was not re-established within this time is suspected. Too small: a broken connection is mistaken
+    /// for a dead process. Too large: appends wait longer after a `kill -9` of the sequencer.
     pub link_down_for: Duration,
-    /// A suspected LogServer is replaced by a spare one after this. Too small: a restart moves data about. Too large: the log
-    /// runs with one copy fewer for longer.
+    /// A LogServer that has been suspected for this long is replaced by a spare one. Too small: a restart of a node moves data. Too large:
+    /// the log runs with one copy fewer for longer.
     pub replace_server_after: Duration,
-    /// A disk that was given something to keep and has not synced it within this counts as one that hangs. Too small: a busy
-    /// disk is taken for a broken one, and sequencers move. Too large: a broken one goes unnoticed for longer.
+    /// A disk that has not synced some data within this time counts as hanging. Too small: a busy disk is mistaken for a broken one, and
+    /// sequencers move. Too large: a broken disk is noticed later.
     pub disk_hangs_after: Duration,
-    /// Nodes that could repair a log wait their rank times this before they start. Too small: several do the same work at
-    /// once (harmless). Too large: if the first in line is dead too, the next comes late.
+    /// Before a node extends a log, it waits its rank times this. Too small: several nodes do the same work at once (harmless). Too large:
+    /// if the first nodes are dead, too, the next one acts late.
     pub rank_delay: Duration,
-    /// How often a node looks at its logs without being told to. Too small: work for nothing. Too large: what no event
-    /// announces (a rebuild that failed, a log made elsewhere) waits.
+    /// How often a node checks its logs without an event. Too small: unnecessary work. Too large: whatever no event announces (a rebuild
+    /// that failed, a log that was created elsewhere) waits longer.
     pub patrol_every: Duration,
 }
 
@@ -43,22 +44,22 @@ impl Default for Timings {
     }
 }
 
-/// A setting outside its bounds.
+/// A timing is outside its bounds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("timings.{name} is {got_ms} ms; allowed are {least_ms} to {most_ms} ms")]
 pub struct OutOfBounds {
-    /// Which.
+    /// The name of the setting.
     pub name: &'static str,
-    /// What was given.
+    /// The given value in milliseconds.
     pub got_ms: u64,
-    /// The least allowed.
+    /// The smallest allowed value in milliseconds.
     pub least_ms: u64,
-    /// The most allowed.
+    /// The largest allowed value in milliseconds.
     pub most_ms: u64,
 }
 
 impl Timings {
-    /// Every setting within its bounds, or the first that is not.
+    /// Checks that every timing is within its bounds. Returns the first one that is not.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let rows = [
             ("heartbeat_every_ms", self.heartbeat_every, 5, 5_000),

@@ -1,28 +1,30 @@
-//! Whether this node's disk has room for more data in the database. The log has its own reserve and refuses appends (contracts X5); but
-//! whatever is in the log is applied everywhere, and a store that cannot be written stops its replica. So the doors refuse requests that
-//! make the data grow while there is still room for what is under way, and for deletes, which need some room before they free any.
+//! Checks whether this node's disk has room for more data in the database. The journal has its own reserve and refuses appends (contracts
+//! X5). But every replica applies whatever is in the log, and a replica whose store cannot be written stops. So the doors refuse requests
+//! that make the data grow while there is still room for operations in progress, and for deletes, which need some space before they free
+//! any.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often the disk is asked.
+/// How often the free space is checked.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// A warning is logged below this many times the least room.
+/// A warning is logged below this many times the minimum free space.
 const WARNED_AT: u64 = 4;
 
-/// What the doors ask. Cheap to clone.
+/// Reports to the doors whether space is short. Clones are cheap and share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Space(Arc<AtomicBool>);
 
 impl Space {
-    /// The disk is nearly full: requests that make the data grow are refused before they are replicated.
+    /// Whether the disk is nearly full. The doors then refuse requests that make the data grow, before anything is replicated.
     pub fn is_short(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Asks the disk, forever. A disk that does not answer counts as having room: the journal finds out otherwise.
+    /// Checks the free space periodically, forever. If a check fails, the last result stays; the journal notices on its own if the disk is
+    /// full.
     pub(crate) async fn watch(self, data: PathBuf, least_bytes: u64) {
         let mut warned = false;
         loop {
@@ -69,7 +71,7 @@ mod tests {
         for (least_bytes, short) in [(0, false), (u64::MAX, true)] {
             let space = Space::default();
             let watching = tokio::spawn(space.clone().watch(folder.path().to_owned(), least_bytes));
-            // The first look is before the first pause.
+            // The first check comes before the first pause.
             tokio::task::yield_now().await;
             assert_eq!(space.is_short(), short, "{least_bytes}");
             watching.abort();

@@ -1,4 +1,4 @@
-//! A node as a real one: data directory, journal, sockets, doors, on a thread of its own.
+//! Runs a real node on a thread of its own: opens the data directory, recovers the journal, and opens the sockets and doors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,66 +24,66 @@ use crate::figures::NodeFigures;
 use crate::host::{HostHandle, HostOptions, NodeHost};
 use crate::operations::NodeOperations;
 
-/// Why a node did not start. Nothing that it holds was changed.
+/// Why a node did not start. The data that it held before is intact.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The files of the ZooKeeper door's TLS cannot be used.
+    /// The TLS files of the ZooKeeper door cannot be used.
     #[error("TLS of the ZooKeeper door: {0}")]
     ZooKeeperTls(#[from] atoll_zookeeper::TlsError),
-    /// The data directory is in use, or not usable.
+    /// The data directory is in use, or unusable.
     #[error("data directory: {0}")]
     Disk(#[from] DiskError),
-    /// The data directory is not this node's.
+    /// The data directory does not belong to this node.
     #[error(transparent)]
     Marker(#[from] IdentityError),
-    /// The journal is damaged, or of another version.
+    /// The journal is damaged, or another version wrote it.
     #[error("journal: {0}")]
     Journal(#[from] RecoverError<atoll_core::RecoverError>),
-    /// The peers' door.
+    /// The listener for other nodes could not be opened.
     #[error("the door for other nodes: {0}")]
     Net(#[from] atoll_net::StartError),
-    /// Another door.
+    /// Another door could not be opened.
     #[error("the {door} door at {address}: {error}; is another process listening there?")]
     Door {
-        /// "gRPC" or "metrics".
+        /// The name of the door, for example "gRPC" or "metrics".
         door: &'static str,
-        /// Where.
+        /// Its address.
         address: String,
-        /// Why.
+        /// Why it could not be opened.
         error: std::io::Error,
     },
-    /// A door beyond loopback without TLS.
+    /// Other machines could reach a door without TLS, which the operator has not allowed.
     #[error("the {door} door: {refused}")]
     Exposed {
-        /// "gRPC" or "metrics".
+        /// The name of the door, for example "gRPC" or "metrics".
         door: &'static str,
-        /// Where.
+        /// Why the listener was refused.
         refused: ListenRefused,
     },
-    /// TLS of the gRPC door.
+    /// A TLS file of the gRPC door cannot be read.
     #[error("TLS of the gRPC door: {path}: {error}")]
     Tls {
-        /// Which file.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// Why it cannot be read.
         error: std::io::Error,
     },
-    /// The same: its contents.
+    /// The contents of the TLS files of the gRPC door cannot be used.
     #[error("TLS of the gRPC door: {0}")]
     TlsContents(#[from] doors::DoorTlsError),
     /// The process may open too few files.
     #[error(transparent)]
     Descriptors(#[from] TooFewDescriptors),
-    /// The database.
+    /// The database could not be opened.
     #[error("the database: {0}")]
     Database(#[from] atoll_db::OpenError),
-    /// What the database holds for ZooKeeper's clients.
+    /// The ZooKeeper state in the database could not be read.
     #[error("the state of ZooKeeper's clients: {0}")]
     ZooKeeper(#[from] atoll_zookeeper::ReadError),
-    /// Threads or runtime.
+    /// A thread or the runtime could not be started.
     #[error("starting threads: {0}")]
     Threads(std::io::Error),
-    /// The node's thread panicked while starting; the panic message is on stderr.
+    /// The node's thread panicked during the start. The panic message is on stderr.
     #[error("the node's thread panicked while it started")]
     Panicked,
 }
@@ -91,39 +91,39 @@ pub enum StartError {
 /// Why a running node ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndedBecause {
-    /// Another living node has this node's id: the id, the peer that said so, and its message.
+    /// A peer reports that another living node has this node's id.
     #[error("another living node has id {id}, says node {by} ({words}); give this one an id of its own")]
     DuplicateId {
         /// This node's id.
         id: NodeId,
-        /// Who refused the connection.
+        /// The peer that refused the connection.
         by: NodeId,
         /// Its message.
         words: String,
     },
-    /// The cluster is at a feature level that this program does not read, or no longer writes.
+    /// The cluster is at a feature level that this program cannot read, or no longer writes.
     #[error("{0}")]
     Level(LevelError),
-    /// A peer says so: which peer, and its message.
+    /// A peer reports that this program does not support the feature level of the cluster.
     #[error("node {by} refuses this one: {words}")]
     TooOld {
-        /// Who refused the connection.
+        /// The peer that refused the connection.
         by: NodeId,
         /// Its message.
         words: String,
     },
-    /// A peer has seen this data directory further on than it is now: which peer, and its message.
+    /// A peer has seen a newer state of this data directory, so the directory was put back.
     #[error("node {by} refuses this one: {words}")]
     PutBack {
-        /// Who refused the connection.
+        /// The peer that refused the connection.
         by: NodeId,
         /// Its message.
         words: String,
     },
-    /// An invariant was broken; the message is on stderr.
+    /// An invariant was broken. The message is on stderr.
     #[error("a broken invariant; see the message above")]
     Panicked,
-    /// It was told to stop.
+    /// The node was told to stop.
     #[error("stopped")]
     Stopped,
 }
@@ -133,7 +133,7 @@ enum Command {
     DrainThenStop,
 }
 
-/// A node that runs on its own thread. Dropping it lets the node run on.
+/// A node that runs on its own thread. Dropping this handle tells the node to stop, but does not wait for it.
 pub struct RunningNode {
     id: NodeId,
     commands: mpsc::UnboundedSender<Command>,
@@ -142,20 +142,20 @@ pub struct RunningNode {
 }
 
 impl RunningNode {
-    /// Its id.
+    /// Returns the id of the node.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Its logs, for a program that has the node in its own process.
+    /// Returns the logs of the node, for a program that embeds it.
     pub fn logs(&self) -> &crate::logs::Logs {
         &self.parts.logs
     }
 
-    /// Ready once the node has found the registers and is a member: logs can be made and changed from here on.
+    /// Waits until the node has found the registers and is a member. From then on, logs can be created and changed.
     ///
     /// # Errors
-    /// It ended first.
+    /// The node ended before that.
     pub async fn joined(&self) -> Result<(), EndedBecause> {
         let changed = &self.parts.members.changed;
         loop {
@@ -170,12 +170,12 @@ impl RunningNode {
         }
     }
 
-    /// Its parts.
+    /// Returns the parts of the node.
     pub fn parts(&self) -> &NodeParts {
         &self.parts
     }
 
-    /// Ready when the node has ended.
+    /// Waits until the node has ended, and returns why.
     pub async fn wait(&self) -> EndedBecause {
         let mut ended = self.ended.clone();
         loop {
@@ -188,26 +188,28 @@ impl RunningNode {
         }
     }
 
-    /// Stops at once: answers what is under way, closes the journal cleanly.
+    /// Stops the node without moving its duties. Answers requests in progress, closes the journal cleanly, and returns when the node has
+    /// ended.
     pub async fn shutdown(&self) {
         let _ = self.commands.send(Command::Stop);
         self.wait().await;
     }
 
-    /// Moves what others wait for to other nodes, as far as possible within the configured time, then stops.
+    /// Moves the node's sequencers to other nodes, as far as possible within [`NodeConfig::drain_at_most`], and then stops the node.
+    /// Returns when the node has ended.
     pub async fn drain_then_shutdown(&self) {
         let _ = self.commands.send(Command::DrainThenStop);
         self.wait().await;
     }
 }
 
-/// Starts a node. On return it has recovered and listens; finding the other nodes may take longer.
+/// Starts a node. On return, it has recovered its journal and its doors are open. Finding the other nodes may take longer.
 pub fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
     start_with(config, Vec::new())
 }
 
-/// Like [`start`], with doors that serve applications of the database; it is opened if there are any. Every node of a cluster
-/// needs the same ones.
+/// Like [`start`], but also opens the database and these doors, which serve its applications. Without doors, the database is not opened.
+/// Every node of a cluster needs the same applications.
 pub fn start_with(config: NodeConfig, doors: Vec<Box<dyn DatabaseDoor>>) -> Result<RunningNode, StartError> {
     let (commands, orders) = mpsc::unbounded_channel();
     let (told, tell) = std::sync::mpsc::channel();
@@ -234,7 +236,7 @@ struct Opened {
     identity: Identity,
 }
 
-/// 64 random bits from the system, through the only generator that every platform's standard library has.
+/// Returns 64 random bits. The keys of `RandomState` are the only random numbers that the standard library offers on every platform.
 fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
@@ -287,7 +289,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     Ok(Opened { assembly, journal, identity })
 }
 
-/// The door of ZooKeeper's clients that must show a certificate.
+/// The name of the ZooKeeper door whose clients must present a certificate.
 pub(crate) const ZOOKEEPER_TLS: &str = "ZooKeeper with TLS";
 
 pub(crate) async fn listen(
@@ -313,7 +315,7 @@ fn door_tls(config: &NodeConfig) -> Result<Option<doors::DoorTls>, StartError> {
     Ok(Some(doors::DoorTls::new(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?)?))
 }
 
-/// Everything of a node that is up.
+/// A node that is up.
 struct Up {
     host: NodeHost,
     handle: HostHandle,
@@ -323,7 +325,8 @@ struct Up {
     drain_at_most: Duration,
 }
 
-/// The address of a door that others are told: as configured, except that a port 0 is replaced by the port that the system chose.
+/// Returns the address of a door that is announced to others: the configured one, except that port 0 is replaced by the port that the
+/// system chose.
 fn told_address(configured: &str, door: &TcpListener) -> String {
     match door.local_addr() {
         Ok(real) if configured.ends_with(":0") => real.to_string(),
@@ -413,11 +416,11 @@ async fn open_doors(
 }
 
 pub(crate) async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the node is gone: stop as well.
+    // An error means that the node was dropped, so stop as well.
     let _ = stopping.wait_for(|s| *s).await;
 }
 
-/// Keeps the network's list of peers in step with the table of members.
+/// Updates the network's list of peers whenever the table of members changes.
 async fn follow_peers(parts: NodeParts, net: Net) {
     let mut last = None;
     let mut seen = 0;
@@ -486,8 +489,8 @@ async fn stop_order(orders: &mut mpsc::UnboundedReceiver<Command>) {
     std::future::pending::<()>().await;
 }
 
-/// Announces that this node is leaving, and waits until no log that is open here has its sequencer on it. The first node that notices,
-/// possibly this one, extends those logs.
+/// Announces that this node is leaving, and waits for at most `at_most` until no known log has its sequencer on this node. The first node
+/// that notices, possibly this one, extends those logs. Returns at once if no other node is alive.
 async fn drain(parts: &NodeParts, at_most: Duration) {
     parts.members.leave();
     let others = parts.members.peers().iter().any(|n| parts.members.is_alive(*n));

@@ -1,5 +1,5 @@
-//! Surveys the state of logs and servers. Servers are asked for the Loglets of the chains, never for all that they keep, which may
-//! be a million.
+//! Surveys the state of logs and servers. Servers are asked only about given Loglets, never about all that they hold, which may be a
+//! million.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use atoll_log::virtual_log::Segment;
 use crate::logs::{Known, Logs};
 use crate::members::Members;
 
-/// How long a register may take to answer.
+/// How long to wait for a register.
 const READ: Duration = Duration::from_secs(2);
-/// Chains that are read at the same time.
+/// How many chains are read at the same time.
 const READ_AT_ONCE: usize = 32;
-/// A segment of a chain, and the part of it that can be read.
+/// A segment of a chain, and the range of it that can be read.
 #[derive(Clone, Debug)]
 pub struct Readable {
     /// The segment.
     pub segment: Segment,
-    /// Who does what for it.
+    /// Which nodes hold and which node orders its entries.
     pub duties: Duties,
     /// The first position that can be read.
     pub from: LogPos,
-    /// The first position behind it that cannot.
+    /// The first position after the range.
     pub to: LogPos,
 }
 
 impl Readable {
-    /// The same as offsets.
+    /// Returns the range as offsets in the Loglet.
     fn extent(&self) -> Extent {
         let (segment, loglet) = (&self.segment, self.segment.loglet);
         let range = segment.offset_of(self.from)..segment.offset_of(self.to);
@@ -38,17 +38,17 @@ impl Readable {
     }
 }
 
-/// What every server that answered reported about its loglets.
+/// The progress that each server reported for its Loglets, if it answered.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     servers: BTreeMap<(NodeId, LogletId), Progress>,
 }
 
-/// What one server is asked by one provider.
+/// A node, and the kind of Loglet that it is asked about.
 type Question = (NodeId, &'static str);
 
 impl Survey {
-    /// Asks the members that hold these segments and are believed to be up.
+    /// Asks the members that hold these segments and appear to be up.
     pub async fn take(env: &Env, members: &Members, registry: &Registry, segments: &[Readable]) -> Survey {
         let up: Vec<NodeId> = atoll_core::Directory::candidates(members)
             .into_iter()
@@ -93,16 +93,16 @@ impl Survey {
         Survey { servers }
     }
 
-    /// How far a server is with a segment that was asked about: the first position that it does not have in order, and how many it lacks.
-    /// None if it did not answer.
+    /// Returns the progress of a server with a segment: the first position up to which it has all entries in order, and how many entries of
+    /// the range it lacks. None if it was not asked or did not answer.
     pub fn progress(&self, node: NodeId, segment: &Segment) -> Option<(LogPos, u64)> {
         let progress = self.servers.get(&(node, segment.loglet))?;
         Some((segment.position_of(progress.has_up_to), progress.lacks))
     }
 }
 
-/// The segments of a log's chain itself, with the nodes that hold them, and the readable range of each. Those in index pages are not
-/// among them: see [`atoll_log::Chain::pages`].
+/// Returns the segments in a log's chain, with the nodes that hold them and the readable range of each. Does not include segments in index
+/// pages, see [`atoll_log::Chain::pages`].
 pub fn segments(logs: &Logs, log: &Known) -> Vec<Readable> {
     let (chain, tail) = (&log.chain.chain, log.tail);
     let trim = chain.trim();
@@ -115,7 +115,7 @@ pub fn segments(logs: &Logs, log: &Known) -> Vec<Readable> {
     chain.segments().iter().map(readable).collect()
 }
 
-/// Describes what a node still holds of any log, judged by the chains that this node has cached. None if it holds nothing.
+/// Describes what a node still holds of any log, according to the chains that this node has cached. None if it holds nothing.
 pub fn held_by(logs: &Logs, node: NodeId) -> Option<String> {
     let mut held = Held::default();
     logs.known().iter().for_each(|log| held.count(logs, log, node));
@@ -142,7 +142,7 @@ pub async fn held_afresh(env: &Env, logs: &Logs, node: NodeId) -> Option<String>
     held.words()
 }
 
-/// Sums over logs.
+/// Counts over all logs.
 #[derive(Debug, Default)]
 struct Held {
     segments: u64,
@@ -166,7 +166,7 @@ impl Held {
                 self.example.get_or_insert_with(|| log.name.clone());
             }
         }
-        // A page that does not say where its segments are may hold some of this node's.
+        // A page that does not say which nodes hold its segments may list some of this node's.
         for page in chain.pages().iter().filter(|p| p.may_be_on(|holder, _| holder == node)) {
             self.segments += page.segments;
             self.example.get_or_insert_with(|| log.name.clone());

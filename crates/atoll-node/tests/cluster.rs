@@ -1,4 +1,4 @@
-//! Three whole nodes in one process, on real sockets and disks: a log is made, appended to, extended, and read back.
+//! Tests of three complete nodes in one process, on real sockets and disks: they create a log, append to it, extend it and read it back.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -57,7 +57,7 @@ async fn append(log: &VirtualLog, client: u64, seqs: std::ops::Range<u64>) -> Ve
 }
 
 async fn read_all(log: &VirtualLog, from: ReadFrom) -> Vec<String> {
-    // A node may not have found all the others yet.
+    // The node may not have found all other nodes yet.
     let tail = loop {
         match log.check_tail().await.unwrap() {
             Ok(tail) => break tail,
@@ -79,7 +79,7 @@ async fn append_extend_and_read_on_three_nodes() {
     let nodes: Vec<RunningNode> = configs(dir.path(), 3).into_iter().map(|c| start(c).unwrap()).collect();
     let log = create(&nodes[0]).await;
     assert_eq!(append(&log, 7, 1..4).await, [LogPos(0), LogPos(1), LogPos(2)]);
-    // Another sequencer, under a second appender on another node.
+    // Move the sequencer while a second appender uses the log through another node.
     let there = nodes[1].logs().open("reef").unwrap();
     let spec = LogletSpec::default().place("sequencer", [NodeId(3)]);
     log.extend(spec).await.unwrap().unwrap();
@@ -141,12 +141,12 @@ async fn a_newcomer_needs_the_address_of_any_one_member() {
     assert!(client.add_node(4, &last.peer, roles(&["log"])).await.unwrap().changed);
     assert!(!client.add_node(4, &last.peer, roles(&["log"])).await.unwrap().changed);
 
-    // It is a member, and nothing may be laid on it yet.
+    // Node 4 is a member, but no segment may be placed on it yet.
     let spec = atoll_client::proto::LogletSpec { servers: vec![1, 2, 4], ..Default::default() };
     assert_eq!(reason(client.extend("reef", spec.clone())).await, atoll_client::Reason::Refused);
     assert_eq!(log.refresh().await.unwrap().unwrap().chain.segments().len(), 1, "nothing was sealed");
 
-    // It knows the address of one member only, and is not among its founders.
+    // The new node knows the address of only one member, and is not a founder.
     last.founders.retain(|node, _| *node == NodeId(2));
     last.roles = Roles { log: true, meta: false, sequencer: false };
     let fourth = start(last.clone()).unwrap();
@@ -181,7 +181,8 @@ async fn wait_for_level(client: &atoll_client::Client, active: u32) {
     tokio::time::timeout(Duration::from_secs(60), risen).await.unwrap();
 }
 
-/// A member that comes back is one at once; that it announces another range takes a write of the register.
+/// Waits until a member has announced its range. A restarted member counts as joined immediately, but its announcement takes a write to the
+/// register.
 async fn wait_for_announcement(client: &atoll_client::Client, node: u32, highest: u32) {
     let announced = async {
         while !client
@@ -217,7 +218,7 @@ async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
     assert!(!client.upgrade(None).await.unwrap().changed, "node 3 is left behind");
     assert_eq!(reason(client.upgrade(Some(1))).await, atoll_client::Reason::Refused);
 
-    // It has announced that it reads the level, and is down when it rises: its disk does not know.
+    // Node 3 announces that it can read the level, but is down when the level rises. So its disk does not have the new level.
     let third = restart(third, 2, 3).await;
     wait_for_announcement(&client, 3, 3).await;
     third.shutdown().await;
@@ -231,7 +232,7 @@ async fn the_level_rises_when_all_read_it_and_an_old_program_is_refused() {
     let third = start(reading(&configs[2], 3)).unwrap();
     tokio::time::timeout(Duration::from_secs(60), third.joined()).await.unwrap().unwrap();
 
-    // One whose disk knows does not even start.
+    // A node whose disk has the new level does not even start.
     first.shutdown().await;
     let words = start(reading(&configs[0], 2)).err().unwrap().to_string();
     assert!(words.contains("too old") && words.contains("level 3"), "{words}");

@@ -1,4 +1,4 @@
-//! Loglets that a dead reconfigurer left behind are deleted; those that may still be installed, and those of the chain, stay.
+//! Tests that abandoned Loglets of a dead node are deleted, while Loglets in the chain and Loglets that may still be installed stay.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use atoll_node::policy::Collector;
 const LOG: &str = "reef";
 const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
-/// Everybody is up.
+/// A directory in which every node is up.
 struct AllUp;
 
 impl Directory for AllUp {
@@ -71,7 +71,7 @@ fn native(env: &Env) -> NativeProvider {
     NativeProvider::new(env.clone(), Arc::new(AllUp), NativeOptions::default())
 }
 
-/// How many nodes hold a Loglet.
+/// Returns how many nodes hold a Loglet.
 fn holders(driver: &mut Driver, loglet: LogletId) -> usize {
     let mut holders = 0;
     for node in NODES {
@@ -99,7 +99,7 @@ fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
     });
     let first = first.chain.active().clone();
     for (env, logs) in envs.iter().zip(&logs) {
-        // As the guardian does.
+        // Learn the log, as the guardian does.
         let list = logs.list();
         assert_eq!(driver.block_on(env.node(), list).unwrap().unwrap(), [LOG]);
         let every = Duration::from_secs(1);
@@ -107,7 +107,7 @@ fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
         env.spawn("collect", Box::pin(collector.run()));
     }
 
-    // A reconfigurer makes the next Loglet, and is not heard of again; nobody knows that he is dead.
+    // A node creates the next Loglet and then dies. No other node knows that it is dead.
     let orphan = new_id(1 << 40, LOG, Origin::Extend(first.loglet));
     driver.block_on(NODES[1], {
         let (provider, config) = (native(&envs[1]), first.config.clone());
@@ -116,7 +116,7 @@ fn what_a_dead_reconfigurer_made_goes_once_it_cannot_be_installed_any_more() {
     driver.run_for(Duration::from_secs(300));
     assert_eq!(holders(&mut driver, orphan), 3, "he may be slow: his install could still succeed");
 
-    // Another one comes first: from here on it could not.
+    // Another node extends the log first. From then on, the orphan can no longer be installed.
     let chain = driver.block_on(NODES[0], {
         let log = log.clone();
         async move { log.extend(LogletSpec::default()).await.unwrap().unwrap() }
@@ -148,7 +148,7 @@ fn what_a_deletion_did_not_reach_goes_when_its_server_is_back() {
         }
     });
     let loglets: Vec<LogletId> = chain.chain.segments().iter().map(|s| s.loglet).collect();
-    // The deleter dies behind the change of the chain.
+    // The node that deletes the log dies after it has changed the chain.
     let tail = chain.chain.active().start;
     let mark = new_id(9 << 40, LOG, Origin::Extend(chain.chain.active().loglet));
     let deleted = chain.chain.deleted(Nonce(77), mark, tail).unwrap().to_value().unwrap();

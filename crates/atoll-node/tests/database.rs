@@ -1,4 +1,4 @@
-//! A node with a database: what one life writes the next one reads; the protocol below is swapped meanwhile.
+//! Tests of a node with a database: each life of the node reads what the earlier ones wrote, while the Loglets below change.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../examples/counter_map.rs"]
@@ -17,7 +17,7 @@ use atoll_node::{DatabaseState, NodeConfig, RunningNode, embed, start_with};
 use bytes::Bytes;
 use common::free_address;
 
-/// `key=value` puts; the answer is the value before.
+/// An application whose commands are `key=value`. A command replaces the value, and the reply is the old one.
 struct Puts;
 
 impl Application for Puts {
@@ -63,7 +63,7 @@ async fn what_one_life_writes_the_next_one_reads() {
         assert!(engine.view().below() >= at);
         assert_eq!(engine.view().get(b"life").unwrap().unwrap(), life.to_string());
         if life == 1 {
-            // Replayed from the log alone.
+            // The next life must replay the state from the log alone.
             drop(engine);
             node.shutdown().await;
             std::fs::remove_dir_all(dir.path().join("database")).unwrap();
@@ -120,7 +120,7 @@ async fn three_nodes_show_the_same() {
     }
 }
 
-/// Waits until something is so; what it waits for is in the panic of a test that hangs.
+/// Waits until the condition holds. A test that hangs panics with `what`.
 async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let wait = async {
         while !so() {
@@ -234,7 +234,7 @@ async fn speed() {
     }
 }
 
-/// User and system time of this process.
+/// Returns the user and system time of this process in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();

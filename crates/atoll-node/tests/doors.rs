@@ -1,4 +1,4 @@
-//! The doors and the Rust client against each other, over sockets, with logs in memory behind them.
+//! Tests of the doors together with the Rust client, over sockets, with logs in memory behind the doors.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod memory;
@@ -17,7 +17,7 @@ use memory::{Logs, MemoryLog, MemoryNode};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A door on a port of its own, on a thread of its own.
+/// A door with its own port and its own thread.
 struct Door {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -38,7 +38,7 @@ impl Door {
             runtime.block_on(async move {
                 let listener = TcpListener::from_std(listener).unwrap();
                 let stopped = async {
-                    // A test that just ends drops the sender: stop, too.
+                    // If the test has ended and dropped the sender, stop as well.
                     let _ = stopped.await;
                 };
                 tokio::select! {
@@ -46,19 +46,19 @@ impl Door {
                     Ok(()) = killed => {}
                 }
             });
-            // All connections break here.
+            // Dropping the runtime breaks all connections.
         });
         Door { address, stop: Some(stop), kill: Some(kill), thread: Some(thread) }
     }
 
-    /// As SIGTERM does.
+    /// Stops the door like SIGTERM.
     async fn stop(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         let thread = self.thread.take().unwrap();
         tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
     }
 
-    /// As `kill -9` does: the connections break without a word.
+    /// Stops the door like `kill -9`: the connections break without notice.
     fn kill(mut self) {
         self.kill.take().unwrap().send(()).unwrap();
         self.thread.take().unwrap().join().unwrap();
@@ -228,7 +228,7 @@ async fn a_node_that_lives_but_gets_nowhere_is_left() {
         tokio::task::yield_now().await;
     }
     behind.mute.store(false, Ordering::Relaxed);
-    // The first door keeps sending signs of life, and never an outcome.
+    // The first door keeps sending heartbeats, but never an outcome.
     assert_eq!(stuck.await, Ok(0));
     assert_eq!(payloads(&behind), ["a"]);
 }
@@ -237,7 +237,7 @@ async fn a_node_that_lives_but_gets_nowhere_is_left() {
 async fn silent_nodes_and_strangers_are_passed_over() {
     let logs = Logs::default();
     let door = Door::open(1, &logs).await;
-    // As a stopped process: the system accepts, nobody answers.
+    // Like a stopped process: the system accepts connections, but nobody answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let strange = stranger.local_addr().unwrap();
@@ -331,7 +331,7 @@ async fn a_cluster_that_is_down_is_reported_in_time_with_what_to_do() {
     assert!(matches!(&error, Error::DidNotHappen(f) if f.reason == Reason::Unavailable), "{error}");
     assert!(error.to_string().contains("atoll dev"), "{error}");
     assert_eq!(reason(client.status().await), Reason::Unavailable);
-    // Long deadlines do not help an address that nobody ever answered at.
+    // A long operation timeout does not delay the error for an address that has never answered.
     let options = Options { first_contact: Duration::from_millis(20), ..Options::default() };
     let client = Client::with_options(&address, options).unwrap();
     assert_eq!(reason(client.log("main").unwrap().append("x").await), Reason::Unavailable);
@@ -341,7 +341,7 @@ async fn a_cluster_that_is_down_is_reported_in_time_with_what_to_do() {
     );
 }
 
-/// Its client has given it up and sent the record through another node, where it landed (X16).
+/// The client has given up on the first attempt and sent the record through another node, where it was appended (X16).
 #[tokio::test]
 async fn an_append_that_comes_late_is_not_done_again() {
     let logs = Logs::default();
@@ -355,12 +355,12 @@ async fn an_append_that_comes_late_is_not_done_again() {
     assert_eq!(append(8, None, Some(0)).await, 0);
     let retried = append(9, Some(1), None).await;
     assert_eq!(retried, 1);
-    // The first attempt, which was stuck in a stopped node.
+    // This is the first attempt, which was delayed in a stopped node.
     assert_eq!(append(9, None, Some(1)).await, retried);
     assert_eq!(log_of(&logs, "main").entries().len(), 2);
 }
 
-/// The protocol as other languages speak it, without the Rust client on top.
+/// Uses the protocol directly, like clients in other languages, without the Rust client.
 #[tokio::test]
 async fn the_bare_protocol() {
     let logs = Logs::default();

@@ -1,4 +1,4 @@
-//! The doors against strangers: TLS, garbage, plain HTTP.
+//! Tests of the doors with unexpected peers: TLS, garbage, plain HTTP.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 mod memory;
@@ -30,7 +30,7 @@ impl Authority {
         self.0.pem().into()
     }
 
-    /// Certificate and key for a host.
+    /// Returns a certificate and a key for a host.
     fn issue(&self, host: &str) -> (Vec<u8>, Vec<u8>) {
         let key = KeyPair::generate().unwrap();
         let certificate =
@@ -92,7 +92,7 @@ async fn garbage_costs_its_connection_and_nothing_else() {
     let log = good.log("main").unwrap();
     assert_eq!(log.append("a").await, Ok(0));
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    // A frame that says it has 16 MB, and a settings frame with an odd length.
+    // A frame header that announces 16 MB, and a settings frame of invalid length.
     let oversized = [&preface[..], &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]].concat();
     let odd = [&preface[..], &[0, 0, 5, 4, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5]].concat();
     for garbage in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 4096], vec![0xff; 4096], oversized, odd] {
@@ -122,7 +122,7 @@ async fn messages_beyond_the_limit_are_refused_and_the_door_stays_open() {
     let long = bytes::Bytes::from(vec![1; 1_000_001]);
     let status = bare.append(append(vec![long.clone()])).await.unwrap_err();
     assert_eq!(status.metadata().get("atoll-reason").unwrap(), "too-large");
-    // Beyond what is even decoded.
+    // This exceeds the size up to which messages are decoded.
     let status = bare.append(append(vec![long; 6])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::OutOfRange, "{status}");
     assert_eq!(bare.append(append(vec!["x".into()])).await.unwrap().into_inner().runs[0].first, 0);
@@ -158,7 +158,7 @@ async fn metrics_are_served_over_http_and_nothing_else_is() {
     assert!(ask("POST /metrics").await.unwrap().starts_with("HTTP/1.1 405"));
 }
 
-/// What a stranger writes there, no replica can apply; what is trimmed there and in no store is lost.
+/// No replica could apply what a client appends to this log. If a client trimmed entries that no store has, they would be lost.
 #[tokio::test]
 async fn the_log_of_the_database_is_not_written_or_trimmed_by_clients() {
     let client = client(door(None).await, None);

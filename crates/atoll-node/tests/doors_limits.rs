@@ -1,4 +1,4 @@
-//! What one client may take of the gRPC door: connections, memory, lists.
+//! Tests of the limits of one client at the gRPC door: connections, memory, lists.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 mod memory;
@@ -41,7 +41,7 @@ fn append(log: &str, payloads: Vec<bytes::Bytes>) -> proto::AppendRequest {
     proto::AppendRequest { log: log.into(), client: 0, records: Some(records), known_tail: None }
 }
 
-/// Whether the other side closes a connection, whatever it says before.
+/// Whether the door closes the connection, possibly after it has sent something.
 async fn is_closed(mut socket: TcpStream) -> bool {
     let mut nothing = Vec::new();
     timeout(PATIENCE, socket.read_to_end(&mut nothing)).await.is_ok()
@@ -82,7 +82,7 @@ async fn a_crowd_of_silent_connections_keeps_nobody_out() {
     let mut crowd = Vec::new();
     for _ in 0..200 {
         crowd.push(TcpStream::connect(address).await.unwrap());
-        // The one that works is not among those that make room: it asked for something later than they did.
+        // The connection that is in use is not closed to make room, because its last request is more recent than theirs.
         works.append(append("main", vec!["b".into()])).await.unwrap();
     }
     let mut comes_later = logs(address).await;
@@ -101,7 +101,7 @@ async fn lists_are_refused_by_their_length_before_any_work() {
     let status = chains.extend(extend(65)).await.unwrap_err();
     assert_eq!(status.metadata().get("atoll-reason").unwrap(), "too-large");
     assert!(status.message().contains("65 servers") && status.message().contains("at most 64"), "{status}");
-    // As in the report: 400,000 of them in one megabyte. It is not even decoded.
+    // A list of 400,000 nodes exceeds the size limit of the request, so it is not even decoded.
     let status = chains.extend(extend(400_000)).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::OutOfRange, "{status}");
     let mut cluster = ClusterServiceClient::connect(format!("http://{address}")).await.unwrap();
@@ -117,7 +117,7 @@ async fn lists_are_refused_by_their_length_before_any_work() {
     );
 }
 
-/// 64 records of 64 KiB.
+/// Appends 60 records of 64 KiB.
 async fn large_log(address: SocketAddr) {
     let record = bytes::Bytes::from(vec![7; 64 * 1024]);
     logs(address).await.append(append("main", vec![record; 60])).await.unwrap();
@@ -134,7 +134,7 @@ async fn streams_that_nobody_reads_are_bounded_and_given_up_with_an_error() {
     let address = door(None, limits.clone()).await;
     large_log(address).await;
     let read = || proto::ReadRequest { log: "main".into(), ..Default::default() };
-    // Many of one connection, which block one another at the client as well, and one of a connection each.
+    // Several streams share a connection, where they also block each other in the client. Others have a connection of their own.
     let (mut unread, mut slow) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         let mut client = logs(address).await;
@@ -143,16 +143,16 @@ async fn streams_that_nobody_reads_are_bounded_and_given_up_with_an_error() {
         }
         slow.push(logs(address).await.read(read()).await.unwrap().into_inner());
     }
-    // Beside them another one reads all of it.
+    // Meanwhile another client reads everything.
     let mut all = logs(address).await.read(read()).await.unwrap().into_inner();
     let mut records = 0;
     while let Some(reply) = timeout(PATIENCE, all.message()).await.unwrap().unwrap() {
         records += reply.records.len();
     }
     assert_eq!(records, 60);
-    // What they were given up for is an error, never an end.
+    // The unread streams end with an error, never as if they had reached the end.
     let given_up = async {
-        // What is left then is one reply of 512 KiB each, which the network has taken: nothing waits in line.
+        // Only one reply of 512 KiB per stream is left then, which is already being sent. Nothing is queued.
         while held(&limits, "grpc_unread_bytes") > 36.0 * 525_000.0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

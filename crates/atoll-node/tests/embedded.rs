@@ -1,4 +1,4 @@
-//! The example of a log in a program's own process: what one life of the program appends, the next one reads.
+//! Tests of the example with a log in the program's own process: each run of the program reads what the earlier ones appended.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../examples/embedded.rs"]

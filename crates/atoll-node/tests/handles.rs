@@ -1,4 +1,4 @@
-//! What a node keeps of logs that nobody uses, and of names that no log has.
+//! Tests of what a node keeps for unused logs, and for names that belong to no log.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -50,7 +50,8 @@ async fn create(logs: &Logs, name: &str) {
     logs.create(name, LogletSpec::default()).unwrap().await.unwrap().unwrap();
 }
 
-/// Few enough, although a look for idle ones is made only when an eighth has come.
+/// Whether the number of handles is within the limit. It may be exceeded by an eighth, because the pool looks for idle handles only after
+/// that many new ones.
 fn is_bounded(handles: usize) -> bool {
     handles <= IDLE + IDLE / 8 + 1
 }
@@ -85,7 +86,7 @@ fn idle_handles_are_given_up_and_their_logs_stay_known() {
     let mut nodes = Nodes::new();
     let (logs, there) = (nodes.logs(NODE), nodes.logs(NodeId(2)));
     let here = logs.clone();
-    // One is followed all the time.
+    // One log is followed all the time.
     let (followed, waits) = nodes.run(NODE, async move {
         create(&here, "followed").await;
         let followed = here.open("followed").unwrap();
@@ -107,11 +108,11 @@ fn idle_handles_are_given_up_and_their_logs_stay_known() {
         let log = here.open("followed").unwrap();
         log.submit(vec![record(1)]).unwrap().await.unwrap().unwrap();
         assert_eq!(waits.await.unwrap(), Ok(LogPos(1)), "one handle for all");
-        // A log that was given up is used as before.
+        // A log whose handle was closed can be used as before.
         let log = here.open("log-000").unwrap();
         assert_eq!(log.submit(vec![record(2)]).unwrap().await.unwrap(), Ok(vec![LogPos(1)]));
     });
-    // Another node that uses none of them learns of all, and opens none for it.
+    // Another node that uses none of the logs learns of all of them, and opens no handles for that.
     let names = there.list();
     assert_eq!(nodes.run(NodeId(2), names).unwrap().unwrap().len(), 501);
     assert_eq!((there.known().len(), there.open_handles()), (501, 0));

@@ -1,5 +1,5 @@
-//! Whether a node may be removed is judged by chains that are read for it: what another node remembers of them may be of a time before
-//! the last copies were laid on it.
+//! Tests that the decision whether a node may be removed reads all chains afresh. A chain that another node has cached may date from before
+//! the last copies were placed on the node.
 #![allow(clippy::unwrap_used)]
 
 use atoll_contract::conformance::Driver;
@@ -21,7 +21,7 @@ fn logs(driver: &Driver, servers: &MemoryServers, node: NodeId) -> (Env, Logs) {
     (env, logs)
 }
 
-/// On one server, which orders, too.
+/// Returns a Loglet with one server, which is also the sequencer.
 fn on(node: NodeId) -> LogletSpec {
     LogletSpec::default().place("server", [node]).place("sequencer", [node])
 }
@@ -55,7 +55,7 @@ fn the_last_copies_are_seen_although_the_chain_that_is_remembered_is_older() {
         at_first.open("moved").unwrap().check_tail().await.unwrap().unwrap();
     });
     assert_eq!(judge(&mut driver), None, "nothing was laid on it");
-    // The other node moves the log to itself, and has the only copy of a record.
+    // The other node moves the log to itself, and then has the only copy of a record.
     let mover = there.clone();
     driver.block_on(LEAVES, async move {
         let log = mover.open("moved").unwrap();
@@ -66,7 +66,7 @@ fn the_last_copies_are_seen_although_the_chain_that_is_remembered_is_older() {
     assert_eq!(survey::held_by(&here, LEAVES), None, "what is remembered would have let it go");
     let held = judge(&mut driver).unwrap();
     assert!(held.contains("1 segments and 1 sequencers") && held.contains("moved"), "{held}");
-    // So it is with a log of which this node has never heard.
+    // The same holds for a log that this node does not know at all.
     driver.block_on(LEAVES, async move {
         there.create("unheard", on(LEAVES)).unwrap().await.unwrap().unwrap();
         write(&there, "unheard").await;

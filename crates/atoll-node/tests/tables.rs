@@ -1,4 +1,4 @@
-//! Tables through the public API of a node, and over its restart.
+//! Tests of tables through the public API of a node, including a restart.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -90,7 +90,7 @@ async fn rows_go_in_and_come_out_and_outlive_the_node() {
         ..proto::TableIndex::default()
     };
     tables.change("fish", change_table_request::Change::AddIndex(index)).await.unwrap();
-    // Built in the background; each look is a call, so this is no busy wait.
+    // The index is built in the background. Each check is a call, so this is not a busy loop.
     while tables.describe("fish").await.unwrap().indices[0].state != "ready" {}
     let check = |expect| Operation {
         table: "fish".to_owned(),
@@ -105,7 +105,7 @@ async fn rows_go_in_and_come_out_and_outlive_the_node() {
     assert_eq!(reply.read[1].row.as_ref().unwrap().cells, [text("cod"), int(5), text("grey")]);
     assert_eq!(reply.version, version + 2, "the change of the table is a write, too");
     first.shutdown().await;
-    // Its handles keep the store open.
+    // The handles of the node keep the store open.
     drop(first);
 
     let (second, tables) = node(dir.path(), &address).await;
@@ -171,7 +171,8 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     node.shutdown().await;
 }
 
-/// A large write that was sent again is told to be done, once, and not to be unknown for reads that it never made.
+/// If a large write is sent again, the reply is the same as the first time. It is not an error about lost reads, because the write read
+/// nothing.
 #[tokio::test]
 async fn a_write_that_is_sent_again_is_answered_as_the_first_time() {
     let dir = tempfile::tempdir().unwrap();

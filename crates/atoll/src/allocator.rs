@@ -8,12 +8,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// `mi_option_purge_delay` of mimalloc.h, which the bindings do not name.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Makes the allocator return unused memory to the system at once. By default it keeps such memory for a second or more: refused messages
-/// of a crowd of clients then cost a node three times the memory that its limits allow (`drills/hostile_grpc.py`), and appends were no
-/// faster for it.
+/// Makes the allocator return unused memory to the system at once. By default it keeps such memory for a second or more. Refused messages
+/// of many clients then take three times the memory that a node's limits allow (`drills/hostile_grpc.py`), and appends are no faster.
 #[allow(unsafe_code)] // The only call of C in this program's own code.
 pub fn give_back_at_once() {
-    // SAFETY: mimalloc takes options at any time; this stores one number, in an array of its own that has one of this index.
+    // SAFETY: mimalloc accepts options at any time. This stores one number in an array of its own, which has this index.
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 
@@ -21,7 +20,7 @@ pub fn give_back_at_once() {
 mod tests {
     use super::*;
 
-    /// The number is the one of the option that is meant: by its default, and by those beside it that are named.
+    /// Checks that the number is that of the right option: by its default value, and by its neighbours, which the bindings name.
     #[test]
     #[allow(unsafe_code)]
     fn the_option_is_the_delay() {

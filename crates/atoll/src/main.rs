@@ -51,7 +51,7 @@ enum Verb {
     Completions(cli::completions::CompletionsArgs),
 }
 
-/// Puts the known bug in that ATOLL_MUTANT names.
+/// Switches on the mutant that ATOLL_MUTANT names.
 #[cfg(feature = "mutants")]
 fn put_mutant_in() {
     use atoll_core::testing::set_mutant_everywhere;

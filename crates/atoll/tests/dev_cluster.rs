@@ -50,7 +50,7 @@ fn children_end_with_a_supervisor_that_is_killed() {
     for door in connect.split(',') {
         TcpListener::bind(door).unwrap();
     }
-    // What is left of the first run is no obstacle to the second.
+    // The remains of the first run do not prevent the second.
     let mut dev = Dev::start(dir.path(), &["--no-restart"]);
     assert_eq!(dev.connect(), connect);
     let pid = dev.pid(2).unwrap();

@@ -1,7 +1,8 @@
-//! Data directories that earlier programs wrote must open, with all that is in them.
+//! Data directories written by earlier programs must open, with all their data.
 //!
-//! `tests/fixtures/level-1` was written by the last program without feature levels (format 1 of everything), file by file packed with
-//! zstd; `write_the_fixtures` wrote it, with `ATOLL_FIXTURE_PROGRAM` naming that program. It is never written again for that level.
+//! `tests/fixtures/level-1` was written by the last program without feature levels (format 1 of everything). Each file is packed with
+//! zstd. `write_the_fixtures` wrote it, with `ATOLL_FIXTURE_PROGRAM` naming that program. The fixtures of that level are never written
+//! again.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -22,10 +23,10 @@ use support::{Process, ok, verb, wait_for};
 /// A kind of data directory.
 struct Shape {
     name: &'static str,
-    /// The third byte of its addresses: the tests run at the same time.
+    /// The third byte of its addresses, because the tests run at the same time.
     net: u8,
     nodes: u32,
-    /// Records of 512 KiB that are written first and trimmed: they fill segments, which are freed and used again.
+    /// Number of records of 512 KiB that are written first and trimmed. They fill journal segments, which are freed and reused.
     bulk: u32,
 }
 
@@ -41,7 +42,8 @@ fn fixtures() -> PathBuf {
 }
 
 impl Shape {
-    /// Addresses stand in the data, so they are fixed; below the ports that systems give to outgoing connections.
+    /// Returns the address of a node. The data contains the addresses, so they are fixed. The ports are below those that systems give to
+    /// outgoing connections.
     fn address(&self, node: u32, port: u16) -> String {
         format!("127.201.{}.{node}:{port}", self.net)
     }
@@ -156,7 +158,7 @@ fn fill(shape: &Shape, connect: &str, folder: &Path) {
         for n in 0..20 {
             make(&path(n), format!("data {n}").as_bytes(), 0).await;
         }
-        // Its session is never closed: the next life finds it, and expires it.
+        // The session of this client is never closed, so the next life finds and expires it.
         make("/app/here", b"", 1).await;
         let change = SetDataRequest { path: &path(7), data: Some(b"changed"), version: 0 };
         assert_eq!(client.call(Request::SetData(change)).await.unwrap().err, 0);
@@ -207,7 +209,7 @@ fn check_znodes(shape: &Shape) {
         }
         let create = CreateRequest { path: "/app/new", data: None, acl: vec![OPEN], flags: 0 };
         assert_eq!(client.call(Request::Create(create)).await.unwrap().err, 0);
-        // The session of the old life is in the state, and ends as sessions do.
+        // The session of the previous life is in the state, and expires like any other.
         for _ in 0..600 {
             let asked = Request::Exists(WatchedRequest { path: "/app/here", watch: false });
             if client.call(asked).await.unwrap().err != 0 {
@@ -222,7 +224,7 @@ fn check_znodes(shape: &Shape) {
 fn check_replicas(connect: &str, nodes: u32) {
     for node in 1..=nodes {
         let asked = ["database", "status", "--node", &node.to_string(), "--json"];
-        // A replica that was just started compares its state with its peers' first, and the verb fails meanwhile.
+        // A replica that was just started first compares its state with that of its peers, and the verb fails meanwhile.
         let served =
             wait_for("the replica serves", || Some(verb(connect, &asked)).filter(|out| out.status.success()));
         let status: Value = serde_json::from_slice(&served.stdout).unwrap();
@@ -231,7 +233,7 @@ fn check_replicas(connect: &str, nodes: u32) {
     }
 }
 
-/// The files of a folder and below it, without the folder's path.
+/// Collects the files in and below a folder, without the folder's path.
 fn files(folder: &Path, below: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder.join(below)).unwrap().map(|e| e.unwrap()) {
         let path = below.join(entry.file_name());
@@ -252,7 +254,7 @@ fn write_the_fixtures() {
         let dir = tempfile::tempdir().unwrap();
         let (mut nodes, connect) = shape.start(&program, dir.path());
         fill(shape, &connect, dir.path());
-        // Stopped in order the database has committed what it applied; killed it has it in the log alone.
+        // After an orderly stop, the database has committed what it applied. After a kill, some of it is in the log alone.
         match shape.name.ends_with("recycled") {
             true => {
                 std::thread::sleep(Duration::from_secs(5));
@@ -295,7 +297,7 @@ fn opens(name: &str) {
     let dir = tempfile::tempdir().unwrap();
     unpack(shape, dir.path());
     for _ in 0..2 {
-        // The second life reads what the first one made of it.
+        // The second life reads the data as the first one left it.
         let (mut nodes, connect) = shape.start(env!("CARGO_BIN_EXE_atoll"), dir.path());
         if !dir.path().join("seen").exists() {
             check_logs(shape, &connect);

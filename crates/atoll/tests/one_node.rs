@@ -1,4 +1,4 @@
-//! `atoll serve --data DIR`: a useful log on one node, over kills and restarts.
+//! `atoll serve --data DIR`: a useful log on one node, across kills and restarts.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use support::{Process, atoll, free_port, ok, verb, wait_for};
 
-/// A node on ports of its own, once it answers.
+/// Starts a node on ports of its own, and waits until it answers.
 fn serve(data: &Path, port: u16) -> Process {
     let grpc = format!("127.0.0.1:{port}");
     let mut command = atoll();
@@ -49,7 +49,7 @@ fn what_was_acknowledged_survives_kills() {
 
     node.signal("TERM");
     assert!(node.ended().success(), "SIGTERM ends in good order");
-    // And a port where nobody is gives an error that says so, not a wait without end.
+    // On a port where nobody listens, a verb fails with an error that says so, instead of waiting forever.
     let out = verb(&connect, &["log", "append", "nobody", "--timeout", "1"]);
     assert!(!out.status.success());
 }

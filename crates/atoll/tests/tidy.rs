@@ -1,4 +1,4 @@
-//! What the formatter and the compiler do not know: the rules of the house, checked over every file of the tree.
+//! The rules of this project that the formatter and the compiler do not check, applied to every file of the tree.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// No source file is longer, in lines. About 600 is the aim.
+/// Maximum length of a source file, in lines. The aim is about 600.
 const MAX_FILE_LINES: usize = 800;
-/// No function outside of tests is longer, in lines. About 70 is the aim.
+/// Maximum length of a function outside of tests, in lines. The aim is about 70.
 const MAX_FUNCTION_LINES: usize = 100;
-/// No comment line is longer, in characters: the formatter does not break them.
+/// Maximum length of a comment line, in characters. The formatter does not break comments.
 const MAX_COMMENT_CHARS: usize = 140;
 /// Folders that are not part of the tree.
 const NOT_OURS: [&str; 5] = [".git", "target", "atoll-dev", "node_modules", "__pycache__"];
@@ -31,7 +31,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Text files with their names from the root.
+/// Returns all text files, with their paths from the root.
 fn files() -> Vec<(String, String)> {
     fn walk(dir: &Path, root: &Path, out: &mut Vec<(String, String)>) {
         let mut entries: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
@@ -71,7 +71,7 @@ fn is_test(name: &str) -> bool {
         || file == "tests.rs"
 }
 
-/// Fails with every finding at once.
+/// Fails with all findings at once.
 fn none(rule: &str, found: Vec<String>) {
     assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
 }
@@ -107,7 +107,7 @@ fn files_and_functions_are_short() {
             if !starts.iter().any(|s| code.starts_with(s)) {
                 continue;
             }
-            // By the formatter, a function ends with the first `}` at its own indentation.
+            // The formatter ends a function with the first `}` at the function's own indentation.
             let end = format!("{}}}", " ".repeat(indent));
             let one_line = code.ends_with('}') || code.ends_with(';');
             if let Some(length) =
@@ -126,7 +126,7 @@ fn files_and_functions_are_short() {
 
 #[test]
 fn nothing_is_left_over() {
-    // Written in parts, so that this file passes.
+    // Split, so that this file passes.
     let words =
         [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["db", "g!("], ["to", "do!("], ["unimple", "mented!("]]
             .map(|w| w.concat());
@@ -211,12 +211,12 @@ fn every_protocol_has_the_same_files() {
             found.push(format!("{folder}/src/lib.rs: begins with what it is, in words"));
         }
         for file in ["src/mutants.rs", "tests/conformance.rs"] {
-            // The store of local loglets is checked by the mutants of what it shares with others.
+            // The mutants of the code that the store of local loglets shares with others also test that store.
             if !has(file) && (name.as_str(), file) != ("local", "src/mutants.rs") {
                 found.push(format!("{folder}: no {file}"));
             }
         }
-        // Messages make it a protocol between nodes; a register in a file is none.
+        // A crate with messages is a protocol between nodes. File registers have none.
         if has("src/message.rs") {
             if !module.contains("//! | ---") {
                 found.push(format!("{folder}/src/lib.rs: has no table from the paper to its files"));
@@ -257,7 +257,7 @@ fn every_crate_keeps_the_rules_of_the_workspace() {
 
 type Lines<'a> = Vec<(usize, &'a str)>;
 
-/// The lines of a markdown file that are not in a fenced block, and those that are.
+/// Returns the lines of a markdown file outside of fenced blocks, and those inside.
 fn prose_and_code(text: &str) -> (Lines<'_>, Lines<'_>) {
     let (mut prose, mut code, mut fenced) = (Vec::new(), Vec::new(), false);
     for (at, line) in text.lines().enumerate() {
@@ -294,7 +294,7 @@ fn documents_have_one_title_and_links_that_lead_somewhere() {
     none("documents", found);
 }
 
-/// The words of an `atoll` command in a document: verbs, then flags; None for other lines.
+/// Returns the words of an `atoll` command in a document: verbs, then flags. None for other lines.
 fn atoll_command(line: &str) -> Option<(Vec<String>, Vec<String>)> {
     let line = line.trim_start().trim_start_matches("$ ");
     let rest = line.strip_prefix("atoll ").or_else(|| line.strip_prefix("cargo run --release -- "))?;
@@ -320,7 +320,7 @@ fn commands_in_documents_exist() {
         for (at, line) in code {
             let Some((verbs, flags)) = atoll_command(line) else { continue };
             commands += 1;
-            // The second word may be an argument: then the first alone is the verb.
+            // If the second word is an argument, the first alone is the verb.
             let help = help(&verbs).or_else(|| help(&verbs[..verbs.len().min(1)]));
             match help {
                 None => found.push(format!("{name}:{at}: no such verb: {}", verbs.join(" "))),

@@ -1,7 +1,7 @@
-//! The streaming append (contracts §3.1): takes messages in, hands each to the log in order, answers in order.
+//! The streaming append (contracts §3.1): receives messages, submits each to the log in order, and replies in order.
 //!
-//! The stream is one state machine that the HTTP/2 connection polls; it has no task and no channel. What it holds is bounded: while too
-//! much is unanswered it takes no further message, and the client's flow-control window closes (X12).
+//! The stream is one state machine that the HTTP/2 connection polls; it has no task and no channel. Its memory is bounded: while too much
+//! is unanswered, it receives no further message, and the client's flow-control window closes (X12).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,46 +23,46 @@ use super::Shared;
 use super::backend::{LogBackend, LogRecords, Pending, Refusal, Room, Submitted};
 use super::log_service::{check_records, runs};
 
-/// Most messages, and payload bytes but for the last message, that one stream has unanswered.
+/// The maximum numbers of unanswered messages and payload bytes of one stream. The last message may exceed the number of bytes.
 const MESSAGES_UNANSWERED: usize = 128;
 const BYTES_UNANSWERED: usize = 4 * 1024 * 1024;
-/// Most outcomes in one reply.
+/// The maximum number of outcomes in one reply.
 const OUTCOMES_PER_REPLY: usize = 256;
 
-/// How long a stream that opens waits for the tail.
+/// How long the opening of a stream waits for the tail.
 const FIND_TAIL_WITHIN: Duration = Duration::from_millis(100);
 
-/// A message that is not answered yet.
+/// A message that has not been answered yet.
 enum Unanswered {
-    /// In line at the log.
+    /// Queued at the log.
     Pending { outcome: Pending<Vec<LogPos>>, bytes: usize },
-    /// Refused before it got there.
+    /// Refused before it reached the log.
     Refused(Refusal),
 }
 
-/// The log and the client that a stream is for.
+/// The log and the client of a stream.
 struct Lane {
     log: Arc<dyn LogBackend>,
     client: ClientId,
     last_seq: u64,
-    /// The highest tail that the client was told on this stream, including the positions in answers. A record that the client sends for the
-    /// first time may reach this node late, after the client has given up on this node and sent the record elsewhere. No copy of it lies
-    /// below this tail (X16).
+    /// The highest tail that this stream has reported to the client, including the positions in replies. A new record may reach this node
+    /// late, after the client has given up on this node and sent the record through another one. Even then, no copy of it lies below this
+    /// tail (X16).
     known: LogPos,
 }
 
-/// Replies of one stream; polling it does all of the work.
+/// The replies of one stream. Polling it does all of the work.
 pub(super) struct AppendStream {
     shared: Shared,
     requests: Streaming<AppendStreamRequest>,
-    /// Begun by the first message.
+    /// The opening, which the first message starts.
     opening: Option<Pending<(Lane, LogPos)>>,
     lane: Option<Lane>,
     unanswered: VecDeque<Unanswered>,
     unanswered_bytes: usize,
-    /// The log had no room for this message, which waits for it; nothing behind it may overtake it (X15).
+    /// A message that waits for room in the log. No later message may overtake it (X15).
     held: Option<(LogRecords, Room)>,
-    /// No more requests: the client is done, or the node stops.
+    /// Whether no more requests are received, because the client has finished, an error occurred, or the node is stopping.
     closed: bool,
     /// The status that ends the stream once everything is answered.
     last_word: Option<Status>,
@@ -73,7 +73,7 @@ pub(super) struct AppendStream {
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // An error means that the door is gone: stopping, too.
+    // An error means that the door was dropped, so the node is stopping, too.
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
@@ -97,13 +97,13 @@ impl AppendStream {
         }
     }
 
-    /// Takes in the messages that are there and fit. Some: the reply to the opening.
+    /// Receives the available messages within the limits. Returns the reply to the opening when that is ready.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
         if let Some(opened) = self.poll_opening(cx) {
             return Some(opened);
         }
         if !self.closed && self.stopped.as_mut().poll(cx).is_ready() {
-            // Records that were not handed in did not happen through this node; the client sends them to another one.
+            // Records that were not submitted were not appended by this node, so the client can send them to another one.
             self.close(Some(Refusal::stopping().into()));
             (self.held, self.opening) = (None, None);
         }
@@ -164,7 +164,7 @@ impl AppendStream {
             let log = shared.log_for_append(&open.log).await?;
             let tail = match open.known_tail {
                 Some(tail) => LogPos(tail).max(log.known_tail()),
-                // A tail that this node learned long ago would be safe, too, but a later search for lost records would begin there.
+                // A tail that this node learned long ago would also be safe, but a later search for lost records would start from it.
                 None => match timeout(FIND_TAIL_WITHIN, log.check_tail()).await {
                     Ok(Ok(tail)) => tail,
                     _ => log.known_tail(),
@@ -174,7 +174,7 @@ impl AppendStream {
         }));
     }
 
-    /// Whether the log exists, and its tail, as far as this is known now.
+    /// Polls the opening. Returns the reply to it when the log is open.
     fn poll_opening(&mut self, cx: &mut Context<'_>) -> Option<AppendStreamReply> {
         match self.opening.as_mut()?.as_mut().poll(cx) {
             Poll::Pending => None,
@@ -232,7 +232,7 @@ impl AppendStream {
         }
     }
 
-    /// Takes the known outcomes off the front.
+    /// Removes the messages with a known outcome from the front, and returns the outcomes.
     fn take_outcomes(&mut self, cx: &mut Context<'_>) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         while outcomes.len() < OUTCOMES_PER_REPLY
@@ -262,11 +262,11 @@ impl AppendStream {
         outcomes
     }
 
-    /// Waits until the client should hear something although no outcome is known.
+    /// Ready when the client needs a heartbeat because it has received no reply for [`HEARTBEAT`].
     fn poll_heartbeat(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.heartbeat.as_mut().poll(cx));
-            // Replies do not touch the timer: it finds out here that there was one, and waits on.
+            // Replies do not reset the timer. Reset it here if there was a reply in the meantime.
             let due = self.last_reply + HEARTBEAT;
             if due <= Instant::now() {
                 return Poll::Ready(());

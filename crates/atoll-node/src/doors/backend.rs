@@ -1,4 +1,4 @@
-//! What a door needs of the node behind it.
+//! What a door needs from its node.
 //!
 //! Every future here only waits for work that continues without it, so dropping the future stops nothing (contracts X8).
 
@@ -14,22 +14,22 @@ use atoll_core::BoxFuture;
 use atoll_log::Busy;
 use bytes::Bytes;
 
-/// An operation that was not done, or not certainly.
+/// The failure of an operation that did not happen, or may not have happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whether it happened.
+    /// Whether the operation happened.
     pub happened: Outcome,
-    /// Why, and what to do now.
+    /// Why it failed, and what the client can do.
     pub failure: Failure,
 }
 
 impl Refusal {
-    /// It did not happen.
+    /// Returns a refusal of an operation that did not happen.
     pub fn no(reason: atoll_client::Reason, message: impl Into<String>, next: impl Into<String>) -> Self {
         Refusal { happened: Outcome::No, failure: Failure::new(reason, message, next) }
     }
 
-    /// It may have happened, or may still.
+    /// Returns a refusal of an operation that may have happened, or may still happen.
     pub fn unknown(
         reason: atoll_client::Reason,
         message: impl Into<String>,
@@ -38,7 +38,7 @@ impl Refusal {
         Refusal { happened: Outcome::Unknown, failure: Failure::new(reason, message, next) }
     }
 
-    /// The node is stopping and took no part.
+    /// Returns the refusal of a node that is stopping. The operation did not happen through this node.
     pub fn stopping() -> Self {
         Refusal::no(atoll_client::Reason::Stopping, "this node is stopping", "go on at another node")
     }
@@ -50,19 +50,20 @@ impl From<Refusal> for tonic::Status {
     }
 }
 
-/// The outcome of something under way.
+/// The outcome of an operation in progress.
 pub type Pending<T> = BoxFuture<'static, Result<T, Refusal>>;
 
-/// Records of one client to append, in order; their sequences are consecutive.
+/// Records of one client to append, in order. Their sequence numbers are consecutive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecords {
-    /// Who appends.
+    /// The client that appends them.
     pub client: ClientId,
-    /// Sequence of the first.
+    /// The sequence number of the first record.
     pub first_seq: u64,
-    /// At least one.
+    /// The payloads of the records, at least one.
     pub payloads: Vec<Bytes>,
-    /// Set if some of the records were sent before: the log is first searched for them from here on (contracts X16).
+    /// Set if some of the records were sent before. The log is then searched for them from this position before they are appended
+    /// (contracts X16).
     pub floor: Option<LogPos>,
     /// For records without a floor: a tail that the sender knew before it first sent them. All copies that it has since sent through other
     /// nodes lie at or above this tail.
@@ -70,7 +71,7 @@ pub struct LogRecords {
 }
 
 impl LogRecords {
-    /// Of all of them together.
+    /// Returns the total size of the payloads in bytes.
     pub fn payload_bytes(&self) -> usize {
         self.payloads.iter().map(Bytes::len).sum()
     }
@@ -79,22 +80,22 @@ impl LogRecords {
 /// See [`LogBackend::room`].
 pub type Room = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What became of records handed in.
+/// The result of [`LogBackend::submit`].
 pub enum Submitted {
-    /// They are in line: one position each, in order.
+    /// The records are queued. The outcome has one position for each of them, in order.
     Pending(Pending<Vec<LogPos>>),
-    /// Too much is under way. Nothing happened: the records are returned, together with what is full.
+    /// Too many appends are in progress. Nothing happened: the records are returned, together with the limit that was reached.
     Busy(LogRecords, Busy),
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRecords {
-    /// Position of the first.
+    /// The position of the first entry.
     pub first: LogPos,
-    /// Consecutive, one at least.
+    /// The entries, at least one, at consecutive positions.
     pub entries: Vec<Entry>,
-    /// How many came from another node.
+    /// How many of them came from other nodes.
     pub remote: u64,
 }
 
@@ -103,35 +104,36 @@ pub trait LogBackend: Send + Sync {
     /// Returns a tail that this node already knows. A record that is sent for the first time after this call has no copy below this tail.
     fn known_tail(&self) -> LogPos;
 
-    /// Puts records in line, in the order of the calls.
+    /// Queues records for the append, in the order of the calls.
     fn submit(&self, records: LogRecords) -> Submitted;
 
     /// Completes when the queue has had room for this many records and bytes. Another caller may use up the room first.
     fn room(&self, records: usize, payload_bytes: usize) -> Room;
 
-    /// The tail: above every append acknowledged before the call.
+    /// Checks the tail. It is above every append that was acknowledged before the call.
     fn check_tail(&self) -> Pending<LogPos>;
 
-    /// Waits until the tail may be above `above`, and returns a tail from then. May return early.
+    /// Waits until the tail may be above `above`, and returns the tail at that time. May return early.
     fn wait_tail(&self, above: LogPos) -> Pending<LogPos>;
 
-    /// The first position that can be read, as this node knows it.
+    /// Returns the trim point, as this node knows it.
     fn trim_point(&self) -> LogPos;
 
-    /// Records from `range.start` on, one at least, not beyond `range.end` (not in it) or far beyond `max_bytes`. `range` is below a
-    /// tail that was obtained.
+    /// Reads records from `range.start`, at least one, up to but excluding `range.end`, and not far beyond `max_bytes`. `range` must be
+    /// below a tail that the caller has obtained. With `local_only`, no other node is asked.
     fn read(&self, range: Range<LogPos>, max_bytes: usize, local_only: bool) -> Pending<ReadRecords>;
 
-    /// Gives up positions below `to`.
+    /// Trims the log: positions below `to` are given up permanently.
     fn trim(&self, to: LogPos) -> Pending<()>;
 
-    /// The chain as its register holds it, with the segments that it has itself; or with those of the index page that holds `from`.
+    /// Reads the chain from its register. Lists the segments in the chain itself, or if `from` is given, those in the index page that
+    /// contains `from`.
     fn chain(&self, from: Option<LogPos>) -> Pending<proto::Chain>;
 
-    /// Ends the active segment, starts another.
+    /// Extends the log: seals the active segment and starts another one.
     fn extend(&self, spec: LogletSpec) -> Pending<proto::Chain>;
 
-    /// Takes trimmed segments off the front.
+    /// Removes trimmed segments from the front of the chain.
     fn truncate(&self) -> Pending<proto::Chain>;
 
     /// Rebuilds a sealed segment.
@@ -140,60 +142,60 @@ pub trait LogBackend: Send + Sync {
 
 /// Status and membership.
 pub trait Operations: Send + Sync {
-    /// Health, tails and lag as this node sees them.
+    /// Returns health, tails and lag, as this node knows them.
     fn status(&self) -> Pending<proto::StatusReply>;
 
-    /// The members, with what is known of them.
+    /// Returns the members, and what this node knows about them.
     fn nodes(&self) -> Pending<Vec<proto::NodeInfo>>;
 
-    /// Adds a member, or changes the address of one that does not answer. Idempotent.
+    /// Adds a member, or changes the address of one that has not joined or is not alive. Idempotent.
     fn add_node(&self, request: proto::NodeAddRequest) -> Pending<proto::NodeReply>;
 
-    /// Moves all duties off a node; done when they are moved. Idempotent.
+    /// Drains a node. Completes when all of its duties have moved to other nodes. Idempotent.
     fn drain_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
 
-    /// Forgets a node without duties. Idempotent.
+    /// Removes a member that has no duties. Idempotent.
     fn remove_node(&self, node: atoll_core::NodeId) -> Pending<proto::NodeReply>;
 
-    /// The feature level, and what the programs of the members read.
+    /// Returns the feature level, and which levels the programs of the members can read.
     fn levels(&self) -> Pending<proto::LevelsReply>;
 
-    /// Raises the feature level to `to`, or to the highest that all members read. Idempotent.
+    /// Raises the feature level to `to`, or to the highest level that all members can read. Idempotent.
     fn upgrade(&self, to: Option<atoll_core::Level>) -> Pending<proto::LevelsReply>;
 }
 
-/// A node as its doors see it.
+/// What a node offers to its doors.
 pub trait Backend: Send + Sync {
-    /// Which node this is.
+    /// Returns the id of this node.
     fn node(&self) -> atoll_core::NodeId;
 
-    /// An identity for appends whose client gave none. It belongs to this incarnation of the node only.
+    /// Returns the client id for appends whose client gave none. It is used only by this incarnation of the node.
     fn client(&self) -> ClientId;
 
-    /// A log by name, whether it exists or not.
+    /// Returns the log with this name, whether it exists or not.
     fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal>;
 
-    /// Like `log`, but the log exists on success: if necessary, it is created like the others.
+    /// Like [`Backend::log`], but creates the log if it does not exist. A deleted log is not created again.
     fn log_for_append(&self, name: &str) -> Pending<Arc<dyn LogBackend>>;
 
-    /// Creates a log; false if it was there.
+    /// Creates a log. Returns false if it already exists.
     fn create(&self, name: &str, spec: LogletSpec) -> Pending<bool>;
 
-    /// Deletes a log; false if it was deleted before.
+    /// Deletes a log. Returns false if it was already deleted.
     fn delete(&self, name: &str) -> Pending<bool>;
 
-    /// Names of all logs, in order.
+    /// Returns the names of all logs, in ascending order.
     fn list(&self) -> Pending<Vec<String>>;
 
-    /// Status and membership.
+    /// Returns the operations for status and membership.
     fn operations(&self) -> Arc<dyn Operations>;
 
-    /// The database, if it is open on this node.
+    /// Returns the database, if it is open on this node.
     fn database(&self) -> Option<atoll_db::Database> {
         None
     }
 
-    /// The tables, if the database is open on this node.
+    /// Returns the tables, if the database is open on this node.
     fn tables(&self) -> Option<super::tables::TablesHandle> {
         None
     }

@@ -1,4 +1,4 @@
-//! Reconfiguration.
+//! The chain service: shows and reconfigures chains.
 
 use atoll_client::Reason;
 use atoll_client::proto::chain_service_server::ChainService;

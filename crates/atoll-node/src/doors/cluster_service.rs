@@ -1,4 +1,4 @@
-//! Status and membership.
+//! The cluster service: status, membership and feature levels.
 
 use atoll_client::Reason;
 use atoll_client::proto::cluster_service_server::ClusterService;
@@ -14,10 +14,10 @@ use super::backend::Refusal;
 use super::limits::{check_list, check_text, shown};
 use super::log_service::answer;
 
-/// The names that a member's roles can have.
+/// The names of the roles that a member can have.
 const ROLES: [&str; 3] = ["log", "sequencer", "meta"];
 
-/// Longest address of a member: a DNS name at its limit, and a port.
+/// The longest address of a member, in bytes: a DNS name of the maximum length, and a port.
 const MAX_ADDRESS_BYTES: usize = 260;
 
 /// The cluster service of this node.

@@ -1,4 +1,4 @@
-//! The replica of this node, for operators.
+//! The database service, which shows operators the replica of this node.
 
 use atoll_client::Reason;
 use atoll_client::proto::database_service_server::DatabaseService;

@@ -1,22 +1,22 @@
-//! Lists and texts of requests are checked here before any work: a request of a megabyte may name a hundred thousand nodes, and an
-//! answer must not repeat whatever came in.
+//! Limits of the lists and texts in requests, checked before any work. Without them, a request of a megabyte could name a hundred thousand
+//! nodes, and an error message could repeat all of it.
 
 use atoll_client::{Reason, proto};
 
 use super::backend::Refusal;
 
-/// Most nodes in one list of a request: more than any Loglet or cluster has.
+/// The maximum number of nodes in one list of a request. No Loglet or cluster has more.
 pub(super) const MAX_NODES: usize = 64;
-/// Most roles that one request places: more than any kind of Loglet has.
+/// The maximum number of roles that one request places. No kind of Loglet has as many.
 const MAX_PLACES: usize = 16;
-/// Most options in one request.
+/// The maximum number of options in one request.
 const MAX_OPTIONS: usize = 16;
-/// Longest value of an option, in bytes.
+/// The longest value of an option, in bytes.
 const MAX_OPTION_BYTES: usize = 256;
-/// Most of a given text that an answer repeats, in characters.
+/// How much of a text from a request an error message repeats, in characters.
 const MAX_SHOWN: usize = 80;
 
-/// A given text as an answer may repeat it.
+/// Returns a text from a request as an error message may repeat it: quoted, and cut off if it is too long.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(MAX_SHOWN) {
         None => format!("{text:?}"),
@@ -24,7 +24,7 @@ pub(super) fn shown(text: &str) -> String {
     }
 }
 
-/// Whether a list has a length that is allowed.
+/// Refuses a list with more than `most` elements.
 pub(super) fn check_list(what: &str, length: usize, most: usize) -> Result<(), Refusal> {
     if length <= most {
         return Ok(());
@@ -32,7 +32,7 @@ pub(super) fn check_list(what: &str, length: usize, most: usize) -> Result<(), R
     Err(Refusal::no(Reason::TooLarge, format!("{length} {what}; at most {most} are allowed"), ""))
 }
 
-/// Whether a text has a length that is allowed, in bytes.
+/// Refuses a text with more than `most` bytes.
 pub(super) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
     if text.len() <= most {
         return Ok(());
@@ -41,7 +41,7 @@ pub(super) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Refu
     Err(Refusal::no(Reason::TooLarge, format!("{what} of {length} bytes; at most {most} are allowed"), ""))
 }
 
-/// Whether a specification of a Loglet is of a size that is allowed.
+/// Refuses a Loglet specification whose lists or texts are too long.
 pub(super) fn check_spec(spec: &proto::LogletSpec) -> Result<(), Refusal> {
     check_text("a kind of loglet", spec.kind.as_deref().unwrap_or_default(), MAX_SHOWN)?;
     check_list("servers of a loglet", spec.servers.len(), MAX_NODES)?;

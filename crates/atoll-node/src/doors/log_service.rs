@@ -1,4 +1,4 @@
-//! Create, list, append, check tail, trim.
+//! The log service: creates, lists and deletes logs, appends, reads, checks tails and trims.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,15 +21,15 @@ use super::grpc::Connection;
 use super::limits::{check_spec, shown};
 use super::read;
 
-/// How long an unary append waits for room.
+/// How long a unary append waits for room.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// Most names in one reply to a list.
+/// The maximum number of names in one reply to a list request.
 const NAMES_PER_REPLY: usize = 1000;
 
 /// The log service of this node.
 pub(super) struct Door {
     shared: Shared,
-    /// The last sequence given to an append without a name, under [`super::Backend::client`].
+    /// The last sequence number that was assigned to an append without a name, under [`super::Backend::client`].
     unnamed: Mutex<u64>,
 }
 
@@ -38,8 +38,8 @@ impl Door {
         Door { shared, unnamed: Mutex::new(0) }
     }
 
-    /// Hands records in, under a name of this node if they have none; the name is drawn with the submission, so that
-    /// names grow in the order of the submissions.
+    /// Submits records. Records without a name get one of this node. The name is assigned together with the submission, so that sequence
+    /// numbers rise in the order of the submissions.
     fn submit(&self, log: &dyn LogBackend, mut records: LogRecords) -> Submitted {
         if records.client != ClientId(0) {
             return log.submit(records);
@@ -92,13 +92,13 @@ impl Door {
 }
 
 impl Shared {
-    /// A log by name; the name is checked before anything else is done.
+    /// Returns a log by name. Refuses an invalid name.
     pub(super) fn log(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
         check_name(name)?;
         self.backend.log(name)
     }
 
-    /// The same, created if there is none.
+    /// Returns a log by name, and creates it if it does not exist. Refuses an invalid name, and the database's log.
     pub(super) async fn log_for_append(&self, name: &str) -> Result<Arc<dyn LogBackend>, Refusal> {
         check_name(name)?;
         if name == crate::database::LOG {
@@ -112,8 +112,8 @@ impl Shared {
         self.backend.log_for_append(name).await
     }
 
-    /// Whether a log may lose the records below a position. The database's log may lose only what a store has on its disk, because the rest
-    /// is stored nowhere else.
+    /// Refuses a trim that would lose data. The database's log may lose only what a store has on its disk, because the rest is stored
+    /// nowhere else.
     fn check_trim(&self, name: &str, to: LogPos) -> Result<(), Refusal> {
         if name != crate::database::LOG {
             return Ok(());
@@ -144,7 +144,7 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Limits, before anything is replicated.
+/// Checks the limits of an append, before anything is replicated.
 pub(super) fn check_records(client: ClientId, records: proto::Records) -> Result<LogRecords, Refusal> {
     let count = records.payloads.len();
     if count == 0 || records.first_seq == 0 {
@@ -183,7 +183,7 @@ pub(super) fn check_records(client: ClientId, records: proto::Records) -> Result
     })
 }
 
-/// Positions as runs of consecutive ones.
+/// Groups positions into runs of consecutive ones.
 pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for position in positions {
@@ -195,10 +195,10 @@ pub(super) fn runs(positions: &[LogPos]) -> Vec<Run> {
     runs
 }
 
-/// A specification as the virtual log takes it.
+/// Converts a specification for the virtual log.
 ///
 /// # Errors
-/// One of its lists is longer than makes sense.
+/// One of its lists or texts is too long, or it places a role twice.
 pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec, Refusal> {
     let spec = spec.unwrap_or_default();
     check_spec(&spec)?;
@@ -222,7 +222,7 @@ pub(super) fn loglet_spec(spec: Option<proto::LogletSpec>) -> Result<LogletSpec,
     })
 }
 
-/// The part of all names that was asked for.
+/// Returns the requested part of all names.
 fn names_after(all: Vec<String>, request: &proto::ListLogsRequest) -> proto::ListLogsReply {
     let limit = match request.limit {
         0 => NAMES_PER_REPLY,
@@ -233,7 +233,7 @@ fn names_after(all: Vec<String>, request: &proto::ListLogsRequest) -> proto::Lis
     proto::ListLogsReply { logs, more: left.next().is_some() }
 }
 
-/// Waits for an outcome and makes it an answer.
+/// Waits for an outcome and converts a refusal to a status.
 pub(super) async fn answer<T>(pending: Pending<T>) -> Result<T, Status> {
     pending.await.map_err(Status::from)
 }
@@ -287,7 +287,7 @@ impl LogService for Door {
         &self,
         request: Request<Streaming<proto::AppendStreamRequest>>,
     ) -> Result<Response<AppendStream>, Status> {
-        // At once: the first message is awaited in the stream, so that a client may open before it has something to say.
+        // Returns at once. The stream itself waits for the first message, so that a client may open it before it has anything to send.
         Ok(Response::new(AppendStream::new(self.shared.clone(), request.into_inner())))
     }
 

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the figures of the node in the OpenMetrics text format.
+//! `GET /metrics`: serves the metrics of the node in the OpenMetrics text format.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,26 +20,26 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Connections at one time; more are closed at once.
+/// The maximum number of concurrent connections. Further ones are closed immediately.
 const MAX_CONNECTIONS: usize = 64;
-/// A request's head must be there in this time.
+/// The head of a request must be complete within this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection ends after this time, whatever it does: a client that takes nothing holds its place no longer.
+/// A connection is closed after this time in any case, so that a client that does not read cannot occupy it forever.
 const CONNECTION_FOR: Duration = Duration::from_secs(60);
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where figures come from: the core's roles, the host, the process.
+/// A source of metrics: the server roles, the host, and the process.
 pub trait Figures: Send + Sync + 'static {
-    /// The figures now. A name that ends in `_total` is a counter, others are gauges.
+    /// Returns the current values. A name that ends in `_total` is a counter, all others are gauges.
     fn measures(&self) -> Vec<Measure>;
 
-    /// Lines of the same format under names that others have given, without `atoll_`.
+    /// Returns lines in the same format with names that are defined elsewhere, without the prefix `atoll_`.
     fn under_other_names(&self) -> String {
         String::new()
     }
 }
 
-/// Serves `GET /metrics` until `stop` is done.
+/// Serves `GET /metrics` until `stop` completes.
 pub async fn serve_metrics(
     listener: TcpListener,
     figures: Arc<dyn Figures>,
@@ -53,7 +53,7 @@ pub async fn serve_metrics(
             () = &mut stop => return,
         };
         let Ok((socket, _)) = accepted else {
-            // Out of file handles, most likely: let some come back.
+            // Most likely, no file descriptors are left. Wait until some are closed.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -64,7 +64,7 @@ pub async fn serve_metrics(
                 let response = respond(&request, &*figures);
                 async move { Ok::<_, Infallible>(response) }
             });
-            // A client that breaks off is no concern of the server.
+            // Errors of a connection are ignored: they only mean that the client disconnected.
             let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
@@ -97,7 +97,7 @@ fn respond<B>(request: &Request<B>, figures: &dyn Figures) -> Response<Full<Byte
     }
 }
 
-/// Figures as text, and lines that are text already. Figures of one name, with different labels, become one metric.
+/// Renders measures as text and appends the lines in `more`. Measures with the same name and different labels become one metric.
 pub fn render(measures: Vec<Measure>, more: &str) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("atoll");
     registry.register_collector(Box::new(Snapshot::of(measures)));
@@ -110,7 +110,7 @@ pub fn render(measures: Vec<Measure>, more: &str) -> Result<String, std::fmt::Er
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Figures by name: some have labels.
+/// Measures by name, some of them with labels.
 #[derive(Debug)]
 struct Snapshot(BTreeMap<&'static str, Vec<(Labels, f64)>>);
 
@@ -130,7 +130,7 @@ impl Snapshot {
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         for (name, figures) in &self.0 {
-            // The encoder puts `_total` back on.
+            // The encoder appends `_total` again.
             let (name, counter) = match name.strip_suffix("_total") {
                 Some(name) => (name, true),
                 None => (*name, false),
@@ -167,14 +167,14 @@ fn help(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Figures of this process: CPU time, resident memory, open files. Linux; empty elsewhere.
+/// Returns measures of this process: CPU time, resident memory, open file descriptors. Empty on systems other than Linux.
 pub fn process_measures() -> Vec<Measure> {
     let mut out = Vec::new();
     let mut add = |name, value| out.push(Measure { name, label: None, value });
     if let Ok(stat) = std::fs::read_to_string("/proc/self/stat")
         && let Some((_, fields)) = stat.rsplit_once(')')
     {
-        // Behind the name: state is field 3 of proc(5), so utime, field 14, is number 11 from here.
+        // These are the fields after the name. The first one is field 3 of proc(5), so utime, which is field 14, has index 11.
         let fields: Vec<f64> = fields.split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
         if let (Some(user), Some(system)) = (fields.get(11), fields.get(12)) {
             add("process_cpu_seconds_total", (user + system) / TICKS_PER_SECOND);
@@ -192,7 +192,7 @@ pub fn process_measures() -> Vec<Measure> {
     out
 }
 
-/// `USER_HZ`: what the kernel promises to user space on every architecture that we run on.
+/// `USER_HZ`, which is 100 on every architecture that we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/`), the metrics endpoint, ZooKeeper's wire.
+//! The doors of a node: the public gRPC API (`atoll-client/proto/atoll/v1/`), the metrics endpoint, and ZooKeeper's protocol.
 //!
-//! They run on the node thread's tokio runtime, over listeners that the caller opened. A door checks limits, hands work in
-//! and awaits the outcome; it never runs a procedure itself, because a handler is dropped when its client goes away, and a
-//! reconfiguration would stop between seal and install (contracts X8).
+//! They run on the tokio runtime of the node's thread, over listeners that the caller opened. A door checks limits, submits work and awaits
+//! the outcome. It never runs a procedure itself: a handler is dropped when its client disconnects, so a reconfiguration could stop between
+//! seal and install (contracts X8).
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `backend.rs` | what a door needs of the node, as traits |
+//! | `backend.rs` | what a door needs from the node, as traits |
 //! | `virtual_log.rs` | those traits over the node's virtual logs |
-//! | `grpc/` | connections, and what a request may cost |
-//! | `limits.rs` | lists and texts of requests, checked before any work |
+//! | `grpc/` | connections, and limits of what a request may cost |
+//! | `limits.rs` | limits of the lists and texts in requests, checked before any work |
 //! | `log_service.rs` | create, list, append, check tail, trim |
 //! | `append_stream.rs` | the streaming append: the hot path |
 //! | `read.rs` | the streaming read |
@@ -17,7 +17,7 @@
 //! | `database_service.rs` | the replica of this node |
 //! | `tables/` | tables, on the database |
 //! | `metrics.rs` | `GET /metrics` |
-//! | `zookeeper.rs` | the door of ZooKeeper's clients, on the database |
+//! | `zookeeper.rs` | the door for ZooKeeper clients, on the database |
 
 mod append_stream;
 pub mod backend;
@@ -50,14 +50,14 @@ pub use backend::{Backend, LogBackend, LogRecords, Operations, ReadRecords, Refu
 pub use grpc::{DoorTls, DoorTlsError, Limits, MAX_CONNECTIONS};
 pub use virtual_log::NodeBackend;
 
-/// Longest message that is taken: an append message at its limit, with its framing.
+/// The longest request that is accepted: an append message of the maximum size, with its framing.
 const MAX_REQUEST_BYTES: usize = atoll_client::MAX_MESSAGE_BYTES + 256 * 1024;
-/// The same limit for services whose requests name things and carry no data.
+/// The limit for services whose requests contain only names and options.
 const MAX_SMALL_REQUEST_BYTES: usize = 64 * 1024;
-/// The same limit for tables: a transaction at its limit, with room for names.
+/// The limit for tables: a transaction of the maximum size, with room for names.
 const MAX_TABLE_REQUEST_BYTES: usize = 2 * 1024 * 1024;
 
-/// A door that could not serve.
+/// Why the gRPC door could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The compiled API definitions are damaged.
@@ -65,17 +65,17 @@ pub enum ServeError {
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
-/// What all services share.
+/// The state that all services share.
 #[derive(Clone)]
 struct Shared {
     backend: Arc<dyn Backend>,
     limits: Arc<Limits>,
-    /// True once the node is stopping.
+    /// Becomes true when the node is stopping.
     stopping: watch::Receiver<bool>,
 }
 
-/// Serves the public API until `stop` is done: then appends under way are answered, streams end with the reason "stopping",
-/// and clients go on elsewhere.
+/// Serves the public API until `stop` completes. Then appends in progress are still answered, and streams end with the reason "stopping",
+/// so that their clients continue at another node.
 pub async fn serve_grpc(
     listener: TcpListener,
     backend: Arc<dyn Backend>,

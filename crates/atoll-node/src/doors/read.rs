@@ -1,7 +1,7 @@
 //! The streaming read.
 //!
-//! Records that were read and that the client has not taken wait in memory. They count against the share of the client's address. A reader
-//! that takes nothing for a long time is given up: its stream ends with an error, never as if everything had been read.
+//! Records that were read but that the client has not received yet wait in memory. They count against the share of the client's address. If
+//! a client takes nothing for a long time, its stream ends with an error, never as if everything had been read.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,24 +19,24 @@ use tonic::Status;
 use super::backend::{LogBackend, ReadRecords, Refusal};
 use super::grpc::{Connection, Limits, Share};
 
-/// Payload bytes of one reply, but for a longer single record.
+/// The maximum payload of one reply in bytes. A single longer record still fits.
 const REPLY_BYTES: usize = 512 * 1024;
-/// Approximate memory of a record in addition to its payload.
+/// The approximate memory of a record in addition to its payload, in bytes.
 const RECORD_BYTES: usize = 64;
-/// Replies read ahead of the client.
+/// How many replies are read ahead of the client.
 const REPLIES_AHEAD: usize = 2;
-/// The pause after a wait for the tail that brought nothing: such waits are hints and may end early.
+/// The pause after a wait for the tail that ended early, which such waits may do.
 const NOTHING_NEW: Duration = Duration::from_millis(1);
-/// Readers of one connection that may be given up before the connection is closed: the last reply to each stays in memory until then.
+/// How many unread streams a connection may have before it is closed. The last reply of each stays in memory until then.
 const GIVEN_UP_AT_MOST: usize = 16;
 
-/// Replies between the reading task and the client.
+/// The replies that the reading task has queued for the client.
 #[derive(Default)]
 struct Queue {
     replies: VecDeque<(ReadReply, Share)>,
-    /// Set when the reading is over, with the status if it failed.
+    /// Set when reading has ended, with the status if it failed.
     ended: Option<Option<Status>>,
-    /// The client's side is gone.
+    /// Whether the client's side was dropped.
     closed: bool,
     waker: Option<Waker>,
 }
@@ -44,7 +44,7 @@ struct Queue {
 #[derive(Default)]
 struct Channel {
     queue: Mutex<Queue>,
-    /// Rung when the client takes a reply, or goes.
+    /// Notified when the client takes a reply, or its side is dropped.
     taken: Notify,
 }
 
@@ -61,25 +61,25 @@ impl Channel {
         }
     }
 
-    /// Ready when there is room for a reply; false if the client's side is gone.
+    /// Waits until there is room for a reply. Returns false if the client's side was dropped.
     async fn room(&self) -> bool {
         self.until(|queue| queue.closed || queue.replies.len() < REPLIES_AHEAD).await;
         !self.lock().closed
     }
 
-    /// Ready when the client's side is gone.
+    /// Waits until the client's side is dropped.
     async fn closed(&self) {
         self.until(|queue| queue.closed).await;
     }
 
-    /// Ready when nothing is in line.
+    /// Waits until no reply is queued, or the client's side is dropped.
     async fn drained(&self) {
         self.until(|queue| queue.closed || queue.replies.is_empty()).await;
     }
 
     async fn until(&self, done: impl Fn(&Queue) -> bool) {
         loop {
-            // It notices every notification from here on.
+            // Created before the check, so that no notification in between is missed.
             let taken = self.taken.notified();
             if done(&self.lock()) {
                 return;
@@ -94,7 +94,7 @@ impl Channel {
         Self::wake(queue);
     }
 
-    /// Ends the stream after the queued replies or, for a reader that does not read, instead of them.
+    /// Ends the stream after the queued replies or, if `unread` is set, drops them.
     fn end(&self, status: Option<Status>, unread: bool) {
         let mut queue = self.lock();
         if unread {
@@ -105,12 +105,12 @@ impl Channel {
     }
 }
 
-/// The client's side.
+/// The client's side: the stream of replies.
 pub(super) struct Replies {
     channel: Arc<Channel>,
-    /// The share of the reply that was handed out last: that reply may wait to be sent until the next one is asked for.
+    /// The share of the last reply that was returned. Until the next poll, that reply may still wait to be sent.
     last: Option<Share>,
-    /// This reader's place among those of the door.
+    /// This reader's share of the door's limit on reads.
     _place: Share,
 }
 
@@ -144,10 +144,10 @@ impl Drop for Replies {
     }
 }
 
-/// Streams records of a log as requested. A task reads them; it ends when the stream is dropped.
+/// Streams the requested records of a log. A task reads them, and ends when the stream is dropped.
 ///
 /// # Errors
-/// Too many reads are under way.
+/// Too many reads are in progress.
 pub(super) fn stream(
     log: Arc<dyn LogBackend>,
     request: ReadRequest,
@@ -196,7 +196,7 @@ fn unread_for(within: Duration) -> Refusal {
 /// Why reading stopped early.
 enum Ended {
     Refused(Refusal),
-    /// The client takes nothing.
+    /// The client did not take the replies in time.
     Unread,
 }
 
@@ -213,7 +213,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Ends the stream after the queued replies; true if the client does not take them.
+    /// Ends the stream after the queued replies. Returns true if the client does not take them in time.
     async fn end(&self, status: Option<Status>) -> bool {
         self.channel.end(status, false);
         tokio::time::timeout(self.limits.unread_at_most, self.channel.drained()).await.is_err()

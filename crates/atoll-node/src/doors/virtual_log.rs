@@ -1,4 +1,4 @@
-//! The doors' traits over the virtual logs of this node; what their errors mean to a client.
+//! Implements the doors' traits over the virtual logs of this node, and translates their errors for clients.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::logs::{Logs, OpenError};
 use crate::members::change::Changes;
 use crate::members::table::MemberTable;
 
-/// How long a stream that opens waits for a fresh chain, where an older one is known.
+/// How long the opening of a stream waits for a fresh chain if an older one is known.
 const REFRESH_WITHIN: Duration = Duration::from_millis(20);
 
-/// What the doors serve: this node's logs and operations.
+/// This node's logs and operations, as the doors serve them.
 pub struct NodeBackend {
     node: NodeId,
     client: ClientId,
@@ -41,9 +41,9 @@ pub struct NodeBackend {
 }
 
 impl NodeBackend {
-    /// Over what the node has.
+    /// Creates it over the parts of the node. It draws a client id for appends without one.
     pub fn new(env: Env, logs: Logs, changes: Changes, operations: Arc<dyn Operations>) -> Self {
-        // 0 is the log's own.
+        // Client id 0 is reserved for the log.
         let client = ClientId(env.random().max(1));
         let named = Named { env: env.clone(), changes, registry: logs.registry().clone() };
         NodeBackend {
@@ -57,13 +57,13 @@ impl NodeBackend {
         }
     }
 
-    /// Adds these tables, once they are open.
+    /// Sets the cell that holds the tables once they are open.
     #[must_use]
     pub fn with_tables(self, tables: TablesCell) -> Self {
         NodeBackend { tables, ..self }
     }
 
-    /// Adds this database, once it is open.
+    /// Sets the cell that holds the database once it is open.
     #[must_use]
     pub fn with_database(self, database: DatabaseCell) -> Self {
         NodeBackend { database, ..self }
@@ -79,7 +79,7 @@ struct Named {
 }
 
 impl Named {
-    /// Refuses nodes that are not members, have not joined, are being drained, or lack the role. It uses a table that is read now, before
+    /// Refuses nodes that are not members, have not joined, are draining, or lack the role. Reads the table of members afresh, before
     /// anything is planned or sealed.
     async fn check(&self, spec: &LogletSpec) -> Result<(), Refusal> {
         if spec.places.is_empty() {
@@ -102,7 +102,7 @@ impl Named {
 /// See [`Named::check`].
 fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> Result<(), Refusal> {
     let mut wrong = Vec::new();
-    // A role that no kind has is the provider's to refuse.
+    // The provider refuses roles that no kind of Loglet has.
     let needs =
         |role: &str| registry.roles_named(role).next().map(|r| if r.holds { "log" } else { "sequencer" });
     let mut named = Vec::new();
@@ -139,7 +139,7 @@ fn check_named(table: &MemberTable, registry: &Registry, spec: &LogletSpec) -> R
     Err(Refusal::no(Reason::Refused, format!("nothing was changed: {}", wrong.join("; ")), next))
 }
 
-/// Waits for the outcome of what runs on the node's executor.
+/// Waits for the outcome of a procedure on the node's executor.
 fn wait<T, U, E>(
     ticket: Ticket<Result<T, E>>,
     map: impl FnOnce(T) -> U + Send + 'static,
@@ -179,8 +179,8 @@ impl Backend for NodeBackend {
             if log.chain().is_none_or(|chain| chain.chain.is_deleted()) {
                 ensure(&logs, &log, LogletSpec::default(), Deleted::StaysSo).await?;
             } else {
-                // A client may come from a node that was just drained. This node may still have the chain from before that, and would
-                // notice only when the old sequencer does not answer.
+                // The client may come from a node that was just drained. This node may still know only the chain from before that, and
+                // would notice only when the old sequencer does not answer.
                 let _ = timeout(REFRESH_WITHIN, log.refresh()).await;
             }
             Ok(Arc::new(LogView { log, named }) as Arc<dyn LogBackend>)
@@ -229,16 +229,16 @@ fn open(logs: &Logs, name: &str) -> Result<Arc<VirtualLog>, Refusal> {
     })
 }
 
-/// What happens to a deleted log that a client asks for.
+/// What to do if the requested log is deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deleted {
-    /// An appender that has not heard of the deletion must not undo it.
+    /// Refuse: an appender that does not know about the deletion must not undo it.
     StaysSo,
-    /// The client wants a new log.
+    /// Create it again: the client requested a new log.
     ComesBack,
 }
 
-/// Makes sure that the log exists; false if it existed already.
+/// Makes sure that the log exists. Returns false if it already existed.
 async fn ensure(logs: &Logs, log: &VirtualLog, spec: LogletSpec, deleted: Deleted) -> Result<bool, Refusal> {
     match log.refresh().await {
         Ok(Ok(_)) => return Ok(false),
@@ -270,7 +270,7 @@ impl LogView {
         wait(ticket, describe_all, |error| reconfig_refusal(&error))
     }
 
-    /// Begins `change` if the nodes that `spec` names are fit.
+    /// Starts `change` if the nodes that `spec` names pass [`Named::check`].
     fn change(
         &self,
         spec: LogletSpec,
@@ -401,7 +401,7 @@ fn describe(
     }
 }
 
-/// What a client should know about a temporary problem: a reason, and what to do.
+/// Returns what a client should know about a temporary problem: the reason, and what to do.
 fn why(why: Unavailability) -> (Reason, &'static str) {
     match why {
         Unavailability::Busy => (Reason::Busy, "try again"),
@@ -469,7 +469,7 @@ fn read_refusal(error: &LogReadError, local_only: bool) -> Refusal {
             error.to_string(),
             "bring back a node that has a copy, or restore the damaged file",
         ),
-        // The client asked for this node's own disk, so no other node can help, and a retry is of no use.
+        // The client asked to read only this node's disk, so no other node can help, and a retry is useless.
         LogReadError::Log(LogError::Unavailable(_)) if local_only => Refusal::no(
             Reason::Refused,
             "this node's disk does not have the next record",

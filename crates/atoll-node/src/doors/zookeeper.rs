@@ -1,4 +1,4 @@
-//! The door of ZooKeeper's clients (`atoll-zookeeper`), as a door of the node's database.
+//! The door for ZooKeeper clients (`atoll-zookeeper`), as a door of the node's database.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::policy::Guardian;
 use crate::space::Space;
 use crate::start::{StartError, ZOOKEEPER_TLS, listen, stopped};
 
-/// For this long after the start, a node that has not been heard from yet counts as alive: it may not have had time to report.
+/// For this long after the start, a node that has not been heard from yet counts as alive, because it may not have had time to report.
 const UNHEARD_FOR: Duration = Duration::from_secs(10);
 
-/// Listens where the configuration says, if it does. Without an address the node keeps the state of ZooKeeper's clients all the
-/// same: all replicas of a database have the same applications.
+/// Serves ZooKeeper clients at the configured addresses. If there are none, the node still keeps ZooKeeper's state, because all replicas of
+/// a database have the same applications.
 #[derive(Debug, Default)]
 pub struct ZooKeeperDoor {
     slot: Option<Slot<ZooKeeper>>,
@@ -44,7 +44,7 @@ impl DatabaseDoor for ZooKeeperDoor {
             }
             if let Some((address, files)) = &up.config.zookeeper_tls {
                 let tls = atoll_zookeeper::server::tls::acceptor(files)?;
-                // Clients that need not show a certificate are unknown, so the door is as open as without TLS.
+                // If clients need no certificate, anybody can connect, so the door is as open as one without TLS.
                 let known = files.clients == ClientCertificates::Need;
                 let name = if known { ZOOKEEPER_TLS } else { "ZooKeeper" };
                 let listener = listen(&up.config, name, address).await?;
@@ -57,7 +57,7 @@ impl DatabaseDoor for ZooKeeperDoor {
             let cluster = Arc::new(Living::new(&up.parts, up.config.peer.clone(), client));
             let options = up.config.zookeeper_options.clone();
             let door = Door::open(up.database.engine(slot), cluster, options)?;
-            // The first call counts, and there is one.
+            // The cell is empty, because this is the only call.
             let _ = up.parts.zookeeper.set(door.clone());
             let admin = match &up.config.zookeeper_admin {
                 Some(address) => Some(listen(&up.config, "ZooKeeper admin", address).await?),
@@ -79,15 +79,15 @@ impl DatabaseDoor for ZooKeeperDoor {
     }
 }
 
-/// Whether files of TLS can be used.
+/// Checks that these TLS files can be used.
 ///
 /// # Errors
-/// They cannot.
+/// The files cannot be read or used.
 pub fn check_tls(files: &TlsFiles) -> Result<(), TlsError> {
     atoll_zookeeper::server::tls::acceptor(files).map(drop)
 }
 
-/// Which nodes seem to be alive.
+/// Reports to the door which nodes are alive, and what it needs to know about the cluster.
 struct Living {
     members: Members,
     guardian: Guardian,
@@ -112,7 +112,7 @@ impl Cluster for Living {
         let alive = |node: &NodeId| match self.members.liveness(*node) {
             None => unheard,
             Some(life) if life.incarnation.is_none() && unheard => true,
-            // A node that only this one has lost still serves its clients.
+            // A node that only this node has lost still serves its clients.
             Some(_) => self.members.is_up(*node) && is_in_service(&self.members, *node),
         };
         let others = self.members.peers().into_iter().filter(alive);

@@ -1,4 +1,4 @@
-//! The node thread's loop: many events, one turn, outputs.
+//! The loop of the node thread. Each round delivers a batch of events, runs one turn of the core, and carries out its outputs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::journal::{SharedWriter, write_here};
 use super::stats::add;
 use super::{Ended, HostOptions, Shared, readers};
 
-/// Most network events in a turn whose batch this thread writes itself. With more events, others wait for this thread.
+/// The maximum number of network events in a turn whose batch this thread writes itself. With more events, others wait for this thread.
 const FEW_EVENTS: usize = 3;
-/// How many batches are left to the journal's thread after a turn with more.
+/// How many batches go to the journal thread after a turn with more events.
 const SKIP: u32 = 32;
 
 pub(crate) struct Driver {
@@ -26,17 +26,17 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     events_per_turn: usize,
     bytes_per_turn: usize,
-    /// The core's clock starts here.
+    /// The start of the core's clock.
     base: Instant,
     out: Outputs,
     batch: Vec<NetEvent>,
     incoming: Vec<Incoming>,
-    /// A batch is being written.
+    /// Whether a batch is being written.
     writing: bool,
     writer: SharedWriter,
-    /// Of the last turn, for [`write_here`].
+    /// The batch of the last turn, if this thread should write it with [`write_here`].
     batch_here: Option<JournalBatch>,
-    /// This many batches are left to the journal's thread without an attempt to write them here.
+    /// How many of the next batches go to the journal thread without an attempt to write them here.
     skip: u32,
     stopping: bool,
     timer: Pin<Box<Sleep>>,
@@ -48,7 +48,7 @@ pub(crate) struct Driver {
 enum Next {
     Wait,
     Again,
-    /// Write the batch that is left here, then again; the turn has something to send before.
+    /// Write the batch here, then run another turn. If `sends` is set, the turn has frames to send first.
     Write {
         sends: bool,
     },
@@ -89,11 +89,11 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         loop {
             match self.turn() {
-                // Sockets get their turn, and every task that is ready may add to the next batch.
+                // Let the sockets run. Every task that is ready may add to the next batch.
                 Next::Again => tokio::task::yield_now().await,
                 Next::Write { sends } => {
                     if sends {
-                        // The output of the turn leaves first, so that others can work on it meanwhile.
+                        // Send the frames of the turn first, so that other nodes can work on them meanwhile.
                         tokio::task::yield_now().await;
                     }
                     self.write();
@@ -115,7 +115,7 @@ impl Driver {
     fn turn(&mut self) -> Next {
         let now = self.now();
         let Some(mut core) = self.core.take() else { return Next::End };
-        // On a panic the core is gone, and `Drop` below closes the node.
+        // If the core panics, it is dropped, and `Drop` below closes the node.
         let mut took = 0;
         if !self.stopping {
             took = self.events.drain(&mut self.batch, self.events_per_turn, self.bytes_per_turn);
@@ -163,7 +163,7 @@ impl Driver {
                 _ => self.skip -= 1,
             }
         }
-        // The disk first: it takes longest, and works while the rest is done.
+        // Start with the disk: it takes longest, and works during the rest.
         self.shared.journal.put(batch, &mut out.freed, out.checkpoint.take());
         let sends = !out.frames.is_empty();
         if sends {
@@ -190,7 +190,7 @@ impl Driver {
         }
     }
 
-    /// Writes the batch that was left here, or hands it to the journal's thread after all.
+    /// Writes the batch in this thread, or passes it to the journal thread if that is not possible.
     fn write(&mut self) {
         if let Some(batch) = self.batch_here.take()
             && let Err(batch) = write_here(&self.writer, &self.shared.journal, batch)
@@ -200,7 +200,7 @@ impl Driver {
         }
     }
 
-    /// Waits until there is something for a turn.
+    /// Waits until there is work for a turn.
     async fn wait(&mut self) {
         let shared = self.shared.clone();
         let mut has_waited = false;
@@ -210,14 +210,14 @@ impl Driver {
             ready
         })
         .await;
-        // During compaction the reader threads may answer as fast as this thread asks, for seconds. Without a yield the runtime would
-        // not poll the sockets in all that time.
+        // During a compaction, the reader threads may answer as fast as this thread asks, for seconds. Without a yield, the runtime would
+        // not poll the sockets during that time.
         if !has_waited {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Whether there is something for a turn. If not, the sources that do not ring the bell will wake this task when there is.
+    /// Whether there is work for a turn. If not, event sources that do not ring the bell are set up to wake this task.
     fn has_work(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.stopping && self.events.poll_ready(cx).is_ready() || !self.shared.inbound.is_empty() {
             return true;
@@ -239,7 +239,8 @@ impl Driver {
     }
 }
 
-/// The driver ends without announcement only by a panic. Peers must then see this node go at once, and the process must be notified.
+/// Only a panic drops the driver before it has ended regularly. Peers must then notice at once that this node is gone, and the process must
+/// be notified.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.inbound.close();

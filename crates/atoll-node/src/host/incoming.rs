@@ -1,21 +1,21 @@
-//! What other threads hand to the node thread.
+//! What other threads pass to the node thread.
 
 use atoll_core::{FetchError, Loc, Lsn, NodeCore, RoleKind, Space, Stored};
 
-/// Something for the core. Bounded by what is under way: one batch, one checkpoint, queued reads, waiting callers.
+/// An event for the core. Their number is bounded by the work in progress: one batch, one checkpoint, queued reads, waiting callers.
 pub(crate) enum Incoming {
-    /// The batch is durable, or the journal is closed.
+    /// The batch is durable, or the journal is closed and accepts nothing more.
     Durable(Result<Vec<(Lsn, Loc)>, String>),
-    /// What the journal takes has changed.
+    /// The journal now accepts more, or less.
     Space(Space),
     /// A checkpoint is due.
     WantsCheckpoint,
-    /// This segment is sparse.
+    /// This journal segment is sparse and should be compacted.
     Compact(u64),
-    /// A read has ended.
+    /// A read has completed or failed.
     Fetched { role: RoleKind, tag: u64, got: Result<Vec<Stored>, FetchError> },
-    /// A caller wants access to the core.
+    /// A caller wants to run this on the core.
     Inject(Box<dyn FnOnce(&mut NodeCore) + Send>),
-    /// A clean stop.
+    /// Stop cleanly.
     Stop,
 }

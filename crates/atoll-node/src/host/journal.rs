@@ -1,10 +1,10 @@
-//! The journal thread: everything that writes. Its batches are the group commit.
+//! The journal thread, which does all writes to the journal. Each batch is one group commit.
 //!
-//! It writes one batch at a time and begins the next when the last is synced (contracts X2). After a failure it writes nothing more; the
-//! node goes on answering what it can.
+//! It writes one batch at a time and begins the next one when the last is synced (contracts X2). After a failure it writes nothing more,
+//! and the node continues to answer what it can.
 //!
-//! If the disk is quick and this thread has nothing to do, the node's thread itself writes and syncs a small batch that comes alone.
-//! Otherwise two threads would be woken for the batch, one after the other, which takes longer than such a disk does.
+//! If the disk is quick and this thread is idle, the node thread writes and syncs a small batch itself. Otherwise two threads would have to
+//! be woken for the batch, one after the other, which takes longer than a quick disk.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -20,35 +20,36 @@ use super::port::{self, Left, Port, Worker};
 use super::stats::add;
 use super::{HostOptions, Shared};
 
-/// When there was nothing to write for this long, the journal marks what is synced.
+/// After this long without a write, the journal marks what is synced.
 const QUIET: Duration = Duration::from_millis(200);
-/// How often a journal without space checks whether there is space again.
+/// How often a journal that is out of space checks for free space.
 const RETRY: Duration = Duration::from_millis(250);
-/// How old published figures may get under load.
+/// The maximum age of the published statistics under load.
 const STATS_EVERY: Duration = Duration::from_millis(250);
-/// While the journal syncs, the next piece of a file waits this many times as long as the last piece took to be given back.
+/// While the journal is busy, the next piece of a file is given back only after this many times the duration of the last piece.
 const BUSY_FACTOR: u32 = 200;
-/// Longest wait for the next piece, however long the last one took.
+/// The longest wait for the next piece.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// A journal with this many syncs since the last piece counts as busy.
+/// A journal with more than this many syncs since the last piece counts as busy.
 const BUSY_SYNCS: u64 = 4;
 /// If the journal lacks files that a checkpoint would free, the checkpoint comes this many times sooner. Otherwise a fast writer on a log
 /// that is trimmed would fill one new file after another.
 const HURRY: u32 = 16;
-/// Most bytes of a batch that the node's thread writes itself. More: sockets wait longer; fewer: two threads are woken more often.
+/// The maximum size of a batch that the node thread writes itself, in bytes. Too large: sockets wait longer. Too small: two threads are
+/// woken more often.
 const HERE_BYTES: usize = 8 * 1024;
 
-/// Bounded by the core: one batch, one checkpoint; freed places are entries that were there.
+/// Work for the writer. The core bounds it: one batch, one checkpoint, and freed locations of existing entries.
 #[derive(Default)]
 pub(crate) struct Work {
     batch: Option<JournalBatch>,
     freed: Vec<Loc>,
     checkpoint: Option<Checkpoint>,
-    /// The last checkpoint, written aside.
+    /// The last checkpoint, after it was written in the background.
     aside: Option<Aside>,
     /// The result of the last job of the preparing thread, and how long the job took.
     prepared: Option<(Prepared, Duration)>,
-    /// The node's thread has written something: a mark is due in a while.
+    /// Set if the node thread has written a batch, so that the journal thread wakes up and marks it later.
     unmarked: bool,
 }
 
@@ -63,11 +64,11 @@ impl Left for Work {
     }
 }
 
-/// Where the node thread leaves work for the journal thread.
+/// Through this, the node thread passes work to the journal thread.
 pub(crate) type JournalPort = Port<Work>;
 
 impl Port<Work> {
-    /// Hands over what a turn has for the journal.
+    /// Passes the output of a turn to the journal thread.
     pub(crate) fn put(
         &self,
         batch: Option<JournalBatch>,
@@ -96,11 +97,11 @@ impl Port<Work> {
     }
 }
 
-/// The writer, which one thread at a time uses.
+/// The writer. One thread at a time uses it.
 pub(crate) type SharedWriter = Arc<Mutex<Writer>>;
 
-/// Writes and syncs a batch in the caller's thread, if that takes no longer than waking another one. `Err` returns the batch unwritten.
-/// Otherwise the batch was handled as the journal's thread would have done.
+/// Writes and syncs a batch in the caller's thread, if that is probably faster than waking another one. `Err` returns the batch unwritten.
+/// Otherwise the batch was handled as in the journal thread, including a failure.
 pub(crate) fn write_here(
     writer: &Mutex<Writer>,
     port: &JournalPort,
@@ -115,9 +116,9 @@ pub(crate) fn write_here(
     Ok(())
 }
 
-/// The journal's thread.
+/// Runs the journal thread.
 pub(crate) fn run(writer: &Mutex<Writer>, shared: &Shared) {
-    // However this thread ends, no further answer that waits for the disk is given.
+    // Even if this thread panics, the journal is closed, so that nothing is acknowledged that is not durable.
     let _closed = CloseOnPanic(shared);
     writer.lock().unwrap_or_else(PoisonError::into_inner).look_after(true);
     port::run(writer, &shared.journal);
@@ -126,7 +127,7 @@ pub(crate) fn run(writer: &Mutex<Writer>, shared: &Shared) {
 impl Worker for Writer {
     type Left = Work;
 
-    /// How long to wait for work at most.
+    /// Returns how long to wait for work at most.
     fn patience(&self) -> Option<Duration> {
         let rest = match () {
             () if self.stalled.is_some() || self.space == Space::FactsOnly => Some(RETRY),
@@ -138,7 +139,7 @@ impl Worker for Writer {
         errands.map(|at| at.saturating_duration_since(now)).chain(rest).min()
     }
 
-    /// Does the work that there is or, if there is none, what is due in a quiet moment.
+    /// Does the work, or if there is none, what is due when the journal is idle.
     fn round(&mut self, work: Work) {
         let quiet = work.is_empty();
         if let Err(error) = self.work(work) {
@@ -157,31 +158,31 @@ impl Worker for Writer {
     }
 }
 
-/// What writes the journal.
+/// Writes the journal.
 pub(crate) struct Writer {
     journal: Journal,
     shared: Arc<Shared>,
     jobs: SyncSender<PrepareJob>,
     checkpoints: SyncSender<CheckpointJob>,
-    /// A batch that found the disk full, to be written when there is space again.
+    /// A batch that found no space on the disk. It is written when there is space again.
     stalled: Option<JournalBatch>,
-    /// What the core was told.
+    /// The state that was last reported to the core.
     space: Space,
     giving_back: GivingBack,
     checkpoint_spread: Duration,
-    /// Since when a checkpoint is due, and which fraction of the spread it waits.
+    /// Since when a checkpoint has been due, and the fraction of the spread that it waits.
     checkpoint_due: Option<(Instant, f64)>,
-    /// When it is to be asked for.
+    /// When to request the checkpoint that is due.
     checkpoint_at: Option<Instant>,
-    /// No checkpoint is asked for before this, because the last one found no space.
+    /// The time before which no checkpoint is requested, because the last one found no space.
     checkpoint_rest: Option<Instant>,
-    /// A checkpoint was asked for and is not written yet.
+    /// Whether a checkpoint was requested and is not written yet.
     asked: bool,
-    /// The last batch is marked.
+    /// Whether the last batch is marked.
     marked: bool,
     /// When the last batch was synced.
     synced_at: Instant,
-    /// How long a batch takes, smoothed.
+    /// The smoothed duration of writing and syncing a batch.
     usual: Duration,
     /// See [`HostOptions::quick_disk`].
     quick: Duration,
@@ -226,7 +227,7 @@ impl Writer {
             && self.journal.has_room_for(batch)
     }
 
-    /// A batch while the journal's thread sleeps.
+    /// Writes a batch while the journal thread sleeps.
     fn write_alone(&mut self, batch: JournalBatch) {
         let was_marked = self.marked;
         if let Err(error) = self.write(batch) {
@@ -248,7 +249,7 @@ impl Writer {
             self.giving_back.ended(took);
             self.journal.prepared(prepared)?;
         }
-        // Answers wait for the batch; the rest comes while the node thread is at work on it.
+        // The batch first, because acknowledgements wait for it. The rest is done while the node thread handles them.
         if let Some(batch) = batch {
             self.write(batch)?;
         }
@@ -256,7 +257,8 @@ impl Writer {
             self.journal.free(&freed)?;
         }
         if let Some(checkpoint) = checkpoint {
-            // One at a time: there is room, unless the thread is gone, and then the writer does it.
+            // There is only one checkpoint at a time, so the queue has room. If the checkpoint thread is gone, the writer runs the job
+            // itself.
             match self.checkpoints.try_send(self.journal.checkpoint_job(checkpoint)) {
                 Ok(()) => {}
                 Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
@@ -277,7 +279,7 @@ impl Writer {
         self.asked = false;
         match self.journal.checkpointed(aside) {
             Ok(()) => add(&self.shared.stats.checkpoints, 1),
-            // The old checkpoint stays in force. The next one is asked for after a pause, because there must be space again first.
+            // The old checkpoint remains valid. The next one is requested after a pause, because it needs space, too.
             Err(error @ JournalError::NoSpace { .. }) => {
                 self.checkpoint_rest = Some(Instant::now() + RETRY);
                 tracing::warn!(%error, "checkpoint not written");
@@ -319,7 +321,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells the core and others what the journal needs and takes.
+    /// Starts the jobs that the journal needs, and reports to the core what it accepts and what is due.
     fn look_after(&mut self, quiet: bool) {
         if self.space == Space::Closed {
             return;
@@ -332,10 +334,10 @@ impl Writer {
             self.giving_back.begins(now);
         }
         if let Some(job) = make.or(piece) {
-            // One job at a time: there is room, unless the thread is gone, and then the writer makes its own.
+            // There is only one job at a time, so the queue has room. If the preparing thread is gone, the journal makes its own segments.
             let _ = self.jobs.try_send(job);
         }
-        // A batch that found no room says more than the figures: entries are refused until it is written.
+        // A batch that found no space is stronger evidence than the computed space, so entries are refused until it is written.
         let space = match self.journal.space() {
             Space::Plenty if self.stalled.is_some() => Space::FactsOnly,
             space => space,
@@ -348,7 +350,7 @@ impl Writer {
         if !self.asked && self.journal.wants_checkpoint() {
             let (due, part) = *self.checkpoint_due.get_or_insert_with(|| (now, part()));
             let hurry = if self.journal.lacks_files() { HURRY } else { 1 };
-            // Without space, the checkpoint is what frees some.
+            // If the disk is full, only a checkpoint frees space, so do not delay it.
             let spread =
                 if self.space == Space::FactsOnly { Duration::ZERO } else { self.checkpoint_spread / hurry };
             let at = self.checkpoint_rest.into_iter().fold(due + spread.mul_f64(part), Instant::max);
@@ -394,16 +396,16 @@ impl Writer {
     }
 }
 
-/// When the next piece of a file is given back.
+/// Decides when the next piece of a file is given back.
 struct GivingBack {
     pause: Duration,
-    /// When one is due, if that is to be waited for.
+    /// When the next piece is due, if there is one and it is not due yet.
     at: Option<Instant>,
-    /// The job under way is a piece.
+    /// Whether the current job gives back a piece.
     under_way: bool,
     began: Instant,
     took: Duration,
-    /// Of the journal, since the last piece.
+    /// The number of syncs of the journal since the last piece.
     syncs: u64,
 }
 
@@ -413,7 +415,7 @@ impl GivingBack {
         GivingBack { pause, at: None, under_way: false, began, took, syncs: 0 }
     }
 
-    /// Whether a piece may be given back now, given that there is one; if not yet, `at` tells when.
+    /// Whether there is a piece that may be given back now. If it must wait, sets `at`.
     fn is_due(&mut self, has_excess: bool, now: Instant) -> bool {
         let busy = self.syncs > BUSY_SYNCS;
         let rest = if busy { (self.took * BUSY_FACTOR).min(LONGEST_REST) } else { Duration::ZERO };
@@ -426,7 +428,7 @@ impl GivingBack {
         (self.began, self.under_way, self.syncs) = (now, true, 0);
     }
 
-    /// The job under way is done.
+    /// Records that the current job has ended.
     fn ended(&mut self, took: Duration) {
         if std::mem::take(&mut self.under_way) {
             self.took = took;
@@ -443,7 +445,7 @@ impl Shared {
     }
 }
 
-/// A random number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn part() -> f64 {
     let bits = RandomState::new().build_hasher().finish() as u32;
     f64::from(bits) / f64::from(u32::MAX)
@@ -477,7 +479,7 @@ mod tests {
         pace.syncs = BUSY_SYNCS + 1;
         assert!(!pace.is_due(true, start + ms(1099)));
         assert!(pace.is_due(true, start + ms(1100)));
-        // The time that it takes to make a segment says nothing about pieces.
+        // The duration of making a segment does not count as that of a piece.
         pace.ended(ms(10_000));
         assert!(pace.is_due(true, start + ms(1100)));
         pace.begins(start + ms(1100));

@@ -1,18 +1,20 @@
-//! The host that drives a [`NodeCore`] on real sockets and a real disk. The other host is the simulator. The code here is not simulated, so
-//! it makes no decisions: it carries events to the core, and the core's outputs to where they belong.
+//! The host that drives a [`NodeCore`] on real sockets and a real disk. The other host is the simulator. The simulator does not cover this
+//! code, so it makes no decisions: it passes events to the core, and carries out the core's outputs.
 //!
 //! | file | thread | what it does |
 //! | --- | --- | --- |
-//! | `driver.rs` | node thread | many events, one turn, outputs; waits for no disk but a quick one (`journal.rs`) |
-//! | `journal.rs` | journal thread, node thread | write and sync, one batch at a time; checkpoints, frees, space |
-//! | `readers.rs` | reader, preparing and checkpoint threads | records read back; segments made ahead of time; checkpoints written aside |
-//! | `incoming.rs`, `wake.rs` | | what other threads hand to the node thread; how they wake it, and when they need not |
-//! | `port.rs`, `queue.rs` | | how the node thread hands work to the others |
+//! | `driver.rs` | node thread | delivers a batch of events, runs one turn, carries out the outputs; waits only for a quick disk
+//! (`journal.rs`) |
+//! | `journal.rs` | journal thread, node thread | writes and syncs one batch at a time; handles checkpoints, freed records and space |
+//! | `readers.rs` | reader, preparing and checkpoint threads | read records; prepare journal segments ahead of time; write checkpoints in
+//! the background |
+//! | `incoming.rs`, `wake.rs` | | what other threads pass to the node thread, and how they wake it if it sleeps |
+//! | `port.rs`, `queue.rs` | | how the node thread passes work to other threads |
 //! | `stats.rs` | | counters and histograms |
 //!
-//! The node thread is whatever runs the tokio runtime that [`NodeHost::start`] is called on; sockets and doors live on it, too.
-//! Waking a sleeping thread costs more than all that the protocol computes (contracts §1), so events are taken in batches,
-//! and a thread that is awake is not woken.
+//! The node thread is the thread that runs the tokio runtime on which [`NodeHost::start`] is called. Sockets and doors run on it, too.
+//! Waking a sleeping thread costs more than running the protocol (contracts §1), so events are handled in batches, and a thread that is
+//! awake is not woken.
 
 mod driver;
 mod incoming;
@@ -43,28 +45,29 @@ use wake::Inbound;
 /// Settings of [`NodeHost::start`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Most network events in one turn. Too small: little batching; too large: replies wait for each other.
+    /// The maximum number of network events in one turn. Too small: little batching. Too large: replies wait for each other.
     pub events_per_turn: usize,
-    /// The event that reaches this many bytes is the last of its turn.
+    /// The maximum size of the network events in one turn, in bytes. The last event may exceed it.
     pub bytes_per_turn: usize,
-    /// Threads that read records back.
+    /// The number of threads that read records.
     pub reader_threads: usize,
-    /// Reads that wait for a reader; one more is refused.
+    /// The maximum number of reads that wait for a reader thread. Further ones are refused.
     pub queued_reads: usize,
-    /// Pause after each 256 KiB of zeros in a segment that is made ahead of time, and of a checkpoint. Too small: syncs of the journal
-    /// wait behind them; too large: the writer catches up, and makes segments itself.
+    /// The pause after each 256 KiB of a prepared journal segment or a checkpoint. Too small: syncs of the journal wait behind these
+    /// writes. Too large: the writer catches up and has to make segments itself.
     pub prepare_pause: Duration,
     /// The minimum time between two pieces of 1 MiB of files that are given back to the file system. Each piece may delay the syncs of all
     /// journals on the device. While the journal syncs, giving back therefore also takes at most 1/200 of the time: after a piece that took
     /// 5 ms, which is typical if the file system discards freed blocks, the next one waits a second. Too small: syncs wait. Too large: the
     /// space that a trim frees becomes available late.
     pub remove_pause: Duration,
-    /// A checkpoint begins at a random moment, at most this long after it was found due. It slows down the node and its disk, and what
-    /// makes one due (a trim) does so on all nodes at once, but a quorum of journals must keep going.
+    /// A checkpoint starts after a random delay of at most this long. A trim makes checkpoints due on all nodes at the same time, and each
+    /// slows down its node and its disk. The delay spreads them, so that a quorum of journals keeps its speed.
     pub checkpoint_spread: Duration,
-    /// A disk is quick if writing and syncing a batch takes no longer than this on a smoothed average. The node's thread itself then writes
-    /// and syncs a small batch that comes alone. Too large: sockets wait for the disk. Too small: two threads are woken for a write that
-    /// takes less than that. A disk that stalls is noticed once. Zero: the node's thread never waits for the disk.
+    /// A disk is quick if writing and syncing a batch takes less than this on a smoothed average. The node thread then writes and syncs a
+    /// small batch itself if there is no other work. Too large: sockets wait for the disk. Too small: two threads are woken for a write
+    /// that takes less time than that. A disk that stalls holds up the node thread only once. Zero: the node thread never waits for the
+    /// disk.
     pub quick_disk: Duration,
     /// How long a clean stop waits for the journal, and again for the network.
     pub stop_patience: Duration,
@@ -86,25 +89,25 @@ impl Default for HostOptions {
     }
 }
 
-/// How a host came to its end.
+/// Why a host ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// [`NodeHost::shutdown`].
+    /// [`NodeHost::shutdown`] was called.
     Stopped,
-    /// A broken invariant: the node thread panicked. The process must not go on as this node.
+    /// The node thread panicked because of a broken invariant. The process must not continue as this node.
     Panicked,
 }
 
-/// The host has ended; what was asked for did not happen.
+/// The host has ended. The request did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has stopped")]
 pub struct HostStopped;
 
-/// What driver, threads and handles share.
+/// The state that the driver, the threads and the handles share.
 pub(crate) struct Shared {
     pub(crate) inbound: Inbound<Incoming>,
     pub(crate) stats: stats::Counters,
-    /// Why the journal is closed.
+    /// Why the journal is closed, if it is.
     pub(crate) failure: Mutex<Option<String>>,
     pub(crate) journal_stats: Mutex<atoll_storage::Stats>,
     pub(crate) turned_away: watch::Sender<Option<(NodeId, Refusal)>>,
@@ -113,7 +116,8 @@ pub(crate) struct Shared {
     readers: Arc<Readers>,
 }
 
-/// A running node: driver task, journal thread, readers. Dropping it without [`NodeHost::shutdown`] lets the node run on.
+/// A running node: the driver task, the journal thread and the other threads. Dropping it without [`NodeHost::shutdown`] does not stop the
+/// node.
 pub struct NodeHost {
     handle: HostHandle,
     driver: JoinHandle<()>,
@@ -121,7 +125,7 @@ pub struct NodeHost {
     options: HostOptions,
 }
 
-/// Access to a running node, for doors and metrics. Cheap to clone.
+/// Access to a running node, for doors and metrics. Clones are cheap.
 #[derive(Clone)]
 pub struct HostHandle {
     shared: Arc<Shared>,
@@ -130,11 +134,11 @@ pub struct HostHandle {
 }
 
 impl NodeHost {
-    /// Starts to drive `core`, which is assembled and has recovered from `journal`. Runs on the current runtime, which is
-    /// the node thread from now on.
+    /// Starts to drive `core`, which must be assembled and have recovered from `journal`. Runs on the current runtime, whose thread becomes
+    /// the node thread.
     ///
     /// # Errors
-    /// A thread could not be started; nothing was written.
+    /// A thread could not be started. Nothing was written.
     pub fn start(
         core: NodeCore,
         journal: Journal,
@@ -162,14 +166,14 @@ impl NodeHost {
         Ok(NodeHost { handle, driver, threads, options })
     }
 
-    /// For doors and metrics.
+    /// Returns a handle for doors and metrics.
     pub fn handle(&self) -> HostHandle {
         self.handle.clone()
     }
 
-    /// Stops the node: it takes no more events; it makes staged records durable and answers them, as far as possible within the patience of
-    /// the options; connections end after their queues are written; the journal is marked, synced and closed. All threads have ended on
-    /// return.
+    /// Stops the node. It handles no further network events, and makes staged records durable and acknowledges them, as far as
+    /// [`HostOptions::stop_patience`] permits. Connections close after their queues are sent. The journal is marked, synced and closed. All
+    /// threads have ended on return.
     pub async fn shutdown(self) {
         let NodeHost { handle, driver, threads, options } = self;
         let shared = &handle.shared;
@@ -228,17 +232,17 @@ impl Shared {
 }
 
 impl HostHandle {
-    /// Time, procedures and calls of this node.
+    /// Returns the environment of this node: its clock, procedures and calls.
     pub fn env(&self) -> Env {
         self.env.clone()
     }
 
-    /// The network of this node.
+    /// Returns the network of this node.
     pub fn net(&self) -> &Net {
         &self.net
     }
 
-    /// Runs `f` on the node thread, between two turns: for metrics ([`NodeCore::measures`]) and status. Keep it short.
+    /// Runs `f` on the node thread, between two turns, for metrics ([`NodeCore::measures`]) and status. `f` must be short.
     pub fn with_core<T: Send + 'static>(
         &self,
         f: impl FnOnce(&mut NodeCore) -> T + Send + 'static,
@@ -248,12 +252,12 @@ impl HostHandle {
         Box::pin(async move { wait.await.map_err(|_| HostStopped) })
     }
 
-    /// Counters and histograms since start.
+    /// Returns the counters and histograms since the start.
     pub fn stats(&self) -> HostStats {
         self.shared.stats.snapshot()
     }
 
-    /// Lengths of the queues of this node, by name: for metrics.
+    /// Returns the lengths of this node's queues by name, for metrics.
     pub fn queues(&self) -> Vec<(&'static str, usize)> {
         let [control, data] = self.net.waiting();
         let sending = self.net.queued().iter().map(|(_, _, bytes)| bytes).sum();
@@ -266,23 +270,23 @@ impl HostHandle {
         ]
     }
 
-    /// Figures of the journal, at most a second old.
+    /// Returns the statistics of the journal, at most a second old.
     pub fn journal_stats(&self) -> atoll_storage::Stats {
         *self.shared.journal_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the journal is closed for good, if it is.
+    /// Returns why the journal is closed, if it is. It stays closed until the node is restarted.
     pub fn journal_failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ready when a peer says that another living node has this node's id, or that this program is too old: this process should stop and
-    /// report this refusal.
+    /// Waits until a peer refuses this node: another living node has the same id, this program is too old, or the data directory was put
+    /// back. The process should then stop and report the refusal.
     pub async fn turned_away(&self) -> (NodeId, Refusal) {
         wait_for(&self.shared.turned_away).await
     }
 
-    /// Ready when the host has ended; [`Ended::Panicked`] is a reason to end the process at once.
+    /// Waits until the host has ended. After [`Ended::Panicked`], the process should end at once.
     pub async fn ended(&self) -> Ended {
         wait_for(&self.shared.ended).await
     }

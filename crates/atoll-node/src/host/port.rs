@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use atoll_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What was left and is not taken yet.
+/// Work that was passed on and has not been taken yet.
 pub(crate) trait Left: Default {
     fn is_empty(&self) -> bool;
 }
 
-/// Does the work. One thread at a time has it; see [`run`] and [`Port::take_over`].
+/// Does the work. One thread at a time uses it; see [`run`] and [`Port::take_over`].
 pub(crate) trait Worker {
     type Left: Left;
 
-    /// How long to sleep at most; None: until there is work.
+    /// Returns how long to sleep at most. None means until there is work.
     fn patience(&self) -> Option<Duration>;
-    /// Handles what was left, which is nothing when the patience has run out.
+    /// Handles the work. It is empty if the patience has run out.
     fn round(&mut self, left: Self::Left);
-    /// Called when there is no more work.
+    /// Called once, after the last work.
     fn end(&mut self);
 }
 
@@ -28,7 +28,7 @@ struct Inside<W> {
     stop: bool,
 }
 
-/// See the module documentation.
+/// Passes work to one thread. See the module documentation.
 #[derive(Default)]
 pub(crate) struct Port<W> {
     inside: Mutex<Inside<W>>,
@@ -40,13 +40,13 @@ impl<W: Left> Port<W> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves work in addition to what is left already.
+    /// Adds work and wakes the other thread.
     pub(crate) fn leave(&self, how: impl FnOnce(&mut W)) {
         how(&mut self.lock().left);
         self.bell.notify_one();
     }
 
-    /// Stops the other thread: it does what was left until now, and nothing after that.
+    /// Makes the other thread stop after the work that was added until now.
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.bell.notify_one();
@@ -56,13 +56,13 @@ impl<W: Left> Port<W> {
         self.lock().stop
     }
 
-    /// Nothing was left that is not taken.
+    /// Whether no work waits and the port is not stopping.
     fn is_idle(&self) -> bool {
         let inside = self.lock();
         inside.left.is_empty() && !inside.stop
     }
 
-    /// The worker, if the other thread has nothing to do. The caller may use it to do work at once instead of leaving it here.
+    /// Returns the worker if the other thread is idle. The caller can then do work at once instead of passing it on.
     pub(crate) fn take_over<'a, K: Worker<Left = W>>(
         &self,
         worker: &'a Mutex<K>,
@@ -71,7 +71,7 @@ impl<W: Left> Port<W> {
         self.is_idle().then_some(worker)
     }
 
-    /// All work that there is, after at most `patience`; and whether to stop.
+    /// Waits at most `patience` for work. Returns all work that waits, and whether to stop.
     fn take(&self, patience: Option<Duration>) -> (W, bool) {
         let mut inside = self.lock();
         let until = patience.map(|p| Instant::now() + p);
@@ -91,7 +91,7 @@ impl<W: Left> Port<W> {
     }
 }
 
-/// What the other thread does until it is stopped.
+/// Runs the other thread until it is stopped.
 pub(crate) fn run<K: Worker>(worker: &Mutex<K>, port: &Port<K::Left>) {
     let lock = || worker.lock().unwrap_or_else(PoisonError::into_inner);
     loop {

@@ -9,7 +9,7 @@ struct Waiting<T> {
     stop: bool,
 }
 
-/// See the module documentation.
+/// A bounded queue with several consumers.
 pub(crate) struct Queue<T> {
     limit: usize,
     waiting: Mutex<Waiting<T>>,
@@ -26,7 +26,7 @@ impl<T> Queue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many may wait.
+    /// Returns how many items may wait.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
@@ -46,12 +46,12 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// How many wait.
+    /// Returns how many items wait.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().items.len()
     }
 
-    /// Stops the queue: nothing is taken any more, not even the items that wait.
+    /// Stops the queue and drops the waiting items.
     pub(crate) fn stop(&self) {
         let left = {
             let mut waiting = self.lock();
@@ -62,7 +62,7 @@ impl<T> Queue<T> {
         drop(left);
     }
 
-    /// The next item, once there is one; None after [`Queue::stop`].
+    /// Waits for the next item. Returns None after [`Queue::stop`].
     pub(crate) fn next(&self) -> Option<T> {
         let mut waiting = self.lock();
         loop {

@@ -1,5 +1,5 @@
-//! Threads that read records back, and the one that makes segments ahead of time: what must block neither the node thread
-//! nor the writer.
+//! Threads for disk operations that must block neither the node thread nor the writer: reading records, preparing journal segments, giving
+//! back files, and writing checkpoints.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,10 +14,10 @@ use super::incoming::Incoming;
 use super::queue::Queue;
 use super::stats::add;
 
-/// A bounded queue of reads. The threads own the reader, the queue does not: handles outlive the threads, and must not keep the disk open.
+/// A bounded queue of reads. It does not own the reader, because handles of the host outlive the threads and must not keep the disk open.
 pub(crate) type Readers = Queue<Fetch>;
 
-/// Queues a read; the refusal if too many wait already.
+/// Queues a read. If too many wait already, returns the refusal.
 pub(crate) fn ask(readers: &Readers, fetch: Fetch) -> Result<(), Incoming> {
     readers.put(fetch).map_err(|Fetch { role, tag, .. }| {
         let reason = format!("{} reads wait already; try again", readers.limit());
@@ -25,7 +25,7 @@ pub(crate) fn ask(readers: &Readers, fetch: Fetch) -> Result<(), Incoming> {
     })
 }
 
-/// A reader thread.
+/// Runs a reader thread.
 pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
     while let Some(Fetch { role, tag, locs }) = shared.readers.next() {
         let got = reader.read(&locs);
@@ -37,7 +37,8 @@ pub(crate) fn read(reader: &JournalReader, shared: &Shared) {
     }
 }
 
-/// The thread that writes checkpoints aside; it ends when the sender of jobs is dropped.
+/// Returns the queue and the body of the thread that writes checkpoints in the background. The thread ends when the queue's sender is
+/// dropped.
 pub(crate) fn checkpointing(
     shared: Arc<Shared>,
     pause: Duration,
@@ -51,7 +52,7 @@ pub(crate) fn checkpointing(
     (jobs, run)
 }
 
-/// A pause between two pieces of work that can wait. A stop does not wait for it.
+/// Returns the pause between two pieces of a job. There are no more pauses once the host is stopping.
 fn rest(shared: &Shared, pause: Duration) -> impl FnMut() {
     move || {
         if !shared.journal.is_stopping() {
@@ -60,7 +61,8 @@ fn rest(shared: &Shared, pause: Duration) -> impl FnMut() {
     }
 }
 
-/// The thread that makes segments and gives files back; it ends when the sender of jobs is dropped.
+/// Returns the queue and the body of the thread that prepares segments and gives files back. The thread ends when the queue's sender is
+/// dropped.
 pub(crate) fn preparing(
     shared: Arc<Shared>,
     fill_pause: Duration,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, included: microseconds for durations, plain numbers for sizes.
+/// The inclusive upper bounds of the buckets: microseconds for durations, plain numbers for sizes.
 const BOUNDS: [u64; 22] = [
     1, 2, 4, 8, 16, 32, 64, 100, 150, 200, 300, 500, 750, 1_000, 1_500, 2_500, 5_000, 10_000, 25_000,
     100_000, 250_000, 1_000_000,
@@ -43,16 +43,16 @@ impl Buckets {
 /// A histogram with fixed bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// Upper bound (included), and how many values are at most that.
+    /// For each bucket, the inclusive upper bound, and how many values do not exceed it.
     pub buckets: Vec<(u64, u64)>,
-    /// All values.
+    /// The number of all values.
     pub count: u64,
-    /// Their sum.
+    /// The sum of all values.
     pub sum: u64,
 }
 
 impl Histogram {
-    /// The bound of the bucket that this share of the values, in thousandths, does not exceed; `u64::MAX` above all bounds.
+    /// Returns the upper bound of the bucket that contains this quantile, given in thousandths; `u64::MAX` if it is above all bounds.
     pub fn at_permille(&self, permille: u64) -> u64 {
         let rank = (self.count * permille).div_ceil(1000);
         self.buckets.iter().find(|(_, n)| *n >= rank).map_or(u64::MAX, |(bound, _)| *bound)
@@ -78,38 +78,38 @@ pub(crate) struct Counters {
     pub(crate) events_per_turn: Buckets,
 }
 
-/// Counters and histograms since start.
+/// Counters and histograms since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostStats {
-    /// Turns of the core.
+    /// The number of turns of the core.
     pub turns: u64,
-    /// Steps in them: messages, polls, deadlines.
+    /// The number of steps in these turns: messages, polls, deadlines.
     pub steps: u64,
-    /// Network events taken.
+    /// The number of network events that were handled.
     pub events: u64,
-    /// Batches written and synced.
+    /// The number of batches that were written and synced.
     pub syncs: u64,
-    /// Those of them that the node's thread did itself.
+    /// How many of these batches the node thread wrote itself.
     pub syncs_here: u64,
-    /// Records in them.
+    /// The number of records in these batches.
     pub records: u64,
-    /// Bytes of heads and payloads in them.
+    /// The size of the heads and payloads in these batches, in bytes.
     pub bytes: u64,
-    /// Reads of records.
+    /// The number of reads of records.
     pub fetches: u64,
-    /// Reads that were refused because too many waited.
+    /// The number of reads that were refused because too many waited.
     pub refused_fetches: u64,
-    /// Checkpoints written.
+    /// The number of checkpoints that were written.
     pub checkpoints: u64,
-    /// Batches that had to wait for space on the disk.
+    /// How often the journal ran out of space while it wrote a batch.
     pub stalled_batches: u64,
-    /// Time to write a batch, in microseconds.
+    /// The time to write a batch, in microseconds.
     pub write_us: Histogram,
-    /// Time to sync it, in microseconds.
+    /// The time to sync a batch, in microseconds.
     pub sync_us: Histogram,
-    /// Records per batch.
+    /// The number of records per batch.
     pub batch_records: Histogram,
-    /// Network events per turn that had any.
+    /// The number of network events per turn, without turns that had none.
     pub events_per_turn: Histogram,
 }
 

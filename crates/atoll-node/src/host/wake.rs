@@ -1,4 +1,4 @@
-//! How other threads hand something to the node thread, and how they wake it.
+//! How other threads pass events to the node thread, and how they wake it.
 
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -10,7 +10,7 @@ struct Events<E> {
     closed: bool,
 }
 
-/// Events that wait for the driver. Bounded by what is under way: see [`super::incoming::Incoming`].
+/// Events that wait for the driver. Their number is bounded by the work in progress: see [`super::incoming::Incoming`].
 pub(crate) struct Inbound<E> {
     events: Mutex<Events<E>>,
     pub(crate) bell: Arc<NodeBell>,
@@ -28,7 +28,7 @@ impl<E> Inbound<E> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands an event to the driver. If the driver has ended, the event is dropped, and with it whatever waits for it.
+    /// Passes an event to the driver. If the driver has ended, drops the event, and whoever waits for it gets an error.
     pub(crate) fn put(&self, event: E) {
         let mut events = self.lock();
         if events.closed {
@@ -40,7 +40,7 @@ impl<E> Inbound<E> {
         self.bell.ring();
     }
 
-    /// Exchanges what waits for an empty list.
+    /// Moves the waiting events to `into`, which must be empty.
     pub(crate) fn take(&self, into: &mut Vec<E>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut self.lock().list, into);
@@ -50,7 +50,7 @@ impl<E> Inbound<E> {
         self.lock().list.is_empty()
     }
 
-    /// The driver has ended: nothing is taken any more.
+    /// Drops the waiting events and all later ones, because the driver has ended.
     pub(crate) fn close(&self) {
         let left = {
             let mut events = self.lock();
@@ -61,8 +61,8 @@ impl<E> Inbound<E> {
     }
 }
 
-/// Wakes the driver's task if it sleeps. The ringing thread has put something where the driver looks *before* it rings, and the driver
-/// looks *after* [`NodeBell::clear`]. So nothing is missed, and a driver that is at work is not woken.
+/// Wakes the driver's task if it sleeps. Another thread adds work *before* it rings, and the driver looks for work *after*
+/// [`NodeBell::clear`]. So no work is missed, and a driver that is running is not woken.
 #[derive(Default)]
 pub(crate) struct NodeBell {
     rung: AtomicBool,
@@ -80,7 +80,7 @@ impl NodeBell {
         }
     }
 
-    /// Ready once there is work, which `look` looks for; it may leave wakers of its own elsewhere.
+    /// Ready when `look` finds work or the bell was rung in the meantime. `look` may register the task's waker elsewhere.
     pub(crate) fn poll(&self, cx: &mut Context<'_>, look: impl FnOnce(&mut Context<'_>) -> bool) -> Poll<()> {
         self.clear();
         if look(cx) || !self.sleep(cx.waker()) {
@@ -89,13 +89,14 @@ impl NodeBell {
         Poll::Pending
     }
 
-    /// The driver is about to look for work.
+    /// Called before the driver looks for work.
     fn clear(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         self.rung.store(false, Ordering::SeqCst);
     }
 
-    /// The driver found nothing since [`NodeBell::clear`]. False: the bell was rung meanwhile, look again.
+    /// Called when the driver has found no work since [`NodeBell::clear`]. Returns false if the bell was rung in the meantime, so that the
+    /// driver must look again.
     fn sleep(&self, task: &Waker) -> bool {
         {
             let mut slot = self.task.lock().unwrap_or_else(PoisonError::into_inner);

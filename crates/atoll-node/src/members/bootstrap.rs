@@ -1,13 +1,14 @@
 //! Finds the group of acceptors that holds the registers, and creates the first group.
 //!
-//! A group names data directories (rmw-T9), and those are drawn when a node first starts. So the first group is made by one founder, the
-//! one with the lowest id among the founders with registers, and only when *all* of them have answered and none knows a group. A founder
-//! that lost its disk learns the old group from the others and is not in it. If that founder is the maker itself, it makes a new group only
-//! if no founder remembers one. In that case no vote of the old group was ever acknowledged: an acceptor votes only for a group that it has
-//! on disk, and a majority of founders would have to have it. (A single founder that loses its disk has lost everything.)
+//! A group names the storage identities of its acceptors (rmw-T9), and a node draws its storage identity when it first starts. So one
+//! founder creates the first group: the one with the lowest id among the founders with the role `meta`, and only when *all* of these have
+//! answered and none knows a group. A founder that lost its disk learns the old group from the others and is not in it. If that founder is
+//! the one with the lowest id, it creates a new group only if no founder remembers one. In that case no vote of the old group was ever
+//! acknowledged, because an acceptor votes only in a group that it has on disk, and a majority of the founders would have the group on
+//! disk. (A single founder that loses its disk has lost everything.)
 //!
-//! A node that joins later is not a founder. It needs the address of any one member, asks that member for the table of members, and then
-//! asks all nodes that hold registers for the group. A node that knows a table never makes a group, because one exists.
+//! A node that joins later is not a founder. It needs the address of any one member. It asks that member for the table of members, and then
+//! asks all nodes that hold registers for the group. A node that knows a table never creates a group, because one already exists.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ use super::Members;
 use super::role::AskTable;
 use super::table::MemberTable;
 
-/// How long one round of questions waits for answers.
+/// How long one round waits for replies.
 const ROUND: Duration = Duration::from_millis(500);
-/// Pause between two rounds.
+/// The pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is needed to find the group.
@@ -29,13 +30,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Bootstrap {
     /// This node's executor.
     pub env: Env,
-    /// This node's data directory.
+    /// The storage identity of this node's data directory.
     pub storage: StorageId,
     /// What the acceptor on this node knows.
     pub known: KnownGroup,
-    /// The nodes that hold registers, as the configuration file has them; in order.
+    /// The founders with the role `meta`, according to the configuration file, in ascending order.
     pub founders: Vec<NodeId>,
-    /// The members as this node knows them; it learns of more.
+    /// This node's view of the members. [`Bootstrap::find_group`] adopts newer tables into it.
     pub members: Members,
 }
 
@@ -58,14 +59,15 @@ impl Bootstrap {
         }
     }
 
-    /// Whether this node knows where the acceptors are. A newcomer that knows only one member does not, at first.
+    /// Whether this node knows the addresses of the acceptors. At first, a newcomer knows only the address of one member.
     fn can_reach(&self, group: &GroupConfig) -> bool {
         let table = self.members.table();
         let me = self.env.node();
         group.members.iter().all(|m| m.node == me || table.nodes.contains_key(&m.node)) || table.version > 0
     }
 
-    /// The group that some node knows, or the first group if this node is the one to make it and can.
+    /// Returns the newest group that a node reported. If none did, and this node is the founder that creates the first group, and all
+    /// founders answered, creates it.
     async fn round(&self) -> Option<GroupConfig> {
         let until = self.env.now().after(ROUND);
         let asked = self.asked();
@@ -84,7 +86,7 @@ impl Bootstrap {
         self.make().await
     }
 
-    /// The nodes that may know the group: the founders, and the nodes that hold registers according to the newest table.
+    /// Returns the nodes that may know the group: the founders, and the nodes that hold registers according to the newest table.
     fn asked(&self) -> Vec<NodeId> {
         let table = self.members.table();
         let later = table.nodes.iter().filter(|(_, m)| table.version > 0 && m.meta).map(|(n, _)| *n);
@@ -94,7 +96,7 @@ impl Bootstrap {
         all
     }
 
-    /// Asks the known members who the other members are.
+    /// Asks the known members for the table of members, and adopts the newest answer.
     async fn learn_members(&self) {
         let until = self.env.now().after(ROUND);
         let peers = self.members.peers();
@@ -121,7 +123,7 @@ impl Bootstrap {
         GroupConfig::new(1, members).ok()
     }
 
-    /// Makes the group durable here first, so that this node never makes another, then tells the others.
+    /// Makes the group durable on this node first, so that the node never creates another one, and then sends it to the other acceptors.
     async fn tell(&self, group: &GroupConfig) {
         let open = Open { storage: self.storage, group: group.clone() };
         let mine = self.env.call(self.env.node(), open).await;
@@ -129,7 +131,7 @@ impl Bootstrap {
             return;
         }
         for member in group.members.iter().filter(|m| m.node != self.env.node()) {
-            // Nodes that miss it ask for it by themselves.
+            // A node that does not receive the group asks for it by itself.
             drop(self.env.call(member.node, Open { storage: member.storage, group: group.clone() }));
         }
     }

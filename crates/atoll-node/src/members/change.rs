@@ -1,4 +1,4 @@
-//! Changes to the table of members: conditional writes, repeated until they hold or are refused (idempotent).
+//! Changes the table of members. Every change is an idempotent conditional write, repeated until it succeeds or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +10,32 @@ use super::Members;
 use super::role::KeepTable;
 use super::table::{MAX_MEMBERS, Member, MemberTable, RoleSet};
 
-/// Why a change of members was not made. Nothing was changed.
+/// Why a change of the table of members failed. The table was not changed, except that after `Register` and `Contended` an earlier attempt
+/// with an unknown outcome may have changed it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// The node is not a member.
     #[error("node {0} is not a member; `atoll node list` shows who is")]
     NotAMember(NodeId),
-    /// A living node has this id, at another address.
+    /// A living node has this id and another address.
     #[error(
         "node {node} is a member and answers at {peer}; stop it before its address is changed, or give the new node another id"
     )]
     IdTaken {
         /// The id.
         node: NodeId,
-        /// Where the member with this id is.
+        /// The address of the member with this id.
         peer: String,
     },
-    /// Another member is there.
+    /// Another member has this address.
     #[error("{peer} is the address of node {by}; a node has an address of its own")]
     AddressTaken {
         /// The address.
         peer: String,
-        /// Whose it is.
+        /// The member that has it.
         by: NodeId,
     },
-    /// A member has joined with other roles than are wanted now.
+    /// A member has already joined with roles other than the requested ones.
     #[error(
         "node {node} has joined with the roles {has}; they change with `node.roles` in its own file, at its next start"
     )]
@@ -44,22 +45,22 @@ pub enum ChangeError {
         /// Its roles.
         has: RoleSet,
     },
-    /// A newcomer has other roles than the operator named.
+    /// A newcomer has roles other than those that the operator named.
     #[error(
         "node {node} was added with the roles {expected}, and its own file says {has}; change `node.roles` there, or add it again with those"
     )]
     UnexpectedRoles {
         /// The node.
         node: NodeId,
-        /// What the operator named.
+        /// The roles that the operator named.
         expected: RoleSet,
-        /// What it comes with.
+        /// The roles in its configuration file.
         has: RoleSet,
     },
     /// The table is full.
     #[error("the cluster has {MAX_MEMBERS} members, which is the most")]
     TooMany,
-    /// It still has something to do.
+    /// The node still holds something.
     #[error("node {node} still holds {what}; drain it first and wait until it is empty")]
     InUse {
         /// The node.
@@ -67,23 +68,23 @@ pub enum ChangeError {
         /// What it holds.
         what: String,
     },
-    /// Without it too few would be left.
+    /// No other node would be left to do its work.
     #[error("without node {0} nobody would be left to hold {1}; add another node first")]
     LastOne(NodeId, &'static str),
-    /// Fewer than three nodes with entries would be left of three or more.
+    /// The cluster has three or more nodes that hold entries, and fewer than three would be left.
     #[error(
         "without node {node} only {left} nodes would hold entries, and a lost disk could lose some; add another node first"
     )]
     TooFewLeft {
         /// The node.
         node: NodeId,
-        /// How many would be left.
+        /// How many nodes would be left.
         left: usize,
     },
     /// The register did not answer.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The register holds what this version cannot read.
+    /// The register holds a value that this version cannot read.
     #[error("the table of members is not readable: {0}; it was written by another version")]
     Unreadable(#[from] atoll_core::DecodeError),
     /// Other nodes kept changing the table.
@@ -91,12 +92,12 @@ pub enum ChangeError {
     Contended,
 }
 
-/// Servers that a segment should have: one may be lost, and a majority remains.
+/// The number of servers that a segment should have, so that a majority remains if one is lost.
 const SAFE_COPIES: usize = 3;
-/// Most attempts at one change.
+/// The maximum number of attempts at one change.
 const ATTEMPTS: u32 = 16;
 
-/// Changes and reads the table in its register.
+/// Reads and changes the table in its register.
 #[derive(Clone, Debug)]
 pub struct Changes {
     env: Env,
@@ -105,12 +106,12 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Over the table's register.
+    /// Creates it over the table's register.
     pub fn new(env: Env, register: Arc<dyn Register>, members: Members) -> Self {
         Changes { env, register, members }
     }
 
-    /// Reads the register and keeps a newer table, on disk as well.
+    /// Reads the register and returns the table. A newer table is also adopted and stored on disk.
     pub async fn refresh(&self) -> Result<MemberTable, ChangeError> {
         let got = self.register.read().await?;
         if got.version == Version(0) {
@@ -125,13 +126,14 @@ impl Changes {
     async fn keep(&self, table: &MemberTable) {
         if self.members.adopt(table.clone()) {
             let keep = KeepTable { version: table.version, value: table.encode() };
-            // Kept for a restart only: a failure costs a slower start.
+            // The stored table is only used at a restart, so a failure merely makes the next start slower.
             drop(self.env.call(self.env.node(), keep).await);
         }
     }
 
     /// Applies `edit` to the newest table until the write succeeds. `edit` returns whether it changed anything. Returns the resulting
-    /// table, and whether this call changed it.
+    /// table, and whether this call changed it. If an earlier attempt has an unknown outcome and a later one finds nothing to change, that
+    /// counts as changed.
     pub async fn edit(
         &self,
         mut edit: impl FnMut(&mut MemberTable) -> Result<bool, ChangeError>,
@@ -151,7 +153,7 @@ impl Changes {
                     return Ok((table, true));
                 }
                 Ok(Written::Conflict(_)) => {}
-                // The next round reads, and finds the change done or not.
+                // The next attempt reads the table and finds out whether the change was made.
                 Err(RegisterError::Unknown(_)) => in_doubt = true,
                 Err(e) => return Err(e.into()),
             }
@@ -160,16 +162,16 @@ impl Changes {
         Err(ChangeError::Contended)
     }
 
-    /// Writes this node's row: its addresses, roles and data directory. A node that is not a member is refused, unless the table was never
-    /// written: then the configuration file's peers are the first members. A node that comes with other roles than it was added with is
-    /// refused, too.
+    /// Writes this node's row: its addresses, roles and storage identity. A node that is not a member is refused, unless the table was
+    /// never written; in that case the peers in the configuration file are the first members. A node is also refused if its roles are not
+    /// those that it was added with.
     pub async fn join(&self, row: Member) -> Result<(MemberTable, bool), ChangeError> {
         let me = self.env.node();
         self.edit(|table| join(table, me, &row)).await
     }
 
-    /// Adds a member that is about to be started, and states which roles it must join with; None allows any. A member that has not joined,
-    /// or does not answer, gets the new address. Cancels a drain. Idempotent.
+    /// Adds a member that is about to be started, with the roles that it must join with; None allows any. If the node is already a member
+    /// and has not joined or is not alive, its address is changed. Cancels a drain. Idempotent.
     pub async fn add(
         &self,
         node: NodeId,
@@ -179,7 +181,7 @@ impl Changes {
         self.edit(|table| add(table, node, peer, roles.as_ref(), self.members.is_alive(node))).await
     }
 
-    /// Marks a member to be emptied; the guardians move what it holds. Idempotent.
+    /// Marks a member as draining, so that the guardians move away what it holds. Idempotent.
     pub async fn drain(&self, node: NodeId) -> Result<(MemberTable, bool), ChangeError> {
         self.edit(|table| {
             let left =
@@ -205,7 +207,7 @@ impl Changes {
         .await
     }
 
-    /// Removes a member that was drained; `held` is what it still holds, if anything. Idempotent.
+    /// Removes a member that was drained or has never joined. Refuses if `held` names something that it still holds. Idempotent.
     pub async fn remove(
         &self,
         node: NodeId,
@@ -227,7 +229,7 @@ impl Changes {
     }
 }
 
-/// One attempt of [`Changes::join`]; true if the table is another now.
+/// Applies [`Changes::join`] to one table. Returns whether the table changed.
 fn join(table: &mut MemberTable, me: NodeId, row: &Member) -> Result<bool, ChangeError> {
     let first = table.version == 0;
     let has = row.roles();
@@ -250,7 +252,7 @@ fn join(table: &mut MemberTable, me: NodeId, row: &Member) -> Result<bool, Chang
     }
 }
 
-/// One attempt of [`Changes::add`]; true if the table is another now.
+/// Applies [`Changes::add`] to one table. Returns whether the table changed.
 fn add(
     table: &mut MemberTable,
     node: NodeId,

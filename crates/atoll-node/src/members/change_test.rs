@@ -14,13 +14,13 @@ fn row(peer: &str, storage: u128, names: &[&str]) -> Member {
     Member { storage: StorageId(storage), log, sequencer, meta, ..Member::to_come(peer.to_owned()) }
 }
 
-/// A cluster of one that was written before.
+/// The table of a cluster with one member, at version 7.
 fn one() -> MemberTable {
     let nodes = [(NodeId(1), row("a:1", 11, &["log", "meta", "sequencer"]))].into();
     MemberTable { version: 7, nodes, ..MemberTable::default() }
 }
 
-/// What a register gives back.
+/// Encodes and decodes the table, as its register would.
 fn reread(table: &MemberTable) -> MemberTable {
     MemberTable::decode(table.version, table.encode()).unwrap()
 }
@@ -50,7 +50,7 @@ fn a_newcomer_joins_with_the_roles_that_it_was_added_with_only() {
     assert_eq!(join(&mut table, FOUR, &row("d:1", 44, &["log"])), Ok(true));
     assert_eq!(join(&mut table, FOUR, &row("d:1", 44, &["log"])), Ok(false));
     assert_eq!(reread(&table), table);
-    // From now on its own file says what it does, as for everybody.
+    // From now on its own configuration file decides on its roles, as for every member.
     assert_eq!(join(&mut table, FOUR, &all), Ok(true));
 }
 

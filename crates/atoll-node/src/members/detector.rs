@@ -1,9 +1,10 @@
 //! The failure detector: the role that determines which nodes are up. Its thresholds are `Timings::silent_after` and
-//! `Timings::link_down_for` of the settings, and the constants below. In-band evidence decides (X21): a connection that broke and is not
-//! restored, or silence while this node's own timer was on time. A false alarm costs a seal and a register write, never safety (vlog-V11).
+//! `Timings::link_down_for` of the settings, and the constants below. Only in-band evidence decides (X21): a broken connection that is not
+//! re-established, or silence while this node's own timer ran on time. A false alarm costs a seal and a register write, never safety
+//! (vlog-V11).
 //!
-//! Heartbeats carry what others cannot see from outside: the health of the sender's disk (vlog-V20), which members it reaches (vlog-V18),
-//! and what its clock shows (X29). A peer counts as alive only if it hears this node, too.
+//! Heartbeats carry what other nodes cannot observe: the health of the sender's disk (vlog-V20), which members it reaches (vlog-V18), and
+//! what its clock shows (X29). A peer counts as alive only if it also hears this node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,13 +24,13 @@ use crate::mutants;
 use crate::settings::Timings;
 
 atoll_core::message! {
-    /// "I live", one way, to every member.
+    /// Tells every member that the sender is alive. There is no reply.
     pub struct Heartbeat = 402 {
         /// The sender's life.
         pub incarnation: Incarnation,
-        /// The version of its table of members: a receiver with an older one reads the register.
+        /// The version of its table of members. A receiver with an older table reads the register.
         pub table_version: u64,
-        /// It is about to stop: move its sequencers.
+        /// Whether it is about to stop. Its sequencers are then moved.
         pub leaving: bool,
         /// The health of its disk, see [`Health::code`].
         pub health: u8,
@@ -39,28 +40,28 @@ atoll_core::message! {
         pub reaches: Vec<NodeId>,
         /// Of these, those that it cannot work with.
         pub distrusts: Vec<NodeId>,
-        /// Replicas on it that have halted, by the name of their log, at most eight.
+        /// The replicas that have halted on it, by the name of their log; at most eight.
         pub halted: Vec<String>,
-        /// Its data directory; 0 if it is not given.
+        /// The storage identity of its data directory; 0 if it is not reported.
         pub storage: StorageId,
-        /// Up to which record its journal is durable.
+        /// The record up to which its journal is durable.
         pub durable: Lsn,
         /// Fields that earlier programs did not send.
         pub more: More,
     }
 }
 
-/// Fields that were added to heartbeats later. They are sent at every feature level, because a reader of this message ignores what follows
-/// the fields that it knows. Fields that an older program does not send count as absent.
+/// Fields that were added to heartbeats later. They are sent at every feature level, because a reader ignores whatever follows the fields
+/// that it knows. A field that an older program did not send is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
     /// What its wall clock shows, milliseconds since the Unix epoch.
     pub wall_ms: Option<u64>,
-    /// The members that it reaches and that report that they reach a majority: they are up, even if other members do not hear them.
+    /// The members that it reaches and that themselves report reaching a majority. They are up, even if other members do not hear them.
     pub vouches: Vec<NodeId>,
 }
 
-/// Stands for a clock that is not reported.
+/// The encoding of a clock that is not reported.
 const NO_WALL: u64 = u64::MAX;
 
 impl Encode for More {
@@ -81,28 +82,28 @@ impl Decode for More {
 }
 
 atoll_core::message! {
-    /// The heartbeat as programs of the first feature level send and read it. It is sent in addition to the other one until all members
-    /// read that one.
+    /// The heartbeat that programs of the first feature level send and read. It is sent in addition to [`Heartbeat`] until all members can
+    /// read [`Heartbeat`].
     pub struct FirstHeartbeat = 400 {
         /// The sender's life.
         pub incarnation: Incarnation,
         /// The version of its table of members.
         pub table_version: u64,
-        /// It is about to stop.
+        /// Whether it is about to stop.
         pub leaving: bool,
-        /// Its disk takes no entries for want of space.
+        /// Whether its disk refuses entries for lack of space.
         pub full: bool,
     }
 }
 
-/// A peer that has not heard this node yet may leave it out of this many heartbeats before that counts: two nodes that start at the same
-/// time have not heard each other at first. A peer that did hear this node and leaves it out has lost it.
+/// How many heartbeat intervals a peer that has never heard this node may omit it before the peer counts as deaf. Two nodes that start at
+/// the same time have not heard each other at first. A peer that has heard this node before and now omits it has lost it.
 const DEAF_BEATS: u32 = 3;
-/// A member that has not been heard from since this node started counts as gone after this many times `silent_after`, because it has to
-/// start, too.
+/// A member that has not been heard from since this node started counts as gone only after this many times `silent_after`, because it may
+/// also be starting.
 const GRACE: u32 = 2;
-/// A peer that was silent for longer than `silent_after`, and spoke again before this many times that, was late and not gone: its link
-/// is slow or loses packets, or its machine is busy. For [`LATE_FOR`] it is given that long.
+/// A peer that was silent for at least `silent_after`, but less than this many times as long, was late rather than gone: its link is slow
+/// or loses packets, or its machine is busy. For the next [`LATE_FOR`], it counts as silent only after this many times `silent_after`.
 const LATE: u32 = 3;
 /// See [`LATE`].
 const LATE_FOR: Duration = Duration::from_secs(30);
@@ -114,18 +115,18 @@ const DATA_DOWN_LEAST: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     heard: Tick,
-    /// When it was late the last time.
+    /// When it was last late.
     late: Option<Tick>,
-    /// Since when the control connection to it is broken.
+    /// When the control connection to it broke, if it is still broken.
     broken: Option<Tick>,
-    /// Since when its heartbeats do not name this node.
+    /// Since when its heartbeats have not listed this node, if they do not.
     deaf: Option<Tick>,
-    /// The life of it that has heard this node.
+    /// The incarnation in which it has heard this node.
     heard_by: Option<Incarnation>,
-    /// Since when the connection for data is down.
+    /// Since when its data connection has been down, if it is.
     data_down: Option<Tick>,
     ever_up: bool,
-    /// The life of it that sends whole heartbeats.
+    /// The incarnation in which it sends [`Heartbeat`]s, not only [`FirstHeartbeat`]s.
     whole: Option<Incarnation>,
 }
 
@@ -141,7 +142,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that has not heard from any member yet.
+    /// Creates a detector that has not heard from any member yet.
     pub fn new(env: Env, members: Members, timings: Timings) -> Self {
         Detector { env, members, timings, peers: BTreeMap::new(), next: Tick(0), last_ran: Tick(0) }
     }
@@ -160,10 +161,10 @@ impl Detector {
         self.peers.entry(node).or_insert(new)
     }
 
-    /// Whether it has been silent for longer than the threshold.
+    /// Whether the peer has been silent for at least the threshold that applies to it.
     fn is_silent(&self, now: Tick, p: &Peer) -> bool {
-        // A member that has not been heard from since the start is as gone as one that fell silent (vlog-V19): the time then counts on this
-        // node's own clock, from the moment at which it learned of the member.
+        // A member that has never been heard from eventually counts as gone, like one that fell silent (vlog-V19). Its silence is measured
+        // from the moment at which this node learned of it.
         let times = match p.late {
             _ if !p.ever_up => GRACE,
             Some(late) if now.since(late) < LATE_FOR => LATE,
@@ -186,7 +187,8 @@ impl Detector {
         p.ever_up && !self.is_silent(now, p) && !self.is_broken(now, p)
     }
 
-    /// True if a peer was lost just now, or if the health of the disk changed: the others are told at once.
+    /// Updates the members' state. Returns true if a peer was just lost or the health of the disk changed, because the other nodes must
+    /// then learn of it at once.
     fn judge(&mut self, now: Tick) -> bool {
         let before = self.members.health();
         let mut news = false;
@@ -202,7 +204,8 @@ impl Detector {
         news || before != self.members.health()
     }
 
-    /// The silence of a member counts from the moment at which this node learned of it. A node that is no longer a member is forgotten.
+    /// Starts to track new members, whose silence counts from now, and drops nodes that are no longer members. Updates the state of the
+    /// data connections.
     fn follow_table(&mut self, now: Tick) {
         let members = self.members.peers();
         for node in &members {
@@ -217,7 +220,7 @@ impl Detector {
         }
     }
 
-    /// Before this node accuses a peer, it checks that its own timer was on time: after a pause it heard no peer because it was not
+    /// Restarts all measurements if this node's own timer was late. During such a pause, the node heard no peer because it was not
     /// listening.
     fn notice_pause(&mut self, now: Tick) {
         if now.since(self.last_ran) <= self.timings.heartbeat_every * 3 {
@@ -228,7 +231,7 @@ impl Detector {
             p.heard = now;
             p.broken = p.broken.map(|_| now);
             p.deaf = p.deaf.map(|_| now);
-            // They lost this node in the pause, and hear it again from now on.
+            // The peers lost this node during the pause and have yet to hear it again.
             p.heard_by = None;
         }
     }
@@ -239,14 +242,14 @@ impl Detector {
         let told = beat.storage != StorageId(0);
         let witness = self.env.witness();
         if told && witness.check(from, beat.incarnation, beat.storage, beat.durable).is_err() {
-            // A late heartbeat of an earlier life, or a data directory that was put back from an older copy: connections to that are
-            // refused.
+            // This is a late heartbeat of an earlier life, or the peer's data directory was replaced with an older copy. Connections to
+            // such a peer are refused.
             hit("detector.put_back");
             return;
         }
         let silent_after = self.timings.silent_after;
         let p = self.peer(now, from);
-        // A process that was started again was not late.
+        // A peer that was restarted in the meantime was not late.
         let same_life = p.heard_by == Some(beat.incarnation);
         if same_life && (silent_after..silent_after * LATE).contains(&now.since(p.heard)) {
             hit("detector.late");
@@ -263,7 +266,7 @@ impl Detector {
         let p = *p;
         let usable = p.broken.is_none() && !self.is_deaf(now, &p);
         if !usable && self.members.is_alive(from) {
-            // Send the next heartbeat at once: until the others hear it, they count a link that no longer works.
+            // Send the next heartbeat at once: until it arrives, the other nodes count on a link that no longer works.
             self.next = now;
         }
         self.members.heard_of_table(beat.table_version);
@@ -280,7 +283,8 @@ impl Detector {
         self.members.note(now, from, usable, Some(told));
     }
 
-    /// Nothing is known about a program of the first level except that it is alive, so it counts as one that reaches every member.
+    /// Handles a heartbeat of a program of the first level. It does not say which members the sender reaches, so the sender counts as
+    /// reaching all of them.
     fn heard_first(&mut self, now: Tick, from: NodeId, beat: &FirstHeartbeat) {
         if self.peer(now, from).whole == Some(beat.incarnation) {
             return;
@@ -332,7 +336,7 @@ impl Detector {
             full: beat.health == Health::Full.code(),
         };
         let frame = beat.into_frame(crate::members::roles::DETECTOR);
-        // This one follows the whole heartbeat: a peer that reads the whole one ignores it.
+        // The first-level heartbeat is sent second, so that a peer that reads the other one ignores it.
         let first = (!self.env.levels().allows(since::WHOLE_HEARTBEATS))
             .then(|| first.into_frame(crate::members::roles::DETECTOR));
         for node in self.members.peers() {
@@ -343,7 +347,8 @@ impl Detector {
         }
     }
 
-    /// A peer whose data does not come through is of no use as a sequencer, although its heartbeats arrive.
+    /// Distrusts the peers whose data connection has been down for long. Although their heartbeats arrive, they are of no use as
+    /// sequencers.
     fn distrust_broken(&self, now: Tick) {
         let patience = DATA_DOWN_LEAST.max(self.timings.link_down_for * DATA_DOWN);
         for (node, p) in &self.peers {
@@ -369,14 +374,14 @@ impl Role for Detector {
     fn on_durable(&mut self, _now: Tick, _upto: Lsn, _mine: &[(Lsn, Loc)], _out: &mut Effects) {}
 
     fn on_link(&mut self, now: Tick, peer: NodeId, class: Class, up: bool, out: &mut Effects) {
-        // A process that is gone breaks both connections; heartbeats take this one.
+        // A process that ends breaks both connections, so it is enough to watch the one that carries heartbeats.
         if class != Class::Control {
             return;
         }
         let p = self.peer(now, peer);
         if up {
             p.broken = None;
-            // A first sign at once: the other side need not wait for the next beat.
+            // Send a heartbeat at once, so that the peer does not wait for the next regular one.
             self.beat(now, out);
         } else {
             p.broken = p.broken.or(Some(now));

@@ -19,22 +19,22 @@ fn identity(n: u32) -> Identity {
     }
 }
 
-/// So many members.
+/// Returns a table of `count` members.
 fn table_of(count: u32) -> MemberTable {
     let row = |n| (NodeId(n), Member::of(&identity(n), String::new(), String::new(), String::new()));
     MemberTable { version: 1, nodes: (1..=count).map(row).collect(), ..MemberTable::default() }
 }
 
-/// Node 1 of three, on a clock that the test moves.
+/// Node 1 of three nodes, with a clock that the test advances.
 struct One {
     core: NodeCore,
     members: Members,
     now_ms: u64,
     sent: Vec<Heartbeat>,
     first_sent: usize,
-    /// What the others say of their journals.
+    /// The durable position that the peers report for their journals.
     durable: u64,
-    /// Added to the numbers of their lives.
+    /// Added to the peers' incarnations.
     life: u64,
 }
 
@@ -52,7 +52,7 @@ impl One {
         One { core, members, now_ms: 0, sent: Vec::new(), first_sent: 0, durable: 5, life: 0 }
     }
 
-    /// Lets time pass, in steps shorter than a beat; `each` step may bring something.
+    /// Advances the clock in steps of 10 ms, which is less than a heartbeat interval. Calls `each` before each step.
     fn pass(&mut self, ms: u64, each: impl Fn(&mut One)) {
         for _ in 0..ms / 10 {
             self.now_ms += 10;
@@ -89,7 +89,7 @@ impl One {
         self.deliver(from, beat.into_frame(crate::members::roles::DETECTOR));
     }
 
-    /// A heartbeat of a program of the first level, of this life.
+    /// Delivers a heartbeat of a program of the first level, with this incarnation.
     fn hear_first(&mut self, from: u32, life: u64) {
         let beat =
             FirstHeartbeat { incarnation: Incarnation(life), table_version: 1, leaving: false, full: true };
@@ -128,10 +128,10 @@ fn a_peer_that_was_late_is_given_more_time_for_a_while() {
     one.pass(500, both);
     assert!(one.members.is_alive(NodeId(2)));
     assert!(!silent(&mut one, 600) && silent(&mut one, 900), "longer, but not for ever");
-    // One that was gone for so long was not late, and what was late is forgotten in time.
+    // A peer that was gone for that long was not late, and earlier lateness is forgotten after a while.
     one.pass(31_000, both);
     assert!(silent(&mut one, 600));
-    // Neither was one that was started again.
+    // A peer that was restarted was not late either.
     one.life = 100;
     one.pass(500, both);
     assert!(silent(&mut one, 600));
@@ -142,7 +142,7 @@ fn a_peer_that_does_not_hear_this_node_is_no_use_to_it() {
     let mut one = One::new();
     one.pass(500, |one| one.hear(2, &[1, 3]));
     assert!(one.members.is_alive(NodeId(2)));
-    // Its heartbeats arrive, and name this node no more.
+    // Its heartbeats still arrive, but no longer name this node.
     one.pass(500, |one| one.hear(2, &[3]));
     assert!(!one.members.is_alive(NodeId(2)));
     let last = one.sent.last().unwrap();
@@ -164,7 +164,7 @@ fn a_peer_that_has_lost_this_node_is_no_use_from_its_first_word_on() {
     assert!(!one.members.is_alive(NodeId(2)));
     assert_eq!(one.sent.last().unwrap().reaches, vec![NodeId(3)]);
     assert!(one.sent.len() > before, "the others hear of it at once");
-    // After a pause of this node its peers have lost it for a moment, and nobody is accused for that.
+    // After a pause of this node, its peers have lost it for a moment. This node does not suspect them for that.
     one.pass(500, both);
     one.now_ms += 1_000;
     one.pass(10, |one| {
@@ -199,7 +199,7 @@ fn clocks_are_said_and_heard() {
     assert_eq!(one.sent.last().unwrap().more.wall_ms, Some(77));
     let peers = |one: &One| one.members.peer_clocks(Tick(one.now_ms * MS));
     assert_eq!(peers(&one), PeerClocks { silent: 2, ..PeerClocks::default() });
-    // Peer 3 runs a program that says no clock.
+    // Peer 3 runs a program that does not report its clock.
     one.hear_wall(2, &[1, 3], Some(5_000));
     one.pass(100, |one| one.hear(3, &[1, 2]));
     assert_eq!(peers(&one), PeerClocks { told: vec![(NodeId(2), 5_100)], untold: 1, silent: 0 });
@@ -242,13 +242,13 @@ fn a_program_of_the_first_level_is_heard_and_told_as_it_reads() {
     let life = one.members.liveness(NodeId(2)).unwrap();
     assert!(life.alive && one.members.is_alive(NodeId(2)));
     assert_eq!(one.first_sent, one.sent.len(), "each is sent in both forms");
-    // The same life says more: what it says less of counts no more.
+    // The same life now sends full heartbeats, so its first-level heartbeats are ignored.
     one.pass(100, |one| {
         one.hear(2, &[1, 3]);
         one.hear_first(2, 2);
     });
     assert_eq!(one.members.liveness(NodeId(2)).unwrap().health, Health::Fine);
-    // Rolled back, it is another life.
+    // A peer that was rolled back has another incarnation, so its first-level heartbeats count again.
     one.pass(100, |one| one.hear_first(2, 3));
     assert_eq!(one.members.liveness(NodeId(2)).unwrap().health, Health::Full);
     one.core.env().levels().learn(since::WHOLE_HEARTBEATS).unwrap();
@@ -265,7 +265,7 @@ fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
         vouches: reaches(vouches),
         ..Report::default()
     };
-    // 1 and 2 do not hear 3 and 4; 5 hears all, and so 1 hears 2 and 5.
+    // Nodes 1 and 2 do not hear 3 and 4. Node 5 hears all. So node 1 hears only 2 and 5.
     let seen_by_1 = Members::new(identity(1), table_of(5));
     let now = Tick(0);
     seen_by_1.note(now, NodeId(2), true, Some(told(&[1, 5], &[1, 5])));
@@ -277,7 +277,7 @@ fn a_peer_vouches_for_members_that_this_node_does_not_hear() {
     seen_by_1.note(now, NodeId(5), true, Some(told(&[1, 2, 3, 4], &[1, 2, 3])));
     assert!(seen_by_1.is_up(NodeId(3)));
     assert!(!seen_by_1.is_up(NodeId(4)), "nobody vouches for it");
-    // Its word counts as long as it is heard itself.
+    // A peer's vouching counts only while the peer itself is heard.
     seen_by_1.note(now, NodeId(5), false, None);
     assert!(!seen_by_1.is_up(NodeId(3)));
 
@@ -299,7 +299,7 @@ fn what_came_to_heartbeats_later_may_be_missing() {
     ] {
         assert_eq!(More::from_bytes(more.to_bytes()).unwrap(), more);
     }
-    // A program between said its clock only.
+    // A program of an intermediate version reported only its clock.
     let said = More { wall_ms: Some(77), vouches: Vec::new() };
     assert_eq!(More::from_bytes(77_u64.to_bytes()).unwrap(), said);
 }

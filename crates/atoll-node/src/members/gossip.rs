@@ -1,7 +1,7 @@
-//! The role that gossips about which nodes are up: SWIM by the library foca, which does no I/O itself.
+//! The role that gossips about which nodes are up. It uses the SWIM implementation of the library foca, which does no I/O itself.
 //!
-//! In-band evidence decides (see `detector.rs`); gossip only informs. It tells a node about peers that it has no reason to talk to, and
-//! keeps a node from trusting a peer that all others have lost.
+//! In-band evidence decides (see `detector.rs`); gossip only informs. Through gossip, a node learns about peers that it does not exchange
+//! messages with, and does not trust a peer that all other nodes have lost.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,21 +15,22 @@ use foca::{Config, Foca, NoCustomBroadcast, Notification, PostcardCodec, Runtime
 use super::Members;
 
 atoll_core::message! {
-    /// One packet of the library.
+    /// One packet of foca.
     pub struct Gossip = 401 {
-        /// Its bytes.
+        /// The bytes of the packet.
         pub packet: Bytes,
     }
 }
 
-/// Largest packet: members are few and their names short.
+/// The largest packet, in bytes. This suffices because there are few members with short names.
 const MAX_PACKET_BYTES: NonZeroUsize = NonZeroUsize::new(1400).expect("not zero");
 
-/// A node's name in gossip. A later life, or a return after having been declared down, wins over an earlier one.
+/// A node's identity in gossip. The identity of a later life, or of a return after the node was declared down, replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GossipId {
     node: u32,
-    /// Milliseconds of some clock of its own when it started, then counted up at each return.
+    /// The reading of one of the node's clocks at its start, in milliseconds. It increases by one each time the node returns after it was
+    /// declared down.
     since: u64,
 }
 
@@ -49,7 +50,7 @@ impl foca::Identity for GossipId {
     }
 }
 
-/// Randomness for the library, from the node's seed: a simulated run replays.
+/// Random numbers for foca, derived from the node's seed so that a simulated run can be replayed.
 #[derive(Clone, Debug)]
 struct Draw(u64);
 
@@ -61,7 +62,7 @@ impl rand_core::TryRng for Draw {
     }
 
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
-        // xorshift64*: the library picks members with it, nothing more.
+        // xorshift64* is good enough, because foca only uses it to select members.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -77,7 +78,7 @@ impl rand_core::TryRng for Draw {
     }
 }
 
-/// What the library asked for during one call.
+/// The effects that foca requested during one call.
 #[derive(Default)]
 struct Asked {
     packets: Vec<(u32, Bytes)>,
@@ -103,7 +104,7 @@ impl Runtime<GossipId> for &mut Asked {
     }
 }
 
-/// See the module documentation.
+/// The gossip role. See the module documentation.
 pub struct GossipRole {
     members: Members,
     foca: Foca<GossipId, PostcardCodec, Draw, NoCustomBroadcast>,
@@ -112,11 +113,11 @@ pub struct GossipRole {
     next_announce: Tick,
 }
 
-/// How often a node announces itself to all members: few and cheap, so that a lost packet does not matter.
+/// How often a node announces itself to all members. Announcements are cheap, and regular ones make up for lost packets.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(2);
 
 impl GossipRole {
-    /// A node that has not met any other node yet. `started` is any clock that rises from one life of the node to the next.
+    /// Creates the role of a node that knows no other node yet. `started` is any number that rises from one life of the node to the next.
     pub fn new(node: NodeId, started: u64, seed: u64, members: Members) -> Self {
         let config = Config {
             probe_period: Duration::from_millis(500),
@@ -158,7 +159,7 @@ impl GossipRole {
         self.next_announce = now.after(ANNOUNCE_EVERY);
         for node in self.members.peers() {
             let mut asked = Asked::default();
-            // Only the address counts: a member answers under its own name.
+            // Only the address matters: the member replies with its own identity.
             let _ = self.foca.announce(GossipId { node: node.0, since: 0 }, &mut asked);
             self.carry_out(now, asked, out);
         }
@@ -169,7 +170,7 @@ impl Role for GossipRole {
     fn on_frame(&mut self, now: Tick, _from: Caller, frame: Frame, out: &mut Effects) {
         let Ok(gossip) = Gossip::from_frame(frame) else { return };
         let mut asked = Asked::default();
-        // A packet that the library refuses (malformed, from an earlier life) changes nothing.
+        // If foca refuses the packet because it is malformed or from an earlier life, nothing changes.
         let _ = self.foca.handle_data(&gossip.packet, &mut asked);
         self.carry_out(now, asked, out);
     }

@@ -8,17 +8,18 @@ use atoll_core::BoxFuture;
 use atoll_rmwpaxos::RmwRegisters;
 use bytes::Bytes;
 
-/// Registers to be: operations are "not done" until [`LateRegisters::settle`]. Cheap to clone; all clones are one.
+/// Registers whose group may not be known yet. Until [`LateRegisters::settle`], every operation fails and is certain not to have happened.
+/// Clones are cheap and share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct LateRegisters(Arc<Mutex<Option<RmwRegisters>>>);
 
 impl LateRegisters {
-    /// The group was found. Only the first call counts.
+    /// Provides the registers once the group is known. Only the first call has an effect.
     pub fn settle(&self, registers: RmwRegisters) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(registers);
     }
 
-    /// The registers, once the group was found.
+    /// Returns the registers, or None if the group is not known yet.
     pub fn get(&self) -> Option<RmwRegisters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,5 +1,5 @@
-//! The table of feature levels, and the role that keeps the active level across restarts and tells peers what this program reads. The table
-//! is one value in a register of its own, because programs from before there were levels read the register of the members.
+//! The table of feature levels, and the role that keeps the active level across restarts and reports to peers what this program can read.
+//! The table has a register of its own, because programs that do not know levels read the register of the members.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,40 @@ use super::table::{MAX_MEMBERS, MemberTable};
 pub const REGISTER: &str = "cluster/levels";
 const FORMAT: u8 = 1;
 
-/// What the members have announced, and what follows from it.
+/// The levels that the members have announced, and the active level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelTable {
-    /// The version of its register; 0: never written.
+    /// The version of its register; 0 if it was never written.
     pub version: u64,
-    /// What may be written. It never falls.
+    /// The active level, which says what may be written. It never falls.
     pub active: Level,
-    /// The cluster is new and not all of its first members have come: once they have, the active level is the highest that all read.
+    /// Whether the cluster is new and not all of its first members have joined. Once they have, the active level becomes the highest that
+    /// all of them can read.
     pub founding: bool,
-    /// What the program of each member reads, as of its last start.
+    /// What the program of each member could read when the member last started.
     pub announced: BTreeMap<NodeId, LevelRange>,
 }
 
 impl LevelTable {
-    /// The table of a cluster that has none.
+    /// Returns the table of a cluster whose register was never written.
     pub fn none() -> Self {
         LevelTable { version: 0, active: Level::FIRST, founding: false, announced: BTreeMap::new() }
     }
 
-    /// What a member reads, as far as is known.
+    /// Returns what a member can read, as far as is known.
     pub fn range_of(&self, node: NodeId) -> LevelRange {
         self.announced.get(&node).copied().unwrap_or(LevelRange::UNANNOUNCED)
     }
 
-    /// The highest level that all members read. One that has not joined yet counts only if it has announced a range: it does so
-    /// before it joins, and is refused if it does not fit then.
+    /// Returns the highest level that all members can read, but at least the active one. A member that has not joined yet counts only if it
+    /// has announced a range. It announces one before it joins, and is refused if the range does not include the active level.
     pub fn highest_of_all(&self, members: &MemberTable) -> Level {
         let counts = |node: &NodeId| members.nodes[node].has_joined() || self.announced.contains_key(node);
         let highest = members.nodes.keys().filter(|n| counts(n)).map(|n| self.range_of(*n).highest).min();
         highest.unwrap_or(self.active).max(self.active)
     }
 
-    /// The value for the register.
+    /// Encodes the table as the value of its register.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         FORMAT.encode(&mut out);
@@ -58,7 +59,7 @@ impl LevelTable {
         out.freeze()
     }
 
-    /// Reads the register's value. Bytes after these fields belong to a later version and are ignored.
+    /// Decodes the value of the register. Bytes after these fields belong to a later version and are ignored.
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = Reader::new(value);
         let format = u8::decode(&mut from)?;
@@ -84,9 +85,9 @@ impl LevelTable {
 }
 
 atoll_core::message! {
-    /// Tells the role to keep this active level; sent by the node to itself.
+    /// Makes the role store this active level. The node sends it to itself.
     pub struct KeepLevel = 14 {
-        /// Of the cluster.
+        /// The active level of the cluster.
         pub active: Level,
     }
 }
@@ -98,23 +99,23 @@ atoll_core::message! {
 atoll_core::rpc!(KeepLevel => LevelKept, crate::members::roles::LEVELS, Control);
 
 atoll_core::message! {
-    /// What do you read? A program from before there were levels refuses it.
+    /// Asks a node what its program can read. A program that does not know levels refuses the message.
     pub struct AskLevels = 16 {}
 }
 
 atoll_core::message! {
-    /// What this program reads, and the active level that it knows.
+    /// The answer to [`AskLevels`].
     pub struct LevelsTold = 17 {
-        /// Of its program.
+        /// What the program of this node can read.
         pub reads: LevelRange,
-        /// Of the cluster.
+        /// The active level, as far as this node knows it.
         pub active: Level,
     }
 }
 atoll_core::rpc!(AskLevels => LevelsTold, crate::members::roles::LEVELS, Control);
 
-/// See the module documentation. It writes nothing while the first level is active, because programs from before there were levels may open
-/// the data directory until then.
+/// The role of levels. See the module documentation. It writes nothing while the first level is active, because until then a program that
+/// does not know levels may open the data directory.
 #[derive(Debug)]
 pub struct LevelRole {
     levels: Levels,
@@ -122,7 +123,7 @@ pub struct LevelRole {
 }
 
 impl LevelRole {
-    /// Over the node's levels.
+    /// Creates the role over the node's levels.
     pub fn new(levels: Levels) -> Self {
         LevelRole { levels, kept: Level::FIRST }
     }

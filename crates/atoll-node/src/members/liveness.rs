@@ -1,24 +1,24 @@
-//! What this node knows about the life of a peer, and what a node reports about its own.
+//! What this node knows about the state of a peer, and what a node reports about its own.
 
 use atoll_core::{Incarnation, NodeId, Tick};
 
-/// The health of a node's disk, from best to worst. The process answers in each of these states, but code that places segments, takes over
-/// sessions or trims must not count on a disk that is not [`Health::Fine`].
+/// The health of a node's disk, from best to worst. The process responds in each of these states, but code that places segments, takes over
+/// sessions or trims must not rely on a disk that is not [`Health::Fine`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
-    /// It keeps what it is given.
+    /// It accepts and syncs data.
     #[default]
     Fine,
-    /// It takes no entries for lack of space, but it still takes facts.
+    /// It refuses entries for lack of space, but still accepts facts.
     Full,
-    /// It was given something to keep and has not synced it within `disk_hangs_after`. It may recover by itself.
+    /// It has not synced some data within `disk_hangs_after`. It may recover by itself.
     Hanging,
     /// The journal is closed after a failed write or sync, until the process is restarted.
     Closed,
 }
 
 impl Health {
-    /// Its number in heartbeats.
+    /// Returns its number in heartbeats.
     pub fn code(self) -> u8 {
         match self {
             Health::Fine => 0,
@@ -28,7 +28,8 @@ impl Health {
         }
     }
 
-    /// The state for a number. A number that a later version introduced becomes a state that this node does not count on.
+    /// Returns the state with this number. A number that a later version introduced counts as [`Health::Hanging`], so that this node does
+    /// not rely on the disk.
     pub fn of_code(code: u8) -> Self {
         match code {
             0 => Health::Fine,
@@ -38,7 +39,7 @@ impl Health {
         }
     }
 
-    /// The state as `atoll status` names it, and the reason; None for a disk that is fine.
+    /// Returns the name of the state in `atoll status`, and the reason; None for [`Health::Fine`].
     pub fn words(self) -> Option<(&'static str, &'static str)> {
         match self {
             Health::Fine => None,
@@ -49,38 +50,37 @@ impl Health {
     }
 }
 
-/// What a peer reports about itself with every sign of life.
+/// What a peer reports about itself in every heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Its life.
     pub incarnation: Incarnation,
-    /// It is about to stop.
+    /// Whether it is about to stop.
     pub leaving: bool,
     /// The health of its disk.
     pub health: Health,
-    /// The members that it hears and that hear it, in order; itself not among them.
+    /// The members that it hears and that hear it, in ascending order, without itself.
     pub reaches: Vec<NodeId>,
-    /// Of these, the members that it cannot work with: their connection for data is broken, or appends to their sequencers
-    /// have no answer.
+    /// The members among these that it cannot work with: the data connection is down, or their sequencers do not answer appends.
     pub distrusts: Vec<NodeId>,
-    /// Replicas of databases on it that have halted, by the name of their log: the first [`super::MAX_HALTED_TOLD`] of them.
+    /// The first [`super::MAX_HALTED_TOLD`] halted database replicas on it, by the name of their log.
     pub halted: Vec<String>,
-    /// The members that it reaches and that report that they reach a majority of the members.
+    /// The members that it reaches and that themselves report reaching a majority.
     pub vouches: Vec<NodeId>,
 }
 
-/// What this node knows of a peer's life.
+/// What this node knows about the state of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Liveness {
-    /// Not suspected: this node hears it, and is heard by it.
+    /// Whether this node and the peer hear each other.
     pub alive: bool,
-    /// Since when, on this node's clock.
+    /// When `alive` last changed, on this node's clock.
     pub since: Tick,
-    /// The life that it last reported; None if it was never heard from.
+    /// The incarnation that it last reported; None if it was never heard from.
     pub incarnation: Option<Incarnation>,
-    /// It said that it is leaving: its sequencers are to be moved.
+    /// Whether it last reported that it is about to stop. Its sequencers are then moved.
     pub leaving: bool,
-    /// The health of its disk, as it last reported.
+    /// The health that it last reported for its disk.
     pub health: Health,
     /// Since when, on this node's clock.
     pub health_since: Tick,
@@ -92,7 +92,7 @@ pub struct Liveness {
     pub halted: Vec<String>,
     /// See [`Report::vouches`].
     pub vouches: Vec<NodeId>,
-    /// According to gossip, the others have lost it.
+    /// Whether the other nodes have lost it, according to gossip.
     pub lost_by_gossip: bool,
 }
 
@@ -113,7 +113,7 @@ impl Liveness {
         }
     }
 
-    /// What is known after a sign of life, or its absence.
+    /// Returns the state after a sign of life, or after its absence.
     pub(super) fn after(self, now: Tick, alive: bool, told: Option<Report>) -> Self {
         let since = if self.alive == alive { self.since } else { now };
         let Some(told) = told else {
@@ -130,7 +130,7 @@ impl Liveness {
             distrusts: told.distrusts,
             halted: told.halted,
             vouches: told.vouches,
-            // An in-band sign of life outweighs what others report.
+            // An in-band sign of life outweighs gossip.
             lost_by_gossip: false,
         }
     }

@@ -1,5 +1,5 @@
-//! Keeps the group of acceptors in step with the members: drained and replaced ones leave it, new ones join
-//! (rmwpaxos §9a; vlog-V15: independent of the logs' own changes).
+//! Keeps the group of acceptors in step with the table of members: drained and replaced members leave the group, and new ones join it
+//! (rmwpaxos §9a). This does not depend on the logs (vlog-V15).
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use super::change::Changes;
 use super::late::LateRegisters;
 use super::table::MemberTable;
 
-/// Acceptors that are enough: two may fail at once.
+/// The size that a group grows to at most. With five acceptors, two may fail at once.
 pub const MOST_ACCEPTORS: usize = 5;
 
-/// The group that should serve, if it is another than `current` and can be made now: the members that are there and fit, and
-/// newcomers, up to [`MOST_ACCEPTORS`], an odd number. `alive` says which newcomers can be told now; members that are merely down
-/// stay. A group never shrinks because a replacement is late: with fewer copies the next lost disk would lose the registers.
+/// Returns the group that should serve, or None if that is `current` or cannot be formed now. It consists of the current acceptors that are
+/// still suitable, and of new ones: an odd number of at most [`MOST_ACCEPTORS`], or two if a larger group has only two left. New ones must
+/// be `alive`; current ones that are merely down stay. A group never shrinks only because a replacement is late: with fewer copies, the
+/// next lost disk could lose the registers.
 pub fn next_group(
     current: &GroupConfig,
     table: &MemberTable,
@@ -26,9 +27,10 @@ pub fn next_group(
     let fit = |node: &NodeId| table.nodes.get(node).filter(|r| r.meta && !r.draining && r.storage.0 != 0);
     let eligible = table.nodes.keys().filter(|n| fit(n).is_some()).count();
     let wanted = match eligible.min(MOST_ACCEPTORS) {
-        // Two tolerate no failure, as one does; but two that were three keep two copies.
+        // Two acceptors tolerate no failure, just like one, so a group of one does not grow to two. A larger group shrinks to two rather
+        // than to a single copy.
         2 => current.members.len().min(2),
-        // An even number tolerates no more failures than the odd one below it.
+        // An even number of acceptors tolerates no more failures than the odd number below it.
         n if n.is_multiple_of(2) => n.saturating_sub(1),
         n => n,
     };
@@ -53,21 +55,21 @@ pub struct MetaGroup {
     pub members: Members,
     /// The registers of this node.
     pub registers: LateRegisters,
-    /// What the acceptor on this node knows, and keeps.
+    /// The group that the acceptor on this node knows and has stored.
     pub known: KnownGroup,
-    /// This node's data directory.
+    /// The storage identity of this node's data directory.
     pub storage: StorageId,
-    /// Reads the table anew before anything is done.
+    /// Rereads the table of members before the group is changed.
     pub changes: Changes,
-    /// How often it looks without being told to.
+    /// How often it looks at the group without a notification.
     pub every: Duration,
 }
 
-/// The look for a hand-over whose mover died is this many times less frequent than other looks.
+/// The check for a hand-over that its mover left unfinished runs only once in this many intervals.
 const FINISH_RARER: u32 = 5;
 
 impl MetaGroup {
-    /// The registers, if this node is the first living acceptor of their group.
+    /// Returns the registers and their group if this node is the first living acceptor of that group.
     fn first_in_line(&self) -> Option<(RmwRegisters, GroupConfig)> {
         let registers = self.registers.get()?;
         let group = registers.group();
@@ -75,7 +77,7 @@ impl MetaGroup {
         (first == Some(self.env.node())).then_some((registers, group))
     }
 
-    /// The group that this node should make now, if any.
+    /// Returns the registers and the acceptors to hand over to, if this node should start a hand-over now.
     fn wanted(&self) -> Option<(RmwRegisters, Vec<Member>)> {
         let (registers, group) = self.first_in_line()?;
         let table = self.members.table();
@@ -87,7 +89,7 @@ impl MetaGroup {
         Some((registers, next))
     }
 
-    /// Runs until the node ends.
+    /// Runs until the node stops.
     pub async fn run(self) {
         let follower = self.clone();
         self.env.spawn("meta_group.follow", Box::pin(async move { follower.follow().await }));
@@ -95,11 +97,11 @@ impl MetaGroup {
         let mut next_finish = self.env.now();
         loop {
             if self.wanted().is_some() {
-                // Again with a fresh table, and, by reading it, the newest group: an old table may name a lost disk.
+                // Decide again with a fresh table, because an old one may name a lost disk. Reading the table also brings the newest group.
                 let fresh = self.changes.refresh().await.is_ok();
                 if let Some((registers, next)) = self.wanted().filter(|_| fresh) {
                     atoll_core::testing::hit("members.hand_over");
-                    // A failure is tried again at the next look.
+                    // A failed hand-over is retried in a later round.
                     drop(registers.hand_over(next).await);
                 }
             } else if self.env.now() >= next_finish {
@@ -125,7 +127,8 @@ impl MetaGroup {
         }
     }
 
-    /// Keeps up with the group by itself, because no other node informs one that missed hand-overs or was removed meanwhile.
+    /// Polls for the newest group. This is necessary because no other node informs one that missed hand-overs or was removed in the
+    /// meantime.
     async fn follow(self) {
         let mut turn = 0;
         loop {
@@ -138,9 +141,9 @@ impl MetaGroup {
         }
     }
 
-    /// Asks one node which group serves. A node that missed several hand-overs may know only acceptors that have since lost their disks or
-    /// are gone: those do not tell it by themselves where the registers went. Every other turn it asks any node that may know. A removed
-    /// node hears from no peer that the peer is alive, and the peers that are alive may know no more than this node.
+    /// Asks one node which group serves. A node that missed several hand-overs may know only acceptors that are gone or have lost their
+    /// disks, so it cannot learn from them where the registers are. Even turns ask only living nodes. Odd turns ask any member or acceptor,
+    /// because a removed node considers no peer alive, and the living ones may know no more than this node.
     async fn hear_from_one(&self, registers: &RmwRegisters, turn: usize) {
         let members = self.members.peers();
         let acceptors = registers.group().members.into_iter().map(|m| m.node);
@@ -161,12 +164,12 @@ impl MetaGroup {
         }
     }
 
-    /// Has the acceptor of this node keep a newer group, whether it belongs to it or not: after a restart this node begins with
-    /// that one, and it can tell others.
+    /// Makes the acceptor on this node store a newer group, even if the acceptor does not belong to it. After a restart, this node starts
+    /// from that group, and it can report the group to other nodes.
     async fn remember(&self, registers: &RmwRegisters) {
         let group = registers.group();
         if self.known.get().is_none_or(|known| known.epoch < group.epoch) {
-            // Not kept now: at the next turn.
+            // If this fails, the next turn retries.
             let open = self.env.call(self.env.node(), Open { storage: self.storage, group });
             drop(self.env.within(self.every, open).await);
         }
@@ -212,7 +215,7 @@ mod tests {
             next(&[(1, 11), (2, 22), (3, 33)], &[(1, 11, false), (2, 22, false), (3, 33, false)]),
             None
         );
-        // A fourth would not help.
+        // A fourth acceptor would not help.
         let four = [(1, 11, false), (2, 22, false), (3, 33, false), (4, 44, false)];
         assert_eq!(next(&[(1, 11), (2, 22), (3, 33)], &four), None);
     }
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(next(&three, &five).unwrap().len(), 5);
         assert_eq!(next(&[(1, 11)], &five[..2]), None, "one to two gains nothing");
         assert_eq!(next(&[(1, 11)], &five[..3]).unwrap().len(), 3);
-        // Two are left of three: they keep two copies.
+        // Two of three are left, and both keep their copies.
         assert_eq!(
             next(&three, &[(1, 11, false), (2, 22, false), (3, 33, true)]),
             Some(vec![(1, 11), (2, 22)])

@@ -5,16 +5,16 @@
 //! | `mod.rs` | the view: members, liveness, this node's own state; [`Members`] is a [`Directory`] |
 //! | `liveness.rs` | what is known about the life of a peer, and what a node reports about its own |
 //! | `reach.rs` | which members reach each other, as they report |
-//! | `table.rs` | the table of members as it stands in its register |
+//! | `table.rs` | the table of members, as stored in its register |
 //! | `role.rs` | the role that answers who this node is, and keeps the table across restarts |
-//! | `detector.rs` | the role that determines which nodes are up: heartbeats and broken connections |
-//! | `gossip.rs` | the role that gossips about which nodes are up, by a library |
-//! | `bootstrap.rs` | finding the group of acceptors, and making the first one |
-//! | `late.rs` | registers that are handed out before the group is known |
+//! | `detector.rs` | the role that determines which nodes are up, from heartbeats and broken connections |
+//! | `gossip.rs` | the role that gossips about which nodes are up, using the library foca |
+//! | `bootstrap.rs` | finds the group of acceptors, and creates the first one |
+//! | `late.rs` | registers that can be handed out before the group is known |
 //! | `meta_group.rs` | keeps the group in step with the members |
 //! | `levels.rs` | the table of feature levels, and the role that keeps the active one |
-//! | `upgrade.rs` | announcing and raising them |
-//! | `change.rs` | joining, adding, draining, removing: conditional writes of the table |
+//! | `upgrade.rs` | announces and raises feature levels |
+//! | `change.rs` | joins, adds, drains and removes members by conditional writes of the table |
 
 pub mod bootstrap;
 pub mod change;
@@ -44,10 +44,10 @@ use crate::mutants;
 
 pub use liveness::{Health, Liveness, Report};
 
-/// Most halted replicas that a node names. Nothing needs the number of the others.
+/// The maximum number of halted replicas that a node names in its heartbeats. No reader needs the ones beyond it.
 pub const MAX_HALTED_TOLD: usize = 8;
 
-/// A clock that prints as a fixed text in `Debug` output.
+/// Wraps a clock so that it implements `Debug`. The output is a fixed text.
 #[derive(Clone)]
 struct Wall(Clock);
 
@@ -60,35 +60,35 @@ impl std::fmt::Debug for Wall {
 #[derive(Debug)]
 struct Inner {
     me: Identity,
-    /// Shared with its readers: every round of every procedure reads it, and it seldom changes.
+    /// In an `Arc` so that readers get it without a copy: every round of every procedure reads it, and it seldom changes.
     table: Arc<MemberTable>,
     peers: BTreeMap<NodeId, Liveness>,
     leaving: bool,
     full: bool,
     hanging: bool,
-    /// The health of the disk, and since when.
+    /// The health of the disk, and when it last changed.
     health: (Health, Tick),
-    /// Peers that this node cannot work with, and until when that holds without new evidence.
+    /// Peers that this node cannot work with. Each entry expires at its time unless there is new evidence.
     distrusted: BTreeMap<NodeId, Tick>,
-    /// Replicas that have halted here, by the name of their log.
+    /// Replicas that have halted on this node, by the name of their log.
     halted: BTreeSet<String>,
     newest_table: u64,
     /// This node's wall clock, if it reports one.
     wall: Option<Wall>,
-    /// What the wall clocks of the peers showed, and when that was heard.
+    /// The last wall-clock reading that each peer reported, and when this node received it.
     walls: BTreeMap<NodeId, (u64, Tick)>,
 }
 
-/// The view. Cheap to clone; all clones are one. It notifies at every change.
+/// This node's view of the cluster. Clones are cheap and share the same state. Every change except a clock reading notifies `changed`.
 #[derive(Clone, Debug)]
 pub struct Members {
     inner: Arc<Mutex<Inner>>,
-    /// Notified when a member came or went, or must be treated differently.
+    /// Notified when a member is added or removed, or when what is known about a member changes.
     pub changed: Notify,
 }
 
 impl Members {
-    /// A view in which `table` is all that is known.
+    /// Creates a view that knows nothing but `table`.
     pub fn new(me: Identity, table: MemberTable) -> Self {
         let inner = Inner {
             me,
@@ -111,7 +111,7 @@ impl Members {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node, as it answers [`atoll_core::Identify`].
+    /// Returns this node's answer to [`atoll_core::Identify`].
     pub fn identity(&self) -> Identity {
         let inner = self.lock();
         let drained = inner.table.nodes.get(&inner.me.node).is_some_and(|n| n.draining);
@@ -121,23 +121,23 @@ impl Members {
         me
     }
 
-    /// From now on this node takes nothing new: it is about to stop.
+    /// Marks this node as leaving: it is about to stop and accepts no new duties.
     pub fn leave(&self) {
         self.lock().leaving = true;
         self.changed.notify();
     }
 
-    /// The journal is closed for good: nothing new can be kept here.
+    /// Records that the journal is closed until the node is restarted, so that nothing new can be stored here.
     pub fn fail(&self, now: Tick) {
         self.set_health(now, |inner| inner.me.failed = true);
     }
 
-    /// The disk takes no entries for lack of space, or takes them again.
+    /// Records whether the disk refuses entries for lack of space.
     pub fn set_full(&self, now: Tick, full: bool) {
         self.set_health(now, |inner| inner.full = full);
     }
 
-    /// The disk has not synced what it was given for a long time, or syncs again.
+    /// Records whether the disk hangs: it has not synced what it was given for a long time.
     pub fn set_hanging(&self, now: Tick, hanging: bool) {
         self.set_health(now, |inner| inner.hanging = hanging);
     }
@@ -148,7 +148,7 @@ impl Members {
             change(&mut inner);
             let health = match () {
                 () if inner.me.failed => Health::Closed,
-                // A batch that waits for room is no sign of a disk that hangs.
+                // A batch that waits for space does not mean that the disk hangs, so `full` comes first.
                 () if inner.full => Health::Full,
                 () if inner.hanging => Health::Hanging,
                 () => Health::Fine,
@@ -161,12 +161,13 @@ impl Members {
         self.changed.notify();
     }
 
-    /// The health of this node's disk.
+    /// Returns the health of this node's disk.
     pub fn health(&self) -> Health {
         self.lock().health.0
     }
 
-    /// The health of any node's disk, as that node last reported it, and since when on this node's clock.
+    /// Returns the health that a node last reported for its disk, and since when, on this node's clock. A node that was never heard from
+    /// counts as fine.
     pub fn health_of(&self, node: NodeId) -> (Health, Tick) {
         let inner = self.lock();
         match inner.peers.get(&node) {
@@ -176,7 +177,8 @@ impl Members {
         }
     }
 
-    /// A replica of the database on `log` has halted on this node, or runs again. Heartbeats carry it; notifies if it is news.
+    /// Records whether the replica of the database on `log` has halted on this node. Heartbeats report it to the other nodes. Notifies on a
+    /// change.
     pub fn set_halted(&self, log: &str, halted: bool) {
         let news = {
             let mut inner = self.lock();
@@ -187,12 +189,12 @@ impl Members {
         }
     }
 
-    /// The replicas that have halted on this node, by the name of their log.
+    /// Returns the replicas that have halted on this node, by the name of their log.
     pub fn halted(&self) -> Vec<String> {
         self.lock().halted.iter().cloned().collect()
     }
 
-    /// The replicas that have halted on any node, as it last said; of a peer at most [`MAX_HALTED_TOLD`].
+    /// Returns the halted replicas that a node last reported, by the name of their log. For a peer, these are at most [`MAX_HALTED_TOLD`].
     pub fn halted_on(&self, node: NodeId) -> Vec<String> {
         if node == self.lock().me.node {
             return self.halted();
@@ -200,18 +202,18 @@ impl Members {
         self.lock().peers.get(&node).map(|p| p.halted.clone()).unwrap_or_default()
     }
 
-    /// From now on heartbeats report what this clock shows, so that others can tell whether theirs are wrong.
+    /// Makes heartbeats report the readings of this clock, so that other nodes can detect that their own clocks are wrong.
     pub fn say_wall(&self, wall: Clock) {
         self.lock().wall = Some(Wall(wall));
     }
 
-    /// What this node's clock shows, milliseconds since the Unix epoch, if others are to know.
+    /// Returns the reading of this node's clock in milliseconds since the Unix epoch, or None if this node does not report one.
     pub fn wall_ms(&self) -> Option<u64> {
         let wall = self.lock().wall.clone();
         wall.map(|Wall(wall)| wall())
     }
 
-    /// What a peer's clock shows, or that it does not say so.
+    /// Records the clock reading that a peer reported. With None, it removes the last one, because the peer no longer reports its clock.
     pub fn heard_wall(&self, now: Tick, node: NodeId, ms: Option<u64>) {
         let mut inner = self.lock();
         match ms {
@@ -220,8 +222,8 @@ impl Members {
         };
     }
 
-    /// What the clocks of the other members show now. Members without a replica of the database do not count: if only their clocks were
-    /// right, no node could propose.
+    /// Returns what the clocks of the other members show now, extrapolated from their last readings. Members without a replica of the
+    /// database do not count: if only their clocks were right, no node could propose.
     pub fn peer_clocks(&self, now: Tick) -> PeerClocks {
         let inner = self.lock();
         let mut clocks = PeerClocks::default();
@@ -240,8 +242,8 @@ impl Members {
         clocks
     }
 
-    /// Records that this node cannot work with a member although it hears it: the member's data does not come through, or its sequencer
-    /// does not answer. Holds until `until`, or longer with new evidence. `node` may be this node itself.
+    /// Records that this node cannot work with a member although it hears it: the data connection is down, or the member's sequencer does
+    /// not answer. The record expires at `until` unless a later call extends it. `node` may be this node itself.
     pub fn distrust(&self, node: NodeId, until: Tick) {
         let news = self.lock().distrusted.insert(node, until).is_none();
         if news {
@@ -249,7 +251,7 @@ impl Members {
         }
     }
 
-    /// What this node reports about the others.
+    /// Returns what this node reports about the other members, and drops expired distrust.
     pub fn own_row(&self, now: Tick) -> Row {
         let mut inner = self.lock();
         inner.distrusted.retain(|_, until| *until > now);
@@ -257,7 +259,7 @@ impl Members {
         Row { reaches, distrusts: inner.distrusted.keys().copied().collect() }
     }
 
-    /// Which members reach each other, as far as this node knows.
+    /// Returns which members reach each other, as far as this node knows.
     pub fn reach(&self) -> Reach {
         let inner = self.lock();
         let reaches = inner.peers.iter().filter(|(_, p)| p.alive).map(|(n, _)| *n).collect();
@@ -268,7 +270,8 @@ impl Members {
         Reach { rows: rows.chain([(inner.me.node, own)]).collect() }
     }
 
-    /// The members that this node reaches and that report that they reach a majority: it vouches for them to the others.
+    /// Returns the members that this node reaches and that themselves report reaching a majority. Heartbeats vouch for them to the other
+    /// nodes.
     pub fn vouches(&self) -> Vec<NodeId> {
         let inner = self.lock();
         let members = &inner.table.nodes;
@@ -293,17 +296,17 @@ impl Members {
         reach::is_majority(self.reach().reached_by(node, &all), all.len())
     }
 
-    /// Whether [`Members::leave`] was called.
+    /// Whether [`Members::leave`] has been called.
     pub fn is_leaving(&self) -> bool {
         self.lock().leaving
     }
 
-    /// The members.
+    /// Returns the table of members.
     pub fn table(&self) -> Arc<MemberTable> {
         self.lock().table.clone()
     }
 
-    /// Takes a newer table; false if it is not newer.
+    /// Replaces the table if `table` is newer, and notifies. Returns false if it is not newer.
     pub fn adopt(&self, table: MemberTable) -> bool {
         {
             let mut inner = self.lock();
@@ -316,12 +319,12 @@ impl Members {
         true
     }
 
-    /// The version of the newest table that any node has reported.
+    /// Returns the version of the newest table that any peer has reported.
     pub fn newest_table(&self) -> u64 {
         self.lock().newest_table
     }
 
-    /// A peer has a table of this version; notifies if that is news.
+    /// Records that a peer has a table of this version. Notifies if it is newer than any version known so far.
     pub fn heard_of_table(&self, version: u64) {
         let news = {
             let mut inner = self.lock();
@@ -334,24 +337,24 @@ impl Members {
         }
     }
 
-    /// The peers: every member but this node.
+    /// Returns the peers: every member except this node.
     pub fn peers(&self) -> Vec<NodeId> {
         let inner = self.lock();
         inner.table.nodes.keys().copied().filter(|n| *n != inner.me.node).collect()
     }
 
-    /// What is known of a peer's life; None before its first sign.
+    /// Returns what is known about a peer, or None if neither the detector nor gossip has reported on it yet.
     pub fn liveness(&self, node: NodeId) -> Option<Liveness> {
         self.lock().peers.get(&node).cloned()
     }
 
-    /// Whether a node counts as up: this one always, others if they are not suspected.
+    /// Whether this node itself considers a node alive. It always considers itself alive.
     pub fn is_alive(&self, node: NodeId) -> bool {
         let inner = self.lock();
         node == inner.me.node || inner.peers.get(&node).is_some_and(|p| p.alive)
     }
 
-    /// Records a sign of a peer's life, or its absence; notifies if that is news.
+    /// Records a sign of life from a peer, or its absence. Notifies if anything has changed.
     pub fn note(&self, now: Tick, node: NodeId, alive: bool, told: Option<Report>) {
         let news = {
             let mut inner = self.lock();
@@ -366,7 +369,8 @@ impl Members {
         }
     }
 
-    /// What gossip says about a peer. It only informs: `alive` stays what the in-band evidence says.
+    /// Records what gossip says about a peer, and notifies. Gossip only informs: it does not change `alive`, which in-band evidence
+    /// decides.
     pub fn gossip_says(&self, now: Tick, node: NodeId, up: bool) {
         self.lock().peers.entry(node).or_insert(Liveness::unknown(now)).lost_by_gossip = !up;
         self.changed.notify();
@@ -377,7 +381,8 @@ impl Directory for Members {
     fn candidates(&self) -> Vec<Candidate> {
         let inner = self.lock();
         let nodes = &inner.table.nodes;
-        // Before the table was ever read. A node that was removed since, and still runs, must not lay segments on itself.
+        // This node lists itself only until it has read the table. After that, a node that was removed but still runs must not place
+        // segments on itself.
         let myself = (inner.table.version == 0 && !nodes.contains_key(&inner.me.node))
             .then(|| table::Member::of(&inner.me, String::new(), String::new(), String::new()));
         let (below, above) = (nodes.range(..inner.me.node), nodes.range(inner.me.node..));

@@ -1,5 +1,5 @@
-//! Which members reach each other, as they report: one node cannot see that alone. A node that loses a peer must not act on that if a
-//! majority still reaches the peer, and the next sequencer has to be a node that as many members as possible reach (vlog-V18).
+//! Which members reach each other, according to their reports. One node cannot observe this alone. A node that loses a peer must not act on
+//! the loss if a majority still reaches the peer, and the next sequencer must be a node that as many members as possible reach (vlog-V18).
 //!
 //! Two members reach each other if the connection works in both directions: each hears the other. Every member reports in its heartbeats
 //! which members it reaches. A node knows the rows of the members that it hears itself.
@@ -20,7 +20,7 @@ pub struct Row {
 /// A snapshot of the rows that this node knows: its own, and those of the peers that it hears.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// By member.
+    /// The rows, by member.
     pub rows: BTreeMap<NodeId, Row>,
 }
 
@@ -29,17 +29,17 @@ impl Reach {
         self.rows.get(&who).map(|row| row.reaches.contains(&of))
     }
 
-    /// Whether a member says that it cannot work with this one.
+    /// Whether `who` reports that it cannot work with `of`.
     pub fn distrusts(&self, who: NodeId, of: NodeId) -> bool {
         self.rows.get(&who).is_some_and(|row| row.distrusts.contains(&of))
     }
 
-    /// Whether a member whose row is known hears this one, or this one reported a row itself.
+    /// Whether the node has reported a row, or a member whose row is known reaches it.
     pub fn is_there(&self, node: NodeId) -> bool {
         self.rows.contains_key(&node) || self.rows.values().any(|row| row.reaches.contains(&node))
     }
 
-    /// Whether two members hear each other. At least one of them has to say so, and neither may say the contrary.
+    /// Whether two members reach each other. At least one of them must report it, and neither may report the contrary.
     pub fn pair(&self, one: NodeId, other: NodeId) -> bool {
         if one == other {
             return self.is_there(one);
@@ -51,18 +51,18 @@ impl Reach {
         }
     }
 
-    /// Whether they can also work with each other. A member that distrusts itself is of no use to any other.
+    /// Whether two members reach each other and can work with each other. A member that distrusts itself works with nobody.
     pub fn works(&self, one: NodeId, other: NodeId) -> bool {
         let doubted = |who, of| self.distrusts(who, of) || self.distrusts(who, who);
         self.pair(one, other) && !doubted(one, other) && !doubted(other, one)
     }
 
-    /// How many of the members in `among` reach `node`; it reaches itself.
+    /// Returns how many of the members in `among` reach `node`. A node reaches itself if it is there, see [`Reach::is_there`].
     pub fn reached_by(&self, node: NodeId, among: &[NodeId]) -> usize {
         among.iter().filter(|m| self.pair(**m, node)).count()
     }
 
-    /// How many of the members in `among` can work with `node`.
+    /// Returns how many of the members in `among` can work with `node`.
     pub fn works_for(&self, node: NodeId, among: &[NodeId]) -> usize {
         among.iter().filter(|m| self.works(**m, node)).count()
     }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_cut_link_leaves_both_ends_a_majority_and_the_third_reaches_all() {
         let all = [1, 2, 3].map(NodeId);
-        // As node 1 sees it: it has no row of node 2.
+        // The view of node 1, which has no row of node 2.
         let seen = reach(&[(1, &[3], &[]), (3, &[1, 2], &[])]);
         assert_eq!(seen.reached_by(NodeId(2), &all), 2);
         assert_eq!(seen.reached_by(NodeId(1), &all), 2);

@@ -1,5 +1,5 @@
-//! The role that answers who this node is, and keeps the newest table of members across restarts, so that a node finds the others again
-//! wherever they have moved.
+//! The role that answers who this node is, and keeps the newest table of members across restarts. A restarted node therefore finds the
+//! other members even if their addresses have changed.
 
 use atoll_core::{
     Caller, Decode, DecodeError, Effects, Encode, Frame, Identify, Loc, Lsn, Message, Reader, RecordKind,
@@ -11,7 +11,7 @@ use super::Members;
 use super::table::MemberTable;
 
 atoll_core::message! {
-    /// Tells the member role to keep this table; sent by the node to itself.
+    /// Makes the member role store this table. The node sends it to itself.
     pub struct KeepTable = 10 {
         /// The version of the register.
         pub version: u64,
@@ -27,14 +27,14 @@ atoll_core::message! {
 atoll_core::rpc!(KeepTable => Kept, atoll_core::roles::MEMBER, Control);
 
 atoll_core::message! {
-    /// Who belongs to the cluster? Asked by a node that knows one member and needs the others.
+    /// Asks for the table of members. A node that knows only some of the members sends it.
     pub struct AskTable = 12 {}
 }
 
 atoll_core::message! {
-    /// The table as this node knows it. It may be out of date.
+    /// The table, as this node knows it. It may be out of date.
     pub struct TableTold = 13 {
-        /// The version of the register; 0: it knows its configuration file only.
+        /// The version of the register; 0 if the node knows only its configuration file.
         pub version: u64,
         /// The register's value.
         pub value: Bytes,
@@ -42,7 +42,7 @@ atoll_core::message! {
 }
 atoll_core::rpc!(AskTable => TableTold, atoll_core::roles::MEMBER, Control);
 
-/// See the module documentation.
+/// The member role. See the module documentation.
 #[derive(Debug)]
 pub struct MemberRole {
     members: Members,
@@ -50,7 +50,7 @@ pub struct MemberRole {
 }
 
 impl MemberRole {
-    /// A role over the node's view.
+    /// Creates the role over the node's view.
     pub fn new(members: Members) -> Self {
         MemberRole { members, kept: MemberTable::default() }
     }

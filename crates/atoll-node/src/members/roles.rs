@@ -1,10 +1,10 @@
-//! The roles of every node besides [`atoll_core::roles::MEMBER`].
+//! The server roles that every node has in addition to [`atoll_core::roles::MEMBER`].
 
 use atoll_core::RoleKind;
 
 /// The failure detector (`detector.rs`).
 pub const DETECTOR: RoleKind = RoleKind(6);
-/// Gossip about who is up.
+/// Gossip about which nodes are up (`gossip.rs`).
 pub const GOSSIP: RoleKind = RoleKind(7);
-/// Feature levels: keeps the active one.
+/// Keeps the active feature level (`levels.rs`).
 pub const LEVELS: RoleKind = RoleKind(9);

@@ -1,4 +1,4 @@
-//! The table of members, one value in a register of the MetaStore.
+//! The table of members, which is the value of one register.
 
 use std::collections::BTreeMap;
 
@@ -7,37 +7,37 @@ use bytes::{Bytes, BytesMut};
 
 /// The register that holds the table.
 pub const REGISTER: &str = "cluster/members";
-/// Most members of a cluster.
+/// The maximum number of members of a cluster.
 pub const MAX_MEMBERS: usize = 64;
-/// Nodes and nothing else. This format is written as long as no member is expected.
+/// The nodes only. This format is written while the table lists no expected roles.
 const FORMAT: u8 = 1;
-/// Nodes, then the roles of those that are expected.
+/// The nodes, followed by the expected roles.
 const FORMAT_WITH_EXPECTED: u8 = 2;
 
 atoll_core::record! {
     /// One member.
     pub struct Member {
-        /// Where its peers reach it: host:port.
+        /// Its address for peers, as host:port.
         pub peer: String,
-        /// Where its clients reach it: host:port.
+        /// Its address for clients, as host:port.
         pub grpc: String,
-        /// Where its metrics are read: host:port; empty if nowhere.
+        /// Its address for metrics, as host:port; empty if it serves none.
         pub metrics: String,
-        /// Its data directory; 0 until it has joined.
+        /// The storage identity of its data directory; 0 until it has joined.
         pub storage: StorageId,
-        /// It holds entries.
+        /// Whether it stores entries.
         pub log: bool,
-        /// It orders appends.
+        /// Whether it orders appends.
         pub sequencer: bool,
-        /// It holds registers.
+        /// Whether it stores registers.
         pub meta: bool,
-        /// An operator wants it to be emptied.
+        /// Whether an operator wants it to be emptied.
         pub draining: bool,
     }
 }
 
 impl Member {
-    /// A member that was added and has not joined yet: it holds and orders nothing.
+    /// Returns the row of a member that was added but has not joined yet. It has no roles.
     pub fn to_come(peer: String) -> Self {
         Member {
             peer,
@@ -51,17 +51,17 @@ impl Member {
         }
     }
 
-    /// Its roles.
+    /// Returns its roles.
     pub fn roles(&self) -> RoleSet {
         RoleSet { log: self.log, sequencer: self.sequencer, meta: self.meta }
     }
 
-    /// Whether it has joined, with a data directory.
+    /// Whether the member has joined.
     pub fn has_joined(&self) -> bool {
         self.storage.0 != 0
     }
 
-    /// The row of a node with these addresses.
+    /// Returns the row of a node with this identity and these addresses.
     pub fn of(identity: &Identity, peer: String, grpc: String, metrics: String) -> Self {
         Member {
             peer,
@@ -79,17 +79,17 @@ impl Member {
 atoll_core::record! {
     /// The roles of a member.
     pub struct RoleSet {
-        /// It holds entries.
+        /// Whether it stores entries.
         pub log: bool,
-        /// It orders appends.
+        /// Whether it orders appends.
         pub sequencer: bool,
-        /// It holds registers.
+        /// Whether it stores registers.
         pub meta: bool,
     }
 }
 
 impl RoleSet {
-    /// The roles of these names; None if one is no role.
+    /// Returns the roles with these names, or None if one of them is not the name of a role.
     pub fn named(names: &[String]) -> Option<Self> {
         let mut set = RoleSet { log: false, sequencer: false, meta: false };
         for name in names {
@@ -103,7 +103,7 @@ impl RoleSet {
         Some(set)
     }
 
-    /// Their names.
+    /// Returns the names of the roles.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [(self.log, "log"), (self.sequencer, "sequencer"), (self.meta, "meta")];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
@@ -118,20 +118,20 @@ impl std::fmt::Display for RoleSet {
     }
 }
 
-/// Who belongs to the cluster.
+/// The members of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberTable {
-    /// The version of its register; 0 for what the configuration file says.
+    /// The version of its register; 0 if the table comes from the configuration file.
     pub version: u64,
     /// The members by id.
     pub nodes: BTreeMap<NodeId, Member>,
-    /// The roles that members must join with, where an operator named them. The row of such a member has no roles until it has joined, so
-    /// that nothing is placed on a node that is not there.
+    /// The roles that members must join with, if an operator named them. The row of such a member has no roles until it has joined, so that
+    /// nothing is placed on a node that does not exist yet.
     pub expected: BTreeMap<NodeId, RoleSet>,
 }
 
 impl MemberTable {
-    /// The value for the register.
+    /// Encodes the table as the value of its register.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         if self.expected.is_empty() {
@@ -145,8 +145,8 @@ impl MemberTable {
         out.freeze()
     }
 
-    /// Reads the register's value. Bytes after these fields belong to a later version and are ignored, so that a member whose program was
-    /// rolled back can go on with the value (X28).
+    /// Decodes the value of the register. Bytes after these fields belong to a later version and are ignored, so that a member whose
+    /// program was rolled back can still use the value (X28).
     pub fn decode(version: u64, value: Bytes) -> Result<Self, DecodeError> {
         let mut from = atoll_core::Reader::new(value);
         let format = u8::decode(&mut from)?;

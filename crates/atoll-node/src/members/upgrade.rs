@@ -1,7 +1,7 @@
-//! Changes to the table of feature levels: announcing, and raising the active level once all members read a higher one.
+//! Changes the table of feature levels: announces what a node can read, and raises the active level once all members can read a higher one.
 //!
-//! A node announces its range before it writes its row among the members, and a raise is a conditional write of the table that holds the
-//! announcements. So if a node joins while the level is raised, the later of the two sees the earlier.
+//! A node announces its range before it writes its row in the table of members. A raise is a conditional write of the table that holds the
+//! announcements. So if a node joins while the level is being raised, the later of the two changes sees the earlier one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -16,34 +16,34 @@ use super::change::{ChangeError, Changes};
 use super::levels::{AskLevels, KeepLevel, LevelTable};
 use super::table::MemberTable;
 
-/// Most attempts at one change.
+/// The maximum number of attempts at one change.
 const ATTEMPTS: u32 = 16;
-/// How long members that are up have to say what they read.
+/// How long to wait for the members that are up to report what they can read.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why the levels were not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
-    /// This program cannot be a member.
+    /// This program cannot read or write at the level of the cluster, so this node cannot be a member.
     #[error(transparent)]
     Level(#[from] LevelError),
-    /// Not all members read the level.
+    /// Not all members can read the level.
     #[error("level {to} is not read by all members: {}; start them with a program that reads it, or remove them", in_words(.lacking))]
     NotRead {
         /// The level.
         to: Level,
-        /// The members that do not read it, and what they read.
+        /// The members that cannot read it, and what they can read.
         lacking: Vec<(NodeId, LevelRange)>,
     },
-    /// Levels rise only.
+    /// The level is below the active one. The active level never falls.
     #[error("the cluster is at level {active}, which cannot be lowered to {to}")]
     Lower {
-        /// What was asked for.
+        /// The requested level.
         to: Level,
-        /// Of the cluster.
+        /// The active level of the cluster.
         active: Level,
     },
-    /// The table of members, or this one, could not be read or written.
+    /// The table of members or the table of levels could not be read or written.
     #[error(transparent)]
     Table(#[from] ChangeError),
 }
@@ -59,14 +59,14 @@ fn in_words(nodes: &[(NodeId, LevelRange)]) -> String {
     words.join(", ")
 }
 
-/// The levels as an operator is shown them.
+/// The levels, as they are shown to an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelReport {
-    /// The table as its register has it.
+    /// The table of levels.
     pub table: LevelTable,
-    /// The members.
+    /// The table of members.
     pub members: MemberTable,
-    /// The highest level that all members read.
+    /// The highest level that all members can read.
     pub possible: Level,
     /// Whether this call raised the active level.
     pub raised: bool,
@@ -84,13 +84,13 @@ pub struct Upgrades {
 }
 
 impl Upgrades {
-    /// Over the register of the levels.
+    /// Creates it over the register of the levels.
     pub fn new(env: Env, register: Arc<dyn Register>, members: Members, changes: Changes) -> Self {
         let levels = env.levels().clone();
         Upgrades { env, levels, register, members, changes, refused: Arc::default() }
     }
 
-    /// Why this program cannot be a member, once that is known. The program should then stop.
+    /// Returns why this program cannot be a member, once that is known. The program should then stop.
     pub fn refused(&self) -> Option<LevelError> {
         self.refused.get().copied()
     }
@@ -103,10 +103,10 @@ impl Upgrades {
         Ok(LevelTable::decode(got.version.0, got.value).map_err(ChangeError::from)?)
     }
 
-    /// Takes note of the active level: on disk first, then for what is written from here on.
+    /// Stores the active level on disk, and then uses it for everything that this node writes.
     async fn learn(&self, active: Level) -> Result<(), UpgradeError> {
         if let Err(error) = self.levels.reads().check(active) {
-            // The first one counts: it is the one that is shown.
+            // Only the first error is kept and shown.
             let _ = self.refused.set(error);
             self.members.changed.notify();
             return Err(error.into());
@@ -114,14 +114,14 @@ impl Upgrades {
         if active <= self.levels.active() {
             return Ok(());
         }
-        // A level that cannot be stored is not used; the next look tries again.
+        // A level that cannot be stored is not used. The next call retries.
         if self.env.call(self.env.node(), KeepLevel { active }).await.is_ok() && self.levels.learn(active)? {
             hit("levels.learned");
         }
         Ok(())
     }
 
-    /// Reads the active level anew. While the cluster is new: raises it if all have come.
+    /// Rereads the active level and adopts it. In a new cluster, raises it once all of the first members have joined.
     pub async fn refresh(&self) -> Result<(), UpgradeError> {
         let table = self.read().await?;
         self.learn(table.active).await?;
@@ -138,7 +138,7 @@ impl Upgrades {
     ) -> Result<(LevelTable, MemberTable, bool), UpgradeError> {
         for attempt in 0..ATTEMPTS {
             let mut table = self.read().await?;
-            // After the levels: a node announces before it is a member.
+            // Read the members after the levels: a node announces its range before it becomes a member.
             let members = self.changes.refresh().await?;
             if !edit(&mut table, &members)? {
                 return Ok((table, members, attempt > 0));
@@ -151,7 +151,7 @@ impl Upgrades {
                     table.version = version.0;
                     return Ok((table, members, true));
                 }
-                // The next round reads, and finds the change done or not.
+                // The next attempt reads the table and finds out whether the change was made.
                 Ok(Written::Conflict(_)) | Err(RegisterError::Unknown(_)) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -160,10 +160,12 @@ impl Upgrades {
         Err(ChangeError::Contended.into())
     }
 
-    /// Announces to the cluster what this program reads, before this node joins. After that, this node may read and write replicated data.
+    /// Announces to the cluster what this program can read. Must be called before this node joins. After that, this node may read and write
+    /// replicated data.
     ///
     /// # Errors
-    /// [`UpgradeError::Level`]: this program cannot be a member, and nothing was announced.
+    /// [`UpgradeError::Level`]: this program cannot be a member. Nothing was announced.
+    /// [`UpgradeError::Table`]: a table could not be read or written. The announcement may have been made, and the call can be repeated.
     pub async fn announce(&self) -> Result<(), UpgradeError> {
         let (me, reads) = (self.env.node(), self.levels.reads());
         let announced = self.edit(|table, members| {
@@ -173,8 +175,8 @@ impl Upgrades {
                 return Err(error.into());
             }
             if table.version == 0 {
-                // The first node that comes to a cluster without members founds it. If there are members, their programs are from before
-                // there were levels.
+                // The first node of a cluster without members founds it. If there are members although this table was never written, their
+                // programs do not know levels yet.
                 table.founding = members.version == 0;
             }
             Ok(table.announced.insert(me, reads) != Some(reads))
@@ -185,7 +187,8 @@ impl Upgrades {
         Ok(())
     }
 
-    /// Ends the founding of a new cluster once all of its first members have joined: it begins at the highest level that all read.
+    /// Ends the founding of a new cluster once all of its first members have joined. The cluster starts at the highest level that all of
+    /// them can read.
     async fn end_founding(&self) -> Result<(), UpgradeError> {
         let all_came = |table: &LevelTable, members: &MemberTable| {
             let came =
@@ -209,13 +212,14 @@ impl Upgrades {
         Ok(())
     }
 
-    /// Writes a new version of the table of members. Heartbeats announce it, so every node looks at the levels, too.
+    /// Writes a new version of the table of members without changes. Heartbeats announce the version, so every node also rereads the
+    /// levels.
     async fn spread(&self) {
-        // If it fails, they look at their next patrol.
+        // If this fails, the nodes reread the levels at their next patrol.
         let _ = self.changes.edit(|_| Ok(true)).await;
     }
 
-    /// The levels, and what they could be.
+    /// Reads the table of levels and determines the highest possible level. Changes nothing.
     pub async fn report(&self) -> Result<LevelReport, UpgradeError> {
         let table = self.read().await?;
         let members = self.changes.refresh().await?;
@@ -223,8 +227,9 @@ impl Upgrades {
         Ok(LevelReport { table, members, possible, raised: false })
     }
 
-    /// Raises the active level to `to`, or to the highest that all members read. Members that are up are asked what they read now; for
-    /// those that are down the last announcement counts. Afterwards no program that reads less can be a member. Idempotent.
+    /// Raises the active level to `to`, or to the highest level that all members can read. Members that are up are asked what they can read
+    /// now; for those that are down, the last announcement counts. Afterwards no program that cannot read this level can be a member.
+    /// Idempotent.
     pub async fn raise(&self, to: Option<Level>) -> Result<LevelReport, UpgradeError> {
         let told = self.ask().await;
         let mut raised = false;
@@ -259,7 +264,8 @@ impl Upgrades {
         Ok(LevelReport { possible: table.highest_of_all(&members), table, members, raised })
     }
 
-    /// What the programs of members that are up read now: one that was rolled back to a program without levels announces nothing.
+    /// Asks the members that are up what their programs can read now. A member that was rolled back to a program without levels has not
+    /// announced that, and refuses the question.
     async fn ask(&self) -> BTreeMap<NodeId, LevelRange> {
         let peers: Vec<NodeId> =
             self.members.peers().into_iter().filter(|n| self.members.is_alive(*n)).collect();

@@ -1,4 +1,5 @@
-//! What is wrong with a log's active segment, if anything, and which Loglet should follow: a pure function.
+//! Determines what is wrong with a log's active segment, if anything, and which Loglet should follow. Everything here is a pure function of
+//! one snapshot.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,24 +14,24 @@ use crate::members::table::MemberTable;
 use crate::members::{Health, Members};
 use crate::settings::Timings;
 
-/// Why a segment should be followed by another.
+/// Why a log should be extended, so that another segment follows the active one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Neither this node nor a majority of the servers reaches the sequencer: appends wait.
+    /// Neither this node nor a majority of the servers reaches the sequencer, so appends wait.
     SequencerGone(NodeId),
-    /// This node reaches the sequencer, but the sequencer reaches no majority of its servers: appends wait (vlog-V18).
+    /// The sequencer's node is up, but the sequencer reaches no majority of its servers, so appends wait (vlog-V18).
     SequencerWithoutQuorum(NodeId),
     /// The sequencer's node cannot store anything: its journal is closed, or its disk hangs.
     SequencerFailing(NodeId),
-    /// A majority reaches the sequencer, and some members that are up cannot work with it; they can with another (vlog-V18).
+    /// A majority reaches the sequencer, but another node could serve more of the members (vlog-V18).
     SequencerCutOff(NodeId),
-    /// The sequencer's node has restarted in a new incarnation and has forgotten its positions (native-T6).
+    /// The sequencer's node has restarted. Its new incarnation does not know which positions the old one assigned (native-T6).
     SequencerRestarted(NodeId),
     /// The sequencer's node is about to stop, is drained, or was removed.
     SequencerLeaving(NodeId),
-    /// A server has another data directory than the segment names (native-T8).
+    /// A server has a storage identity other than the one that the segment names (native-T8).
     StorageReplaced(NodeId),
-    /// A server is drained for good, or was removed.
+    /// A server is draining, or was removed.
     ServerDrained(NodeId),
     /// A server has been gone for a long time, and another can take its place.
     ServerGone(NodeId),
@@ -39,7 +40,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Appends wait for this: act at once.
+    /// Whether appends wait until the log is extended, so that this node should act at once.
     pub fn is_urgent(self) -> bool {
         use Reason::{
             SequencerFailing, SequencerGone, SequencerLeaving, SequencerRestarted, SequencerWithoutQuorum,
@@ -54,12 +55,13 @@ impl Reason {
         )
     }
 
-    /// It rests on what others report of whom they reach, and reports differ for some heartbeats after each change.
+    /// Whether the reason must last for a while before this node acts. This holds for all reasons that depend on reports of which members
+    /// reach each other: for some heartbeats after a change, these reports contradict each other.
     pub fn must_last(self) -> bool {
         !self.is_urgent() || matches!(self, Reason::SequencerWithoutQuorum(_))
     }
 
-    /// The node it is about.
+    /// Returns the node that the reason is about.
     pub fn node(self) -> NodeId {
         match self {
             Reason::SequencerGone(n)
@@ -95,8 +97,8 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Whether a segment of this many servers can be placed now without the nodes that are being drained. If not, moving it would put it back
-/// where it was.
+/// Whether a segment with this many servers can now be placed without the draining nodes. If not, an extend would place the next segment on
+/// them again.
 pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool {
     let staying = || candidates.iter().filter(|c| c.log && !c.draining);
     let wanted = servers.min(staying().count());
@@ -104,20 +106,20 @@ pub fn can_do_without_drained(candidates: &[Candidate], servers: usize) -> bool 
     wanted > 0 && staying().filter(|c| c.alive && !c.failing).count() >= wanted
 }
 
-/// Whether the nodes of which a predicate is true suffice for something.
+/// Decides whether the nodes for which a predicate is true suffice for something.
 type Enough = dyn Fn(&dyn Fn(NodeId) -> bool) -> bool + Send + Sync;
 
 /// An active segment, as its provider describes it.
 #[derive(Clone)]
 pub struct Active {
-    /// Who does what for it.
+    /// Which nodes hold and which node orders its entries.
     pub duties: Duties,
     /// Whether these nodes suffice to seal it.
     enough: Arc<Enough>,
 }
 
 impl Active {
-    /// A segment with this configuration.
+    /// Returns the segment with this configuration.
     pub fn new(provider: &Arc<dyn LogletProvider>, config: &Bytes) -> Self {
         let duties = provider.duties(config);
         let (provider, config) = (provider.clone(), config.clone());
@@ -129,14 +131,14 @@ impl Active {
     }
 }
 
-/// Everything that assessments look at: one snapshot for all logs of a round.
+/// Everything that an assessment depends on. One snapshot serves all logs of a round.
 #[derive(Debug)]
 pub struct View<'a> {
     /// This node.
     pub me: &'a Identity,
     /// Now.
     pub now: Tick,
-    /// When things count as gone.
+    /// After how long a node counts as gone.
     pub timings: &'a Timings,
     members: &'a Members,
     table: Arc<MemberTable>,
@@ -146,19 +148,19 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What `members` knows now.
+    /// Returns a snapshot of what `members` knows now.
     pub fn of(members: &'a Members, me: &'a Identity, now: Tick, timings: &'a Timings) -> Self {
         let (table, candidates, reach) = (members.table(), members.candidates(), members.reach());
         let everybody = candidates.iter().map(|c| c.node).collect();
         View { me, now, timings, members, table, candidates, everybody, reach }
     }
 
-    /// The other members.
+    /// Returns the other members.
     pub fn others(&self) -> impl Iterator<Item = NodeId> {
         self.everybody.iter().copied().filter(|node| *node != self.me.node)
     }
 
-    /// The members that say that they cannot work with this node.
+    /// Returns the members that report that they cannot work with this node.
     pub fn doubters(&self) -> impl Iterator<Item = NodeId> {
         self.others().filter(|node| self.reach.distrusts(*node, self.me.node))
     }
@@ -168,17 +170,18 @@ impl<'a> View<'a> {
         self.table.version > 0 && !self.table.nodes.contains_key(&node)
     }
 
-    /// How many members can work with a node.
+    /// Returns how many members can work with a node.
     fn use_of(&self, node: NodeId) -> usize {
         self.reach.works_for(node, &self.everybody)
     }
 
-    /// Whether a node is as suitable to be a sequencer as any other.
+    /// Whether a node is suitable as a sequencer.
     fn is_fit(&self, c: &Candidate) -> bool {
         c.sequencer && c.alive && !c.failing && !c.draining && !c.leaving
     }
 
-    /// Whether there is a better place for a sequencer: one that a majority of the servers and more of the members can work with.
+    /// Whether another node would be a better sequencer: a majority of the servers can work with it, and more members can work with it than
+    /// with `node`.
     fn better_than(&self, node: NodeId, active: &Active) -> bool {
         let now = self.use_of(node);
         let enough = |n| (active.enough)(&|holder| self.reach.works(holder, n));
@@ -241,13 +244,14 @@ impl<'a> View<'a> {
         None
     }
 
-    /// Whether this node reaches a majority of a segment's servers. A node that does not could seal only some of them, which would stop the
-    /// log without starting a new segment, and it knows little about the others. The nodes that do reach a majority decide.
+    /// Whether this node reaches enough of a segment's servers to seal it. A node that does not could seal only some of them, which would
+    /// stop the log without starting a new segment. Such a node also knows little about the other servers, so it leaves the decision to
+    /// nodes that reach a majority.
     pub fn can_seal(&self, active: &Active) -> bool {
         (active.enough)(&|holder| self.reach.pair(holder, self.me.node))
     }
 
-    /// What is wrong with a segment, the most urgent first. None: leave it alone.
+    /// Returns the most urgent reason to extend the log, or None if the segment should stay.
     pub fn assess(&self, active: &Active) -> Option<Reason> {
         if !self.can_seal(active) {
             return None;
@@ -257,7 +261,7 @@ impl<'a> View<'a> {
         of_orderers.or_else(|| self.holder(active))
     }
 
-    /// The next segment: like the active one, without the nodes that are gone, failing or leaving.
+    /// Returns the specification of the next segment, which avoids the nodes that are gone, failing, draining or leaving.
     pub fn remedy(&self, reason: Reason) -> LogletSpec {
         let unfit = |c: &&Candidate| !c.alive || c.failing || c.draining || c.leaving;
         let mut avoid: Vec<NodeId> = self.candidates.iter().filter(unfit).map(|c| c.node).collect();
@@ -276,8 +280,9 @@ impl<'a> View<'a> {
         LogletSpec { avoid, ..LogletSpec::default() }
     }
 
-    /// How long this node waits before it acts, so that the nodes do not all act at once. The wait follows its rank among the living nodes.
-    /// Nodes that most members can work with come first, because they see the most; the node in question comes last.
+    /// How long this node waits before it acts, so that the nodes do not all act at once. The wait is proportional to the number of
+    /// suitable nodes that rank before it. Nodes that more members can work with rank first, because they know the most. The node that the
+    /// reason is about does not count; it acts at once if its own sequencer restarted or is leaving.
     pub fn patience(&self, reason: Reason) -> Duration {
         let order = |node: NodeId| (Reverse(self.use_of(node)), node);
         let leaves = matches!(reason, Reason::SequencerLeaving(_) | Reason::SequencerRestarted(_));
@@ -317,7 +322,7 @@ mod tests {
         }
     }
 
-    /// What node 1 says of a segment on nodes 1, 2 and 4 with the sequencer on `sequencer`; the table names `members`.
+    /// Returns node 1's assessment of a segment on nodes 1, 2 and 4 with the sequencer on `sequencer`. The table lists `members`.
     fn assess(members: &[u32], sequencer: u32) -> Option<Reason> {
         let row = |n: u32| {
             let host = format!("host{n}:1");
@@ -356,8 +361,8 @@ mod tests {
         assert_eq!(Members::new(identity(1), MemberTable::default()).candidates().len(), 1);
     }
 
-    /// A cluster with this many `members`, as node `me` has seen it since the start: `me` hears the members in `rows`, and each of those
-    /// reports which members it reaches.
+    /// Returns node `me`'s assessment in a cluster of `members` nodes. Since the start, `me` has heard the members in `rows`, and each of
+    /// those reports which members it reaches.
     fn seen_by(
         me: u32,
         members: u32,
@@ -395,7 +400,7 @@ mod tests {
         Active { duties: Duties(duties), enough: Arc::new(majority) }
     }
 
-    /// Three members, all of them servers.
+    /// The same for three members, all of which are servers.
     fn three(me: u32, rows: &[(u32, &[u32], Health)], sequencer: u32) -> Option<Reason> {
         seen_by(me, 3, rows, &segment(&[1, 2, 3], sequencer), Tick(0))
     }
@@ -408,7 +413,7 @@ mod tests {
         assert_eq!(seen_by_1, Some(Reason::SequencerCutOff(NodeId(2))));
         let seen_by_3 = three(3, &[(1, &[3], fine), (2, &[3], fine)], 2);
         assert_eq!(seen_by_3, Some(Reason::SequencerCutOff(NodeId(2))));
-        // On 3 everybody reaches it: no reason for anything.
+        // All members reach node 3, so a sequencer on it stays.
         assert_eq!(three(1, &[(3, &[1, 2], fine)], 3), None);
         assert_eq!(three(3, &[(1, &[3], fine), (2, &[3], fine)], 3), None);
     }
@@ -416,7 +421,7 @@ mod tests {
     #[test]
     fn a_sequencer_that_reaches_no_majority_is_no_matter_of_taste() {
         let fine = Health::Fine;
-        // All hear 4, and nobody else. The sequencer is up, and of no use.
+        // Each node hears only node 4. The sequencer on node 2 is up but useless.
         let rows: &[(u32, &[u32], Health)] =
             &[(1, &[4], fine), (2, &[4], fine), (3, &[4], fine), (5, &[4], fine)];
         let reason = seen_by(4, 5, rows, &segment(&[1, 2, 3], 2), Tick(0));
@@ -435,7 +440,7 @@ mod tests {
     fn who_reaches_no_majority_of_the_servers_replaces_none() {
         let fine = Health::Fine;
         let later = Tick(0).after(Timings::default().replace_server_after * 2);
-        // 2 and 5 do not hear 1 and 3; 4 hears all. Seen by 5, the servers 1 and 3 are gone, and 2 is a spare.
+        // Nodes 2 and 5 do not hear 1 and 3, and node 4 hears all. For node 5, the servers 1 and 3 are gone, and 2 is a spare.
         let rows: &[(u32, &[u32], Health)] = &[(2, &[4, 5], fine), (4, &[1, 2, 3, 5], fine)];
         assert_eq!(seen_by(5, 5, rows, &segment(&[1, 3, 4], 4), later), None);
         assert_eq!(
@@ -451,7 +456,7 @@ mod tests {
         assert_eq!(all(Health::Fine), None);
         assert_eq!(all(Health::Closed), Some(Reason::SequencerFailing(NodeId(2))));
         assert_eq!(all(Health::Hanging), Some(Reason::SequencerFailing(NodeId(2))));
-        // A sequencer keeps nothing: with a full disk it stays until a spare takes its node's place as a server.
+        // A sequencer stores nothing, so it stays on a node with a full disk until a spare replaces that node as a server.
         assert_eq!(all(Health::Full), None);
     }
 }

@@ -1,5 +1,6 @@
-//! Tells this node's own LogServer where sealed segments stop, so that it fetches the entries that it missed while it was away (X7).
-//! Without that, entries below the stop could stay on a bare majority forever, and the next lost disk would leave a single copy.
+//! Requests a back-fill from this node's own LogServer for each sealed segment that it lacks entries of, up to the stop (X7). Without this,
+//! entries that the server missed while it was away could stay on a bare majority forever, and the next lost disk could leave a single
+//! copy.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use crate::survey::{Readable, Survey, segments};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Most requests of one round: the rest comes in the next.
+/// The maximum number of requests in one round. Later rounds request the rest.
 const PER_ROUND: usize = 64;
-/// Index pages that one round looks through.
+/// The number of index pages that one round checks.
 const PAGES_PER_ROUND: usize = 8;
 
 /// The procedure that each node runs; see the module documentation.
@@ -22,21 +23,21 @@ const PAGES_PER_ROUND: usize = 8;
 pub struct BackFiller {
     /// This node's executor.
     pub env: Env,
-    /// The logs that it knows.
+    /// The logs that this node knows.
     pub logs: Logs,
-    /// The members; this node's LogServer is asked only if it has one.
+    /// The members, which say whether this node has a LogServer.
     pub members: Members,
-    /// How often it looks.
+    /// The interval between rounds, unless there is more to do.
     pub every: Duration,
 }
 
-/// Whose turn it is.
+/// The cursor: where the next round continues.
 #[derive(Default)]
 struct Turn {
-    /// Of the index pages: the log, and the position in it.
+    /// The log whose index pages come next, and the position in that log.
     log: String,
     at: LogPos,
-    /// The loglet that was asked for last.
+    /// The Loglet that was requested last.
     asked: LogletId,
 }
 
@@ -50,20 +51,20 @@ fn next_in_turn<T>(mut wanted: Vec<T>, loglet: impl Fn(&T) -> LogletId, asked: &
 }
 
 impl BackFiller {
-    /// Runs until the node ends.
+    /// Runs until the node stops.
     pub async fn run(self) {
         let mut turn = Turn::default();
         let mut wait = self.every;
         loop {
             self.env.sleep(self.env.jitter(wait)).await;
-            // A server fills a few segments at a time: while there are more, they are asked for soon.
+            // A server back-fills only a few segments at a time. While there are more, the next round comes sooner.
             let more = self.members.identity().log && self.round(&mut turn).await;
             wait = if more { self.every / 8 } else { self.every };
         }
     }
 
-    /// The segments of one index page of which this node's server lacks some positions. The page is the next in turn among all logs with
-    /// pages that may be on this node.
+    /// Returns the segments of the next index page of which this node's server lacks entries. The pages of all logs that may have segments
+    /// on this node take turns.
     async fn next_page(&self, turn: &mut Turn) -> Vec<Readable> {
         let me = self.env.node();
         let known = self.logs.known();
@@ -79,7 +80,7 @@ impl BackFiller {
         };
         match page.next {
             Some(next) => turn.at = next,
-            // The smallest name above this one.
+            // Continue with the smallest name above this one.
             None => (turn.log, turn.at) = (format!("{}\0", log.name()), LogPos::ZERO),
         }
         let trim = page.chain.chain.trim();
@@ -93,7 +94,7 @@ impl BackFiller {
         self.lacking(mine.collect()).await
     }
 
-    /// Those of the given segments for which this node's server lacks some of the given positions. Empty if the server does not answer.
+    /// Returns those of the segments of which this node's server lacks entries in the given range. Empty if the server does not answer.
     async fn lacking(&self, segments: Vec<Readable>) -> Vec<Readable> {
         let me = self.env.node();
         let survey = Survey::here(&self.env, self.logs.registry(), &segments).await;
@@ -101,7 +102,7 @@ impl BackFiller {
         segments.into_iter().filter(lacks).collect()
     }
 
-    /// Asks for what is lacking; true if something was.
+    /// Requests back-fills for the segments that lack entries. Returns whether there were any.
     async fn round(&self, turn: &mut Turn) -> bool {
         let me = self.env.node();
         let mut mine = Vec::new();
@@ -133,7 +134,7 @@ mod tests {
         let wanted: Vec<u128> = (0..200).collect();
         let mut asked = LogletId::default();
         let mut seen = std::collections::BTreeSet::new();
-        // Nothing is ever filled: all 200 are wanted in each round.
+        // No back-fill ever succeeds, so all 200 are wanted in each round.
         for round in 0..4 {
             let turn = next_in_turn(wanted.clone(), |id| LogletId(*id), &mut asked);
             assert_eq!(turn.len(), PER_ROUND, "round {round}");

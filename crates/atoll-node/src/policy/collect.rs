@@ -14,22 +14,24 @@ use atoll_log::{LogError, virtual_log::VirtualLog};
 
 use crate::logs::{Known, Logs};
 
-/// Rounds are this many times less frequent than patrols, because nothing waits for them.
+/// Rounds are this many times less frequent than patrols, because nothing depends on their progress.
 const RARER: u32 = 5;
-/// A Loglet is deleted once it has been found abandoned for this long: readers of an older chain may still use one that was replaced
-/// (vlog-M4). Safety does not need the wait.
+/// A Loglet is deleted only after it has been found abandoned for this long, because readers with an older chain may still use one that was
+/// replaced (vlog-M4). Safety does not depend on this wait.
 const GRACE: Duration = Duration::from_secs(30);
-/// Most deletions in one round: the rest comes in the next.
+/// The maximum number of deletions in one round. Later rounds delete the rest.
 const PER_ROUND: usize = 64;
-/// Most Loglets that one round looks for in the index pages of the logs: other rounds look for the rest.
+/// The number of Loglets that one round looks up in the index pages of the logs; the last batch of a round may exceed it. Later rounds look
+/// up the rest.
 const PER_LOOK: usize = 32 * 1024;
-/// Index pages are checked this many times less often.
+/// Only every so many rounds collect index pages.
 const PAGES_RARER: u64 = 20;
-/// Most index pages that are looked at in one round.
+/// The maximum number of index pages that one round checks.
 const PAGES_PER_ROUND: usize = 64;
-/// How long a register, or this node's own disk, may take.
+/// How long to wait for a register.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Pause between two index pages of a log. Nothing waits for the result, and a log with a million segments has enough pages for minutes.
+/// The pause between two index pages of a log. Nothing depends on the result, and a log with a million segments has so many pages that
+/// reading them takes minutes.
 const PAGE_PAUSE: Duration = Duration::from_millis(25);
 
 /// The procedure that each node runs; see the module documentation.
@@ -37,21 +39,21 @@ const PAGE_PAUSE: Duration = Duration::from_millis(25);
 pub struct Collector {
     /// This node's executor.
     pub env: Env,
-    /// The logs that it knows: all of the cluster, after a patrol of the guardian.
+    /// The logs that this node knows. After a patrol of the guardian, these are all logs of the cluster.
     pub logs: Logs,
-    /// How often a patrol looks.
+    /// The interval between patrols.
     pub every: Duration,
 }
 
-/// A Loglet, behind its kind.
+/// The kind and the id of a Loglet. The order of these pairs is the order in which Loglets are visited.
 type Place = (&'static str, LogletId);
 
 impl Collector {
-    /// Runs until the node ends.
+    /// Runs until the node stops.
     pub async fn run(self) {
-        // Bounded by what the disk holds.
+        // Since when each Loglet has been found abandoned. Bounded by the number of Loglets on the disk.
         let mut since: BTreeMap<Place, Tick> = BTreeMap::new();
-        // Where the next look begins, in the order of all Loglets that no chain names itself.
+        // The place after which the next round starts.
         let mut above = None;
         let mut page_above = None;
         for round in 1.. {
@@ -79,7 +81,7 @@ impl Collector {
         }
     }
 
-    /// Some of the Loglets on this disk that no chain names itself. Successive calls cover all of them.
+    /// Returns some of the Loglets on this disk that no chain names directly. Successive calls cover all of them.
     async fn next_look(&self, above: &mut Option<Place>) -> BTreeSet<Place> {
         let named = named(&self.logs.known());
         let mut look = BTreeSet::new();
@@ -107,7 +109,7 @@ impl Collector {
         look
     }
 
-    /// Empties index pages that no chain names, some in each round. Successive rounds cover all of them.
+    /// Empties some of the index pages that no chain names. Successive calls cover all of them.
     async fn collect_pages(&self, above: &mut Option<(String, PageId)>) {
         let Ok(Ok(Ok(all))) = self.env.within(ANSWER, self.logs.list_pages()).await else { return };
         let is_above = |page: &&(String, PageId)| above.as_ref().is_none_or(|above| *page > above);
@@ -120,7 +122,8 @@ impl Collector {
         *above = next.last().cloned();
     }
 
-    /// Which of these are abandoned. They were all seen before this call, and only chains that are read now prove it.
+    /// Returns which of these Loglets are abandoned. They were all found before this call, and only a chain that is read after that can
+    /// prove it.
     async fn abandoned(&self, look: &BTreeSet<Place>) -> BTreeSet<Place> {
         let mut by_mark: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
         for place in look {
@@ -133,7 +136,7 @@ impl Collector {
             let suspects = Suspects::new(log.name(), places.iter().map(|p| p.1));
             let gone = match self.env.within(ANSWER, log.refresh()).await {
                 Ok(Ok(Ok(_))) => self.held_against(&log, suspects).await,
-                // The chain and its pages name nothing any more, but the first Loglet of the next log of this name may already exist.
+                // The chain and its pages no longer name any Loglet, but the first Loglet of the next log with this name may already exist.
                 Ok(Ok(Err(LogError::Deleted))) => {
                     let deleted = log.chain().filter(|c| c.chain.is_deleted());
                     deleted.map(|c| suspects.abandoned(&c.chain))
@@ -147,7 +150,8 @@ impl Collector {
         abandoned
     }
 
-    /// Holds Loglets against all segments of a log, one index page after the other. None if one could not be read.
+    /// Compares the suspects with all segments of a log, one index page after the other, and returns the abandoned ones. None if no suspect
+    /// is abandoned, or if an index page could not be read.
     async fn held_against(&self, log: &VirtualLog, mut suspects: Suspects) -> Option<BTreeSet<LogletId>> {
         let mut from = LogPos::ZERO;
         while !suspects.is_empty() {
@@ -160,7 +164,7 @@ impl Collector {
         None
     }
 
-    /// Deletes it from this disk, behind a tombstone (vlog-L7, vlog-V6). A failure is tried again in the next round.
+    /// Deletes a Loglet from this disk and leaves a tombstone (vlog-L7, vlog-V6). Returns false on failure; a later round retries.
     async fn delete(&self, (kind, loglet): Place) -> bool {
         atoll_core::testing::hit("policy.collect");
         let Ok(provider) = self.logs.registry().provider(kind) else { return false };
@@ -172,7 +176,7 @@ impl Collector {
     }
 }
 
-/// The Loglets that the chains name themselves, as they are known here.
+/// Returns the Loglets that the known chains name directly.
 fn named(known: &[Known]) -> BTreeSet<LogletId> {
     known.iter().flat_map(|log| log.chain.chain.segments()).map(|s| s.loglet).collect()
 }

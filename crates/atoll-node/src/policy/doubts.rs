@@ -1,4 +1,5 @@
-//! Whether evidence of this node's appenders counts against a sequencer or against this node: a state machine without a clock.
+//! Decides whether evidence from this node's appenders counts against a sequencer or against this node. It is a state machine without a
+//! clock.
 //!
 //! A node whose own links are slow or lose packets has evidence against every sequencer except its own. If each piece of evidence moved the
 //! log, the log would move again and again until the links recover (vlog-V18). So a node remembers the members that it does not work well
@@ -14,24 +15,24 @@ use atoll_core::{NodeId, Tick};
 use crate::members::reach::is_majority;
 use crate::mutants;
 
-/// How long a node remembers that it did not work well with another. Longer than a log takes to move and to give new evidence.
+/// How long a node remembers that it did not work well with another. This is longer than a log takes to move and produce new evidence.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
-/// See the module documentation. Bounded by the members.
+/// See the module documentation. Bounded by the number of members.
 #[derive(Clone, Debug, Default)]
 pub struct Doubts {
-    /// With whom this node did not work well, and when it was last known.
+    /// The members that this node did not work well with, and when there was last evidence of that.
     bad: BTreeMap<NodeId, Tick>,
 }
 
 impl Doubts {
-    /// Another member says that it cannot work with this node.
+    /// Records that another member reports that it cannot work with this node.
     pub fn heard(&mut self, now: Tick, from: NodeId) {
         self.bad.insert(from, now);
     }
 
-    /// Takes evidence of this node, `me`, against the sequencer on node `against`; there are so many `others` besides `me`. Returns the
-    /// nodes that are to be distrusted: all with whom this node does not work well, or this node alone.
+    /// Records evidence of this node, `me`, against the sequencer on node `against`. `others` is the number of members besides `me`.
+    /// Returns the nodes to distrust: either all that this node does not work well with, or only this node.
     pub fn weigh(&mut self, now: Tick, me: NodeId, against: NodeId, others: usize) -> Vec<NodeId> {
         self.bad.retain(|_, last| now.since(*last) < REMEMBERED_FOR);
         if against == me {
@@ -42,11 +43,11 @@ impl Doubts {
             return vec![against];
         }
         if self.bad.len() < 2 || !is_majority(self.bad.len(), others) {
-            // Otherwise the log would go back to one of those that it has left for the same reason.
+            // Returning only `against` would let the log move back to a node that it left for the same reason.
             return self.bad.keys().copied().collect();
         }
         hit("policy.it_is_me");
-        // For as long as it goes on, none of them is forgotten: the log is with one of them, and only that one gives evidence.
+        // Refresh all of them while the problem lasts. The log stays with one of them, so only that one produces new evidence.
         self.bad.values_mut().for_each(|last| *last = now);
         vec![me]
     }

@@ -1,5 +1,5 @@
-//! The procedure that keeps every log of this node on a segment that works. Every node runs one. The procedures race safely, because the
-//! register decides (virtuallog §4, §5). Each waits according to its rank, so that they seldom race at all.
+//! The procedure that keeps every log on a segment that works. Every node runs one. If two of them change the same chain, the register
+//! accepts only one change (virtuallog §4, §5). Each waits according to its rank, so that this happens seldom.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,34 +21,35 @@ use crate::members::table::MemberTable;
 use crate::mutants;
 use crate::settings::Timings;
 
-/// Most logs that this node moves at once. A node that dies with thousands of logs must not cause thousands of seals and register writes at
-/// the same moment; logs that are being appended to come first.
+/// The maximum number of logs that this node changes at the same time. If a node with thousands of logs dies, this must not cause thousands
+/// of seals and register writes at once.
 const MOST_AT_ONCE: usize = 16;
-/// The views of the members may differ for this many beats after a change, so a reason that is not urgent has to last that long.
+/// The views of the members may differ for this many heartbeat intervals after a change. A reason for which [`Reason::must_last`] is true
+/// must last that long.
 const UNSETTLED_BEATS: u32 = 3;
-/// How long evidence of appenders counts against a node without new reports.
+/// How long this node distrusts a node after evidence from its appenders.
 const DISTRUSTED_FOR: Duration = Duration::from_secs(3);
-/// Two rounds are at least this far apart, multiplied by the number of logs: thousands of appenders report thousands of times.
+/// The minimum time between two rounds, per log. Without it, the reports of thousands of appenders would cause thousands of rounds.
 const ROUND_PER_LOG: Duration = Duration::from_micros(20);
 
 /// What the guardian has done so far, for status and metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deeds {
-    /// Segments extended because of a failure or a leaving node.
+    /// The number of times that it extended a log.
     pub extended: u64,
-    /// Sealed segments rebuilt on other servers.
+    /// The number of sealed segments that it rebuilt.
     pub rebuilt: u64,
-    /// Attempts that failed and were or will be repeated.
+    /// The number of attempts that failed. Failed attempts are retried.
     pub failed: u64,
-    /// The last reason, and the log.
+    /// The log that it extended last, and the reason.
     pub last: Option<(String, String)>,
 }
 
-/// The result of looking at a log.
+/// The result of checking a log.
 enum Look {
-    /// There is nothing to do, or nothing is known.
+    /// There is nothing to do, or the kind of the active Loglet is unknown.
     Well,
-    /// There is something to do, but not before this.
+    /// There is something to do, but not before this time.
     Later(Tick),
     /// There is something to do now.
     Now(Work),
@@ -57,16 +58,16 @@ enum Look {
 /// A change of a chain.
 #[derive(Clone, Debug)]
 enum Work {
-    /// The active segment is to be followed by another.
+    /// Extend the log, whose active Loglet is this one.
     Extend(LogletId, Reason),
-    /// A sealed segment is to be rebuilt on other servers: this one, or one in an index page that is to be found.
+    /// Rebuild a sealed segment on other servers: this one, or with None, one that has yet to be found in an index page.
     Rebuild(Option<Segment>),
 }
 
-/// A log, and what is to be done with it.
+/// A log, and the work to do on it.
 type Waiting = (String, Work);
 
-/// The first sealed segment that has to be rebuilt; `Some(None)` if one in an index page may have to be.
+/// Returns the first sealed segment in the chain that must be rebuilt, or `Some(None)` if one in an index page may have to be, or None.
 fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>> {
     let found = chain.chain.sealed().find(|s| s.start != s.stop_or_start() && broken.is(s)).cloned();
     let in_pages =
@@ -74,7 +75,8 @@ fn to_rebuild(chain: &VersionedChain, broken: &Broken) -> Option<Option<Segment>
     (found.is_some() || in_pages()).then_some(found)
 }
 
-/// The reason that an appender's report gives by itself, because the sequencer itself answered.
+/// Returns the reason for which an appender's report is sufficient evidence, if any. It is sufficient only if the sequencer itself
+/// answered.
 fn reason_of(trouble: Option<Trouble>, active: &Active) -> Option<Reason> {
     let (node, _) = active.duties.orderers().next()?;
     match trouble? {
@@ -92,18 +94,18 @@ pub struct Guardian {
     members: Members,
     timings: Timings,
     busy: Arc<Mutex<BTreeSet<String>>>,
-    /// Work that the last round found and this node had no capacity for; bounded by the number of known logs.
+    /// Work that the last round found and that has not begun yet. Bounded by the number of known logs.
     waiting: Arc<Mutex<VecDeque<Waiting>>>,
-    /// By log: bounded by the logs that are known.
+    /// By log. Bounded by the number of known logs.
     paces: Arc<Mutex<BTreeMap<String, Pace>>>,
     doubts: Arc<Mutex<Doubts>>,
     deeds: Arc<Mutex<Deeds>>,
-    /// The list of logs is being read.
+    /// Whether the list of logs is being read.
     listing: Arc<AtomicBool>,
 }
 
 impl Guardian {
-    /// A guardian that does nothing yet.
+    /// Creates a guardian that does nothing until [`Guardian::start`].
     pub fn new(env: Env, logs: Logs, members: Members, timings: Timings) -> Self {
         Guardian {
             env,
@@ -119,12 +121,12 @@ impl Guardian {
         }
     }
 
-    /// What it has done so far.
+    /// Returns what it has done so far.
     pub fn deeds(&self) -> Deeds {
         lock(&self.deeds).clone()
     }
 
-    /// Starts it; it runs until the node ends.
+    /// Starts the procedure, which runs until the node stops.
     pub fn start(&self) {
         let me = self.clone();
         self.env.spawn("guardian", Box::pin(async move { me.run().await }));
@@ -149,7 +151,7 @@ impl Guardian {
         }
     }
 
-    /// Looks at every log that is known: how many, and when to look again at the latest.
+    /// Checks every known log and begins the work that is due. Returns the number of known logs, and when the next check is due, if any is.
     fn round(&self) -> (u32, Option<Tick>) {
         let me = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
@@ -167,7 +169,7 @@ impl Guardian {
                 Look::Now(work) => todo.push((trouble.is_none(), work, log)),
             }
         }
-        // Those whose appends wait come first; the others when there is room.
+        // Logs whose appenders have reported trouble come first.
         todo.sort_by_key(|(idle, ..)| *idle);
         *lock(&self.waiting) = todo.into_iter().map(|(_, work, log)| (log.name.clone(), work)).collect();
         while let Some((log, work)) = self.take_waiting() {
@@ -176,7 +178,8 @@ impl Guardian {
         (u32::try_from(logs.len()).unwrap_or(u32::MAX), next)
     }
 
-    /// The next piece of work, unless this node is already busy with as many as it may be. The log counts as busy from now on.
+    /// Takes the next piece of work and marks its log as busy. None if no work waits, or if this node is already changing [`MOST_AT_ONCE`]
+    /// logs.
     fn take_waiting(&self) -> Option<Waiting> {
         let (mut waiting, mut busy) = (lock(&self.waiting), lock(&self.busy));
         while busy.len() < MOST_AT_ONCE {
@@ -196,22 +199,22 @@ impl Guardian {
         lock(&self.paces).retain(|name, _| known.binary_search(name).is_ok());
     }
 
-    /// Learns of every log of the cluster, so that logs that are not used here are guarded, too. It reads some chains at a time, and each
-    /// log is looked at as soon as its chain is known: after a power cut there may be no other node to guard it.
+    /// Starts to read the chains of all logs of the cluster, so that logs that this node does not use are guarded, too. Each log is checked
+    /// soon after its chain is known: after a power cut, there may be no other node to guard it.
     fn learn_all(&self) {
         if self.listing.swap(true, Ordering::AcqRel) {
             return;
         }
         let me = self.clone();
         let work = async move {
-            // Without an answer the next patrol asks again.
+            // If this fails, the next patrol retries.
             let _ = me.logs.survey(|| me.members.changed.notify()).await;
             me.listing.store(false, Ordering::Release);
         };
         self.env.spawn("guardian.list", Box::pin(work));
     }
 
-    /// What a log needs, and whether it is time for it.
+    /// Determines what a log needs, and when.
     fn look_at(&self, log: &Known, view: &View<'_>, broken: &Broken, trouble: Option<Trouble>) -> Look {
         let Some((loglet, active)) = self.active(&log.chain) else { return Look::Well };
         let mut paces = lock(&self.paces);
@@ -236,14 +239,15 @@ impl Guardian {
         }
     }
 
-    /// How long views of the members may differ.
+    /// Returns how long the views of the members may differ after a change.
     fn unsettled(&self) -> Duration {
         self.timings.heartbeat_every * UNSETTLED_BEATS
     }
 
-    /// Appenders may run into problems that no heartbeat shows (native-T14): a sequencer that hangs, or a network that loses only data. The
-    /// report of one node is not enough to move a log. All nodes learn of it from that node's heartbeats, and weigh which members can work
-    /// with each other (vlog-V21). What this node reports may be its own fault.
+    /// Turns reports of this node's appenders into distrust. Appenders may run into problems that no heartbeat shows (native-T14), such as
+    /// a sequencer that hangs or a network that loses only data. The report of one node is not enough to move a log. Instead, that node's
+    /// heartbeats report the distrust, and every node considers which members can work with each other (vlog-V21). The cause may also be
+    /// this node itself, see `doubts.rs`.
     fn weigh(&self, pace: &mut Pace, view: &View<'_>, trouble: Option<Trouble>, active: &Active) {
         let silent = matches!(trouble, Some(Trouble::NoSequencer | Trouble::NoQuorum));
         if let Some((node, _)) = active.duties.orderers().next().filter(|_| silent)
@@ -255,7 +259,7 @@ impl Guardian {
         }
     }
 
-    /// Starts a piece of work, and then the next one that waits.
+    /// Spawns a piece of work, followed by the waiting ones.
     fn begin(&self, log: String, work: Work) {
         let me = self.clone();
         self.env.spawn(
@@ -291,7 +295,7 @@ impl Guardian {
         lock(&self.busy).remove(log);
     }
 
-    /// The logs whose sequencer is on a node, by their chains as they are known here.
+    /// Returns the logs whose sequencer is on a node, according to the chains that this node knows.
     pub fn sequenced_by(&self, node: NodeId) -> Vec<String> {
         let here =
             |log: &Known| self.active(&log.chain).is_some_and(|(_, active)| active.duties.is_orderer(node));
@@ -304,8 +308,8 @@ impl Guardian {
         Some((segment.loglet, Active::new(provider, &segment.config)))
     }
 
-    /// Waits its turn, reads the chain again, checks which segment is active now, and extends only that one. True if nothing is left to do.
-    /// `from` was active when the reason was found.
+    /// Extends a log: waits its turn, rereads the chain, and extends the segment that is active now if there is still a reason. `from` was
+    /// active when `reason` was found. Returns false if the attempt failed and must be retried.
     async fn repair(&self, log: &Arc<VirtualLog>, from: LogletId, reason: Reason) -> bool {
         let patience = {
             let me = self.members.identity();
@@ -324,13 +328,13 @@ impl Guardian {
                 deeds.last = Some((log.name().to_owned(), reason.to_string()));
                 true
             }
-            // Another node was faster: the next round looks at the new state.
+            // Another node was faster. The next round checks the new segment.
             Ok(Ok(false)) => true,
             _ => false,
         }
     }
 
-    /// What to do about the segment that is active in the newest chain. None if nothing is to be done any more, or not yet.
+    /// Returns how to extend the segment that is active in the newest chain, or None if there is no longer a reason, or if it is too early.
     fn still_wanted(
         &self,
         log: &VirtualLog,
@@ -341,7 +345,7 @@ impl Guardian {
         let (loglet, active) = self.active(&chain)?;
         let me: Identity = self.members.identity();
         let view = View::of(&self.members, &me, self.env.now(), &self.timings);
-        // An appender's report about one segment says nothing about the next.
+        // An appender's report about one segment is no evidence about the next one.
         let told = Some(reason).filter(|_| loglet == seen && view.can_seal(&active));
         let reason = view.assess(&active).or(told)?;
         let due = {
@@ -353,12 +357,12 @@ impl Guardian {
         (due <= view.now).then(|| (loglet, view.remedy(reason), reason))
     }
 
-    /// Whether this node copies sealed segments: the first node in line does. If it dies, another node becomes the first.
+    /// Whether this node rebuilds sealed segments. The node that ranks first does; if it dies, another one takes its rank.
     fn rebuilds(&self, view: &View<'_>) -> bool {
         view.patience(Reason::StorageReplaced(NodeId(u32::MAX))).is_zero()
     }
 
-    /// Rebuilds this segment, or the first one in an index page that is broken.
+    /// Rebuilds the segment `found`, or if that is None, the first broken segment in an index page. Returns whether it rebuilt one.
     async fn rebuild(&self, log: &Arc<VirtualLog>, found: Option<Segment>, broken: Broken) -> bool {
         let found = match found {
             Some(found) => found,
@@ -398,7 +402,7 @@ impl Guardian {
     }
 }
 
-/// Which sealed segments have to be rebuilt, given the current state of the members.
+/// Decides which sealed segments must be rebuilt, given a snapshot of the members.
 #[derive(Clone)]
 struct Broken {
     logs: Logs,
@@ -408,7 +412,8 @@ struct Broken {
 }
 
 impl Broken {
-    /// Whether a segment with entries on this data directory can be broken: [`Broken::is`] looks at its other servers, too.
+    /// Whether a segment with a copy on this data directory may be broken. [`Broken::is`] decides, because it also considers the other
+    /// servers.
     fn may_be(&self, node: NodeId, storage: StorageId) -> bool {
         match self.table.nodes.get(&node) {
             Some(row) => {
@@ -427,7 +432,7 @@ impl Broken {
                 c.log && c.alive && !c.failing && !c.draining && !servers.iter().any(|(n, _)| *n == c.node)
             })
         };
-        // Seldom asked: most segments are on members that stay.
+        // Lazy, because most segments are on members that stay.
         let can_leave = || can_do_without_drained(&self.candidates, servers.len());
         servers.iter().any(|(node, storage)| match table.nodes.get(node) {
             Some(row) => {

@@ -1,14 +1,13 @@
-//! When a log is moved to another Loglet without being asked to (virtuallog §5): mechanism is `VirtualLog::extend`, this is
-//! the policy.
+//! The policy that decides when a node moves a log to another Loglet by itself (virtuallog §5). The mechanism is `VirtualLog::extend`.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `assess.rs` | what is wrong with a segment, and what should follow: a pure function |
-//! | `guardian.rs` | the procedure that looks, waits its turn, and acts |
+//! | `assess.rs` | pure functions that determine what is wrong with a segment, and which segment should follow |
+//! | `guardian.rs` | the procedure that checks the logs, waits its turn, and acts |
 //! | `doubts.rs` | whether evidence counts against a sequencer or against this node |
 //! | `pace.rs` | how often one log may be moved |
-//! | `back_fill.rs` | the procedure that has this node fetch what it missed |
-//! | `collect.rs` | the procedure that deletes what makers of Loglets left behind here |
+//! | `back_fill.rs` | the procedure that makes this node fetch the entries that it missed |
+//! | `collect.rs` | the procedure that deletes abandoned Loglets on this node |
 
 pub mod assess;
 pub mod back_fill;

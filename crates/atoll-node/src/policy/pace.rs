@@ -1,5 +1,5 @@
-//! How often one log may be moved: a state machine without a clock. It damps successes as well as failures (vlog-V18): nodes
-//! that see different halves of a cluster must not take turns, and no cause may change a chain without end.
+//! Limits how often one log may be moved. It is a state machine without a clock. It slows down after successes as well as failures
+//! (vlog-V18): nodes that see different halves of a cluster must not take turns at moving a log, and no cause may change a chain forever.
 
 use std::time::Duration;
 
@@ -11,33 +11,32 @@ use crate::mutants;
 
 use super::assess::Reason;
 
-/// Each change of the active segment, whichever node makes it, makes a log more restless by one level. Each period of this length makes it
-/// calmer by one.
+/// Each change of the active segment, by any node, raises the level of the log by one. Each period of this length lowers it by one.
 const CALM: Duration = Duration::from_secs(3);
-/// Levels beyond this one count no further.
+/// The highest level.
 const MAX_LEVEL: u32 = 8;
-/// Up to this level an urgent reason is acted on at once: one cause may need two changes.
+/// Up to this level, an urgent reason does not wait, because one cause may need two changes.
 const FREE_LEVEL: u32 = 2;
-/// Wait of an urgent reason at the first level that is not free; doubles with each.
+/// The wait of an urgent reason at the first level above [`FREE_LEVEL`]. It doubles with each further level.
 const URGENT_WAIT: Duration = Duration::from_millis(200);
-/// Longest wait of an urgent reason: appends wait for it.
+/// The longest wait of an urgent reason. It is short because appends wait.
 const MAX_URGENT_WAIT: Duration = Duration::from_secs(2);
 /// The minimum lifetime of a segment at level 1, unless the reason is urgent. It doubles with each further level. There is none at level 0.
 const MIN_LIFE: Duration = Duration::from_secs(3);
-/// Longest such life.
+/// The longest such minimum lifetime.
 const MAX_LIFE: Duration = Duration::from_secs(60);
-/// Wait after a failed attempt; doubles with each.
+/// Half the wait after the first failed attempt. The wait doubles with each further failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(40);
-/// Longest wait after a failed attempt.
+/// The longest wait after a failed attempt.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// Reports of appenders that are closer together than this count as one incident.
+/// Reports of appenders that are at most this far apart belong to one incident.
 const ONE_TROUBLE: Duration = Duration::from_secs(1);
-/// This many reports, over [`TROUBLE_FOR`], are evidence against a sequencer that seems to be well.
+/// An incident with this many reports over at least [`TROUBLE_FOR`] is evidence against the sequencer, even if its heartbeats look healthy.
 const REPORTS: u32 = 3;
 /// See [`REPORTS`].
 const TROUBLE_FOR: Duration = Duration::from_millis(800);
 
-/// What appenders of this log run into, one report after the other.
+/// The current incident that appenders of this log report.
 #[derive(Clone, Copy, Debug)]
 struct Evidence {
     first: Tick,
@@ -58,7 +57,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes note of the active segment as it is known now. Evidence against an earlier one is forgotten.
+    /// Records which segment is active now. If it changed, the level rises and evidence against the earlier segment is dropped.
     pub fn saw(&mut self, now: Tick, active: LogletId) {
         match self.active {
             Some((known, _)) if known == active => return,
@@ -72,13 +71,13 @@ impl Pace {
         (self.evidence, self.since) = (None, None);
     }
 
-    /// How restless the log is.
+    /// Returns the level, after the calm time so far.
     fn level_at(&self, now: Tick) -> u32 {
         let calm = now.since(self.raised).as_nanos() / CALM.as_nanos();
         self.level.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX))
     }
 
-    /// An appender reports that the sequencer or its quorum does not answer. True once that is evidence.
+    /// Records an appender's report that the sequencer or its quorum does not answer. Returns whether the reports are evidence now.
     pub fn report(&mut self, now: Tick) -> bool {
         let seen = match self.evidence {
             Some(e) if now.since(e.last) <= ONE_TROUBLE => {
@@ -90,13 +89,13 @@ impl Pace {
         seen.reports >= REPORTS && now.since(seen.first) >= TROUBLE_FOR
     }
 
-    /// Nothing is wrong with the active segment.
+    /// Records that nothing is wrong with the active segment.
     pub fn well(&mut self) {
         self.since = None;
     }
 
-    /// When a reason may be acted on. A reason that must last has to be there for `lasts` first, because the views of the members differ
-    /// for some heartbeats after each change. An urgent reason ignores the least life of a segment.
+    /// Returns when this node may act on a reason. If [`Reason::must_last`] is true, the reason must first exist for `lasts`, because the
+    /// views of the members may differ for some heartbeats after each change. An urgent reason ignores the minimum lifetime of a segment.
     pub fn due(&mut self, now: Tick, reason: Reason, lasts: Duration) -> Tick {
         let since = match self.since {
             Some((node, since)) if node == reason.node() => since,
@@ -121,19 +120,19 @@ impl Pace {
         self.not_before.max(since.after(lasts)).max(life)
     }
 
-    /// No attempt is made before this, because the last one failed.
+    /// Returns the time before which there is no attempt, because the last one failed.
     pub fn rests_until(&self) -> Tick {
         self.not_before
     }
 
-    /// An attempt failed; `jitter` makes nodes differ.
+    /// Records a failed attempt. `jitter` varies the wait from node to node.
     pub fn failed(&mut self, now: Tick, jitter: impl Fn(Duration) -> Duration) {
         self.failed += 1;
         let wait = MAX_BACKOFF.min(MIN_BACKOFF * 2u32.pow(self.failed.min(10)));
         self.not_before = now.after(jitter(wait));
     }
 
-    /// An attempt succeeded. The level stays: it falls only with time.
+    /// Records a successful attempt. The level does not change: it falls only with time.
     pub fn done(&mut self) {
         self.failed = 0;
         self.not_before = Tick(0);
@@ -170,7 +169,7 @@ mod tests {
             pace.done();
             assert_eq!(pace.due(now, URGENT, LASTS), now.after(Duration::from_millis(wait)), "change {n}");
         }
-        // Calm time lowers it, success does not.
+        // Time lowers the level, success does not.
         let later = Tick(60 * S);
         assert!(pace.due(later, URGENT, LASTS) <= later);
     }

@@ -1,4 +1,4 @@
-//! Addresses for nodes that are stopped and started: where they were, they must be again.
+//! Addresses for nodes that are restarted and must have the same address again.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 10_000;
 
-/// An address of loopback that is free now, and given to nobody else in this process. Its port is below those that systems give to
-/// outgoing connections: one of these could be taken by any process while the node is away.
+/// Returns a free loopback address, which no other caller in this process gets. Its port is below the range for outgoing connections. A
+/// port in that range could be taken by any process while the node is stopped.
 pub fn free_address() -> String {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
     let process = u16::try_from(std::process::id() % u32::from(PORTS)).unwrap();

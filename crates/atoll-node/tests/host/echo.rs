@@ -1,4 +1,4 @@
-//! A role that journals what it is sent, reads it back, and forgets it when told to.
+//! A server role that journals the records that it receives, reads them back, and forgets them on request.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,89 +13,89 @@ use bytes::Bytes;
 pub const ECHO: RoleKind = RoleKind(200);
 
 message! {
-    /// Keep this.
+    /// Stores a record.
     pub struct Put = 9001 {
-        /// Its number.
+        /// The number of the record.
         pub n: u64,
     } + payload
-    /// What to keep.
+    /// The contents of the record.
     blob
 }
 
 message! {
-    /// It is durable.
+    /// The request is durable.
     pub struct PutOk = 9002 {
-        /// Its number.
+        /// The number in the request.
         pub n: u64,
     }
 }
 
 message! {
-    /// Read it back.
+    /// Reads a record.
     pub struct Fetch = 9003 {
-        /// Its number.
+        /// The number of the record.
         pub n: u64,
     }
 }
 
 message! {
-    /// What was kept.
+    /// The record that was read.
     pub struct Fetched = 9004 {} + payload
-    /// It.
+    /// Its contents.
     blob
 }
 
 message! {
-    /// How are you?
+    /// Asks for the state of the role.
     pub struct Probe = 9005 {}
 }
 
 message! {
-    /// So.
+    /// The state of the role.
     pub struct Seen = 9006 {
-        /// Records that are not durable yet.
+        /// The number of records that are not durable yet.
         pub staged: u64,
-        /// The journal is closed.
+        /// Whether the journal is closed.
         pub closed: bool,
-        /// All below was forgotten.
+        /// All records below this number were forgotten.
         pub forgotten: u64,
-        /// Entries are not taken at the moment.
+        /// Whether the journal refuses entries at the moment.
         pub full: bool,
     }
 }
 
 message! {
-    /// Forget all below.
+    /// Forgets records.
     pub struct Forget = 9007 {
-        /// This number not included.
+        /// All records below this number.
         pub below: u64,
     }
 }
 
 message! {
-    /// Break an invariant.
+    /// Breaks an invariant.
     pub struct Panic = 9008 {}
 }
 
 message! {
-    /// Read a record back again and again, so many times at once, until [`Rest`].
+    /// Reads a record over and over, with several concurrent reads, until [`Rest`].
     pub struct Reread = 9009 {
-        /// Its number.
+        /// The number of the record.
         pub n: u64,
-        /// Reads at a time.
+        /// The number of concurrent reads.
         pub at_once: u64,
     }
 }
 
 message! {
-    /// No more of that.
+    /// Ends the repeated reads.
     pub struct Rest = 9010 {}
 }
 
 message! {
-    /// What it came to.
+    /// The result of the repeated reads.
     pub struct Rested = 9011 {
-        /// Reads that were answered.
+        /// The number of reads that were answered.
         pub reads: u64,
     }
 }
@@ -122,11 +122,11 @@ pub struct Echo {
     next_read: u64,
     forgotten: u64,
     closed: bool,
-    /// Read again and again, and how often it was.
+    /// The record that is read over and over, and the number of reads so far.
     again: Option<(Loc, u64)>,
 }
 
-/// Tags of reads that nobody waits for.
+/// The lowest tag of the repeated reads, whose results nobody waits for.
 const AGAIN: u64 = 1 << 32;
 
 impl Echo {
@@ -200,7 +200,7 @@ impl Role for Echo {
         if tag >= AGAIN {
             if let Some((loc, reads)) = &mut self.again {
                 *reads += 1;
-                // As long as it takes to do something with what was read: the next answer is there by then.
+                // Simulate some work with the record, so that the next result is ready by then.
                 let began = Instant::now();
                 while began.elapsed() < Duration::from_micros(50) {}
                 out.fetch(tag, vec![*loc]);

@@ -1,4 +1,4 @@
-//! A disk at which the journal thread's syncs wait at a gate, and those of checkpoints that are written aside at another.
+//! A disk with two gates: one for the syncs of the journal thread, and one for the syncs of checkpoints.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +11,7 @@ struct State {
     waiting: usize,
 }
 
-/// Open at first.
+/// A gate at which syncs wait while it is closed. It starts open.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -25,7 +25,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Syncs that wait now.
+    /// Returns how many syncs wait now.
     pub fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().waiting
     }
@@ -55,7 +55,7 @@ impl GatedDisk {
         self.gate.clone()
     }
 
-    /// Where syncs of checkpoints wait, whoever writes them.
+    /// Returns the gate for the syncs of checkpoints, whichever thread writes them.
     pub fn asides(&self) -> Gate {
         self.asides.clone()
     }
@@ -111,7 +111,7 @@ impl File for GatedFile {
         if let Some(gate) = &self.asides {
             gate.pass();
         }
-        // Not those of the thread that makes segments.
+        // Syncs of the thread that prepares segments do not wait.
         if std::thread::current().name() == Some("journal") {
             self.gate.pass();
         }

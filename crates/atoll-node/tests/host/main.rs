@@ -1,4 +1,4 @@
-//! The host with real sockets, threads and disks: two nodes in one process, each with a role that keeps what it is sent.
+//! Tests of the host with real sockets, threads and disks: two nodes in one process, each with a server role that stores what it receives.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod echo;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use echo::{ECHO, Echo, Fetch, Forget, Panic, Probe, Put, Reread, Rest};
 use gate::GatedDisk;
 
-/// Long enough for a busy machine; a test that waits this long has failed.
+/// Long enough even on a busy machine. A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn in_time<F: Future>(f: F) -> F::Output {
@@ -37,7 +37,7 @@ fn journal_options(id: u32) -> JournalOptions {
 }
 
 async fn start_with(id: u32, life: u64, disk: Arc<dyn Disk>, options: JournalOptions) -> Node {
-    // Its thread waits for no disk.
+    // The node thread never waits for the disk.
     start_on(id, life, disk, options, Duration::ZERO).await
 }
 
@@ -147,7 +147,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
     assert_eq!(stats.fetches, 50);
     b.host.shutdown().await;
 
-    // The lock of the directory is free again, and everything is there.
+    // The lock of the directory is released, and all records are there.
     let b = start(2, 23, disk()).await;
     meet(&[&a, &b]);
     connected(&a, 2).await;
@@ -169,11 +169,11 @@ async fn no_answer_before_the_sync_and_no_waiting_for_it() {
     let gate_in_test = gate.clone();
     on(&a, |env| async move {
         let mut first = env.call(NodeId(2), put(1));
-        // Until its sync has begun: the record is written, and nothing is acknowledged.
+        // Wait until the sync begins: the record is written but not acknowledged.
         while gate_in_test.waiting() == 0 {
             env.sleep(Duration::from_millis(1)).await;
         }
-        // On the same connection, behind it: a probe that reveals nothing passes it by, again and again.
+        // A later call on the same connection whose reply depends on no record overtakes it, repeatedly.
         for _ in 0..20 {
             let seen = env.call(NodeId(2), Probe {}).await.unwrap();
             assert_eq!(seen.staged, 1, "the role has it, the disk does not");
@@ -187,7 +187,7 @@ async fn no_answer_before_the_sync_and_no_waiting_for_it() {
     b.host.shutdown().await;
 }
 
-/// The second node takes every disk to be quick.
+/// Starts two nodes. The second one considers every disk quick.
 async fn pair_on_a_quick_disk(disk: Arc<dyn Disk>) -> (Node, Node) {
     let a = start(1, 11, Arc::new(MemDisk::new())).await;
     let b = start_on(2, 22, disk, journal_options(2), PATIENCE).await;
@@ -206,7 +206,7 @@ async fn what_comes_alone_is_written_by_the_nodes_thread_and_marked_later() {
     let stats = b.handle.stats();
     assert!(stats.syncs_here > 0, "none of {} batches was written by the node's thread", stats.syncs);
     assert_eq!((stats.records, stats.batch_records.sum), (200, 200));
-    // The other thread, which slept meanwhile, marks what was written: one sync more.
+    // The journal thread, which slept meanwhile, marks what was written. That takes one more sync.
     in_time(async {
         while b.handle.journal_stats().syncs <= stats.syncs {
             tokio::task::yield_now().await;
@@ -258,7 +258,7 @@ async fn a_clean_stop_answers_what_was_staged() {
     gate.open();
     assert_eq!(in_time(waiting).await.unwrap(), (Ok(1), Ok(2)));
     in_time(stop).await.unwrap();
-    // Gone: calls fail at once, and say so.
+    // The node is gone, so calls fail at once with the reason.
     let end = on(&a, |env| async move { env.call(NodeId(2), Probe {}).await.map(|r| r.staged) }).await;
     assert!(matches!(end, Err(CallError::NotSent(_) | CallError::Lost(_))), "{end:?}");
     a.host.shutdown().await;
@@ -293,7 +293,7 @@ async fn fails_at_a_sync(a: Node, b: Node, disk: MemDisk) {
         }
     });
     seen.await;
-    // Still reads, still says why.
+    // The node still reads records, and reports why the journal is closed.
     check_many(&a, 0..10).await;
     assert!(b.handle.journal_failure().is_some_and(|why| why.contains("closed until the node restarts")));
     b.host.shutdown().await;
@@ -310,7 +310,7 @@ async fn a_full_disk_refuses_entries_until_space_comes_back() {
         let mut n = 10;
         loop {
             let mut call = env.call(NodeId(2), put(n));
-            // Refused when the disk is known to be full; the one that finds out waits.
+            // Calls are refused once the disk is known to be full. The call that finds it full waits.
             let outcome = loop {
                 if let Some(outcome) = poll_once(&mut call).await {
                     break outcome;
@@ -376,7 +376,8 @@ async fn freed_entries_and_covered_facts_give_space_back() {
     a.host.shutdown().await;
 }
 
-/// A steady stream of answers from readers kept the node's thread from its sockets: during compaction a node heard nobody for seconds.
+/// Regression test: a steady stream of results from the reader threads kept the node thread away from its sockets, so that a node received
+/// nothing for seconds during a compaction.
 #[tokio::test]
 async fn sockets_are_heard_while_readers_answer() {
     let (a, b) = pair(Arc::new(MemDisk::new())).await;

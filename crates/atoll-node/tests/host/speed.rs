@@ -1,4 +1,4 @@
-//! What the host costs: `cargo test --release -p atoll-node --test host speed -- --ignored --nocapture`.
+//! Measures the cost of the host: `cargo test --release -p atoll-node --test host speed -- --ignored --nocapture`.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::echo::Put;
 use super::{Node, connected, on, start, start_with};
 
-/// CPU time of this process, all threads.
+/// Returns the CPU time of all threads of this process in milliseconds.
 fn cpu_ms() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<u64> =
@@ -50,7 +50,7 @@ async fn speed() {
     let path = folder.path().to_owned();
     let (tell, hear) = mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    // The keeper has a thread and a runtime of its own, as a process would.
+    // The node that stores records has its own thread and runtime, like a separate process.
     let keeper = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {

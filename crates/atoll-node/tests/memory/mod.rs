@@ -1,4 +1,4 @@
-//! A node of one process and no disk: logs in memory behind the doors' traits, with switches for the troubles of a real one.
+//! A node without a disk: logs in memory behind the doors' traits, with switches that simulate the problems of a real one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,21 +12,21 @@ use atoll_node::doors::backend::{Pending, Room};
 use atoll_node::doors::{Backend, LogBackend, LogRecords, Operations, ReadRecords, Refusal, Submitted};
 use tokio::sync::Notify;
 
-/// A log: shared by all nodes of a test that are given the same [`Logs`].
+/// A log. All nodes of a test that have the same [`Logs`] share it.
 #[derive(Default)]
 pub struct MemoryLog {
     entries: Mutex<Vec<Entry>>,
     trim: Mutex<u64>,
     appended: Notify,
-    /// The next submission is refused as busy, once.
+    /// Refuse the next submission as busy, once.
     pub busy_once: AtomicBool,
-    /// Appends land, but their outcomes are not told.
+    /// Appends happen, but their outcomes are never reported.
     pub mute: AtomicBool,
-    /// Payloads are not kept.
+    /// Do not keep payloads.
     pub forgetful: AtomicBool,
-    /// Appends are answered after this, as if there were a disk.
+    /// Delay the outcomes of appends by this, like a disk.
     pub delay: Mutex<Option<std::time::Duration>>,
-    /// Appends are answered with this, and do not happen.
+    /// Refuse appends with this. They do not happen.
     pub refuse: Mutex<Option<Refusal>>,
 }
 
@@ -37,7 +37,7 @@ impl MemoryLog {
 
     fn append(&self, records: &LogRecords) -> Vec<LogPos> {
         let mut entries = self.entries.lock().unwrap();
-        // A first attempt that comes late finds a copy as a retry does (X16).
+        // A first attempt that arrives late must find an existing copy, like a retry (X16).
         let floor = records.floor.or(records.known).map(|f| f.0 as usize);
         let positions = (records.first_seq..)
             .zip(&records.payloads)
@@ -64,7 +64,7 @@ fn ready<T: Send + 'static>(value: Result<T, Refusal>) -> Pending<T> {
     Box::pin(std::future::ready(value))
 }
 
-/// A log as one node sees it.
+/// The log, as one node sees it.
 pub struct View(pub Arc<MemoryLog>);
 
 impl LogBackend for View {
@@ -168,7 +168,7 @@ impl LogBackend for View {
 /// Logs by name, shared by the nodes of a test.
 pub type Logs = Arc<Mutex<BTreeMap<String, Arc<MemoryLog>>>>;
 
-/// A node.
+/// A node over logs in memory.
 pub struct MemoryNode {
     pub id: u32,
     pub logs: Logs,

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::timeline::Timeline;
 use super::{CliError, Common, grouped};
 
-/// Lines read ahead of the appends: so many chunks of so many lines.
+/// Lines that are read ahead of the appends: number of chunks, and lines per chunk.
 const CHUNKS_AHEAD: usize = 8;
 const CHUNK_LINES: usize = 512;
 
@@ -49,24 +49,24 @@ pub async fn run(common: &Common, log: &Log, args: &AppendArgs) -> Result<(), Cl
     }
 }
 
-/// Lines on their way, and what became of those before.
+/// Lines in flight, and the outcome of earlier ones.
 #[derive(Default)]
 struct Progress {
-    /// In order; with the bytes of each.
+    /// The lines in flight, in order, with the length of each in bytes.
     in_flight: VecDeque<(u64, Appending)>,
-    /// Lines that have an outcome.
+    /// Number of lines that have an outcome.
     settled: u64,
     records: u64,
     bytes: u64,
     first: Option<u64>,
     last: u64,
-    /// The first line that was not acknowledged.
+    /// The first line that was not acknowledged, and why.
     failed: Option<(u64, Error)>,
     timeline: Option<Timeline>,
 }
 
 impl Progress {
-    /// Waits for the oldest line.
+    /// Waits for the outcome of the oldest line in flight.
     async fn settle(&mut self, bar: &ProgressBar) -> Result<(), CliError> {
         let Some((length, appending)) = self.in_flight.pop_front() else { return Ok(()) };
         let outcome = appending.await;
@@ -90,7 +90,7 @@ impl Progress {
         self.timeline.as_mut().map_or(Ok(()), Timeline::note)
     }
 
-    /// Appends lines, `depth` in flight, until they end or one fails.
+    /// Appends lines, with `depth` in flight, until there are no more or one fails.
     async fn feed(
         &mut self,
         log: &Log,
@@ -121,7 +121,7 @@ async fn append_lines(common: &Common, log: &Log, path: &Path, args: &AppendArgs
     let started = Instant::now();
     let mut progress = Progress { timeline, ..Progress::default() };
     let fed = progress.feed(log, &mut lines, args.depth as usize, &bar).await;
-    // What is under way is waited for after a failure, too: its outcome belongs to the report.
+    // Wait for lines in flight even after a failure, because their outcome belongs in the report.
     while !progress.in_flight.is_empty() {
         progress.settle(&bar).await?;
     }
@@ -139,7 +139,7 @@ async fn append_lines(common: &Common, log: &Log, path: &Path, args: &AppendArgs
     report(common, log, &progress, started.elapsed())
 }
 
-/// Says which line it was, and what became of the others.
+/// Adds to an error which line it was, and what happened to the others.
 fn at_line(error: CliError, line: u64, appended_behind: u64) -> CliError {
     let add = |failure: Failure| {
         let mut next = match line {
@@ -202,7 +202,7 @@ fn progress_bar(total_bytes: Option<u64>) -> ProgressBar {
 
 type Chunk = Result<Vec<Bytes>, CliError>;
 
-/// Starts to read lines, on a thread of its own: a slow pipe must not hold up acknowledgements.
+/// Starts to read lines, on a thread of its own, because a slow pipe must not hold up acknowledgements.
 fn open(path: &Path) -> Result<(mpsc::Receiver<Chunk>, Option<u64>), CliError> {
     let (to, lines) = mpsc::channel(CHUNKS_AHEAD);
     if path == Path::new("-") {
@@ -219,7 +219,7 @@ fn open(path: &Path) -> Result<(mpsc::Receiver<Chunk>, Option<u64>), CliError> {
     Ok((lines, total))
 }
 
-/// Sends lines in chunks; a chunk goes as soon as the next line would have to be waited for.
+/// Sends lines in chunks. A chunk is sent as soon as reading the next line would have to wait.
 fn read_chunks<R: Read>(mut source: BufReader<R>, what: &str, to: &mpsc::Sender<Chunk>) {
     let mut chunk = Vec::new();
     loop {
@@ -246,8 +246,8 @@ fn read_chunks<R: Read>(mut source: BufReader<R>, what: &str, to: &mpsc::Sender<
     }
 }
 
-/// The next line without its end; None at the end of the file. Longer than a record may be: an error, before it is all in
-/// memory.
+/// Returns the next line without its line end; None at the end of the file. Fails if the line is longer than a record may be, before all
+/// of it is in memory.
 fn read_line<R: BufRead>(source: &mut R) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let limit = MAX_RECORD_BYTES as u64 + 1;

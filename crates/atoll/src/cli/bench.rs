@@ -1,4 +1,4 @@
-//! `atoll bench log`: a load with a known number of records outstanding, and what it met.
+//! `atoll bench log`: runs a load with a fixed number of records outstanding, and reports the results.
 
 mod db;
 
@@ -14,11 +14,11 @@ use tokio::task::LocalSet;
 
 use super::{CliError, Common, DEFAULT_LOG, grouped};
 
-/// Width of a slot of the timeline.
+/// Length of a slot of the timeline.
 const SLOT: Duration = Duration::from_millis(100);
-/// Pause of a worker whose append failed.
+/// Pause of a worker after a failed append.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
-/// Longest latency that the histogram tells apart.
+/// Longest latency that the histogram can record, in microseconds.
 const MAX_LATENCY_US: u64 = 600_000_000;
 
 /// Arguments of `atoll bench`.
@@ -74,7 +74,7 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
     };
     let client = args.common.client().await?;
     let log = client.log(&bench.log)?;
-    // Makes the log and the connection, before the clock runs.
+    // Create the log and the connection before the measurement starts.
     log.append("bench").await?;
     let before = if bench.count_after { Some(log.check_tail().await?) } else { None };
     let (seen, cpu) = load(&log, bench).await;
@@ -87,16 +87,16 @@ pub async fn run(args: &BenchArgs) -> Result<(), CliError> {
     check_count(&seen, growth)
 }
 
-/// What the workers saw.
+/// The results of the workers.
 struct Seen {
     started: Instant,
     started_at: SystemTime,
     measuring_from: Instant,
     ended: Instant,
     latency_us: Histogram<u64>,
-    /// Acknowledged while measuring.
+    /// Number of records acknowledged while measuring.
     acknowledged: u64,
-    /// Acknowledged in all, warm-up included.
+    /// Number of records acknowledged in all, including the warm-up.
     acknowledged_ever: u64,
     did_not_happen: u64,
     unknown: u64,
@@ -158,7 +158,7 @@ impl Seen {
         }
     }
 
-    /// A gap that ends now, or at the end of the run.
+    /// Notes a gap that ends now, or at the end of the run.
     fn note_gap(&mut self, now: Instant) {
         let from = self.last_ack.max(self.measuring_from);
         let gap = now.saturating_duration_since(from);
@@ -177,7 +177,7 @@ impl Seen {
     }
 }
 
-/// Runs the workers; what they saw, and the CPU time of this process while measuring.
+/// Runs the workers. Returns their results, and the CPU time of this process while measuring.
 async fn load(log: &Log, bench: &BenchLogArgs) -> (Seen, Duration) {
     let warmup = bench.warmup.unwrap_or_default();
     let seen = Seen::new(warmup).expect("the bounds of the histogram are constants");
@@ -220,7 +220,7 @@ async fn load(log: &Log, bench: &BenchLogArgs) -> (Seen, Duration) {
     (seen, cpu)
 }
 
-/// CPU time of all threads of this process, from the scheduler's own accounts. Zero where there is no such file.
+/// Returns the CPU time of all threads of this process, as the scheduler counts it. Zero if there is no such file.
 fn cpu_time() -> Duration {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Duration::ZERO };
     let on_cpu_ns = |thread: std::fs::DirEntry| {

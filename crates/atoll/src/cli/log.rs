@@ -55,7 +55,7 @@ pub async fn run(args: &LogArgs) -> Result<(), CliError> {
     let client = common.client().await?;
     match &args.verb {
         LogVerb::Create(spec) => {
-            // Checked here, too, so that a wrong name fails alike with and without a cluster.
+            // Also check the name here, so that a wrong one fails in the same way with and without a cluster.
             client.log(name)?;
             let created = client.create_log(name, spec.into()).await?;
             common.print(&json!({"log": name, "created": created}), || match created {

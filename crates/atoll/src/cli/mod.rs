@@ -11,7 +11,7 @@
 //! | `tables/` | `atoll table` |
 //! | `zookeeper/` | `atoll zookeeper` |
 //! | `table.rs` | aligned columns |
-//! | `timeline.rs` | a file with the moment of each acknowledgement |
+//! | `timeline.rs` | a file with the time of each acknowledgement |
 
 pub mod append;
 pub mod bench;
@@ -40,9 +40,9 @@ use serde_json::{Value, json};
 
 pub use table::Table;
 
-/// Where `atoll dev` has its first nodes.
+/// The addresses of the first nodes of `atoll dev`.
 const DEV_ADDRESSES: &str = "127.0.0.1:7411,127.0.0.1:7421,127.0.0.1:7431,127.0.0.1:7441,127.0.0.1:7451";
-/// The log that is used where none is named.
+/// The log that is used if none is named.
 pub const DEFAULT_LOG: &str = "main";
 
 /// Options of every verb that talks to a cluster.
@@ -117,14 +117,14 @@ pub struct SpecArgs {
     pub options: Vec<(String, String)>,
 }
 
-/// ROLE=ID,...
+/// Parses `ROLE=ID,...`.
 fn place(text: &str) -> Result<(String, Vec<u32>), String> {
     let (role, ids) = text.split_once('=').ok_or("write ROLE=ID,...")?;
     let id = |id: &str| id.parse::<u32>().map_err(|e| format!("node {id:?}: {e}"));
     Ok((role.to_owned(), ids.split(',').map(id).collect::<Result<_, _>>()?))
 }
 
-/// NAME=VALUE
+/// Parses `NAME=VALUE`.
 fn option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
@@ -150,24 +150,24 @@ impl From<&SpecArgs> for LogletSpec {
 /// Why a verb ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The cluster's answer, or none.
+    /// The error that the client reports.
     #[error(transparent)]
     Client(#[from] Error),
-    /// A file of this machine.
+    /// A local file could not be read or written.
     #[error("{what}: {error}")]
     File {
-        /// Which.
+        /// The file, and what was done.
         what: String,
-        /// Why.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// Standard output; a closed pipe is no error.
+    /// Standard output could not be written. A closed pipe is no error.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
-    /// The command line makes no sense.
+    /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
-    /// A check that the verb was asked to make failed.
+    /// A check that was requested from the verb failed.
     #[error("{0}")]
     Check(String),
 }
@@ -195,7 +195,7 @@ impl CliError {
         }
     }
 
-    /// As a program reads it.
+    /// Returns the error as JSON.
     fn to_json(&self) -> Value {
         let (reason, message, next) = match self {
             CliError::Client(e) => {
@@ -208,7 +208,7 @@ impl CliError {
         json!({"error": {"happened": self.happened(), "reason": reason, "message": message, "next": next}})
     }
 
-    /// As a person reads it.
+    /// Returns the error as text.
     fn to_text(&self) -> String {
         let CliError::Client(error) = self else { return format!("atoll: {self}") };
         let head = match error {
@@ -223,9 +223,9 @@ impl CliError {
     }
 }
 
-/// Runs a verb to its end, and returns how it ended.
+/// Runs a verb and returns its exit status.
 pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) -> ExitCode {
-    // One thread: client and verb share it, and no wake crosses threads.
+    // The client and the verb share one thread, so that no wake-up crosses threads.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -254,7 +254,7 @@ pub fn run(common: &Common, verb: impl Future<Output = Result<(), CliError>>) ->
 }
 
 impl Common {
-    /// A client of the cluster, or of the one node that was asked for.
+    /// Returns a client of the cluster, or of the one node that was requested.
     pub async fn client(&self) -> Result<Client, CliError> {
         let mut options = Options { operation_timeout: self.timeout, ..Options::default() };
         options.attempt_timeout = options.attempt_timeout.min(self.timeout);
@@ -278,7 +278,7 @@ impl Common {
         Ok(Some(Tls { ca: read(ca)?, identity, domain: self.tls_name.clone() }))
     }
 
-    /// Prints a value as JSON, or what `text` makes of it.
+    /// Prints a value as JSON, or the result of `text`.
     pub fn print(&self, value: &Value, text: impl FnOnce() -> String) -> Result<(), CliError> {
         let line = if self.json { value.to_string() } else { text() };
         let mut out = io::stdout().lock();
@@ -288,7 +288,7 @@ impl Common {
     }
 }
 
-/// A number with thousands separated, for people.
+/// Returns a number with its thousands separated, for people.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

@@ -71,7 +71,7 @@ fn changed(id: u32, verb: &str, reply: &NodeReply) -> String {
     }
 }
 
-/// A member as a program reads it.
+/// Returns a member as JSON.
 pub fn to_json(n: &NodeInfo) -> Value {
     json!({
         "id": n.id, "state": n.state, "reason": n.reason, "roles": n.roles, "address": n.address,
@@ -79,7 +79,7 @@ pub fn to_json(n: &NodeInfo) -> Value {
     })
 }
 
-/// Members as a person reads them.
+/// Returns the members as a text table.
 pub fn table(nodes: &[NodeInfo]) -> Table {
     let mut table = Table::new(["NODE", "STATE", "ROLES", "GRPC", "PEERS", "DATA", "WHY"]);
     for n in nodes {

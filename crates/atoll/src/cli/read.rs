@@ -90,7 +90,7 @@ pub async fn run_tail(common: &Common, log: &Log, args: &TailArgs) -> Result<(),
     copy(log.read(options), Form::of(common, args.raw), true).await.map(drop)
 }
 
-/// Writes records to standard output; how many, and how many came from another server than the one that answered.
+/// Writes records to standard output. Returns how many, and how many of them came from another server than the one that answered.
 async fn copy(mut reader: Reader, form: Form, live: bool) -> Result<(u64, u64), CliError> {
     let mut out = BufWriter::with_capacity(1 << 18, io::stdout().lock());
     let (mut records, mut remote) = (0, 0);
@@ -127,7 +127,7 @@ fn write_batch(out: &mut BufWriter<StdoutLock<'_>>, batch: &ReadBatch, form: For
     Ok(())
 }
 
-/// Text as it is; control characters and what is no UTF-8 as `\xNN`.
+/// Returns text unchanged, with control characters and bytes that are not UTF-8 as `\xNN`.
 fn escaped(payload: &[u8]) -> String {
     let mut out = String::with_capacity(payload.len());
     for chunk in payload.utf8_chunks() {

@@ -62,7 +62,7 @@ fn to_text(status: &StatusReply) -> String {
     text
 }
 
-/// Each server and what it lacks below the tail.
+/// Returns each server, with the number of entries that it lacks below the tail.
 fn servers(log: &LogInfo, nodes: &[NodeInfo]) -> String {
     let is_down = |id| nodes.iter().any(|n| n.id == id && n.state == "down");
     let one = |s: &ServerProgress| match (s.has_up_to, s.lacks) {

@@ -1,12 +1,12 @@
 //! Aligned columns.
 
-/// A table: columns as wide as their widest cell, numbers to the right.
+/// A table with columns as wide as their widest cell. Numbers are aligned to the right.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these headings.
+    /// Creates a table with these headings.
     pub fn new<const N: usize>(headings: [&str; N]) -> Self {
         Table { rows: vec![headings.map(str::to_owned).to_vec()] }
     }
@@ -16,7 +16,7 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
-    /// True without rows.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }

@@ -1,4 +1,4 @@
-//! A file with the moment of each acknowledgement, for finding pauses.
+//! A file with the time of each acknowledgement, to find pauses.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::CliError;
 /// Acknowledgements that are closer together share a line, in microseconds.
 const SLOT_US: u128 = 100;
 
-/// One line per moment: microseconds since 1970, and how many records were acknowledged then.
+/// A timeline: one line per slot, with microseconds since 1970 and the number of records acknowledged then.
 pub struct Timeline {
     file: File,
     what: String,
@@ -19,7 +19,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A new file, or an old one emptied.
+    /// Creates the file, or empties an existing one.
     pub fn create(path: &Path) -> Result<Self, CliError> {
         let what = path.display().to_string();
         match File::create(path) {
@@ -28,7 +28,7 @@ impl Timeline {
         }
     }
 
-    /// A record was acknowledged now.
+    /// Notes that a record was acknowledged now.
     pub fn note(&mut self) -> Result<(), CliError> {
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
         if now_us.saturating_sub(self.began_us) >= SLOT_US {
@@ -39,7 +39,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Writes what was noted, without buffering: if this process is killed, the file still has all but the last line.
+    /// Writes the line of the current slot, without buffering. If this process is killed, the file lacks only the last line.
     pub fn write(&mut self) -> Result<(), CliError> {
         if self.count == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The life of one child: started, watched, started again when it dies.
+//! The life of one child: starts it, watches it, and restarts it when it dies.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -13,42 +13,42 @@ use tokio::sync::{mpsc, watch};
 
 use super::plan::PlannedNode;
 
-/// A log of this size is renamed to `log.old`, which is replaced, before the next start.
+/// A log of this size, in bytes, is renamed to `log.old` before the next start, and replaces an older one.
 const MAX_LOG_BYTES: u64 = 16 << 20;
 /// How long a child may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// A child that ended by itself sooner than this after its start did not come up: the next start waits.
+/// A child that ended by itself sooner than this after its start counts as failed to start, and the next start waits.
 const QUICK: Duration = Duration::from_secs(5);
-/// The same for a child that was killed: drills kill often, but no drill kills this soon after a start on purpose.
+/// The same for a child that was killed. Drills kill often, but never deliberately this soon after a start.
 const QUICK_KILL: Duration = Duration::from_millis(100);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Whether the children are to end.
+/// Whether the children must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Go on.
+    /// Keep running.
     No,
-    /// Stop in good order.
+    /// Stop in an orderly way.
     Now,
-    /// Do not wait for good order.
+    /// Kill them.
     Kill,
 }
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
-    /// By a signal that somebody sent.
+    /// By a signal from outside.
     Killed(i32),
-    /// As it was asked to: SIGTERM, exit status 0.
+    /// With exit status 0, as after SIGTERM.
     Stopped,
-    /// In any other way: a description of its own fault.
+    /// In any other way, by its own fault, which is described.
     ByItself(String),
 }
 
 impl From<ExitStatus> for How {
     fn from(status: ExitStatus) -> Self {
-        // SIGKILL, SIGTERM, SIGINT: from outside. Other signals are crashes.
+        // SIGKILL, SIGTERM and SIGINT come from outside. Other signals are crashes.
         match (status.code(), status.signal()) {
             (Some(0), _) => How::Stopped,
             (_, Some(n @ (2 | 9 | 15))) => How::Killed(n),
@@ -68,49 +68,49 @@ impl fmt::Display for How {
     }
 }
 
-/// Something happened to a child.
+/// A change in the life of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It runs.
+    /// It was started.
     Started {
-        /// Which node.
+        /// The node.
         id: u32,
-        /// Its process.
+        /// The id of its process.
         pid: u32,
-        /// Not for the first time.
+        /// Whether this is a restart.
         again: bool,
     },
-    /// It does not run any more.
+    /// It has ended.
     Ended {
-        /// Which node.
+        /// The node.
         id: u32,
         /// How it ended.
         how: How,
         /// How long it lived.
         after: Duration,
-        /// When it is started again, from now; None: it is not.
+        /// The time until it is restarted; None if it is not.
         again_in: Option<Duration>,
         /// The last line of its log, if it ended by itself.
         last_words: Option<String>,
     },
 }
 
-/// All that one child's watcher needs.
+/// Everything that the watcher of one child needs.
 pub struct Life {
-    /// Which node.
+    /// The node.
     pub node: PlannedNode,
-    /// The program: this one.
+    /// The program, which is this one.
     pub exe: PathBuf,
-    /// Start it again when it dies.
+    /// Whether to restart it when it dies.
     pub restart: bool,
-    /// Where to tell.
+    /// Receives the events.
     pub events: mpsc::Sender<Event>,
-    /// When to end.
+    /// Changes when the child must end.
     pub stop: watch::Receiver<Stop>,
 }
 
 impl Life {
-    /// Runs until it is told to stop, or until the child died and is not to be started again.
+    /// Runs until it must stop, or until the child has died and must not be restarted.
     pub async fn run(mut self) {
         let id = self.node.id;
         let mut again = false;
@@ -165,17 +165,17 @@ impl Life {
             .arg("--config")
             .arg(self.node.config_file())
             .arg("--exit-with-stdin")
-            // It stops when this end of the pipe closes: when told to, or when this process dies in whatever way.
+            // The child stops when this end of the pipe closes: on request, or when this process dies in any way.
             .stdin(Stdio::piped())
             .stdout(out.try_clone()?)
             .stderr(out)
-            // Ctrl-C in the terminal is for this process alone.
+            // Ctrl-C in the terminal must reach only this process.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
     }
 
-    /// Waits for the child and returns how it ended; None if it ended because it was told to.
+    /// Waits for the child and returns how it ended; None if it ended on request.
     async fn watch(&mut self, child: &mut Child) -> Option<How> {
         let stdin = child.stdin.take();
         let ended = tokio::select! {
@@ -201,7 +201,7 @@ impl Life {
     }
 }
 
-/// The last lines of a log; empty if it cannot be read.
+/// Returns the last lines of a log; empty if it cannot be read.
 pub fn log_tail(log: &Path, lines: usize) -> String {
     const LOOK_AT_BYTES: u64 = 8 << 10;
     let read = || -> std::io::Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! The life of a child, with a shell script in the node's place.
+//! The life of a child, with a shell script in place of the node.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::serve::config::{Config, Overrules};
 
 fn life(dir: &Path, script: &str, restart: bool) -> (Life, mpsc::Receiver<Event>, watch::Sender<Stop>) {
     let exe = dir.join("node.sh");
-    // Another process writes the script: a child that another test starts meanwhile would have a copy of the open file, and a file that is
-    // open for writing cannot be run.
+    // Let another process write the script. Otherwise a child that another test starts meanwhile would have a copy of the open file, and a
+    // file that is open for writing cannot be run.
     let write = ["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\""];
     assert!(Command::new("sh").args(write).arg(&exe).arg(script).status().unwrap().success());
     let over = Overrules { data: Some(dir.join("data")), ..Overrules::default() };
@@ -33,7 +33,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn a_killed_child_comes_back_at_once_and_ends_with_its_standard_input() {
     let dir = tempfile::tempdir().unwrap();
-    // Kills itself the first time, though not quickly; then lives until its input closes.
+    // Kills itself the first time, after a while; then runs until its input closes.
     let script = "test -e once || { touch once; sleep 0.3; kill -9 $$; }; echo up >> lives; cat > /dev/null; echo end >> lives";
     let script = format!("cd {} && {script}", dir.path().display());
     let (life, mut happened, stop) = life(dir.path(), &script, true);

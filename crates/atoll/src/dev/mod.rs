@@ -1,15 +1,14 @@
-//! `atoll dev`: a cluster on this machine, one child process a node, for trying things out, for drills and for tests.
+//! `atoll dev`: a cluster on this machine, with one child process per node, for experiments, drills and tests.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `plan.rs` | which nodes, ports, roles and folders; writes each node's configuration once and keeps it |
-//! | `child.rs` | the life of one child: started, watched, started again |
-//! | `state.rs` | `DIR/dev.json`: the nodes as programs read them, replaced by rename |
-//! | `ready.rs` | when the cluster answers |
-//! | `screen.rs` | what the operator sees |
+//! | `child.rs` | the life of one child: starts, watches and restarts it |
+//! | `state.rs` | `DIR/dev.json`: the nodes, for programs; replaced by rename |
+//! | `ready.rs` | waits until the cluster answers |
+//! | `screen.rs` | the output for the operator |
 //!
-//! The children end with this process, however it ends: each holds the reading end of a pipe as its standard input, and
-//! stops when that closes.
+//! The children end with this process, however it ends: the standard input of each is a pipe, and the child stops when it closes.
 
 mod child;
 #[cfg(test)]
@@ -65,7 +64,7 @@ pub struct DevArgs {
     pub syncs_off: bool,
 }
 
-/// What ends `atoll dev` with a failure.
+/// Why `atoll dev` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DevError {
     /// The nodes cannot be as requested.
@@ -74,32 +73,32 @@ pub enum DevError {
     /// A file could not be written, or a process not started.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// A node ended by itself again and again before the cluster ever answered.
+    /// A node ended by itself repeatedly before the cluster answered for the first time.
     #[error("node {id} does not stay up: {how}; the end of its log {log}:\n{tail}", log = log.display())]
     DoesNotStart {
-        /// Which.
+        /// The node.
         id: u32,
         /// How it ended.
         how: String,
         /// Its log.
         log: PathBuf,
-        /// The last lines of it.
+        /// The last lines of its log.
         tail: String,
     },
 }
 
-/// A file operation that failed, with what it was for.
+/// Returns a function that adds to an I/O error what was attempted.
 fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> DevError {
     let what = what.into();
     move |error| DevError::Io { what, error }
 }
 
-/// Runs the cluster until Ctrl-C or SIGTERM; then all children have ended.
+/// Runs the cluster until Ctrl-C or SIGTERM. All children have ended on return.
 pub fn run(args: &DevArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -117,9 +116,9 @@ pub fn run(args: &DevArgs) -> ExitCode {
     }
 }
 
-/// Most events of children that wait; a child that has one more waits with it.
+/// Maximum number of queued events of children. When the queue is full, the watcher of a child waits.
 const MAX_EVENTS: usize = 256;
-/// A node that ends by itself this often before the cluster answered will not start.
+/// If a node ends by itself this often before the cluster has answered, it counts as unable to start.
 const GIVE_UP_AFTER: u32 = 3;
 /// How often the operator gets a message while the cluster does not answer yet.
 const SAY_EVERY: Duration = Duration::from_secs(15);
@@ -163,13 +162,13 @@ async fn supervise(args: &DevArgs) -> Result<(), DevError> {
         _ = async { tokio::join!(ended, drained) } => {}
         () = signals.next() => { let _ = stop.send(Stop::Kill); }
     }
-    // After the second signal the children are killed, which takes no time worth a bound.
+    // After the second signal the children are killed, which is too quick to need a limit.
     while children.join_next().await.is_some() {}
     state.remove().map_err(io("removing dev.json"))?;
     outcome
 }
 
-/// Waits until a signal comes, or until a node turns out not to start.
+/// Waits until a signal arrives, or until a node turns out not to start.
 async fn watch_over(
     plan: &Plan,
     state: &mut DevState,
@@ -185,7 +184,7 @@ async fn watch_over(
         tokio::select! {
             () = &mut ready, if !answered => {
                 answered = true;
-                // Children may have been started again meanwhile: their pids first.
+                // Children may have been restarted meanwhile, so note their process ids first.
                 while let Ok(event) = happened.try_recv() {
                     state.note(&event);
                 }
@@ -196,7 +195,7 @@ async fn watch_over(
                 let Some(event) = event else { return Ok(()) };
                 state.note(&event);
                 if answered {
-                    // Written at once, because readers of the file want the new pid (X24).
+                    // Write at once, because readers of the file need the new process id (X24).
                     state.write().map_err(io("writing dev.json"))?;
                     screen::event(&event);
                 } else if let Event::Ended { id, how: how @ How::ByItself(_), .. } = &event {
@@ -243,7 +242,7 @@ impl Signals {
     }
 }
 
-/// `path` from the root, so that it means the same in every working directory.
+/// Returns `path` as an absolute path, so that it means the same in every working directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

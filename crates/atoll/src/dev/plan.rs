@@ -1,4 +1,4 @@
-//! Decides which nodes there are: by the command line at the first start, and by the configuration files in the folders from then on.
+//! Decides which nodes there are: at the first start by the command line, and after that by the configuration files in the folders.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,21 +14,21 @@ use crate::serve::reader::Faults;
 
 /// Default of `--base-port`.
 pub const BASE_PORT: u16 = 7400;
-/// Below the ports of ZooKeeper's clients, with the default of `--base-port`.
+/// The base of the ports for ZooKeeper's clients, with the default of `--base-port`. Node 1 has the next port.
 const ZOOKEEPER_BASE_PORT: u16 = 2180;
 /// Default of `--nodes`.
 pub const NODES: u32 = 3;
-/// Where free ports are looked for: below the ports that systems give to outgoing connections, which could take one
-/// while its node is down.
+/// The range in which free ports are searched. It is below the ports that systems give to outgoing connections, which could take one while
+/// its node is down.
 const FREE_PORTS: std::ops::Range<u16> = 10_000..30_000;
-/// Between two places where a free cluster may begin.
+/// Distance between two places where the ports of a cluster may begin.
 const SLOT_PORTS: u16 = 50;
 /// Name of the lock file in the data folder.
 const LOCK: &str = "dev.lock";
 /// Name of a node's configuration in its folder.
 const CONFIG: &str = "config.toml";
 
-/// What the command line says.
+/// The nodes that the command line requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wish {
     /// `--nodes`.
@@ -39,7 +39,7 @@ pub struct Wish {
     pub base_port: Option<u16>,
     /// `--state`.
     pub state: Option<StatePlace>,
-    /// Syncs off.
+    /// Whether syncs are omitted.
     pub syncs_off: bool,
 }
 
@@ -50,17 +50,17 @@ pub struct PlannedNode {
     pub id: u32,
     /// Its folder: configuration, log, data.
     pub folder: PathBuf,
-    /// Its configuration, as the file there says.
+    /// Its configuration, as the file in the folder has it.
     pub config: Config,
 }
 
 impl PlannedNode {
-    /// The file that it is started with.
+    /// Returns the configuration file that it is started with.
     pub fn config_file(&self) -> PathBuf {
         self.folder.join(CONFIG)
     }
 
-    /// Where its output goes.
+    /// Returns the file for its output.
     pub fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
@@ -69,13 +69,13 @@ impl PlannedNode {
 /// All nodes, and the lock on their folder.
 #[derive(Debug)]
 pub struct Plan {
-    /// The folder of everything, from the root.
+    /// The folder of everything, as an absolute path.
     pub data: PathBuf,
-    /// By id.
+    /// The nodes, ordered by id.
     pub nodes: Vec<PlannedNode>,
-    /// The folder held a cluster before.
+    /// Whether the folder already held a cluster.
     pub found: bool,
-    /// Held, never read: goes with the plan.
+    /// The lock on the folder, held as long as the plan.
     _lock: FolderLock,
 }
 
@@ -95,8 +95,8 @@ impl FolderLock {
 }
 
 impl Drop for FolderLock {
-    /// Closing the file would leave it locked as long as another descriptor of it is open, and a process that another thread is starting at
-    /// this moment has one until its `exec`.
+    /// Unlocks the file explicitly. Closing it would leave it locked as long as another descriptor of it is open, and a process that
+    /// another thread is just starting has one until its `exec`.
     fn drop(&mut self) {
         // Nothing is lost if this fails: the lock is released with the last descriptor.
         let _ = self.0.unlock();
@@ -106,15 +106,15 @@ impl Drop for FolderLock {
 /// The nodes cannot be as requested. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A file or folder could not be made or read.
+    /// A file or folder could not be created or read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Another `atoll dev` has the folder.
+    /// Another `atoll dev` is using the folder.
     #[error("{} is in use by another `atoll dev`; end that one, or give another --data", path.display())]
     InUse {
         /// The folder.
@@ -128,12 +128,12 @@ pub enum PlanError {
     Other {
         /// The folder.
         path: PathBuf,
-        /// What is there.
+        /// The nodes that exist.
         found: String,
-        /// What was asked for.
+        /// The nodes that were requested.
         wished: String,
     },
-    /// A configuration file that is there cannot be used.
+    /// An existing configuration file cannot be used.
     #[error("{0}")]
     Config(Faults),
     /// A port is taken.
@@ -145,23 +145,23 @@ pub enum PlanError {
         id: u32,
         /// The address.
         address: String,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// The last node's ports lie beyond 65535.
+    /// The last node's ports would be above 65535.
     #[error(
         "--base-port {base} is too high for {nodes} nodes: node i has ports up to base + 10 i + 5, at most 65535"
     )]
     BasePort {
-        /// What was given.
+        /// The base port that was given.
         base: u16,
-        /// How many nodes.
+        /// The number of nodes.
         nodes: u32,
     },
-    /// Nothing free was found.
+    /// No free ports were found.
     #[error("no free ports for {nodes} nodes between {} and {}", FREE_PORTS.start, FREE_PORTS.end)]
     NoPorts {
-        /// How many nodes.
+        /// The number of nodes.
         nodes: u32,
     },
 }
@@ -171,10 +171,10 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> PlanError + '_ {
 }
 
 impl Plan {
-    /// Locks the folder and finds the nodes in it, or makes them; checks that their ports are free.
+    /// Locks the folder, finds the nodes in it or creates them, and checks that their ports are free.
     ///
     /// # Errors
-    /// The nodes cannot be as requested.
+    /// Fails if the nodes cannot be as requested.
     pub fn make(data: &Path, wish: Wish) -> Result<Plan, PlanError> {
         let data = super::absolute(data);
         fs::create_dir_all(&data).map_err(io(&data))?;
@@ -194,7 +194,7 @@ impl Plan {
     }
 }
 
-/// The nodes whose folders are there, by id.
+/// Returns the nodes whose folders exist, by id.
 fn find(data: &Path) -> Result<Vec<PlannedNode>, PlanError> {
     let mut nodes = Vec::new();
     for entry in fs::read_dir(data).map_err(io(data))? {
@@ -284,7 +284,8 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
             );
         }
     }
-    // Where clients of ZooKeeper look for it, unless the ports are to be elsewhere. A node that only keeps entries has no database.
+    // Use the ports where ZooKeeper's clients expect it, unless the base port was changed. A node that only stores entries has no
+    // database.
     let zookeeper = |id: u32, roles: &Roles| match wish.base_port {
         _ if *roles == LOG_ONLY => String::new(),
         None | Some(BASE_PORT) => format!("127.0.0.1:{}", u32::from(ZOOKEEPER_BASE_PORT) + id),
@@ -318,15 +319,15 @@ fn write_all(data: &Path, wish: Wish) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// A base whose ports are all free now, for a cluster of this process.
+/// Returns a base port for a cluster of this process, such that all ports are free now.
 fn free_base(nodes: u32) -> Option<u16> {
     static DRAWN: AtomicU32 = AtomicU32::new(0);
     base_where(nodes, &DRAWN, |port| probe(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok())
 }
 
-/// Whether a node could listen at this address. The socket is bound but does not listen: a process that another thread is starting at this
-/// moment has a copy of it until its `exec`, and no other process can bind while a listening socket exists. Addresses are reused, so
-/// lingering connections of an earlier run do not count.
+/// Checks that a node could listen on this address, and returns the socket. The socket is bound but does not listen: a process that
+/// another thread is just starting has a copy of it until its `exec`, and while a listening socket exists no other process can bind.
+/// Addresses are reused, so lingering connections of an earlier run do not count.
 pub(super) fn probe(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -334,9 +335,10 @@ pub(super) fn probe(address: SocketAddr) -> std::io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// A base whose ports are all free. Processes begin at different places, and a place that was looked at counts as `drawn`, used or not:
-/// clusters that start together must not find the same place, because the first may not listen yet when the second looks. Places are
-/// equally far apart for any number of nodes; otherwise the ports of a small cluster could lie between those of a large one.
+/// Returns a base port such that all ports are free. Processes start the search at different places, and a place that was tried counts as
+/// `drawn`, used or not: clusters that start together must not find the same place, because the first may not listen yet when the second
+/// checks. Places are equally far apart for any number of nodes; otherwise the ports of a small cluster could be between those of a large
+/// one.
 pub(super) fn base_where(nodes: u32, drawn: &AtomicU32, is_free: impl Fn(u16) -> bool) -> Option<u16> {
     let width = door(0, nodes + 1, 0)?;
     let slots = u32::from((FREE_PORTS.end - FREE_PORTS.start).checked_sub(width)? / SLOT_PORTS);

@@ -49,14 +49,14 @@ fn a_folder_with_another_cluster_is_left_alone() {
 #[test]
 fn clusters_that_start_together_get_ports_of_their_own() {
     let drawn = AtomicU32::new(0);
-    // Other programs listen in every second place.
+    // Other programs listen at every second place.
     let is_free = |port: u16| (port / 50).is_multiple_of(2);
     let bases: Vec<u16> = (0..100).map(|_| base_where(3, &drawn, is_free).unwrap()).collect();
     assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), bases.len(), "{bases:?}");
     assert_eq!(base_where(3, &drawn, |_| false), None);
 }
 
-/// Between fork and exec a child has a copy of every descriptor of this process.
+/// Between fork and exec, a child has a copy of every descriptor of this process. That copy must keep neither a port nor the folder.
 #[test]
 fn copies_of_descriptors_take_neither_a_port_nor_the_folder() {
     let copied = probe("127.0.0.1:0".parse().unwrap()).unwrap();

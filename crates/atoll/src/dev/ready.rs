@@ -1,4 +1,4 @@
-//! Determines when the cluster answers: every node answers, the registers of the logs answer through it, and it knows that all nodes have
+//! Waits until the cluster answers: every node answers, the registers of the logs answer through it, and it knows that all nodes have
 //! joined.
 
 use std::cell::Cell;
@@ -11,13 +11,13 @@ use tonic::transport::Endpoint;
 
 use super::plan::Plan;
 
-/// Pause between two questions to a node that did not answer.
+/// Pause between two requests to a node that did not answer.
 const ASK_EVERY: Duration = Duration::from_millis(50);
-/// Time for one question.
+/// Time limit for one request.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Ready once each node has answered a question that needs a majority of the registers, and knows of no child that has still to join. So no
-/// node refuses the next request for that reason. `why_not` holds the last answer of the node that is being asked.
+/// Completes once each node has answered a request that needs a majority of the registers, and knows of no child that has not joined yet.
+/// So no node refuses the next request for that reason. `why_not` holds the last error of the node that is being asked.
 pub async fn cluster_answers(plan: &Plan, why_not: &Cell<String>) {
     for node in &plan.nodes {
         while let Err(why) = ask(&node.config.grpc, plan).await {
@@ -34,7 +34,7 @@ async fn ask(grpc: &str, plan: &Plan) -> Result<(), String> {
         let said = |status: tonic::Status| status.message().to_owned();
         LogServiceClient::new(channel.clone()).list_logs(ListLogsRequest::default()).await.map_err(said)?;
         let members = ClusterServiceClient::new(channel).node_list(NodeListRequest {}).await.map_err(said)?;
-        // Members that are no children of this process come when they like.
+        // Members that are not children of this process may join at any time.
         let ours = |id| plan.nodes.iter().any(|node| node.id == id);
         match members.get_ref().nodes.iter().find(|member| member.state == "down" && ours(member.id)) {
             Some(member) => Err(format!("of node {}: {}", member.id, member.reason)),

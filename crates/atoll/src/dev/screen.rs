@@ -1,4 +1,4 @@
-//! What the operator sees: a table of nodes, the next commands to try, and what happens to the nodes.
+//! The output for the operator: a table of nodes, the next commands to try, and events of the nodes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::plan::{BASE_PORT, Plan};
 use super::state::DevState;
 use crate::serve::config::Roles;
 
-/// Printed before the children are there.
+/// Prints a line before the children are started.
 pub fn starting(plan: &Plan) {
     let what = if plan.found { "starting again" } else { "making a cluster of" };
     let (count, data) = (plan.nodes.len(), plan.data.display());
@@ -15,7 +15,7 @@ pub fn starting(plan: &Plan) {
     println!("{what} {count} {nodes} in {data} (kept when this ends; delete the folder to begin anew)");
 }
 
-/// The cluster does not answer yet.
+/// Reports that the cluster does not answer yet.
 pub fn still_waiting(plan: &Plan, why_not: &str) {
     println!(
         "the cluster does not answer yet ({why_not}); the nodes' logs are {}/node-*/log",
@@ -23,7 +23,7 @@ pub fn still_waiting(plan: &Plan, why_not: &str) {
     );
 }
 
-/// The nodes, and what to do with them.
+/// Prints the nodes, and commands to try with them.
 pub fn table(plan: &Plan, state: &DevState) {
     let apart = plan.nodes.iter().any(|n| n.config.roles != Roles::ALL);
     let mut rows = vec![["node", "pid", "roles", "grpc", "metrics", "zookeeper", "data"].map(str::to_owned)];
@@ -48,7 +48,7 @@ pub fn table(plan: &Plan, state: &DevState) {
     println!("\n{}", hint(plan, state));
 }
 
-/// Columns as wide as their widest cell; the last one is left as it is.
+/// Returns the rows with columns as wide as their widest cell. The last column is not padded.
 fn aligned<const N: usize>(rows: &[[String; N]], without: &[usize]) -> Vec<String> {
     let columns: Vec<usize> = (0..N).filter(|c| !without.contains(c)).collect();
     let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
@@ -84,7 +84,7 @@ fn hint(plan: &Plan, state: &DevState) -> String {
     lines.join("\n")
 }
 
-/// What happened to a child.
+/// Prints an event of a child.
 pub fn event(event: &Event) {
     match event {
         Event::Started { again: false, .. } => {}
@@ -105,7 +105,7 @@ pub fn event(event: &Event) {
     }
 }
 
-/// Printed before the children end.
+/// Prints a line before the children end.
 pub fn ending() {
     println!("ending all nodes");
 }

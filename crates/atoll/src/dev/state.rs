@@ -1,4 +1,4 @@
-//! `DIR/dev.json`: the nodes as programs read them. Replaced by rename, so that a reader sees one whole state (X24).
+//! `DIR/dev.json`: the nodes, for programs. The file is replaced by rename, so that a reader always sees a complete state (X24).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::child::Event;
 use super::plan::Plan;
 
-/// The file, and what is to stand in it.
+/// The file, and its next content.
 #[derive(Debug)]
 pub struct DevState {
     file: PathBuf,
@@ -19,7 +19,7 @@ pub struct DevState {
 }
 
 impl DevState {
-    /// No child runs yet; nothing is written.
+    /// Creates the state before any child runs. Writes nothing.
     pub fn new(plan: &Plan) -> Self {
         let nodes = plan.nodes.iter().map(|n| {
             let row = json!({
@@ -40,7 +40,7 @@ impl DevState {
         DevState { file: plan.data.join("dev.json"), nodes: nodes.collect(), pids: BTreeMap::new() }
     }
 
-    /// A child came or went.
+    /// Notes that a child was started or has ended.
     pub fn note(&mut self, event: &Event) {
         match event {
             Event::Started { id, pid, .. } => self.pids.insert(*id, *pid),
@@ -48,12 +48,12 @@ impl DevState {
         };
     }
 
-    /// The process of a node, if it runs.
+    /// Returns the process id of a node, if it runs.
     pub fn pid(&self, id: u32) -> Option<u32> {
         self.pids.get(&id).copied()
     }
 
-    /// Writes the file aside and renames it into its place.
+    /// Writes a temporary file and renames it over the old one.
     pub fn write(&self) -> io::Result<()> {
         let rows = self.nodes.iter().map(|(id, row)| {
             let mut row = row.clone();
@@ -66,7 +66,7 @@ impl DevState {
         fs::rename(aside, &self.file)
     }
 
-    /// Removes the file: there is no cluster any more.
+    /// Removes the file, once there is no cluster any more.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,4 @@
-//! The configuration of one node: read, checked in every field, and explained where it is wrong.
+//! The configuration of one node. Every field is checked, and faults are explained.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,38 +11,38 @@ use super::reader::{Fault, Faults, Source, Table, Tables, integer, text, texts, 
 
 /// Largest configuration file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Most `[[peer]]` tables.
+/// Maximum number of `[[peer]]` tables.
 pub const MAX_PEERS: usize = 64;
 const MAX_CLUSTER_BYTES: usize = 64;
 
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// It keeps entries.
+    /// Whether it stores entries.
     pub log: bool,
-    /// It keeps registers.
+    /// Whether it stores registers.
     pub meta: bool,
-    /// It orders appends.
+    /// Whether it orders appends.
     pub sequencer: bool,
 }
 
 impl Roles {
-    /// All of them.
+    /// All roles.
     pub const ALL: Roles = Roles { log: true, meta: true, sequencer: true };
 
-    /// Their names.
+    /// Returns the names of the roles.
     pub fn names(self) -> Vec<&'static str> {
         let all = [(self.log, "log"), (self.meta, "meta"), (self.sequencer, "sequencer")];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
 }
 
-/// A member of the cluster at its birth.
+/// A founder of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where nodes reach it.
+    /// The address for other nodes.
     pub address: String,
-    /// Where clients reach it, if configured.
+    /// The address for clients, if configured.
     pub grpc: Option<String>,
     /// Its roles.
     pub roles: Roles,
@@ -51,13 +51,13 @@ pub struct Peer {
 /// The three files of TLS, and the name to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// Authorities.
+    /// The certificates of the authorities.
     pub ca: PathBuf,
     /// This node's certificate.
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The name in every peer's certificate; None: its host.
+    /// The name in every peer's certificate. None: the host of its address.
     pub server_name: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub struct Timings {
     pub drain_at_most_ms: u64,
 }
 
-/// All that a node is started with.
+/// Everything that a node is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Its id.
@@ -94,39 +94,39 @@ pub struct Config {
     pub metrics: Option<String>,
     /// The door of ZooKeeper's clients, if there is one.
     pub zookeeper: Option<String>,
-    /// The same with TLS, if there is one, and its files.
+    /// The door of ZooKeeper's clients with TLS, if there is one, and its files.
     pub zookeeper_tls: Option<(String, atoll_node::doors::zookeeper::TlsFiles)>,
-    /// The commands of ZooKeeper's AdminServer, if they are served.
+    /// The door for the commands of ZooKeeper's AdminServer, if they are served.
     pub zookeeper_admin: Option<String>,
-    /// How that door behaves.
+    /// The options of ZooKeeper's doors.
     pub zookeeper_options: atoll_node::doors::zookeeper::Options,
-    /// This many bytes of what was read from a state on disk stay in memory.
+    /// Maximum number of bytes that the cache of a state on disk keeps in memory.
     pub cache_bytes: u64,
-    /// With fewer free bytes than this, the data of the database must not grow.
+    /// With fewer free bytes on the disk than this, the data of the database must not grow.
     pub least_free_bytes: u64,
     /// How far the clock of this node may be ahead of the others'.
     pub clock_ahead_at_most: Duration,
-    /// Entries of the database's log that its trim leaves.
+    /// Number of entries that a trim of the database's log keeps.
     pub keep_entries: u64,
-    /// Once there are this many logs, clients create no more.
+    /// Number of logs from which on clients cannot create more.
     pub most_logs: u64,
-    /// How many unused logs stay open.
+    /// Number of unused logs that stay open.
     pub idle_logs: u64,
-    /// The operator allowed other machines to connect without TLS.
+    /// Whether the operator allows other machines to connect without TLS.
     pub plaintext_beyond_loopback: bool,
-    /// The members at the cluster's birth by id, this node among them or not; empty for a node that stands alone.
+    /// The founders by id, with or without this node; empty for a standalone node.
     pub peers: BTreeMap<u32, Peer>,
-    /// TLS, if it is to be used.
+    /// TLS, if it is configured.
     pub tls: Option<Tls>,
     /// When a node counts as gone.
     pub timings: Timings,
-    /// The state of the database is in memory, not on disk.
+    /// Whether the state of the database is in memory instead of on disk.
     pub state_in_memory: bool,
-    /// Whether syncs are left out, for tests.
+    /// Whether syncs are omitted, for tests.
     pub syncs_off: bool,
 }
 
-/// What the command line says: it overrules the file, or stands alone without one.
+/// Settings of the command line. They override those of the file, and suffice without a file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrules {
     /// `--data`.
@@ -139,7 +139,7 @@ pub struct Overrules {
     pub metrics: Option<String>,
     /// `--zookeeper`.
     pub zookeeper: Option<String>,
-    /// `--state`: in memory.
+    /// `--state`: whether the state is in memory.
     pub state_in_memory: Option<bool>,
 }
 
@@ -147,7 +147,7 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Everything that is wrong with it. Nothing was started.
+    /// Returns every fault of the file. Nothing was started.
     pub fn load(file: &Path, over: &Overrules) -> Result<Config, Faults> {
         let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
         let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
@@ -158,10 +158,10 @@ impl Config {
         Config::parse(file, &text, over)
     }
 
-    /// The configuration without a file: a node that stands alone.
+    /// Returns the configuration without a file, for a standalone node.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns every fault.
     pub fn without_file(over: &Overrules) -> Result<Config, Faults> {
         Config::parse(Path::new("command line"), "", over)
     }
@@ -169,7 +169,7 @@ impl Config {
     /// Checks the text of a file. Relative paths in it start at the file's folder.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns every fault of the text.
     pub fn parse(file: &Path, text: &str, over: &Overrules) -> Result<Config, Faults> {
         let mut source = Source::new(text);
         let config = source.tables().and_then(|tables| read(&mut source, file, &tables, over));
@@ -290,7 +290,7 @@ fn roles(value: &DeValue<'_>) -> Option<Roles> {
     Some(out)
 }
 
-/// `HOST:PORT`, or `[IPv6]:PORT`; not looked up, because a peer's name may not be known yet.
+/// Returns whether this is `HOST:PORT` or `[IPv6]:PORT`. The host is not looked up, because a peer's name may not be known yet.
 pub fn good_address(address: &str, least_port: u16) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
@@ -309,8 +309,8 @@ fn address(value: &DeValue<'_>) -> Option<String> {
     text(value).filter(|a| good_address(a, 1))
 }
 
-/// Reads the doors. With neither TLS nor the setting that allows plaintext, no door may be reachable from other machines; those of metrics
-/// and of ZooKeeper have no TLS at all.
+/// Reads the doors. With neither TLS nor the setting that allows plaintext, no door may be reachable from other machines. The doors of
+/// metrics and of ZooKeeper have no TLS at all.
 fn read_doors(
     source: &mut Source<'_>,
     listen: &Table<'_>,
@@ -352,8 +352,8 @@ fn read_doors(
     })
 }
 
-/// The first address of a listener that is not on loopback. A name that cannot be looked up now is for the listener to
-/// refuse.
+/// Returns the first address of a listener that is not on loopback. None if the name cannot be looked up now; the listener then reports
+/// that.
 fn beyond_loopback(door: &str) -> Option<SocketAddr> {
     door.to_socket_addrs().ok()?.find(|a| !a.ip().to_canonical().is_loopback())
 }
@@ -396,7 +396,7 @@ fn read_peers(source: &mut Source<'_>, tables: &Tables<'_>) -> Option<BTreeMap<u
     complete.then_some(out)
 }
 
-/// Checks what only the whole configuration shows: a node that differs from its own `[[peer]]` table, a cluster without registers.
+/// Checks what depends on several settings: that the node agrees with its own `[[peer]]` table, and that the cluster has registers.
 fn check_membership(
     source: &mut Source<'_>,
     tables: &Tables<'_>,

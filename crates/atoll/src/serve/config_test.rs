@@ -34,7 +34,7 @@ fn what_is_off_in_the_print_is_right_once_it_is_on() {
         .lines()
         .map(|l| l.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(l).to_owned() + "\n")
         .collect();
-    // The files of TLS are looked for, and are not there.
+    // Only the TLS files are at fault: they do not exist.
     let faults = fault_of(&on);
     let lines: Vec<&str> = faults.lines().collect();
     assert_eq!(lines.len(), 6, "{faults}");
@@ -51,7 +51,7 @@ fn every_setting_refuses_a_wrong_value_with_its_name_line_and_what_is_allowed() 
         for wrong in wrongs {
             let head = if setting.section == "peer" { "[[peer]]" } else { &format!("[{}]", setting.section) };
             let text = format!("# a comment\n\n{head}\n{} = {wrong}\n", setting.key);
-            // `--data` overrules the file's, so it must not hide the fault here.
+            // `--data` overrides the setting of the file, which must not hide the fault here.
             let none = Overrules::default();
             let faults = Config::parse(Path::new("etc/node.toml"), &text, &none).unwrap_err().to_string();
             let place = format!("etc/node.toml:4: `{}` is ", setting.name());

@@ -5,8 +5,8 @@
 //! | `settings.rs` | the table of all settings; `--print-config` |
 //! | `reader.rs` | reads a file by that table; faults with file and line |
 //! | `config.rs` | the configuration as the program uses it |
-//! | `zookeeper.rs` | the options of the door of ZooKeeper's clients |
-//! | `zoo_cfg.rs` | a configuration of ZooKeeper's as one of our own |
+//! | `zookeeper.rs` | the options of the door for ZooKeeper's clients |
+//! | `zoo_cfg.rs` | translates a configuration of ZooKeeper |
 //! | `run.rs` | starts the node, waits for signals, drains, stops |
 
 pub mod config;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use config::{Config, Overrules};
 
-/// Exit status of a configuration that cannot be used; as for a wrong command line.
+/// Exit status for a configuration that cannot be used, as for a wrong command line.
 const BAD_CONFIG: u8 = 2;
 
 /// `database.state`, on the command line.
@@ -78,7 +78,7 @@ pub struct ServeArgs {
     pub log_level: String,
 }
 
-/// Runs a node until it is told to stop, or prints or checks a configuration.
+/// Runs a node until it must stop, or prints or checks a configuration.
 pub fn run(args: &ServeArgs) -> ExitCode {
     if args.print_config {
         print!("{}", settings::print());
@@ -107,7 +107,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
             return ExitCode::from(BAD_CONFIG);
         }
     };
-    // What the files hold, once the settings that name them are in order.
+    // Check the content of the files, after the settings that name them.
     if let Some(tls) = &config.tls
         && let Err(error) = atoll_net::Tls::load(&run::tls_files(tls), atoll_core::NodeId(config.id))
     {

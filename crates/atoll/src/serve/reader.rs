@@ -1,5 +1,5 @@
-//! Reads the text of a configuration file by the table of settings. Every fault names file, line, setting, what was given
-//! and what is allowed; all faults of a file are reported at once.
+//! Reads the text of a configuration file, based on the table of settings. Every fault names the file, the line, the setting, the given
+//! value and the allowed ones. All faults of a file are reported at once.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,24 +11,24 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{SECTIONS, SETTINGS, of_section};
 
-/// Longest part of a given value that a fault repeats, in characters.
+/// Longest part of a value that a fault quotes, in characters.
 const MAX_SHOWN: usize = 80;
-/// Most faults that are listed.
+/// Maximum number of faults that are listed.
 const MAX_FAULTS: usize = 50;
 
-/// One thing that is wrong with a configuration.
+/// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Line of the file, from 1; None if the fault lies in something that is not there.
+    /// Line of the file, from 1; None if something is missing.
     pub line: Option<usize>,
-    /// What is wrong, with the setting's name, what was given and what is allowed.
+    /// What is wrong, with the name of the setting, the given value and the allowed ones.
     pub what: String,
 }
 
-/// A configuration that cannot be used, with everything that is wrong with it. Nothing was started.
+/// A configuration that cannot be used, with all its faults. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// The file, or what stands for it.
+    /// The file, or the name of another source.
     pub file: PathBuf,
     /// At least one, in the order of the file; 50 at most.
     pub faults: Vec<Fault>,
@@ -52,7 +52,7 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// The text with what was found wrong so far.
+/// The text, and the faults found so far.
 #[derive(Debug)]
 pub struct Source<'a> {
     text: &'a str,
@@ -60,7 +60,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A text in which nothing is wrong yet.
+    /// Creates a source from a text, without faults yet.
     pub fn new(text: &'a str) -> Self {
         Source { text, faults: Vec::new() }
     }
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         self.text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count() + 1
     }
 
-    /// Notes a fault at a place of the text, or about something that is missing.
+    /// Notes a fault at a place in the text, or without a place if something is missing.
     pub fn fault(&mut self, at: Option<usize>, what: String) {
         if self.faults.len() < MAX_FAULTS {
             let line = at.map(|at| self.line_of(at));
@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// `value` if nothing was wrong.
+    /// Returns `value` if there are no faults, otherwise the faults in the order of the file.
     pub fn finish<T>(mut self, file: &Path, value: T) -> Result<T, Faults> {
         if self.faults.is_empty() {
             return Ok(value);
@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
         Err(Faults { file: file.to_owned(), faults: self.faults })
     }
 
-    /// The tables of the text, once it is known that they hold known settings only. None if it is not TOML.
+    /// Returns the tables of the text, after a check that they contain only known settings. None if the text is not TOML.
     pub fn tables(&mut self) -> Option<Tables<'a>> {
         let root = match DeTable::parse(self.text) {
             Ok(root) => root.into_inner(),
@@ -132,7 +132,7 @@ impl<'a> Source<'a> {
         Some(out)
     }
 
-    /// Checks that a table holds known settings only.
+    /// Checks that a table contains only known settings.
     fn table(&mut self, section: &str, at: Range<usize>, table: DeTable<'a>) -> Option<Table<'a>> {
         let known: BTreeSet<&str> = of_section(section).map(|s| s.key).collect();
         let mut values = Vec::new();
@@ -164,18 +164,18 @@ pub struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// A table by its name; an empty one if it is not there.
+    /// Returns a table by its name; an empty one if it is not there.
     pub fn get(&self, section: &'static str) -> Table<'a> {
         let found = self.single.iter().find(|t| t.section == section).cloned();
         found.unwrap_or(Table { section, at: 0, values: Vec::new() })
     }
 }
 
-/// One table of the file, with known settings only.
+/// One table of the file, which contains only known settings.
 #[derive(Clone, Debug)]
 pub struct Table<'a> {
     section: &'static str,
-    /// Where it begins.
+    /// Where it begins in the text, in bytes.
     pub at: usize,
     values: Vec<(&'static str, Spanned<DeValue<'a>>)>,
 }
@@ -186,14 +186,14 @@ impl Table<'_> {
         self.values.is_empty()
     }
 
-    /// Where a setting's value begins, if the file has it.
+    /// Returns where the value of a setting begins in the text, if the file has it.
     pub fn place(&self, key: &str) -> Option<usize> {
         self.values.iter().find(|(k, _)| *k == key).map(|(_, v)| v.span().start)
     }
 
-    /// A setting's value as `read` takes it, or its default; None if it has neither, or after a fault.
+    /// Returns the value of a setting, converted by `read`, or its default. None if it has neither, or after a fault.
     ///
-    /// `read` answers None for a value that is not allowed.
+    /// `read` returns None for a value that is not allowed.
     pub fn read<T>(
         &self,
         source: &mut Source<'_>,
@@ -215,7 +215,7 @@ impl Table<'_> {
         taken
     }
 
-    /// As [`Table::read`], for a setting that must be there.
+    /// Like [`Table::read`], for a setting that is mandatory.
     pub fn need<T>(
         &self,
         source: &mut Source<'_>,
@@ -232,29 +232,29 @@ impl Table<'_> {
     }
 }
 
-/// The start of what was given, on one line.
+/// Returns the start of a given value, on one line.
 pub fn shown(given: &str) -> String {
     let flat: String = given.chars().take(MAX_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if flat.len() < given.len() { format!("{flat}…") } else { flat }
 }
 
-/// An integer that fits.
+/// Returns the value as an integer; None if it is not one, or does not fit.
 pub fn integer(value: &DeValue<'_>) -> Option<u64> {
     let n = value.as_integer()?;
     u64::from_str_radix(n.as_str(), n.radix()).ok()
 }
 
-/// An integer in a range; both ends are in.
+/// Returns a reader of integers from `least` to `most`, both included.
 pub fn within(least: u64, most: u64) -> impl Fn(&DeValue<'_>) -> Option<u64> {
     move |v| integer(v).filter(|n| (least..=most).contains(n))
 }
 
-/// A text.
+/// Returns the value as a string; None if it is not one.
 pub fn text(value: &DeValue<'_>) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// A list of texts.
+/// Returns the value as a list of strings; None if it is not one.
 pub fn texts(value: &DeValue<'_>) -> Option<Vec<String>> {
     value.as_array()?.iter().map(|v| v.get_ref().as_str().map(str::to_owned)).collect()
 }

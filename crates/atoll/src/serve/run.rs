@@ -1,4 +1,4 @@
-//! Starts the node, waits for signals, drains, stops.
+//! Starts the node, waits for signals, drains the node, and stops it.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -18,16 +18,16 @@ use tracing_subscriber::EnvFilter;
 use super::ServeArgs;
 use super::config::{Config, Peer, Roles, Tls};
 
-/// Why the node is to stop.
+/// How the node must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// SIGTERM or Ctrl-C: hand over first.
+    /// After SIGTERM or Ctrl-C: hand over duties first.
     Drain,
-    /// The supervisor is gone or asked for it: the others stop, too.
+    /// The supervisor is gone or requested it. The other nodes stop as well.
     Stop,
 }
 
-/// Runs the node until it is told to stop.
+/// Runs the node until it must stop.
 pub fn run(config: Config, args: &ServeArgs) -> ExitCode {
     if let Err(error) = log_to_stderr(&args.log_level) {
         eprintln!("atoll serve: --log-level or RUST_LOG: {error}");
@@ -43,7 +43,8 @@ pub fn run(config: Config, args: &ServeArgs) -> ExitCode {
     runtime.block_on(serve(config, args.exit_with_stdin))
 }
 
-/// RUST_LOG if it is there, else `level`. Not in colour: the output goes to files as often as to terminals.
+/// Sets up the log on stderr, with the filter in RUST_LOG if it is set, otherwise `level`. Without colour, because the output often goes
+/// to files.
 fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(wanted) if !wanted.is_empty() => EnvFilter::try_new(wanted)?,
@@ -53,13 +54,13 @@ fn log_to_stderr(level: &str) -> Result<(), tracing_subscriber::filter::ParseErr
     Ok(())
 }
 
-/// The files of `[tls]` as the network takes them.
+/// Converts the files of `[tls]` to the type of the network.
 pub(super) fn tls_files(tls: &Tls) -> TlsFiles {
     let Tls { ca, cert, key, server_name } = tls.clone();
     TlsFiles { ca, cert, key, server_name }
 }
 
-/// The configuration as the node takes it.
+/// Converts the configuration to the type of the node.
 fn node_config(config: Config) -> NodeConfig {
     let roles = |r: Roles| atoll_node::config::Roles { log: r.log, meta: r.meta, sequencer: r.sequencer };
     let ms = Duration::from_millis;
@@ -108,7 +109,7 @@ fn node_config(config: Config) -> NodeConfig {
     node
 }
 
-/// The doors of the database; none on a node that only keeps entries.
+/// Returns the doors of the database; none on a node that only stores entries.
 fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
     if config.roles.sequencer || config.roles.meta {
         vec![Box::new(ZooKeeperDoor::default()), Box::new(TablesDoor::default())]
@@ -118,7 +119,7 @@ fn database_doors(config: &Config) -> Vec<Box<dyn DatabaseDoor>> {
 }
 
 async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
-    // Installed before the node starts, so that a signal that comes while it starts is not lost.
+    // Install the handlers before the node starts, so that a signal during the start is not lost.
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -176,11 +177,11 @@ async fn serve(config: Config, exit_with_stdin: bool) -> ExitCode {
     }
 }
 
-/// Ready when the standard input closes; never if `watch` is false.
+/// Completes when the standard input closes; never if `watch` is false.
 async fn supervisor_gone(watch: bool) {
     let (gone, told) = tokio::sync::oneshot::channel();
     let wait = move || {
-        // Input is discarded; an error counts as the end, too.
+        // Input is discarded. An error counts as the end.
         let mut stdin = std::io::stdin().lock();
         let mut drop_here = [0; 256];
         while matches!(stdin.read(&mut drop_here), Ok(n) if n > 0) {}

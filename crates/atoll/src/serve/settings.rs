@@ -1,27 +1,27 @@
-//! Every setting of the configuration file, once: its name, what is allowed, its default and what it does. The reader
-//! refuses what is not in this table, and `atoll serve --print-config` prints it.
+//! Every setting of the configuration file: its name, what is allowed, its default and what it does. The reader rejects settings that are
+//! not in this table, and `atoll serve --print-config` prints it.
 
 use std::fmt::Write as _;
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The table of the file that it stands in; `peer` may be there many times.
+    /// The table of the file that contains it; `peer` may occur many times.
     pub section: &'static str,
-    /// Its name there.
+    /// Its name in that table.
     pub key: &'static str,
-    /// Its default, as the file would say it; None: it has none.
+    /// Its default, as written in the file; None if it has none.
     pub default: Option<&'static str>,
-    /// A value to show where there is no default.
+    /// A value to show if there is no default.
     pub example: &'static str,
-    /// A description of what is allowed.
+    /// The allowed values, in words.
     pub allowed: &'static str,
     /// What it does.
     pub doc: &'static str,
 }
 
 impl Setting {
-    /// `section.key`.
+    /// Returns `section.key`.
     pub fn name(&self) -> String {
         format!("{}.{}", self.section, self.key)
     }
@@ -47,7 +47,7 @@ const fn without_default(
     Setting { section, key, default: None, example, allowed, doc }
 }
 
-/// Sections in the order of the printed file, with what they are for. `peer` is an array of tables.
+/// Sections in the order of the printed file, with their descriptions. `peer` is an array of tables.
 pub const SECTIONS: [(&str, &str); 9] = [
     ("node", "Who this node is, and what it does."),
     ("listen", "Its doors."),
@@ -74,7 +74,7 @@ const LISTEN: &str = "\"HOST:PORT\", HOST an IP address or a name of this machin
 const FILE: &str = "the path of a PEM file; a relative one starts at this file's folder";
 const ROLES: &str = "a list of \"log\", \"meta\" and \"sequencer\", each once at most";
 
-/// All of them.
+/// All settings.
 pub const SETTINGS: &[Setting] = &[
     with_default(
         "node",
@@ -509,12 +509,12 @@ pub const SETTINGS: &[Setting] = &[
     ),
 ];
 
-/// The settings of a section, in order.
+/// Returns the settings of a section, in order.
 pub fn of_section(section: &str) -> impl Iterator<Item = &'static Setting> + '_ {
     SETTINGS.iter().filter(move |s| s.section == section)
 }
 
-/// A whole configuration file: every setting at its default, or in a comment where it has none, with what it does.
+/// Returns a whole configuration file: every setting at its default, or commented out if it has none, with what it does.
 pub fn print() -> String {
     let mut out = String::from(
         "# Configuration of one Atoll node, as `atoll serve --config FILE` reads it. Everything here is the default, or\n\

@@ -1,6 +1,6 @@
-//! `--zoo-cfg FILE`: the configuration of a ZooKeeper server, read as far as it means something here. It is translated, line by line, into
-//! the text of a configuration of our own, so that every check and every bound is the same. Faults are reported with the line and the name
-//! of the original. Lines without a meaning are named and ignored; a malformed line is a fault.
+//! `--zoo-cfg FILE`: reads the configuration of a ZooKeeper server, as far as it has a meaning here. It is translated, line by line, into
+//! the text of an Atoll configuration, so that the same checks and limits apply. Faults are reported with the line and the name in the
+//! original. Lines without a meaning here are reported and ignored; a malformed line is a fault.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,30 +9,30 @@ use std::path::Path;
 use super::config::{Config, MAX_FILE_BYTES, Overrules, good_address};
 use super::reader::{Fault, Faults, shown};
 
-/// What is below `dataDir`: ZooKeeper's own files there stay as they are.
+/// The folder of the node below `dataDir`. ZooKeeper's own files there are left alone.
 const FOLDER: &str = "atoll";
-/// The prefix of settings that only our own configuration has.
+/// The prefix of settings that only Atoll has.
 const OURS: &str = "atoll.";
 /// The setting that permits listeners without TLS that other machines can reach.
 const BEYOND: &str = "atoll.listen.listen_beyond_loopback_without_tls";
 
-/// How often snapshots and restores may be asked for.
+/// The setting for how often snapshots and restores may be requested.
 const BOTH_INTERVALS: &str = "admin.rateLimiterIntervalInMS";
 
-/// How a value is written in our own file.
+/// How a value is written in Atoll's configuration.
 #[derive(Clone, Copy)]
 enum Kind {
     Number,
-    /// A number; -1 stands for the default.
+    /// A number; -1 means the default.
     NumberOrDefault,
     Text,
     /// true or false.
     Flag,
-    /// Texts between commas.
+    /// Texts separated by commas.
     List,
 }
 
-/// ZooKeeper's name, without the prefix `zookeeper.` that system properties have; our table and name.
+/// ZooKeeper's name, without the prefix `zookeeper.` that system properties have, then Atoll's table and name.
 const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("tickTime", "zookeeper", "tick_ms", Kind::Number),
     ("minSessionTimeout", "zookeeper", "min_session_timeout_ms", Kind::NumberOrDefault),
@@ -58,7 +58,7 @@ const KNOWN: &[(&str, &str, &str, Kind)] = &[
     ("znode.container.checkIntervalMs", "zookeeper", "container_check_every_ms", Kind::Number),
 ];
 
-/// Read elsewhere than by [`KNOWN`].
+/// Settings that other code than [`KNOWN`] translates.
 const BY_HAND: [&str; 15] = [
     "dataDir",
     "clientPort",
@@ -77,7 +77,7 @@ const BY_HAND: [&str; 15] = [
     BEYOND,
 ];
 
-/// What is known and has no meaning here, with the reason.
+/// Settings of ZooKeeper that have no meaning here, with the reason.
 const WITHOUT_MEANING: [(&str, &str); 12] = [
     ("dataLogDir", "there is one folder, below dataDir"),
     ("initLimit", "a node that comes late fetches the state for as long as it takes"),
@@ -96,25 +96,25 @@ const WITHOUT_MEANING: [(&str, &str); 12] = [
 /// One property.
 #[derive(Debug)]
 struct Line {
-    /// From 1.
+    /// Counted from 1.
     number: usize,
     key: String,
     value: String,
 }
 
-/// A file as our own configuration.
+/// A file, translated to Atoll's configuration.
 #[derive(Debug)]
 pub struct Translated {
     /// The configuration.
     pub config: Config,
-    /// What the operator should know, each with the file and the line.
+    /// Notes for the operator, each with the file and the line.
     pub notes: Vec<String>,
 }
 
 /// Reads and checks a file.
 ///
 /// # Errors
-/// Everything that is wrong with it. Nothing was started.
+/// Returns every fault of the file. Nothing was started.
 pub fn load(file: &Path, over: &Overrules) -> Result<Translated, Faults> {
     let fault = |what| Faults { file: file.to_owned(), faults: vec![Fault { line: None, what }] };
     let size = std::fs::metadata(file).map_err(|e| fault(format!("cannot be read: {e}")))?.len();
@@ -128,7 +128,7 @@ pub fn load(file: &Path, over: &Overrules) -> Result<Translated, Faults> {
 /// Translates the text of a file. Relative paths in it start at the file's folder.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Returns every fault of the text.
 pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated, Faults> {
     let mut writer = Writer::default();
     let lines = properties(text, &mut writer.faults);
@@ -150,10 +150,10 @@ pub fn translate(file: &Path, text: &str, over: &Overrules) -> Result<Translated
     writer.finish(file, over)
 }
 
-/// The configuration while it is written.
+/// A configuration under construction.
 #[derive(Debug, Default)]
 struct Writer {
-    /// Tables and what they hold: each value as our file has it, and its line and name in the original.
+    /// The tables and their settings: each value as Atoll's file has it, and its line and name in the original.
     tables: BTreeMap<String, Vec<(String, String, usize, String)>>,
     peers: Vec<(usize, String, String)>,
     notes: Vec<(usize, String)>,
@@ -180,7 +180,7 @@ impl Writer {
 
     fn finish(self, file: &Path, over: &Overrules) -> Result<Translated, Faults> {
         let Writer { tables, peers, mut notes, mut faults } = self;
-        // Of each line that is written here, the line and the name in the original.
+        // For each line that is written here, the line and the name in the original.
         let (mut text, mut origins) = (String::new(), Vec::new());
         let mut write = |line: String, origin: Option<(usize, String)>| {
             let _ = writeln!(text, "{line}");
@@ -227,7 +227,7 @@ impl Writer {
     }
 }
 
-/// A basic string of TOML.
+/// Returns the text as a basic string of TOML.
 fn quoted(value: &str) -> String {
     let mut out = String::from("\"");
     for c in value.chars() {
@@ -243,7 +243,7 @@ fn quoted(value: &str) -> String {
     out
 }
 
-/// The lines of a file of Java properties.
+/// Returns the lines of a Java properties file.
 fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
     let mut out = Vec::new();
     let mut lines = (1..).zip(text.lines());
@@ -253,7 +253,7 @@ fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
             continue;
         }
         let mut whole = line.to_owned();
-        // An odd number of backslashes at the end: the next line belongs to it.
+        // With an odd number of backslashes at its end, a line continues on the next one.
         while whole.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1 {
             whole.pop();
             let Some((_, next)) = lines.next() else { break };
@@ -269,7 +269,7 @@ fn properties(text: &str, faults: &mut Vec<Fault>) -> Vec<Line> {
     out
 }
 
-/// Key and value of a line.
+/// Returns the key and the value of a line.
 fn property(line: &str) -> Result<(String, String), &'static str> {
     let (mut key, mut rest) = (String::new(), line);
     while let Some(c) = rest.chars().next() {
@@ -297,7 +297,7 @@ fn property(line: &str) -> Result<(String, String), &'static str> {
     Ok((key, value))
 }
 
-/// The first character, and what follows.
+/// Returns the first character, and the text after it.
 fn unescaped(text: &str) -> Result<(char, &str), &'static str> {
     const BAD: &str = "a backslash has four digits behind its u, or another character";
     let mut chars = text.chars();
@@ -326,9 +326,9 @@ fn unescaped(text: &str) -> Result<(char, &str), &'static str> {
 struct Server {
     line: usize,
     id: String,
-    /// Where nodes reach it.
+    /// The address for other nodes.
     address: String,
-    /// Where its clients connect, if configured.
+    /// The address for its clients, if configured.
     client: Option<String>,
 }
 
@@ -379,7 +379,7 @@ fn server(value: &str) -> Result<(String, Option<String>), &'static str> {
 
 type Get<'a> = dyn Fn(&str) -> Option<&'a Line> + 'a;
 
-/// Who the node is: `myid` says it where there are servers.
+/// Writes the identity of the node. If there are servers, the file `myid` contains its id.
 fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     let Some(data) = get("dataDir") else {
         if over.data.is_none() {
@@ -428,7 +428,7 @@ fn write_node(file: &Path, over: &Overrules, get: &Get<'_>, members: &[Server], 
     }
 }
 
-/// Where it listens. Without an address, ZooKeeper listens on all; here that needs the operator's explicit permission.
+/// Writes the listeners. Without an address, ZooKeeper listens on all interfaces; here that needs the operator's explicit permission.
 fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     let id =
         writer.tables.get("node").and_then(|rows| rows.iter().find(|r| r.0 == "id").map(|r| r.1.clone()));
@@ -474,7 +474,7 @@ fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     if let Some(port) = get("metricsProvider.httpPort") {
         door("metrics", port, get("metricsProvider.httpHost"));
     }
-    // A PEM file of ZooKeeper's has the certificate and the key in it.
+    // A PEM file of ZooKeeper contains both the certificate and the key.
     for (name, keys) in
         [("ssl.keyStore.location", &["tls_cert", "tls_key"][..]), ("ssl.trustStore.location", &["tls_ca"])]
     {
@@ -492,8 +492,8 @@ fn write_doors(get: &Get<'_>, members: &[Server], writer: &mut Writer) {
     }
 }
 
-/// The admin server. Without an address it listens on loopback, whatever the other doors do, because anyone who reaches it sees all
-/// clients.
+/// Writes the admin server. Without an address it listens on loopback, whatever the other doors do, because anyone who reaches it can see
+/// all clients.
 fn write_admin(get: &Get<'_>, writer: &mut Writer) {
     let enabled = match get("admin.enableServer") {
         Some(line) if !matches!(line.value.as_str(), "true" | "false") => {
@@ -510,7 +510,7 @@ fn write_admin(get: &Get<'_>, writer: &mut Writer) {
         writer.set_text("listen", "zookeeper_admin", &address, port.number, &port.key);
     }
     let Some(both) = get(BOTH_INTERVALS) else { return };
-    // Each that has no line of its own.
+    // Set each one that has no line of its own.
     for (name, key) in [("snapshot", "admin_snapshot_every_ms"), ("restore", "admin_restore_every_ms")] {
         let own = format!("admin.{name}.intervalInMS");
         if get(&own).or_else(|| get(&format!("zookeeper.{own}"))).is_some() {
@@ -526,7 +526,7 @@ fn write_admin(get: &Get<'_>, writer: &mut Writer) {
     }
 }
 
-/// Everything else: by the table, or named and ignored.
+/// Writes any other setting, as listed in [`KNOWN`], or reports that it is ignored.
 fn write_other(line: &Line, writer: &mut Writer) {
     let Line { number, key, value } = line;
     let plain = key.strip_prefix("zookeeper.").unwrap_or(key);
@@ -558,7 +558,7 @@ fn write_other(line: &Line, writer: &mut Writer) {
             let items: Vec<String> = value.split(',').map(|w| quoted(w.trim())).collect();
             writer.set(table, name, format!("[{}]", items.join(", ")), *number, key);
         }
-        // As Java reads them: whatever is not true is false, which here is an error.
+        // In Java, any value that is not true is false. Here such a value is a fault.
         Kind::Flag => match value.to_ascii_lowercase().as_str() {
             flag @ ("true" | "false") => writer.set(table, name, flag.to_owned(), *number, key),
             _ => writer
@@ -575,7 +575,7 @@ fn write_other(line: &Line, writer: &mut Writer) {
     }
 }
 
-/// Decimal, or hexadecimal as system properties may be.
+/// Parses a decimal number, or a hexadecimal one, which system properties allow.
 fn number_of(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

@@ -1,4 +1,4 @@
-//! The table `[zookeeper]`: options of the door of ZooKeeper's clients.
+//! The table `[zookeeper]`: options of the door for ZooKeeper's clients.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use toml::de::DeValue;
 use super::config::{Tls, path};
 use super::reader::{Source, Table, text, texts, within};
 
-/// Session timeouts in ticks, where they are not given: as ZooKeeper has it.
+/// Default session timeouts in ticks, as in ZooKeeper.
 const LEAST_TICKS: u64 = 2;
 const MOST_TICKS: u64 = 20;
 
-/// Reads the table. None after a fault.
+/// Reads the table. Returns None after a fault.
 pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     // Every setting is read before the first `?`, so that all faults are found.
     let mut count = |key, least, most| table.read(source, key, within(least, most));
@@ -79,7 +79,7 @@ pub fn read(source: &mut Source<'_>, table: &Table<'_>) -> Option<Options> {
     })
 }
 
-/// A setting that need not be there: Some(None) if it is not, None after a fault.
+/// Reads an optional setting. Returns Some(None) if it is missing, None after a fault.
 fn maybe<T>(
     source: &mut Source<'_>,
     table: &Table<'_>,
@@ -93,7 +93,7 @@ fn words_of_a_name(value: &DeValue<'_>) -> Option<String> {
     text(value).filter(|name| !name.is_empty() && !name.contains(char::is_control))
 }
 
-/// Texts `NAME:PASSWORD`, each name once.
+/// Parses a list of strings `NAME:PASSWORD`, with each name at most once.
 fn users(value: &DeValue<'_>) -> Option<Users> {
     let mut out = std::collections::BTreeMap::new();
     for user in texts(value)? {
@@ -106,7 +106,7 @@ fn users(value: &DeValue<'_>) -> Option<Users> {
     Some(Users::new(out))
 }
 
-/// The files of the door's TLS: its own, or those of `[tls]`. None if there are none, or after a fault.
+/// Returns the TLS files of the door: its own, or those of `[tls]`. None if there are none, or after a fault.
 pub fn read_tls(
     source: &mut Source<'_>,
     file: &Path,
@@ -133,12 +133,12 @@ pub fn read_tls(
     Some(TlsFiles { cert, key, ca, clients })
 }
 
-/// Whether every client that connects has shown a certificate.
+/// Returns whether every client that connects must show a certificate.
 pub fn clients_are_known(files: &TlsFiles) -> bool {
     files.clients == ClientCertificates::Need
 }
 
-/// Tick, shortest and longest session timeout, in milliseconds.
+/// Reads the tick and the shortest and longest session timeout, in milliseconds.
 fn read_timeouts(source: &mut Source<'_>, table: &Table<'_>) -> Option<(i32, i32, i32)> {
     let or_none = |most| move |v: &DeValue<'_>| within(1_000, most)(v).or_else(|| within(0, 0)(v));
     let tick = table.read(source, "tick_ms", within(100, 60_000));
@@ -146,7 +146,7 @@ fn read_timeouts(source: &mut Source<'_>, table: &Table<'_>) -> Option<(i32, i32
     let most = table.read(source, "max_session_timeout_ms", or_none(86_400_000));
     let tick = tick?;
     let given = |ms: u64, ticks: u64| if ms == 0 { tick * ticks } else { ms };
-    // The default from two short ticks must not be below the least value that may be configured.
+    // The default of two short ticks must not be below the lowest value that may be configured.
     let (least, most) = (given(least?, LEAST_TICKS).max(1_000), given(most?, MOST_TICKS));
     if least > most {
         let place = table.place("max_session_timeout_ms").or(table.place("min_session_timeout_ms"));
@@ -167,7 +167,7 @@ fn words(value: &DeValue<'_>) -> Option<Vec<String>> {
     texts(value).filter(|words| words.iter().all(|w| w == "*" || KNOWN_WORDS.contains(&w.as_str())))
 }
 
-/// `USER:` and the base64 of 20 bytes.
+/// Parses `USER:` followed by the base64 form of 20 bytes.
 fn digest(value: &DeValue<'_>) -> Option<String> {
     let given = text(value)?;
     let (user, hash) = given.split_once(':')?;

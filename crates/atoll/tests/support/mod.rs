@@ -1,4 +1,4 @@
-//! Real processes of the program under test; they end with the test, however it ends.
+//! Real processes of the program under test. They end with the test, however it ends.
 #![allow(clippy::unwrap_used, dead_code)] // Each test file uses a part of it.
 
 use std::collections::BTreeSet;
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longest wait for anything; a test that needs it has failed.
+/// Longest wait for anything. A test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program.
+/// Returns a command that runs the program.
 pub fn atoll() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
     command.env_remove("ATOLL_CONNECT").env_remove("RUST_LOG");
     command
 }
 
-/// Asks until there is an answer.
+/// Calls `ask` until it returns an answer.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -33,13 +33,13 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port that is free now, below those that systems give to outgoing connections. No port is given twice: tests of one process
-/// run side by side, and whoever was given it may not listen yet.
+/// Returns a port that is free now, below those that systems give to outgoing connections. Returns no port twice: tests of one process run
+/// concurrently, and a test that got a port may not listen yet.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let first = 30_000 + u16::try_from(std::process::id() % 2_000).unwrap();
-    // Bound, and not listening: a process that another test starts at this moment has a copy of the socket for a while.
+    // Bind the socket without listening: a process that another test is just starting has a copy of it for a while.
     let can_bind = |port: u16| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -51,11 +51,11 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// A child process that is killed when this goes.
+/// A child process that is killed when this is dropped.
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it.
+    /// Starts the process.
     pub fn start(command: &mut Command) -> Self {
         Process(command.stdin(Stdio::null()).spawn().unwrap())
     }
@@ -65,7 +65,7 @@ impl Process {
         signal(self.0.id(), name);
     }
 
-    /// Its exit status, once it has ended.
+    /// Waits until the process has ended, and returns its exit status.
     pub fn ended(&mut self) -> ExitStatus {
         wait_for("the process ends", || self.0.try_wait().unwrap())
     }
@@ -78,14 +78,14 @@ impl Drop for Process {
     }
 }
 
-/// `kill -NAME PID`.
+/// Runs `kill -NAME PID`.
 pub fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success());
 }
 
-/// Whether a process of this id is there.
+/// Returns whether a process with this id is alive.
 pub fn is_alive(pid: u32) -> bool {
-    // A zombie is not: its parent has not looked yet.
+    // A zombie is not alive; its parent has only not reaped it yet.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
 }
 
@@ -94,7 +94,7 @@ pub fn verb(connect: &str, args: &[&str]) -> Output {
     atoll().args(args).env("ATOLL_CONNECT", connect).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The same, which must succeed; its standard output.
+/// Runs a verb that must succeed, and returns its standard output.
 pub fn ok(connect: &str, args: &[&str]) -> String {
     let out = verb(connect, args);
     let words = String::from_utf8_lossy(&out.stderr);
@@ -109,7 +109,7 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// Starts it and waits until its cluster answers.
+    /// Starts `atoll dev` and waits until its cluster answers.
     pub fn start(folder: &Path, args: &[&str]) -> Self {
         let output = folder.join("output");
         let out = fs::File::create(&output).unwrap();
@@ -121,7 +121,7 @@ impl Dev {
         wait_for("the cluster answers", || {
             let ended = dev.process.0.try_wait().unwrap();
             assert_eq!(ended, None, "atoll dev ended early: {}", fs::read_to_string(&output).unwrap());
-            // The file of a supervisor that was killed may still be there: the new one is named in it.
+            // The file of a killed supervisor may still exist, so wait until the file names the new one.
             let text = fs::read_to_string(dev.folder.join("dev.json")).ok()?;
             let state: Value = serde_json::from_str(&text).unwrap();
             (state["pid"] == dev.process.0.id()).then_some(())
@@ -129,32 +129,32 @@ impl Dev {
         dev
     }
 
-    /// `dev.json` as it is now.
+    /// Returns the current content of `dev.json`.
     pub fn state(&self) -> Value {
         serde_json::from_str(&fs::read_to_string(self.folder.join("dev.json")).unwrap()).unwrap()
     }
 
-    /// A node's process now.
+    /// Returns the current process id of a node, if it runs.
     pub fn pid(&self, id: u64) -> Option<u32> {
         let state = self.state();
         let node = state["nodes"].as_array().unwrap().iter().find(|n| n["id"] == id).unwrap();
         node["pid"].as_u64().map(|p| u32::try_from(p).unwrap())
     }
 
-    /// All gRPC addresses.
+    /// Returns all gRPC addresses.
     pub fn connect(&self) -> String {
         let state = self.state();
         let doors = state["nodes"].as_array().unwrap().iter().map(|n| n["grpc"].as_str().unwrap());
         doors.collect::<Vec<_>>().join(",")
     }
 
-    /// Sends the supervisor a signal and waits for its end.
+    /// Sends the supervisor a signal and waits until it has ended.
     pub fn end(&mut self, name: &str) -> ExitStatus {
         self.process.signal(name);
         self.process.ended()
     }
 
-    /// Whether `dev.json` is there.
+    /// Returns whether `dev.json` exists.
     pub fn has_state(&self) -> bool {
         self.folder.join("dev.json").exists()
     }

@@ -1,4 +1,5 @@
-//! Room for large answers. An answer that a client asks for in one call and does not take stays in memory as long as its connection lives.
+//! Limits the memory of large replies. A reply that its client requests but does not receive stays in memory as long as the connection
+//! exists.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,12 +12,13 @@ use super::Limits;
 use super::budget::Share;
 use super::connections::Connection;
 
-/// Answers up to this size are not counted. Most answers are that small, and the requests themselves are counted.
+/// Replies up to this size do not count against the budget. Most replies are that small, and the number of requests is limited anyway.
 const SMALL_BYTES: usize = 16 * 1024;
-/// In addition to the time that any reader has, an answer may take as long as it takes to send at this rate.
+/// In addition to [`Limits::unread_at_most`], a client has as much time as it takes to send the reply at this rate.
 const LEAST_BYTES_PER_S: usize = 64 * 1024;
 
-/// The room that the answer to one request takes. Clones are one. It is given back when the answer was sent, or its connection has ended.
+/// The memory for the reply to one request. Clones share the same state. The memory is released when the reply was sent or the connection
+/// has ended.
 #[derive(Clone)]
 pub(in super::super) struct AnswerRoom(Arc<Inner>);
 
@@ -28,7 +30,7 @@ struct Inner {
 
 struct Taken {
     _share: Share,
-    /// Dropped with it.
+    /// Dropped together with the share. This ends the task that waits for it.
     _gone: oneshot::Sender<()>,
 }
 
@@ -37,10 +39,11 @@ impl AnswerRoom {
         AnswerRoom(Arc::new(Inner { limits, connection, taken: Mutex::default() }))
     }
 
-    /// Takes room for an answer of `bytes`, once. A client that does not take it in time is cut off: nothing else gives the room back.
+    /// Reserves memory for a reply of `bytes`. May be called once. If the client does not receive the reply in time, its connection is
+    /// closed, because only that releases the memory.
     ///
     /// # Errors
-    /// Busy: answers that wait to be taken have all of it, or all of this address's part.
+    /// Busy: replies that clients have not received yet use up all of the memory, or all of this address's part.
     pub(in super::super) fn take(&self, bytes: usize) -> Result<(), Refusal> {
         if bytes <= SMALL_BYTES {
             return Ok(());
@@ -96,7 +99,7 @@ mod tests {
         assert_eq!(held.len(), 6, "the part of one address");
         held.pop();
         assert_eq!(limits.read_bytes.held(), 5 * LARGE);
-        // Large ones have the time that their bytes take at the least rate, this one has none.
+        // Large replies have the time that they take at the lowest rate. This one has no time.
         let late = room();
         late.take(SMALL_BYTES + 1).unwrap();
         tokio::time::timeout(Duration::from_secs(60), place.connection.ended()).await.unwrap();

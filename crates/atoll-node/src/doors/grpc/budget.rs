@@ -1,4 +1,4 @@
-//! Counts what all clients of a door share: no client gets more than is left, and no address more than its part.
+//! Counts and limits what all clients of a door share, in total and per address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One of this many parts, the last, is reserved for addresses that hold little.
+/// The last of this many equal parts is reserved for addresses that hold little.
 const KEPT_PART: usize = 4;
-/// An address holds little if it has at most one of this many parts.
+/// An address holds little if it has at most one of this many equal parts.
 const SMALL_PART: usize = 64;
 
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ struct Used {
     by_address: BTreeMap<IpAddr, usize>,
 }
 
-/// A number of things, or of bytes, that clients may hold at one time.
+/// A limit on the number of things, or of bytes, that clients may hold at the same time.
 #[derive(Debug)]
 pub(in super::super) struct Budget {
     total: usize,
@@ -28,7 +28,7 @@ pub(in super::super) struct Budget {
     freed: Notify,
 }
 
-/// What one holder has of a budget; given back when it is dropped.
+/// A part of a budget. Dropping it returns the part.
 #[derive(Debug)]
 pub(in super::super) struct Share {
     budget: Arc<Budget>,
@@ -36,7 +36,8 @@ pub(in super::super) struct Share {
     amount: usize,
 }
 
-/// The addresses that count as one: a host has a whole /64 of IPv6.
+/// Maps all addresses that count as one to the same address. For IPv6, these are the addresses of one /64, because a single host usually
+/// has all of it.
 pub(super) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
@@ -45,8 +46,8 @@ pub(super) fn group(address: IpAddr) -> IpAddr {
 }
 
 impl Budget {
-    /// A budget of `total` for all clients, of which one address gets at most `of_address`. A quarter is reserved for addresses that hold
-    /// no more than a 64th each.
+    /// Creates a budget of `total` for all clients, of which one address gets at most `of_address`. A quarter is reserved for addresses
+    /// that hold no more than a 64th each.
     pub(in super::super) fn new(total: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Budget { total, of_address, used: Mutex::default(), freed: Notify::new() })
     }
@@ -61,7 +62,7 @@ impl Budget {
         if used.total + amount > self.total || of_address + amount > self.of_address {
             return false;
         }
-        // A few addresses that take all they may must not keep out clients that ask for little.
+        // A few addresses that use all they may must not lock out clients that need little.
         let is_small = of_address + amount <= self.total / SMALL_PART;
         if used.total + amount > self.total - self.total / KEPT_PART && !is_small {
             return false;
@@ -84,13 +85,13 @@ impl Budget {
         self.freed.notify_waiters();
     }
 
-    /// `amount` for this address; None if there is not as much left.
+    /// Reserves `amount` for this address. Returns None if less is left.
     pub(in super::super) fn take(self: &Arc<Self>, address: IpAddr, amount: usize) -> Option<Share> {
         let address = group(address);
         self.reserve(address, amount).then(|| Share { budget: self.clone(), address, amount })
     }
 
-    /// The same, and waits until there is as much left; None if that takes longer than `within`.
+    /// Like [`Budget::take`], but waits until enough is left. Returns None if that takes longer than `within`.
     pub(in super::super) async fn take_within(
         self: &Arc<Self>,
         address: IpAddr,
@@ -99,7 +100,7 @@ impl Budget {
     ) -> Option<Share> {
         let until = Instant::now() + within;
         loop {
-            // Registered before the look, so that what is freed in between is not missed.
+            // Registered before the attempt, so that no release in between is missed.
             let freed = self.freed.notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
@@ -110,19 +111,19 @@ impl Budget {
         }
     }
 
-    /// What is held now.
+    /// Returns the total that clients hold now.
     pub(in super::super) fn held(&self) -> usize {
         self.used().total
     }
 }
 
 impl Share {
-    /// How much it is.
+    /// Returns the size of the share.
     pub(super) fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Takes more; false if there is not as much left, and nothing is changed then.
+    /// Grows the share by `more`. If less is left, returns false and changes nothing.
     pub(super) fn grow(&mut self, more: usize) -> bool {
         let grown = self.budget.reserve(self.address, more);
         if grown {
@@ -131,7 +132,7 @@ impl Share {
         grown
     }
 
-    /// Gives back what is above `amount`.
+    /// Returns what exceeds `amount` to the budget.
     pub(in super::super) fn shrink_to(&mut self, amount: usize) {
         if let Some(surplus) = self.amount.checked_sub(amount).filter(|n| *n > 0) {
             self.amount = amount;

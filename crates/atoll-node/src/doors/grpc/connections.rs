@@ -1,5 +1,5 @@
-//! Tracks the connections of the gRPC door and limits their number, both in total and per address. When there is no room, a connection
-//! without a request under way is closed to make room; connections that never sent a request go first.
+//! Tracks the connections of the gRPC door and limits their number, both in total and per address. At the limit, a connection without a
+//! request in progress is closed to make room. Connections that never sent a request are closed first.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ use super::budget::group;
 /// One connection.
 #[derive(Debug)]
 pub(in super::super) struct Connection {
-    /// The client's address; addresses that count as one are the same here.
+    /// The client's address, or rather the one that stands for its group, see [`group`].
     pub(in super::super) address: IpAddr,
     number: u64,
-    /// The client has begun to speak HTTP/2.
+    /// Whether the client has sent the HTTP/2 preface.
     greeted: AtomicBool,
-    /// Readers that were given up.
+    /// The number of read streams that ended because the client did not take the replies.
     given_up: AtomicUsize,
     use_: Mutex<Use>,
     end: Notify,
@@ -28,9 +28,9 @@ pub(in super::super) struct Connection {
 
 #[derive(Debug, Default)]
 struct Use {
-    /// Requests under way.
+    /// The number of requests in progress.
     requests: usize,
-    /// When the last request ended, counted in ended requests of the whole door; 0 if there was none.
+    /// When the last request ended, measured by the number of ended requests of the whole door; 0 if there was none.
     idle_since: u64,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Connections {
     table: Mutex<Table>,
 }
 
-/// A connection's place among the others; given back when it is dropped.
+/// A connection's entry in the table. Dropping it removes the connection.
 pub(super) struct Place {
     connections: Arc<Connections>,
     pub(super) connection: Arc<Connection>,
 }
 
-/// A request under way.
+/// A request in progress.
 pub(super) struct Working {
     connections: Arc<Connections>,
     connection: Arc<Connection>,
@@ -67,7 +67,8 @@ impl Connections {
         Arc::new(Connections { most, of_address, table: Mutex::default() })
     }
 
-    /// Takes a connection in. None if there is no room, and every other one has a request under way.
+    /// Admits a connection, and closes an idle one if necessary. Returns None if all connections that could make room have requests in
+    /// progress.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = group(address);
         let mut table = lock(&self.table);
@@ -92,7 +93,7 @@ impl Connections {
         Some(Place { connections: self.clone(), connection })
     }
 
-    /// Notes that a request of this connection is under way.
+    /// Records that a request of this connection is in progress until the result is dropped.
     pub(super) fn working(self: &Arc<Self>, connection: &Arc<Connection>) -> Working {
         lock(&connection.use_).requests += 1;
         Working { connections: self.clone(), connection: connection.clone() }
@@ -105,7 +106,8 @@ impl Connections {
 }
 
 impl Table {
-    /// Ends the connection that has had no request under way for the longest time, among those of one address or among all.
+    /// Closes the connection that has been without a request for the longest time, among those of one address or among all. Returns None if
+    /// all of them have requests in progress.
     fn make_room(&mut self, of: Option<IpAddr>) -> Option<()> {
         let idle = |c: &Arc<Connection>| {
             let use_ = lock(&c.use_);
@@ -114,7 +116,7 @@ impl Table {
         let candidates = self.open.values().filter(|c| of.is_none_or(|address| c.address == address));
         let (_, number) = candidates.filter_map(idle).min()?;
         if let Some(connection) = self.remove(number) {
-            // Only the connection's own task waits for this; the permit is stored until that task looks.
+            // Only the connection's own task waits for this. The permit is stored if that task is not waiting yet.
             connection.end.notify_one();
         }
         Some(())
@@ -133,27 +135,27 @@ impl Table {
 }
 
 impl Connection {
-    /// Ready when this connection has to make room for another, or is closed by the door.
+    /// Completes when the door closes this connection.
     pub(super) async fn ended(&self) {
         self.end.notified().await;
     }
 
-    /// Has the connection closed.
+    /// Makes the connection's task close the connection.
     pub(in super::super) fn close(&self) {
         self.end.notify_one();
     }
 
-    /// Notes that a reader of this connection was given up; how many were so far.
+    /// Counts a read stream of this connection that ended because the client did not take the replies. Returns the number so far.
     pub(in super::super) fn give_up(&self) -> usize {
         self.given_up.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Notes that the client speaks HTTP/2.
+    /// Records that the client has sent the HTTP/2 preface.
     pub(super) fn greet(&self) {
         self.greeted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it does.
+    /// Whether the client has sent the HTTP/2 preface.
     pub(super) fn has_greeted(&self) -> bool {
         self.greeted.load(Ordering::Relaxed)
     }
@@ -210,7 +212,7 @@ mod tests {
         let _fifth = connections.working(&fifth.connection);
         assert!(connections.admit(address(4)).is_none(), "all work");
         assert_eq!(connections.count(), 3);
-        // Those that were ended give nothing back a second time.
+        // Connections that were closed to make room are not removed a second time.
         drop((silent, asked));
         assert_eq!(connections.count(), 3);
     }

@@ -1,12 +1,12 @@
-//! The gRPC door: its connections, and what each request may cost before a service sees it.
+//! The gRPC door: its connections, and the limits that apply to each request before a service handles it.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `serving.rs` | accepts connections, TLS, HTTP/2 |
-//! | `connections.rs` | who is connected, and who makes room |
-//! | `requests.rs` | a request's place, and its messages on their way |
+//! | `connections.rs` | tracks connections, and closes idle ones to make room |
+//! | `requests.rs` | limits requests in progress, and messages that are being received |
 //! | `answer.rs` | room for large answers |
-//! | `budget.rs` | what all clients share, counted |
+//! | `budget.rs` | counts and limits what all clients share |
 //! | `tls.rs` | certificates |
 
 mod answer;
@@ -27,36 +27,37 @@ pub(super) use connections::Connection;
 pub(super) use serving::serve;
 pub use tls::{DoorTls, DoorTlsError};
 
-/// Bytes of large messages on their way in, of all clients and of one address.
+/// The maximum size of large messages that are being received, in bytes: in total, and per address.
 const MESSAGE_BYTES: (usize, usize) = (64 << 20, 32 << 20);
-/// Requests under way.
+/// The maximum number of requests in progress: in total, and per address.
 const REQUESTS: (usize, usize) = (8_192, 2_048);
-/// Reads under way.
+/// The maximum number of streaming reads in progress: in total, and per address.
 const READS: (usize, usize) = (1_024, 512);
-/// Table reads that may run at once. Each takes a thread and holds in memory what it has read.
+/// The maximum number of concurrent table reads. Each occupies a thread and holds in memory what it has read.
 const TABLE_READS: usize = 16;
-/// Bytes of records that were read and that their clients have not taken yet. They occupy twice as much memory: once as read, and once as
-/// sent.
+/// The maximum size of data that was read but that clients have not received yet, in bytes: in total, and per address. It occupies twice as
+/// much memory: once as read, and once as sent.
 const READ_BYTES: (usize, usize) = (64 << 20, 48 << 20);
 
-/// Most connections of the gRPC door, of all clients and of one address. Beyond them a connection without a request makes room.
+/// The maximum number of connections of the gRPC door: in total, and per address. Beyond that, a connection without a request in progress
+/// is closed to make room.
 pub const MAX_CONNECTIONS: (usize, usize) = (512, 128);
 
-/// What clients of the gRPC door may hold at one time: of all, and of one address.
+/// The limits for clients of the gRPC door: in total, and per address.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections.
+    /// The maximum number of connections in total.
     pub connections: usize,
-    /// Of one address.
+    /// The maximum number of connections per address.
     pub connections_of_address: usize,
     /// TLS and the HTTP/2 preface must be complete within this time.
     pub greet_within: Duration,
-    /// A message must be complete within this time after it began.
+    /// A message must be complete within this time after its first byte.
     pub message_within: Duration,
-    /// A reader that takes nothing for this long although records are there is given up, because the records that wait for it occupy
-    /// memory.
+    /// The stream of a reader that takes nothing for this long although records are available ends, because the records that wait for it
+    /// occupy memory.
     pub unread_at_most: Duration,
-    /// How long a read waits for others to give memory back.
+    /// How long a read waits until others release memory.
     pub room_within: Duration,
     pub(super) requests: Arc<Budget>,
     pub(super) message_bytes: Arc<Budget>,
@@ -85,13 +86,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same limits with fewer connections in total, of which one address gets a quarter.
+    /// Returns the same limits with this maximum number of connections in total, and a quarter of it per address.
     #[must_use]
     pub fn with_connections(self, connections: usize) -> Self {
         Limits { connections, connections_of_address: connections.div_ceil(4), ..self }
     }
 
-    /// Figures for operators.
+    /// Returns the current usage, for metrics.
     pub fn measures(&self) -> Vec<atoll_core::Measure> {
         let measure = |name, held: usize| atoll_core::Measure { name, label: None, value: held as f64 };
         vec![

@@ -1,4 +1,5 @@
-//! What every request of the gRPC door passes through: a place among those under way, and bounds on its messages while they are incomplete.
+//! The limits that every request of the gRPC door is subject to: the number of requests in progress, and the time and memory of incomplete
+//! messages.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,9 +22,9 @@ use super::answer::AnswerRoom;
 use super::budget::Share;
 use super::connections::{Connection, Connections, Working};
 
-/// Messages up to this size are not counted. Most messages are that small, and the requests themselves are counted.
+/// Messages up to this size do not count against the budget. Most messages are that small, and the number of requests is limited anyway.
 const SMALL_BYTES: usize = 16 * 1024;
-/// Flag and length before each message (gRPC over HTTP/2).
+/// The flag and the length in front of each message (gRPC over HTTP/2).
 const PREFIX_BYTES: usize = 5;
 
 /// The services, for the requests of one connection.
@@ -75,13 +76,13 @@ fn busy(what: &str) -> Status {
     Refusal::no(Reason::Busy, what, "try again later, or at another node").into()
 }
 
-/// Kept as long as anything of the answer is to be sent.
+/// Counts a request as in progress. Kept until the whole reply was sent.
 struct UnderWay {
     _place: Share,
     _working: Working,
 }
 
-/// The answer of a service.
+/// The body of a reply. Dropping it ends the request.
 struct Answered {
     body: tonic::body::Body,
     _room: AnswerRoom,
@@ -108,14 +109,14 @@ impl Body for Answered {
     }
 }
 
-/// What the messages of a request hold of the door's memory.
+/// The share of the door's message memory that a request holds.
 #[derive(Default)]
 struct Held(Mutex<Holding>);
 
 #[derive(Default)]
 struct Holding {
     share: Option<Share>,
-    /// The service has answered: a complete message is no longer charged to this door.
+    /// Whether the service has replied. From then on, a complete message no longer counts.
     answered: bool,
     complete: bool,
 }
@@ -134,12 +135,12 @@ impl Held {
     }
 }
 
-/// The position of a body within its messages.
+/// Tracks where the messages in a body begin and end.
 #[derive(Debug, Default)]
 struct Message {
     prefix: [u8; PREFIX_BYTES],
     in_prefix: usize,
-    /// Bytes of the message that are there, and that are to come.
+    /// How many bytes of the message have arrived, and how many are missing.
     here: usize,
     left: usize,
 }
@@ -171,17 +172,17 @@ impl Message {
         }
     }
 
-    /// A part of it is there, and a part is not.
+    /// Whether a message has arrived only in part.
     fn is_begun(&self) -> bool {
         self.left > 0 || self.in_prefix > 0
     }
 }
 
-/// The body of a request. It ends with an error if a message takes too long to come, or if the door has no memory for it.
+/// The body of a request. It fails if a message is not complete in time, or if the door has no memory left for it.
 struct Measured {
     body: Incoming,
     message: Message,
-    /// When the message that is begun must be there.
+    /// When the incomplete message must be complete.
     until: Option<Pin<Box<Sleep>>>,
     held: Arc<Held>,
     connection: Arc<Connection>,
@@ -275,7 +276,7 @@ mod tests {
                 longest = longest.max(message.here);
             }
             assert!(!message.is_begun(), "{cut}");
-            // The piece that ends it may begin the next one.
+            // The piece that ends the longest message may also begin the next one.
             assert!(longest + cut >= 70_000, "{cut}: {longest}");
             message.pass(&[0]);
             assert!(message.is_begun(), "{cut}");

@@ -1,4 +1,4 @@
-//! Connections of the gRPC door, from the accept to the last byte.
+//! Accepts and serves the connections of the gRPC door.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -19,30 +19,31 @@ use super::connections::{Connection, Connections, Place};
 use super::requests::Requests;
 use super::{DoorTls, Limits};
 
-/// Flow-control windows of requests. A stream that is not read keeps the bytes of its window in memory, and a connection all bytes of its
-/// own window plus one frame, regardless of the door's budgets. With the maximum number of connections, that is 160 MB.
+/// The flow-control windows of requests. Data that the door does not read stays in memory: at most one stream window per stream, and at
+/// most one connection window plus one frame per connection in total. The door's budgets do not count it. With the maximum number of
+/// connections, that is 160 MB.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
-/// Bytes of answers that one stream keeps beyond the message that is being sent.
+/// The size of the replies that one stream buffers in addition to the message that is being sent, in bytes.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Longest HTTP/2 frame that is taken.
+/// The longest HTTP/2 frame that is accepted, in bytes.
 const MAX_FRAME_BYTES: u32 = 64 * 1024;
-/// Longest head of a request.
+/// The longest head of a request, in bytes.
 const MAX_HEAD_BYTES: u32 = 16 * 1024;
-/// Requests of one connection at one time: HTTP/2 tells the client.
+/// The maximum number of concurrent requests of one connection. HTTP/2 announces it to the client.
 const STREAMS_OF_CONNECTION: u32 = 256;
-/// A client that does not answer a ping is gone; its streams are closed.
+/// A client that does not answer a ping in time is gone, and its streams are closed.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// After the stop, connections have this long to finish what is under way.
+/// How long connections may take to finish requests after the stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// The pause after a failed accept, and how often such failures are logged.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// The first bytes of every HTTP/2 client.
+/// The length of the preface that every HTTP/2 client sends first.
 const PREFACE_BYTES: usize = 24;
 
-/// What serves a connection.
+/// Everything that a connection's task needs.
 #[derive(Clone)]
 struct Door {
     routes: Routes,
@@ -52,7 +53,7 @@ struct Door {
     stopping: watch::Receiver<bool>,
 }
 
-/// A warning that is given at most once in a while.
+/// Limits how often a warning is logged.
 #[derive(Default)]
 struct Told {
     at: Option<Instant>,
@@ -72,7 +73,7 @@ impl Told {
     }
 }
 
-/// Accepts and serves until `stopping` turns true; then waits for what is under way, as long as the grace lasts.
+/// Accepts and serves connections until `stopping` becomes true. Then waits for requests in progress, for at most [`GRACE`].
 pub(in super::super) async fn serve(
     listener: TcpListener,
     routes: Routes,
@@ -93,7 +94,7 @@ pub(in super::super) async fn serve(
         let (tcp, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, or the client is gone already: the next one may do better, but not at once.
+                // Either no file descriptors are left or the client has already disconnected. Retry after a pause.
                 if let Some(times) = failed.pass() {
                     tracing::warn!(%error, times, "the gRPC door cannot accept");
                 }
@@ -107,13 +108,13 @@ pub(in super::super) async fn serve(
             }
             continue;
         };
-        // Small answers must not wait for one another; a failure here shows in the connection.
+        // Nagle's algorithm would delay small replies. If the socket has failed, the connection will show it.
         let _ = tcp.set_nodelay(true);
         tasks.spawn(door.clone().connection(tcp, place));
     }
     drop(listener);
     let all = async { while tasks.join_next().await.is_some() {} };
-    // Connections that are still open then are cut off; their clients continue at another node.
+    // Connections that are still open after that are closed, and their clients continue at another node.
     let _ = tokio::time::timeout(GRACE, all).await;
 }
 
@@ -125,7 +126,7 @@ impl Door {
             match &self.tls {
                 None => self.http(tcp, &connection, greet_by).await,
                 Some(DoorTls(acceptor)) => {
-                    // A stranger, or a client that stays silent, gets no answer.
+                    // A client that fails the handshake, or does not complete it in time, gets no answer.
                     if let Ok(Ok(stream)) = timeout_at(greet_by, acceptor.accept(tcp)).await {
                         self.http(stream, &connection, greet_by).await;
                     }
@@ -173,7 +174,7 @@ impl Door {
         }
         let mut stopping = self.stopping.clone();
         tokio::select! {
-            // A client that breaks off is no concern of the server.
+            // Errors of a connection are ignored: they only mean that the client disconnected.
             _ = serving.as_mut() => return,
             _ = stopping.wait_for(|stop| *stop) => {}
         }

@@ -1,4 +1,4 @@
-//! TLS of the gRPC door: the node's certificate, and only clients with one of the same authority.
+//! TLS of the gRPC door. The node presents its certificate, and accepts only clients with a certificate of the configured authority.
 
 use std::sync::Arc;
 
@@ -8,31 +8,32 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// What is wrong with the files of the gRPC door's TLS. Nothing listens.
+/// Why the TLS files of the gRPC door cannot be used. The door does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorTlsError {
-    /// It is not PEM, or holds nothing of the expected kind.
+    /// A file is not PEM, or contains nothing of the expected kind.
     #[error("{what}: {error}")]
     Pem {
-        /// Which: "the certificate", "the key", "the authority".
+        /// Which file: "the certificate", "the key" or "the authority".
         what: &'static str,
-        /// What was wrong.
+        /// What is wrong with it.
         error: rustls::pki_types::pem::Error,
     },
-    /// Certificate, key and authority cannot be used, or not together.
+    /// Certificate, key and authority cannot be used, or do not fit together.
     #[error("certificate, key and authority: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The authority cannot check clients.
+    /// The authority cannot be used to check clients.
     #[error("the authority: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// TLS of the gRPC door, ready for use. Cheap to clone.
+/// TLS of the gRPC door, ready for use. Clones are cheap.
 #[derive(Clone)]
 pub struct DoorTls(pub(super) TlsAcceptor);
 
 impl DoorTls {
-    /// From PEM: the certificate with its intermediates, its key, and the authority that clients' certificates must come from.
+    /// Creates it from PEM: the certificate with its intermediates, its key, and the authority that must have issued the clients'
+    /// certificates.
     pub fn new(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, DoorTlsError> {
         let pem = |what| move |error| DoorTlsError::Pem { what, error };
         let list = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();

@@ -1,5 +1,5 @@
-//! Converts messages to commands and back. Everything is checked against the table as this node knows it, so that errors are reported
-//! before anything is replicated. A command is checked again where it is applied, against the table as it is there.
+//! Converts messages to commands and back. Everything is checked against this node's current state of the table, so that errors are
+//! reported before anything is replicated. When a command is applied, it is checked again against the state at that position of the log.
 
 use atoll_client::Reason;
 use atoll_client::proto::{self, cell, expect, operation};
@@ -44,7 +44,7 @@ pub(super) fn read_refusal(error: &ReadError) -> Refusal {
     }
 }
 
-/// A rejected command, as clients hear of it.
+/// Converts a rejection to the refusal that clients get.
 pub(super) fn rejection_refusal(rejection: Rejection) -> Refusal {
     let message = match rejection.op {
         Some(op) => format!("operation {}: {}", op + 1, rejection.message),
@@ -179,7 +179,7 @@ pub(super) fn table(schema: &Schema) -> proto::Table {
     }
 }
 
-/// A primary key, fitted.
+/// Converts a primary key and checks it against the schema.
 pub(super) fn key(schema: &Schema, key: Option<proto::RowKey>) -> Result<Vec<Value>, Refusal> {
     let values = values(key.unwrap_or_default().cells);
     schema.key_bytes(&values).map_err(|e| schema_refusal(&e))?;
@@ -207,7 +207,7 @@ fn put(schema: &Schema, put: operation::Put) -> Result<Op, Refusal> {
     let key: Vec<Value> = schema.key.iter().map(|id| named.remove(id).unwrap_or(Value::Null)).collect();
     schema.key_bytes(&key).map_err(|e| schema_refusal(&e))?;
     if !put.merge {
-        // A column that is not given must allow null. The error is reported now rather than where the command is applied.
+        // A column without a value must allow null. Report the error now rather than when the command is applied.
         for column in schema.columns.iter().filter(|c| !schema.is_key(c.id) && !named.contains_key(&c.id)) {
             Schema::fit(column, Value::Null).map_err(|e| schema_refusal(&e))?;
         }
@@ -216,7 +216,7 @@ fn put(schema: &Schema, put: operation::Put) -> Result<Op, Refusal> {
     Ok(Op { table: schema.table, key, action })
 }
 
-/// An operation, and the table that it is on.
+/// Converts an operation. Also returns the index of its table in `known`, and adds the table there if it is new.
 pub(super) fn operation(
     view: &View,
     operation: proto::Operation,

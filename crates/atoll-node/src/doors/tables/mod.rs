@@ -2,10 +2,10 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `mod.rs` | the application's place in the database; the work in the background |
+//! | `mod.rs` | adds the application to the database, and does its background work |
 //! | `service.rs` | the gRPC service |
-//! | `scan.rs` | ranges, streamed |
-//! | `convert.rs` | messages to commands and back |
+//! | `scan.rs` | streams ranges of rows |
+//! | `convert.rs` | converts messages to commands and back |
 
 mod convert;
 mod scan;
@@ -27,36 +27,36 @@ use crate::database::{DatabaseDoor, DatabaseUp, Serving};
 use crate::space::Space;
 use crate::start::StartError;
 
-/// How often a node checks whether background work has stalled. The node that was asked for the work does it at once, so this interval
-/// matters only when that node is gone.
+/// How often a node checks whether background work has stalled. The node that received the request does the work at once, so this interval
+/// matters only if that node is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Rows of one step: between two of them, other commands are applied.
+/// The number of rows in one step of background work. Other commands are applied between two steps.
 const STEP_ROWS: u32 = 128;
-/// Ranges that are read at once; each keeps the state that it shows.
+/// The maximum number of concurrent scans. Each of them keeps the state that it shows.
 const MAX_SCANS: usize = 64;
 
-/// The tables of a node, for its doors. Cheap to clone.
+/// The tables of a node, for its doors. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct TablesHandle {
-    /// Proposes and reads.
+    /// The engine that proposes commands and provides views.
     pub engine: Engine<Tables>,
     space: Space,
     kick: Arc<Notify>,
     scans: Arc<Semaphore>,
 }
 
-/// The tables of a node, once the database is open.
+/// Holds the tables of a node once the database is open.
 #[derive(Clone, Debug, Default)]
 pub struct TablesCell(Arc<OnceLock<TablesHandle>>);
 
 impl TablesCell {
-    /// The tables, if they are open.
+    /// Returns the tables, if they are open.
     pub fn get(&self) -> Option<&TablesHandle> {
         self.0.get()
     }
 }
 
-/// Puts tables on the database; they are served at the gRPC door, which is there already.
+/// Adds the tables to the database. The gRPC door, which is already open, serves them.
 #[derive(Debug, Default)]
 pub struct TablesDoor {
     slot: Option<Slot<Tables>>,
@@ -72,13 +72,13 @@ impl DatabaseDoor for TablesDoor {
             let Some(slot) = &self.slot else { return Ok(Box::pin(async {}) as Serving) };
             let space = up.parts.database.space.clone();
             let handle = TablesHandle::new(up.database.engine(slot), space);
-            // A node opens its database once.
+            // A node opens its database only once, so the cell is empty.
             let _ = up.parts.tables.0.set(handle.clone());
             let mut stopping = up.stopping;
             Ok(Box::pin(async move {
                 tokio::select! {
                     () = handle.keep_up() => {}
-                    // An error means that the node is gone.
+                    // An error means that the node was dropped.
                     _ = stopping.wait_for(|stop| *stop) => {}
                 }
             }) as Serving)
@@ -91,7 +91,7 @@ impl TablesHandle {
         TablesHandle { engine, space, kick: Arc::default(), scans: Arc::new(Semaphore::new(MAX_SCANS)) }
     }
 
-    /// Does background work that was requested here, or that no other node makes progress with.
+    /// Does background work that was requested at this node, or that makes no progress at other nodes.
     async fn keep_up(&self) {
         let mut last: Vec<Pending> = Vec::new();
         loop {
@@ -108,9 +108,9 @@ impl TablesHandle {
         }
     }
 
-    /// Steps until nothing waits.
+    /// Proposes steps until no background work is pending.
     async fn work(&self) -> Result<(), super::Refusal> {
-        // The work of the last step, and how far that step came.
+        // The work of the last step, and the key where the next step continues.
         let mut came: Option<(u32, u16, Bytes)> = None;
         loop {
             let waiting = pending(&self.engine.view()).map_err(|e| convert::store_refusal(&e))?;

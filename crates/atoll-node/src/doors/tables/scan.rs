@@ -1,4 +1,4 @@
-//! Ranges, streamed page by page; all pages show one state, which is kept as long as the stream lives.
+//! Scans: streams a range of rows page by page. All pages show the same state, which is kept while the stream exists.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use super::super::grpc::Limits;
 use super::service::aside;
 use super::{TablesHandle, convert};
 
-/// Rows and bytes of one message, but for a longer single row.
+/// The maximum numbers of rows and bytes in one message. A single longer row still fits.
 const PAGE_ROWS: usize = 512;
 const PAGE_BYTES: usize = 256 * 1024;
-/// Messages read ahead of the client.
+/// How many messages are read ahead of the client.
 const PAGES_AHEAD: usize = 2;
-/// A client that takes no message for this long is given up, because what it reads is kept in memory or on disk meanwhile.
+/// The stream of a client that takes no message for this long ends, because the state that it reads is kept in memory or on disk meanwhile.
 const IDLE_AT_MOST: Duration = Duration::from_secs(60);
-/// In any case, a client is given up after this long.
+/// A stream ends after this long in any case.
 const TAKES_AT_MOST: Duration = Duration::from_secs(600);
 
-/// Streams rows as requested. A task reads them; it ends when the stream is dropped.
+/// Streams the requested rows. A task reads them, and ends when the stream is dropped.
 pub(super) async fn stream(
     tables: &TablesHandle,
     shared: &Shared,
@@ -59,7 +59,7 @@ pub(super) async fn stream(
             _ = stopping.wait_for(|stop| *stop) => Err(Refusal::stopping()),
         };
         if let Err(refusal) = outcome {
-            // A client that went away, or reads nothing, does not hear of it.
+            // If the client has disconnected or its queue is full, the error is dropped.
             let _ = to_client.try_send(Err(refusal.into()));
         }
     });
@@ -98,7 +98,7 @@ async fn run(
         match tokio::time::timeout(IDLE_AT_MOST, to_client.send(Ok(reply))).await {
             Ok(Ok(())) if last => return Ok(()),
             Ok(Ok(())) => {}
-            // The client went away.
+            // The client disconnected.
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(too_slow("the client took no rows for a minute")),
         }

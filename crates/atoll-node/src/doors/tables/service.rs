@@ -19,11 +19,11 @@ use super::super::backend::Refusal;
 use super::super::grpc::{AnswerRoom, Limits};
 use super::{TablesHandle, convert, scan};
 
-/// How long a proposal waits for room.
+/// How long a proposal waits for room in the engine.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// Longest command: one entry of the log holds it.
+/// The longest command in bytes. It must fit into one entry of the log.
 const MAX_COMMAND_BYTES: usize = 900_000;
-/// Bytes of the rows of one answer.
+/// The maximum size of the rows in one reply, in bytes.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// The table service of this node.
@@ -31,7 +31,7 @@ pub(in super::super) struct Door {
     shared: Shared,
 }
 
-/// Refuses what makes the data grow while the disk is nearly full.
+/// Refuses a request that makes the data grow while the disk is nearly full.
 fn need_room(tables: &TablesHandle, grows: bool) -> Result<(), Refusal> {
     if grows && tables.space.is_short() {
         let next = "delete rows or drop tables, give the disk room, or go on at another node";
@@ -40,7 +40,7 @@ fn need_room(tables: &TablesHandle, grows: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Proposes a command and waits until it is applied here.
+/// Proposes a command and waits until this node has applied it. The refusal says whether the command happened: no, or unknown.
 pub(super) async fn propose(engine: &Engine<Tables>, command: Bytes) -> Result<Done, Refusal> {
     let words = |e: ProposeError| {
         let next = "`atoll status` shows whether enough servers are up";
@@ -82,8 +82,8 @@ fn unreadable(what: &str) -> Refusal {
     Refusal::unknown(Reason::Damaged, format!("the answer of the replica is unreadable: {what}"), "")
 }
 
-/// Runs work that may read the disk on a blocking thread (X20). The number of such threads is limited: more of them would take memory
-/// without making the disk faster.
+/// Runs work that may read the disk on a blocking thread (X20). The number of such threads is limited, because more of them would use
+/// memory without making the disk faster.
 pub(super) async fn aside<T: Send + 'static>(
     limits: &Limits,
     f: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
@@ -107,7 +107,7 @@ impl Door {
         self.shared.backend.tables().ok_or_else(missing)
     }
 
-    /// A state to read: the newest, or the one that this node has.
+    /// Returns a view to read: after a barrier, or with `stale`, the current one of this node.
     async fn view(&self, tables: &TablesHandle, stale: bool) -> Result<View, Refusal> {
         if !stale {
             let failed = |e: BarrierError| {
@@ -131,7 +131,7 @@ impl Door {
         Ok(proto::TableReply { table: Some(convert::table(&schema)) })
     }
 
-    /// Changes the schema; the table's own work in the background begins at once.
+    /// Changes the schema. Background work that follows from it starts at once.
     async fn change(&self, write: Option<proto::WriteName>, body: Body) -> Result<TablesHandle, Refusal> {
         let tables = self.tables()?;
         need_room(&tables, !matches!(body, Body::DropTable { .. }))?;
@@ -166,7 +166,7 @@ impl Door {
                 }
                 found.push(proto::get_reply::Found { row });
             }
-            // In this turn, so that no more answers than turns are in memory without room.
+            // Take the room before this read gives up its thread, so that only a few replies are in memory without it.
             room.map_or(Ok(()), |room| room.take(bytes))?;
             Ok(proto::GetReply { columns: schema.columns.into_iter().map(|c| c.name).collect(), found })
         })
@@ -190,7 +190,7 @@ impl Door {
             aside(&self.shared.limits, move || operations_of(&view, operations)).await
         };
         let (ops, of, schemas) = match converted {
-            // This node may be behind the others: the table may be new, or changed.
+            // This node may be behind the other nodes, and the table may be new or changed. Retry with the newest view.
             Err(_) => {
                 let view = self.view(&tables, false).await?;
                 aside(&self.shared.limits, move || operations_of(&view, request.operations)).await?
@@ -201,7 +201,7 @@ impl Door {
         let keys: Vec<_> = ops.iter().map(|op| op.key.clone()).collect();
         let reads = ops.iter().any(|op| matches!(op.action, Action::Read {}));
         let done = propose(&tables.engine, command(request.write, Body::Transaction { ops })?).await?;
-        // What it would answer the second time is what it answered the first time: nothing was read.
+        // An earlier attempt was executed. The transaction reads nothing, so its reply is the same now.
         if done.read.is_none() && !reads {
             let read = vec![proto::get_reply::Found { row: None }; keys.len()];
             return Ok(proto::TransactReply { version: done.version, read });

@@ -1,4 +1,4 @@
-//! `atoll bench db`: puts and gets of a table at a fixed rate, and how long each took from the moment that it was due.
+//! `atoll bench db`: puts and gets rows of a table at a fixed rate, and measures how long each took from the time that it was due.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use tokio::task::LocalSet;
 use super::super::{CliError, Common, grouped};
 use super::{MAX_LATENCY_US, cpu_time};
 
-/// Bytes of one transaction of the filling.
+/// Approximate number of bytes in one transaction that fills the table.
 const BATCH_BYTES: u64 = 256 * 1024;
-/// Transactions of the filling under way.
+/// Number of such transactions in flight.
 const FILLERS: u64 = 4;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(super) struct BenchDbArgs {
     stale: bool,
 }
 
-/// SplitMix64: rows are chosen and filled the same way in each run.
+/// SplitMix64, so that each run chooses and fills rows in the same way.
 struct Random(u64);
 
 impl Random {
@@ -77,7 +77,7 @@ fn int(value: u64) -> Cell {
     Cell { value: Some(cell::Value::Int64Value(value.cast_signed())) }
 }
 
-/// Rows whose numbers are neighbours do not have neighbouring keys.
+/// Returns the key of a row. Rows with neighbouring numbers do not have neighbouring keys.
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -113,7 +113,7 @@ async fn make_table(tables: &Tables, name: &str) -> Result<(), CliError> {
     }
 }
 
-/// Writes all rows from one on, in transactions.
+/// Writes all rows from number `from` on, in transactions.
 async fn fill(tables: &Tables, args: &BenchDbArgs, from: u64) -> Result<(), CliError> {
     let in_one = (BATCH_BYTES / (u64::from(args.payload) + 64)).clamp(1, 500);
     let filler = |lane: u64| async move {
@@ -165,7 +165,7 @@ impl Seen {
     }
 }
 
-/// One operation.
+/// Runs one operation.
 async fn one(tables: &Tables, args: &BenchDbArgs, is_put: bool, random: u64) -> Result<(), Error> {
     let number = random % args.rows;
     if is_put {
@@ -181,7 +181,7 @@ async fn one(tables: &Tables, args: &BenchDbArgs, is_put: bool, random: u64) -> 
     Err(Error::DidNotHappen(Failure::new(Reason::Invalid, words, "write the rows first, with --fill-from 0")))
 }
 
-/// Runs the load; what it saw, and the CPU time of this process.
+/// Runs the load. Returns its results, and the CPU time of this process.
 async fn load(tables: &Tables, args: &BenchDbArgs) -> Result<(Seen, Duration), CliError> {
     let bounds = "the bounds of the histogram are constants";
     let kind = || Kind { latency_us: Histogram::new_with_max(MAX_LATENCY_US, 3).expect(bounds), errors: 0 };
@@ -199,7 +199,7 @@ async fn load(tables: &Tables, args: &BenchDbArgs) -> Result<(Seen, Duration), C
         for n in 0..count {
             let due = started + Duration::from_secs_f64(n as f64 / args.rate as f64);
             tokio::time::sleep_until(due.into()).await;
-            // It is never closed.
+            // The semaphore is never closed.
             let Ok(permit) = room.clone().acquire_owned().await else { break };
             let (tables, args, seen, drawn) = (tables.clone(), args.clone(), seen.clone(), random.draw());
             tokio::task::spawn_local(async move {

@@ -1,4 +1,5 @@
-//! Values as text and as JSON, by the type of their column. Bytes are base64; timestamps are RFC 3339 in UTC, or microseconds since 1970.
+//! Converts values to and from text and JSON, by the type of their column. Bytes are base64; timestamps are RFC 3339 in UTC, or
+//! microseconds since 1970.
 
 use atoll_client::proto::cell::Value as Of;
 use atoll_client::proto::{Cell, ColumnKind, TableColumn};
@@ -6,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Types and the words for them.
+/// The types, and their names.
 pub(super) const KINDS: [(ColumnKind, &str); 6] = [
     (ColumnKind::Bool, "bool"),
     (ColumnKind::Int64, "int64"),
@@ -19,7 +20,7 @@ pub(super) const KINDS: [(ColumnKind, &str); 6] = [
 const MICROS: i64 = 1_000_000;
 const DAY_SECONDS: i64 = 86_400;
 
-/// The word for a column's type.
+/// Returns the name of a column's type.
 pub(super) fn kind_word(column: &TableColumn) -> &'static str {
     KINDS.iter().find(|(kind, _)| *kind == column.kind()).map_or("unknown", |(_, word)| word)
 }
@@ -30,7 +31,7 @@ fn wrong(column: &TableColumn, got: &str, allowed: &str) -> String {
     format!("column {:?}: {short:?}{dots} is no {}: {allowed}", column.name, kind_word(column))
 }
 
-/// A value as text, as in CSV and on the command line.
+/// Parses a value from text, as in CSV and on the command line.
 pub(super) fn of_text(column: &TableColumn, text: &str) -> Result<Cell, String> {
     let value = match column.kind() {
         ColumnKind::Bool => {
@@ -58,7 +59,7 @@ pub(super) fn of_text(column: &TableColumn, text: &str) -> Result<Cell, String> 
     Ok(Cell { value: Some(value) })
 }
 
-/// A value as JSON.
+/// Parses a value from JSON.
 pub(super) fn of_json(column: &TableColumn, json: &Value) -> Result<Cell, String> {
     let value = match (column.kind(), json) {
         (_, Value::Null) => return Ok(Cell { value: None }),
@@ -74,7 +75,7 @@ pub(super) fn of_json(column: &TableColumn, json: &Value) -> Result<Cell, String
     Ok(Cell { value: Some(value) })
 }
 
-/// As JSON.
+/// Returns a value as JSON.
 pub(super) fn to_json(cell: &Cell) -> Value {
     match &cell.value {
         None => Value::Null,
@@ -87,7 +88,7 @@ pub(super) fn to_json(cell: &Cell) -> Value {
     }
 }
 
-/// As text; null is empty.
+/// Returns a value as text; null is empty.
 pub(super) fn to_text(cell: &Cell) -> String {
     match to_json(cell) {
         Value::Null => String::new(),
@@ -96,7 +97,8 @@ pub(super) fn to_text(cell: &Cell) -> String {
     }
 }
 
-/// Days since 1970-01-01 of a date of the Gregorian calendar: years counted from March, so that the leap day is a year's last.
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar. Counts years from March, so that the leap day is the last of a
+/// year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -104,7 +106,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The date of a day: year, month, day.
+/// Returns the date of a day since 1970-01-01: year, month, day.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -116,7 +118,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// Microseconds since 1970 of `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, or of a number of microseconds.
+/// Parses `YYYY-MM-DDTHH:MM:SS[.ffffff]Z`, or a number of microseconds. Returns microseconds since 1970.
 fn timestamp(text: &str) -> Option<i64> {
     if let Ok(us) = text.parse() {
         return Some(us);
@@ -136,7 +138,7 @@ fn timestamp(text: &str) -> Option<i64> {
         return None;
     }
     let number = days(year, month, day);
-    // A day that its month does not have comes back as another one.
+    // A day that its month does not have comes back as another date.
     if date(number) != (year, month, day) || hour > 23 || minute > 59 || second > 59 {
         return None;
     }

@@ -1,6 +1,5 @@
-//! `atoll table import`: rows of a file, many in a transaction, one transaction after the other, so that of
-//! two rows with the same key the later one stays. By default the whole file is checked before
-//! anything is written.
+//! `atoll table import`: puts the rows of a file, many in a transaction, one transaction after the other. So the later one of two rows
+//! with the same key stays. By default the whole file is checked before anything is written.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal};
@@ -16,10 +15,10 @@ use super::super::{CliError, Common, grouped};
 use super::rows::Format;
 use super::source::{Line, Source, SourceError};
 
-/// Rows and bytes of one transaction.
+/// Maximum number of rows and bytes in one transaction.
 const BATCH_ROWS: usize = 500;
 const BATCH_BYTES: u64 = 256 * 1024;
-/// Lines that are named, of those that are skipped.
+/// Number of skipped lines that are named in the report.
 const NAMED_LINES: u64 = 20;
 
 /// Arguments of `atoll table import`.
@@ -40,7 +39,7 @@ pub(super) struct ImportArgs {
 
 type Batch = Vec<(u64, Vec<NamedCell>)>;
 
-/// An import under way.
+/// An import in progress.
 struct Import<'a> {
     tables: &'a Tables,
     table: String,
@@ -62,7 +61,7 @@ pub(super) async fn run(common: &Common, tables: &Tables, args: &ImportArgs) -> 
     let what = if stdin { "standard input".to_owned() } else { args.file.display().to_string() };
     let open = || File::open(&args.file).map_err(|error| CliError::File { what: what.clone(), error });
     if !stdin {
-        // The file is opened before the cluster is asked, because a missing file does not concern the cluster.
+        // Open the file before calling the cluster, because a missing file does not concern the cluster.
         open()?;
     }
     let table = tables.describe(&args.table).await?;
@@ -108,7 +107,7 @@ fn refused(what: &str, words: &str) -> CliError {
     CliError::Client(Error::DidNotHappen(Failure::new(Reason::Invalid, format!("{what}: {words}"), "")))
 }
 
-/// Reads the whole file, and names the first broken line.
+/// Reads the whole file. Fails at the first broken line, and names it.
 fn check<R: BufRead>(mut source: Source<'_, R>, what: &str) -> Result<(), CliError> {
     while let Some(Line { number, cells, .. }) = source.next().map_err(|e| source_error(e, what))? {
         if let Err(words) = cells {
@@ -132,7 +131,7 @@ fn puts(table: &str, rows: &[(u64, Vec<NamedCell>)]) -> Vec<Operation> {
     rows.iter().map(one).collect()
 }
 
-/// Whether the rows are at fault, and not the cluster.
+/// Returns whether the rows are at fault, and not the cluster.
 fn is_of_the_rows(error: &Error) -> bool {
     matches!(error, Error::DidNotHappen(f) if matches!(f.reason, Reason::Invalid | Reason::TooLarge | Reason::Conflict))
 }
@@ -186,7 +185,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Finds the line that is at fault.
+    /// Puts the rows one by one, to find the line that is at fault.
     async fn one_by_one(&mut self, batch: Batch) -> Result<(), CliError> {
         for row in batch {
             let line = row.0;
@@ -205,7 +204,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Says how much was imported before the failure.
+    /// Adds to an error how many rows were imported before it.
     fn with_count(&self, error: CliError) -> CliError {
         let add = |failure: Failure| {
             let and = if failure.next.is_empty() { "" } else { "; " };

@@ -6,7 +6,7 @@
 //! | `cell.rs` | values as text and as JSON |
 //! | `rows.rs` | put, get, scan, query, export |
 //! | `transaction.rs` | txn |
-//! | `import.rs`, `source.rs` | import: rows to the cluster, rows out of a file |
+//! | `import.rs`, `source.rs` | import: writes rows to the cluster, reads rows from a file |
 
 mod cell;
 mod import;
@@ -115,7 +115,7 @@ struct CreateArgs {
 /// Runs `atoll table`.
 pub async fn run(args: &TableArgs) -> Result<(), CliError> {
     let common = &args.common;
-    // Checked before the cluster is asked, so that a wrong command line fails alike with and without a cluster.
+    // Check the command line before calling the cluster, so that a wrong one fails in the same way with and without a cluster.
     let wanted = definition_or_change(&args.verb)?;
     let tables = common.client().await?.tables();
     let changed = |table: proto::Table| common.print(&table_json(&table), || table_text(&table));
@@ -145,7 +145,7 @@ pub async fn run(args: &TableArgs) -> Result<(), CliError> {
         }
         (TableVerb::Txn(args), _) => transaction::run(common, &tables, args).await,
         (TableVerb::Export(args), _) => rows::export(common, &tables, args).await,
-        // These are definitions and changes, which come first.
+        // These are definitions and changes, which are handled above.
         (
             TableVerb::Create(_)
             | TableVerb::AddColumn { .. }

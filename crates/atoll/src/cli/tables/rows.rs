@@ -130,7 +130,7 @@ pub(super) enum Format {
     Jsonl,
 }
 
-/// A JSON object as the cells of a row.
+/// Converts a JSON object to the cells of a row.
 pub(super) fn cells(table: &Table, object: &Map<String, Value>) -> Result<Vec<proto::NamedCell>, String> {
     let named = |(name, value): (&String, &Value)| {
         let column = column(table, name)?;
@@ -140,14 +140,14 @@ pub(super) fn cells(table: &Table, object: &Map<String, Value>) -> Result<Vec<pr
     object.iter().map(named).collect()
 }
 
-/// A column of a table by its name.
+/// Returns a column of a table by its name. The error lists the columns.
 pub(super) fn column<'a>(table: &'a Table, name: &str) -> Result<&'a TableColumn, String> {
     let known = || table.columns.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ");
     let found = table.columns.iter().find(|c| c.name == name);
     found.ok_or_else(|| format!("table {:?} has no column {name:?}; it has {}", table.name, known()))
 }
 
-/// Values of the first of these columns.
+/// Parses values of the first of these columns.
 pub(super) fn leading(
     table: &Table,
     columns: &[String],
@@ -161,7 +161,7 @@ pub(super) fn leading(
     columns.iter().zip(values).map(one).collect::<Result<_, _>>().map_err(CliError::Usage)
 }
 
-/// A row as JSON, by the names of the columns.
+/// Returns a row as a JSON object with the names of the columns.
 pub(super) fn row_json(columns: &[String], row: &TableRow) -> Value {
     let pairs = columns.iter().zip(&row.cells).map(|(name, value)| (name.clone(), cell::to_json(value)));
     Value::Object(pairs.collect())
@@ -257,7 +257,7 @@ pub(super) async fn export(common: &Common, tables: &Tables, args: &ExportArgs) 
     })
 }
 
-/// Prints rows as they come; how many, and the version of the state.
+/// Prints rows as they arrive. Returns their number, and the version of the state.
 async fn print_rows(
     mut rows: Rows,
     format: Format,
@@ -288,13 +288,13 @@ async fn print_rows(
     Ok((count, version))
 }
 
-/// Fields with quotes where they are needed (RFC 4180).
+/// Writes a line of CSV, with quotes where they are needed (RFC 4180).
 fn csv_line<'a>(out: &mut impl Write, fields: impl Iterator<Item = &'a str>) -> io::Result<()> {
     for (n, field) in fields.enumerate() {
         if n > 0 {
             out.write_all(b",")?;
         }
-        // A lone empty field would be an empty line.
+        // A single empty field would be an empty line.
         if field.is_empty() && n == 0 || field.contains(['"', ',', '\n', '\r']) {
             write!(out, "\"{}\"", field.replace('"', "\"\""))?;
         } else {

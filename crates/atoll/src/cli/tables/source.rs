@@ -1,4 +1,4 @@
-//! Rows out of a file, line by line: CSV (RFC 4180, the names of the columns first) and JSON lines. Every row knows its line.
+//! Reads rows from a file, line by line: CSV (RFC 4180, with the names of the columns first) or JSON lines. Every row knows its line.
 
 use std::io::{self, BufRead, Read};
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use super::cell;
 use super::rows::{self, Format};
 
-/// Longest line or CSV record, in bytes: longer than a row may be.
+/// Longest line or CSV record, in bytes. This is longer than a row may be.
 const MAX_LINE_BYTES: usize = 2 * 1024 * 1024;
 
 /// A row of a file, or what is wrong with its line.
 pub(super) struct Line {
-    /// From 1; of a record over several lines, the first.
+    /// The number of the line, from 1. For a record of several lines, the first one.
     pub(super) number: u64,
-    /// Bytes in the file.
+    /// The length in the file, in bytes.
     pub(super) bytes: u64,
     pub(super) cells: Result<Vec<NamedCell>, String>,
 }
@@ -29,14 +29,14 @@ pub(super) enum SourceError {
     Io(#[from] io::Error),
 }
 
-/// Rows for a table.
+/// A source of rows for a table.
 pub(super) struct Source<'a, R> {
     from: R,
     table: &'a Table,
     format: Format,
-    /// Of CSV: the columns that the first line names.
+    /// For CSV, the columns that the first line names.
     header: Option<Vec<&'a TableColumn>>,
-    /// Lines read so far.
+    /// Number of lines that were read so far.
     lines: u64,
 }
 
@@ -45,7 +45,7 @@ impl<'a, R: BufRead> Source<'a, R> {
         Source { from, table, format, header: None, lines: 0 }
     }
 
-    /// The next row; None at the end.
+    /// Returns the next row; None at the end.
     pub(super) fn next(&mut self) -> Result<Option<Line>, SourceError> {
         match self.format {
             Format::Jsonl => self.json(),
@@ -57,7 +57,7 @@ impl<'a, R: BufRead> Source<'a, R> {
         SourceError::Broken { number: self.lines, words: words.into() }
     }
 
-    /// Appends the next line with its end; false at the end of the file.
+    /// Appends the next line, with its line end. Returns false at the end of the file.
     fn line(&mut self, to: &mut Vec<u8>) -> Result<bool, SourceError> {
         let room = MAX_LINE_BYTES.saturating_sub(to.len()) + 1;
         let n = self.from.by_ref().take(room as u64).read_until(b'\n', to)?;
@@ -121,7 +121,7 @@ impl<'a, R: BufRead> Source<'a, R> {
         Ok(Some(Line { number, bytes, cells }))
     }
 
-    /// The fields of the next CSV record, with its first line and its bytes. A quoted field may go over several lines.
+    /// Returns the fields of the next CSV record, with its first line and its length in bytes. A quoted field may contain line ends.
     #[allow(clippy::type_complexity)]
     fn record(&mut self) -> Result<Option<(u64, u64, Result<Vec<String>, String>)>, SourceError> {
         let mut record = Vec::new();
@@ -144,16 +144,16 @@ impl<'a, R: BufRead> Source<'a, R> {
     }
 }
 
-/// Where a byte of a CSV record stands: a quote opens a field only where the field begins.
+/// The position in a CSV record. A quote opens a quoted field only at the beginning of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// At the beginning of a field.
     Start,
-    /// In a field without quotes, or behind one with them.
+    /// In a field without quotes, or after a quoted one.
     Plain,
-    /// In a quoted field, where an end of line is a part of it.
+    /// In a quoted field, where a line end is part of the field.
     Quoted,
-    /// Behind a quote in a quoted field: its end, or the first half of a quote that belongs to it.
+    /// After a quote in a quoted field: either its end, or the first of two quotes that stand for one.
     Closed,
 }
 
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-/// The fields of a record.
+/// Returns the fields of a record.
 fn fields(record: &[u8]) -> Result<Vec<String>, String> {
     let text =
         std::str::from_utf8(record).map_err(|e| format!("no UTF-8 from byte {} on", e.valid_up_to() + 1))?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::super::{CliError, Common};
 use super::{cell, rows};
 
-/// Most bytes of a transaction as text.
+/// Maximum length of a transaction as text, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Arguments of `atoll table txn`.

@@ -1,4 +1,4 @@
-//! Whether znodes are the same on both sides.
+//! Compares the znodes of both sides.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::import::Places;
 use super::report::Report;
 use super::walk::{Found, Walk, Znode, read};
 
-/// Walks both sides and notes what differs.
+/// Walks both sides and notes the differences.
 pub async fn run(
     from: &mut Client,
     to: &mut Client,
@@ -59,7 +59,7 @@ fn differences(there: &Znode, here: &Znode, path: String, report: &mut Report) {
     let differing: Vec<&str> = fields.iter().filter(|(_, same)| !same).map(|(name, _)| *name).collect();
     let theirs: BTreeSet<&String> = there.children.iter().collect();
     let more = here.children.iter().filter(|name| !theirs.contains(name));
-    // Those that are missing are found by their own paths.
+    // Children that are missing in Atoll are found by their own paths.
     for name in more.filter(|name| !(here.path == path::ROOT && *name == "zookeeper")) {
         report.differs(super::walk::child(&path, name), "is here only");
     }

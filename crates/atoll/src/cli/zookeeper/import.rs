@@ -1,4 +1,4 @@
-//! `atoll zookeeper import`: reads one batch of znodes while the one before it is written.
+//! `atoll zookeeper import`: reads one batch of znodes while the previous one is written.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use super::report::Report;
 use super::walk::{Found, Walk, Znode};
 use super::{client_error, code_words, compare, did_not_happen, quotas};
 
-/// Where `atoll dev` has its first nodes.
+/// The addresses of the first nodes of `atoll dev`.
 const DEV_ADDRESSES: &str = "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183,127.0.0.1:2184,127.0.0.1:2185";
-/// Nodes and bytes of one command.
+/// Maximum number of nodes and bytes in one command.
 const BATCH_NODES: usize = 200;
 const BATCH_BYTES: usize = 256 * 1024;
 
@@ -57,7 +57,7 @@ fn auth(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// From where to where, within the trees.
+/// The source and the destination of an import, within the trees.
 pub struct Places {
     pub chroot: String,
     pub under: String,
@@ -78,7 +78,7 @@ impl Places {
         Ok(places)
     }
 
-    /// The path here of a node of the ensemble.
+    /// Returns the path in Atoll for a node of the ensemble.
     pub fn here(&self, there: &str) -> String {
         let chroot = if self.chroot == path::ROOT { "" } else { &self.chroot };
         let under = if self.under == path::ROOT { "" } else { &self.under };
@@ -121,11 +121,11 @@ pub async fn run(common: &Common, args: &ImportArgs) -> Result<(), CliError> {
     report.tell(common, &args.from.join(","), &to.join(","))
 }
 
-/// How many nodes there are to be read, if the server can tell; whether there are any.
+/// Returns how many nodes there are to read, if the server can report it. Fails if there are none.
 async fn total(source: &mut Client, top: &str) -> Result<Option<u64>, CliError> {
     let asked = [
         Request::Exists(WatchedRequest { path: top, watch: false }),
-        // Servers before 3.6 do not know it.
+        // Servers before 3.6 do not support this request.
         Request::GetAllChildrenNumber(PathRequest { path: top }),
     ];
     let next = "see whether --from names servers of the ensemble, and whether they serve";
@@ -165,13 +165,13 @@ pub fn refused(what: &str, err: i32) -> CliError {
     did_not_happen(Reason::Refused, message, next)
 }
 
-/// An import under way.
+/// An import in progress.
 struct Import<'a> {
     to: &'a mut Client,
     places: &'a Places,
     args: &'a ImportArgs,
     report: &'a mut Report,
-    /// The root goes last: its access control list may take rights from this client that it needs for the other nodes.
+    /// The root is written last, because its access control list may take permissions from this client that it needs for the other nodes.
     root: Option<Znode>,
 }
 
@@ -211,7 +211,7 @@ impl Import<'_> {
         }
     }
 
-    /// Checks that there is nothing yet, unless it may be replaced, and that this client is allowed to import.
+    /// Checks that the destination is empty, unless it may be replaced, and that this client is allowed to import.
     async fn look_before(&mut self) -> Result<(), CliError> {
         let under = self.places.under.as_str();
         let watched = WatchedRequest { path: under, watch: false };
@@ -243,7 +243,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Sends nodes in as few commands as hold them.
+    /// Sends nodes in as few commands as possible.
     async fn send(&mut self, nodes: &[Znode], newest: i64, replace: bool) -> Result<(), CliError> {
         let mut rest = nodes;
         while !rest.is_empty() {
@@ -252,7 +252,7 @@ impl Import<'_> {
                 bytes += node.bytes();
                 bytes <= BATCH_BYTES
             });
-            // One that is longer goes alone.
+            // A node that is longer than that is sent alone.
             let (now, later) = rest.split_at(fits.count().max(1));
             let paths: Vec<String> = now.iter().map(|node| self.places.here(&node.path)).collect();
             let counted = |node: &Znode| node.path != self.places.chroot;

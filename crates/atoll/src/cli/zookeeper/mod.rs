@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `mod.rs` | the verbs, their errors |
 //! | `walk.rs` | znodes of an ensemble, parents first |
-//! | `import.rs` | import: from there to here |
+//! | `import.rs` | import: from the ensemble to Atoll |
 //! | `compare.rs` | whether they are the same on both sides |
 //! | `quotas.rs` | the limits on subtrees |
-//! | `report.rs` | the report about it |
+//! | `report.rs` | the report about an import |
 
 mod compare;
 mod import;
@@ -47,7 +47,7 @@ fn did_not_happen(reason: Reason, message: impl Into<String>, next: &str) -> Cli
     CliError::Client(Error::DidNotHappen(Failure::new(reason, message, next)))
 }
 
-/// A client's failure; `next` is for servers that do not answer.
+/// Converts a client's error. `next` is the advice if no server answers.
 fn client_error(error: ClientError, next: &str) -> CliError {
     let message = error.to_string();
     match error {
@@ -59,7 +59,7 @@ fn client_error(error: ClientError, next: &str) -> CliError {
     }
 }
 
-/// The description of an error code of the protocol.
+/// Returns the description of an error code of the protocol.
 fn code_words(err: i32) -> String {
     match ErrorCode::of(err) {
         Some(code) => format!("{code:?} ({err})"),

@@ -1,4 +1,4 @@
-//! Limits on subtrees. Their nodes are the system's own: only the limits are taken, and Atoll counts anew what is there.
+//! Quotas: limits on subtrees. Their nodes belong to the system, so only the limits are copied, and Atoll counts the nodes itself.
 
 use atoll_zookeeper::acl::OPEN;
 use atoll_zookeeper::client::Client;
@@ -17,10 +17,10 @@ use super::{client_error, code_words};
 
 /// The node with the limits.
 const LIMITS: &str = "/zookeeper_limits";
-/// The node with the counts; what it holds at first does not matter.
+/// The node with the counts. Its first content does not matter.
 const STATS: &str = "/zookeeper_stats";
 
-/// The limits of the ensemble on what is imported: the path here, and their text.
+/// Returns the limits of the ensemble on the imported nodes: the path in Atoll, and the text of the limits.
 async fn limits(from: &mut Client, places: &Places) -> Result<Vec<(String, Bytes)>, CliError> {
     let mut walk = Walk::new(from, path::QUOTA);
     let mut limits = Vec::new();
@@ -36,7 +36,7 @@ async fn limits(from: &mut Client, places: &Places) -> Result<Vec<(String, Bytes
             else {
                 continue;
             };
-            // The root has no quota, here or there.
+            // The root has no quota on either side.
             let here = places.here(subject);
             if here != path::ROOT {
                 limits.push((here, node.data.unwrap_or_default()));
@@ -55,7 +55,7 @@ async fn there(to: &mut Client, path: &str) -> Result<Option<Bytes>, CliError> {
     }
 }
 
-/// Sets the limits here.
+/// Sets the limits of the ensemble in Atoll.
 pub async fn import(
     from: &mut Client,
     to: &mut Client,

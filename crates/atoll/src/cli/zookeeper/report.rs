@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::super::{CliError, Common, grouped};
 
-/// Lines of one kind that are written for a person; `--json` has all.
+/// Maximum number of lines of one kind in the text report; `--json` prints all.
 const NAMED: usize = 20;
 
-/// Counts, and what could not be taken.
+/// The counts of an import, and the nodes that it left out.
 #[derive(Debug)]
 pub struct Report {
     pub bar: ProgressBar,
@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Shows how far it is, of so many nodes if that is known; on a terminal only.
+    /// Shows a progress bar, up to `total` if it is known. Only on a terminal.
     pub fn begin(&mut self, what: &'static str, total: Option<u64>) {
         self.bar.finish_and_clear();
         self.began = Instant::now();
@@ -138,7 +138,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// Prints the whole report; an error if the two sides are not the same.
+    /// Prints the whole report. Fails if the two sides differ.
     pub fn tell(&self, common: &Common, from: &str, to: &str) -> Result<(), CliError> {
         self.bar.finish_and_clear();
         common.print(&self.to_json(from, to), || self.to_text())?;

@@ -1,4 +1,4 @@
-//! Znodes of an ensemble, parents before their children, some at a time.
+//! Walks the znodes of an ensemble, parents before their children, a batch at a time.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use bytes::Bytes;
 use super::super::CliError;
 use super::{client_error, code_words};
 
-/// Nodes that are asked for at once.
+/// Number of nodes that are requested at once.
 const AT_ONCE: usize = 32;
-/// Longest node, with its path and its list: what one write may hold.
+/// Longest node that one write can hold, with its path and its access control list, in bytes.
 const MAX_NODE_BYTES: usize = 990_000;
-/// Requests for one node.
+/// Number of requests for one node.
 const REQUESTS: usize = 3;
 
 /// A znode as a client sees it.
@@ -30,20 +30,20 @@ pub struct Znode {
     pub data: Option<Bytes>,
     pub acl: Vec<(i32, String, String)>,
     pub stat: Stat,
-    /// Children that were ever made: what `cversion` is made from.
+    /// Number of children that were ever created, from which `cversion` is computed.
     pub created: i32,
     pub lifetime: Lifetime,
     pub children: Vec<String>,
 }
 
 impl Znode {
-    /// Bytes that it takes in a request, about.
+    /// Returns the approximate number of bytes that it takes in a request.
     pub fn bytes(&self) -> usize {
         let list: usize = self.acl.iter().map(|(_, scheme, id)| scheme.len() + id.len() + 12).sum();
         self.path.len() + self.data.as_ref().map_or(0, Bytes::len) + list + 100
     }
 
-    /// The node as it is to be imported.
+    /// Returns the node in the form in which it is imported.
     pub fn to_import<'a>(&'a self, path: &'a str, counted: bool) -> ImportNode<'a> {
         let entry =
             |(perms, scheme, id): &'a (i32, String, String)| Acl { perms: *perms, id: Id { scheme, id } };
@@ -68,7 +68,7 @@ impl Znode {
         }
     }
 
-    /// Why it cannot be imported, if so.
+    /// Returns why it cannot be imported; None if it can.
     fn obstacle(&self) -> Option<String> {
         if self.bytes() > MAX_NODE_BYTES {
             return Some(format!("{} bytes; {MAX_NODE_BYTES} are allowed, with path and list", self.bytes()));
@@ -79,7 +79,7 @@ impl Znode {
         if self.acl.len() > MAX_ENTRIES {
             return Some(format!("a list of {} entries; {MAX_ENTRIES} are allowed", self.acl.len()));
         }
-        // A client that may not administer the node is shown an x in place of the hash.
+        // A client without admin permission on the node sees an x in place of the hash.
         let hidden = |(_, scheme, id): &(i32, String, String)| {
             scheme == "digest" && id.split_once(':').is_some_and(|(_, hash)| hash == "x")
         };
@@ -90,7 +90,7 @@ impl Znode {
     }
 }
 
-/// What the walk found.
+/// What the walk found at one path.
 #[derive(Debug)]
 pub enum Found {
     Node(Znode),
@@ -98,19 +98,19 @@ pub enum Found {
         path: String,
         owner: i64,
     },
-    /// Left out, with everything below it.
+    /// A node that was left out, with everything below it.
     LeftOut {
         path: String,
         why: String,
     },
-    /// It was deleted since its parent was read.
+    /// A node that was deleted after its parent was read.
     Gone,
 }
 
-/// Goes through all that is at and below a node.
+/// A walk over a node and everything below it.
 pub struct Walk<'c> {
     client: &'c mut Client,
-    /// Not looked at yet, children before the siblings of their parents: what waits is bounded by width times depth.
+    /// Paths that were not read yet, children before the siblings of their parents. Their number is bounded by width times depth.
     waiting: Vec<String>,
     /// The newest change that the ensemble has reported.
     pub newest: i64,
@@ -121,7 +121,7 @@ impl<'c> Walk<'c> {
         Walk { client, waiting: vec![top.to_owned()], newest: 0 }
     }
 
-    /// The next nodes; none at the end.
+    /// Returns the next nodes, or an empty list at the end.
     pub async fn next(&mut self) -> Result<Vec<Found>, CliError> {
         let from = self.waiting.len() - self.waiting.len().min(AT_ONCE);
         let mut paths = self.waiting.split_off(from);
@@ -137,12 +137,12 @@ impl<'c> Walk<'c> {
     }
 }
 
-/// The path of a child.
+/// Returns the path of a child.
 pub fn child(parent: &str, name: &str) -> String {
     if parent == path::ROOT { format!("/{name}") } else { format!("{parent}/{name}") }
 }
 
-/// Reads nodes by their paths; with the newest change that is known there.
+/// Reads nodes by their paths. Also returns the newest zxid that the server reported.
 pub async fn read(client: &mut Client, paths: &[String]) -> Result<(Vec<Found>, i64), CliError> {
     let requests: Vec<Request<'_>> = paths.iter().flat_map(|path| requests(path)).collect();
     let replies = client.calls(&requests).await;
@@ -153,7 +153,7 @@ pub async fn read(client: &mut Client, paths: &[String]) -> Result<(Vec<Found>, 
     Ok((found.collect(), newest))
 }
 
-/// In this order: what is deleted in between is seen to be gone.
+/// Returns the requests for one node. In this order, a node that is deleted in between is noticed.
 fn requests(path: &str) -> [Request<'_>; REQUESTS] {
     let watched = WatchedRequest { path, watch: false };
     [Request::GetAcl(PathRequest { path }), Request::GetChildren2(watched), Request::GetData(watched)]
@@ -189,15 +189,15 @@ fn parsed(path: &str, replies: &[Reply]) -> Result<Znode, JuteError> {
     let children = GetChildren2Reply::parse(&children.body)?;
     let got = GetDataReply::parse(&data.body)?;
     let changes = children.stat;
-    // Every child that is gone was made and deleted. The count may have gone round.
+    // `cversion` counts creations and deletions, and each child that is gone counts twice. The count may have wrapped around.
     let created = changes.cversion.wrapping_add(changes.num_children).cast_unsigned() >> 1;
     let owner = got.stat.ephemeral_owner;
     let lifetime = match Lifetime::of_owner(owner) {
-        // This is a session whose server has such an id, not a time to live.
+        // The owner is a session of a server with such an id, not a time to live.
         Lifetime::Ttl(ms) if !(1..=MAX_TTL_MS).contains(&ms) => Lifetime::Ephemeral(owner),
         other => other,
     };
-    // Servers list them in no order.
+    // Servers list children in no particular order.
     let names: BTreeSet<&str> = children.names.into_iter().collect();
     Ok(Znode {
         path: path.to_owned(),
